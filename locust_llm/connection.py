@@ -1,0 +1,158 @@
+"""A connection to the server: opened before the gate, checked after it, one a user, never a silent second try.
+
+TLS goes through memory BIOs, so that the reader's thread reads the same socket in the same way and gets the same stamps.
+"""
+
+import socket
+import ssl
+import time
+from typing import Any, Final
+
+import gevent.socket
+import msgspec
+from gevent import Timeout
+
+SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
+CONNECT_TIMEOUT_S: Final = 30.0
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where to: ``tls`` None for plain HTTP."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+
+class ConnectFailed(Exception):
+    """``outcome`` is one of the record's: refused, dns, tls, connect_timeout, reset."""
+
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class TLSClosed(Exception):
+    """The TLS layer of the peer sent what cannot be read."""
+
+
+class TLS:
+    """The two buffers of a TLS connection. Used by one thread at a time: see reader.py."""
+
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
+        self.closed = False
+
+    def received(self, data: bytes) -> bytes:
+        """Plain bytes out of what came over the socket; may be none. Raises TLSClosed."""
+        self.incoming.write(data)
+        plain = b""
+        try:
+            while True:
+                part = self.object.read(65_536)
+                if not part:
+                    self.closed = True
+                    return plain
+                plain = plain + part if plain else part
+        except ssl.SSLWantReadError:
+            return plain
+        except ssl.SSLZeroReturnError:
+            self.closed = True
+            return plain
+        except ssl.SSLError as error:
+            raise TLSClosed(f"{type(error).__name__}: {error.reason or error}") from error
+
+
+class Connection:
+    """One HTTP/1.1 connection. ``used`` counts the requests that were sent on it."""
+
+    def __init__(self, target: Target, timeout: float = CONNECT_TIMEOUT_S) -> None:
+        """Open it. Raises ConnectFailed; a greenlet killed meanwhile leaves no socket behind."""
+        self.tls: TLS | None = None
+        self.used = 0
+        self._socket: Any = None
+        began = time.monotonic()
+        try:
+            with Timeout(timeout, TimeoutError(f"no connection within {timeout:g} s")):
+                self._socket = gevent.socket.create_connection((target.host, target.port))
+                self._options()
+                if target.tls is not None:
+                    self._handshake(target.tls, target.host)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Exception):
+                raise ConnectFailed(_outcome(error), f"{target.host}:{target.port}: {error}") from error
+            raise
+        self.connect_s = time.monotonic() - began
+        self.fd: int = self._socket.fileno()
+        self.recvmsg = self._socket._sock.recvmsg  # the socket below gevent's: the reader's thread has no event loop
+
+    def _options(self) -> None:
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        except OSError:  # no stamps here: the reader's own clock serves, and the record says so
+            return
+
+    def _handshake(self, context: ssl.SSLContext, host: str) -> None:
+        self.tls = TLS(context, host)
+        while True:
+            try:
+                self.tls.object.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._flush()
+                data = self._socket.recv(65_536)
+                if not data:
+                    raise ssl.SSLError("the server closed the connection during the handshake") from None
+                self.tls.incoming.write(data)
+        self._flush()
+
+    def _flush(self) -> None:
+        assert self.tls is not None
+        if data := self.tls.outgoing.read():
+            self._socket.sendall(data)
+
+    def alive(self) -> bool:
+        """The server has not closed it, as far as this machine knows. Never blocks."""
+        try:
+            if self.tls is None:
+                self._socket._sock.recv(1, socket.MSG_PEEK)
+                return False  # closed, or bytes nobody asked for
+            while data := self._socket._sock.recv(65_536):  # session tickets lie here after the handshake
+                if self.tls.received(data) or self.tls.closed:
+                    return False
+        except BlockingIOError:
+            return True
+        except (OSError, TLSClosed):
+            return False
+        return False
+
+    def send(self, request: bytes) -> None:
+        """Write it all. Raises OSError."""
+        self.used += 1
+        if self.tls is None:
+            self._socket.sendall(request)
+        else:
+            self.tls.object.write(request)
+            self._flush()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
+def _outcome(error: Exception) -> str:
+    match error:
+        case TimeoutError():
+            return "connect_timeout"
+        case socket.gaierror():
+            return "dns"
+        case ssl.SSLError():
+            return "tls"
+        case ConnectionRefusedError():
+            return "refused"
+        case _:
+            return "reset"

@@ -1,0 +1,300 @@
+"""Control of a run, in the master or the only process: phases, the global limit, the records, the end, the report.
+
+Between it and the senders go Locust's messages, in one process too (there they are plain calls). Quotas are absolute and
+carry the number of the run; a quota only grows after those that shrink were acknowledged, so that the limit holds over
+all processes at every moment.
+"""
+
+import logging
+import os
+import platform
+import time
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from locust.env import Environment
+from locust.runners import LocalRunner
+
+import gevent
+import msgspec
+from gevent.event import Event
+
+from . import report
+from .budget import PROFILING, WARMUP, Plan
+from .export import line
+from .gate import follow
+from .outbox import Inbox
+from .ramp import ramp
+from .record import Record
+from .run import LimitChange, Run
+from .sender import Order
+from .settings import Settings
+from .survey import Survey
+
+logger = logging.getLogger("locust_llm")
+
+SHRINK_TIMEOUT_S: Final = 10.0
+DRAIN_MARGIN_S: Final = 15.0
+PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
+
+
+def divide(limit: int, processes: int) -> list[int]:
+    """Quotas that sum to ``limit``, as even as can be; the first ones get what is left over."""
+    share, rest = divmod(limit, processes)
+    return [share + (place < rest) for place in range(processes)]
+
+
+class Control:
+    """One run. ``records`` and ``recent`` are what the progress line reads."""
+
+    def __init__(self, environment: Environment, settings: Settings, survey: Survey, epoch: int) -> None:
+        self.environment = environment
+        self.settings = settings
+        self.survey = survey
+        self.epoch = epoch
+        self.plan = Plan(settings.warmup_request_count, settings.request_count)
+        self.limit: int | None = None
+        self.counts: Counter[str] = Counter()
+        self.recent: list[Record] = []
+        """Records since the progress line last looked."""
+        self.gate_now: dict[str, tuple[int, int]] = {}
+        """By process: slots used and requests waiting, as last told."""
+        self.folder = self._make_folder()
+        self._file = (self.folder / "profile_export.jsonl").open("ab")
+        self._inbox = Inbox()
+        self._quotas: dict[str, int] = {}
+        self._shrunk: dict[str, Event] = {}
+        self._ended: dict[str, Event] = {}
+        self._workers: list[str] = []
+        self._limits: list[LimitChange] = []
+        self._notes = list(survey.notes)
+        self._turned_away = 0
+        self._lost = 0
+        self._started_at = time.time()
+        self._profiling_at = self._started_at
+        self._stopping_at: float | None = None
+        self._ramp: gevent.Greenlet | None = None
+        self._finishing = False
+
+    # -- start and phases ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Give the order to every process, and start the first phase."""
+        for worker in self._clients():
+            self.welcome(worker)
+        self._begin_phase()
+
+    def welcome(self, worker: str) -> None:
+        """The order, to one process; it asks for its share by itself."""
+        if worker not in self._workers:
+            self._workers.append(worker)
+        order = Order(
+            epoch=self.epoch, settings=self.settings, survey=self.survey, worker=self._workers.index(worker)
+        )
+        self._tell("llm_begin", worker, order=msgspec.msgpack.encode(order))
+        self._tell("llm_limit", worker, limit=self._quotas.get(worker) if self._gated else None)
+
+    def _begin_phase(self) -> None:
+        s = self.settings
+        warm = self.plan.phase == WARMUP
+        limit = s.warmup_limit if warm else s.prefill_concurrency
+        ramp_s = s.warmup_ramp_s if warm else s.prefill_concurrency_ramp_duration
+        name = "Warmup prefill" if warm else "Prefill"
+        if limit is None:
+            self.set_limit(None)
+        elif ramp_s is None or limit == 1:
+            logger.info(f"{name} concurrency limited to {limit} (session concurrency: {s.users or 'from the form'})")
+            self.set_limit(limit)
+        else:
+            logger.info(f"{name} concurrency ramping from 1 to {limit} over {ramp_s:g} seconds")
+            self._ramp = gevent.spawn(follow, self, ramp(limit, ramp_s))
+
+    def _next_phase(self) -> None:
+        if self.plan.phase != PROFILING:
+            self.finish()
+            return
+        logger.info("Warmup is over, profiling begins")
+        if self._ramp is not None:
+            self._ramp.kill(block=False)
+        self._profiling_at = time.time()
+        self._begin_phase()
+        self._tell("llm_again")
+
+    def want(self, worker: str) -> None:
+        """A process asks for a share of the requests that are still to be sent."""
+        self._tell("llm_grant", worker, phase=self.plan.phase, count=self.plan.grant(max(1, len(self._workers))))
+
+    # -- the global limit ----------------------------------------------------------------------------------------------
+
+    @property
+    def _gated(self) -> bool:
+        return self.settings.prefill_concurrency is not None or self.settings.warmup_limit is not None
+
+    def set_limit(self, limit: int | None) -> None:
+        """The limit over all processes from now on; None: no gate."""
+        self.limit = limit
+        self._limits.append(LimitChange(time.time(), limit, self.plan.phase))
+        self.share_out()
+
+    def share_out(self) -> None:
+        """Divide the limit anew: first those that shrink, then, when they have, those that grow."""
+        workers = self._clients()
+        if self.limit is None:
+            self._quotas = {}
+            self._tell("llm_limit", limit=None)
+            return
+        target = dict(zip(workers, divide(self.limit, max(1, len(workers))), strict=False))
+        before = self._quotas
+        falling = [w for w in workers if target[w] < before.get(w, 0)]
+        growing = [w for w in workers if target[w] > before.get(w, 0)]
+        for worker in falling:
+            self._quotas[worker] = target[worker]
+            self._shrunk[worker] = Event()
+            self._tell("llm_limit", worker, limit=target[worker])
+        if falling and growing:
+            gevent.spawn(self._grow, self.limit, falling, growing, target)
+        else:
+            self._grow(self.limit, [], growing, target)
+
+    def _grow(self, limit: int, falling: list[str], growing: list[str], target: dict[str, int]) -> None:
+        for worker in falling:
+            if not self._shrunk[worker].wait(SHRINK_TIMEOUT_S):
+                logger.warning(f"{worker} did not give up its share of the prefill limit: the others do without it")
+                return
+        if limit != self.limit:
+            return  # decided anew meanwhile
+        for worker in growing:
+            self._quotas[worker] = target[worker]
+            self._tell("llm_limit", worker, limit=target[worker])
+
+    def shrunk(self, worker: str) -> None:
+        if worker in self._shrunk:
+            self._shrunk[worker].set()
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def keep(self, record: Record) -> None:
+        """Onto the disk, before anything else is made of it."""
+        self._file.write(line(record) + b"\n")
+        self.counts[record.outcome] += 1
+        self.recent.append(record)
+        if self.plan.returned(record.phase, 1):
+            self._next_phase()
+
+    def batch(self, worker: str, batch: dict[str, Any]) -> None:
+        """Records of a worker."""
+        for record in self._inbox.take(worker, batch):
+            self.keep(record)
+        self._tell("llm_ack", worker, number=batch["number"])
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """All that was to be sent was: end the run as Locust ends it, from a greenlet that the end does not kill."""
+        if self._finishing:
+            return
+        self._finishing = True
+        runner, options = self.environment.runner, self.environment.parsed_options
+        assert runner is not None
+        gevent.spawn(runner.quit if options is None or options.headless else runner.stop)
+
+    def drain(self) -> None:
+        """Nothing new starts; wait until every process has ended what it had and handed over its records."""
+        if self._stopping_at is not None:
+            return
+        self._stopping_at = time.time()
+        if self._ramp is not None:
+            self._ramp.kill(block=False)
+        self._finishing = True
+        workers = self._clients()
+        self._ended = {worker: Event() for worker in workers}
+        self._tell("llm_end")
+        if isinstance(self.environment.runner, LocalRunner):
+            return  # its users are stopped next, by Locust
+        until = time.monotonic() + self.settings.stop_timeout_s + DRAIN_MARGIN_S
+        for worker in workers:
+            while not self._ended[worker].wait(0.2) and worker in self._clients() and time.monotonic() < until:
+                continue
+            if not self._ended[worker].is_set():
+                logger.warning(f"{worker} did not hand over its last records: what it had is missing here")
+
+    def ended(self, worker: str, data: dict[str, Any]) -> None:
+        """A process is through: what it turned away, and what it could not deliver."""
+        self._turned_away += data["turned_away"]
+        self._lost += data["undelivered"]
+        if worker in self._ended:
+            self._ended[worker].set()
+
+    def facts(self) -> Run:
+        """The run as it is known now."""
+        sent = [limit for limit in self._limits if limit.limit is not None]
+        return Run(
+            name=self.folder.name,
+            settings=self.settings,
+            started_at=self._started_at,
+            profiling_at=self._profiling_at,
+            stopping_at=self._stopping_at,
+            ended_at=time.time(),
+            simulated=self.survey.simulated,
+            model=self.survey.model or "",
+            server=self.survey.server,
+            workers=tuple(self._workers),
+            versions={name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+            machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+            probes=self.survey.probes,
+            limits=tuple(sent),
+            turned_away=self._turned_away,
+            records_lost=self._lost,
+            notes=tuple(self._notes),
+        )
+
+    def report(self) -> Any:
+        """Make the reports; the summary, or None if that failed (the records are safe, and it says how to go on)."""
+        self._file.flush()
+        try:
+            return report.write(self.folder, self.facts())
+        except Exception:
+            logger.exception(f"The report failed; the records are safe: locust-llm report {self.folder}")
+            return None
+
+    def close(self) -> None:
+        self._file.close()
+
+    # -- to the senders ------------------------------------------------------------------------------------------------
+
+    def _clients(self) -> list[str]:
+        """The processes that send: ``local``, or the workers that Locust counts as there."""
+        runner = self.environment.runner
+        if runner is None or isinstance(runner, LocalRunner):
+            return ["local"]
+        clients = runner.clients  # type: ignore[attr-defined]
+        return [client.id for client in clients.ready + clients.spawning + clients.running]
+
+    def _tell(self, kind: str, worker: str | None = None, **data: Any) -> None:
+        assert self.environment.runner is not None
+        self.environment.runner.send_message(kind, {"epoch": self.epoch, **data}, worker)
+
+    def _make_folder(self) -> Path:
+        return make_folder(self.settings, self.survey.model)
+
+
+def make_folder(settings: Settings, model: str | None) -> Path:
+    """A folder for one run, empty of records. Raises OSError."""
+    if settings.report_dir:
+        base = Path(settings.report_dir)
+    else:
+        name = "".join(c if c.isalnum() or c in "._-" else "_" for c in (model or "model").rpartition("/")[2])
+        base = Path("reports") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    folder, number = base, 1
+    while (folder / "profile_export.jsonl").exists():
+        number += 1
+        folder = base.with_name(f"{base.name}-{number}")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+

@@ -1,0 +1,152 @@
+"""The prefill gate: how many requests may be waiting for their first token; first in, first out.
+
+The slots are the permits of a gevent BoundedSemaphore with a high ceiling. Those that the limit forbids are held back:
+``ceiling - limit`` of them, fewer as the limit rises. In front of it stands our own queue, because a bare semaphore lets
+a newcomer of the same loop turn overtake those who wait. Lowering the limit is a debt: slots that come back pay it before
+any waiter gets one, and nothing that runs is ended. The bound of the semaphore catches a slot given back twice.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import gevent
+from gevent.event import Event
+from gevent.lock import BoundedSemaphore
+
+CEILING = 1 << 16
+
+
+class GateClosed(Exception):
+    """The run is ending: nothing new is admitted."""
+
+
+class Slot:
+    """The right to be in prefill. ``release`` may be called by whoever comes first; only the first call counts."""
+
+    __slots__ = ("_gate", "limit")
+
+    def __init__(self, gate: "Gate | None", limit: int | None) -> None:
+        self._gate = gate
+        self.limit = limit
+
+    def release(self) -> bool:
+        """Give the slot back; False if it already was. Never blocks: it is called from the event loop itself."""
+        gate, self._gate = self._gate, None
+        if gate is None:
+            return False
+        gate._give_back()
+        return True
+
+
+class _Waiter:
+    __slots__ = ("admitted", "turn")
+
+    def __init__(self) -> None:
+        self.turn = Event()
+        self.admitted = False
+
+
+class Gate:
+    """Shared by the users of a process. ``limit`` None: no gate, everything is admitted at once."""
+
+    def __init__(self, limit: int | None = None, on_limit: Callable[[int | None], None] | None = None) -> None:
+        self.limit: int | None = None
+        self.used = 0
+        self._held_back = 0
+        self._semaphore = BoundedSemaphore(CEILING)
+        self._queue: deque[_Waiter] = deque()
+        self._closed = False
+        self._on_limit = on_limit
+        self.set_limit(limit)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def enter(self, timeout: float | None = None) -> Slot:
+        """Wait for a slot, in order of arrival. Raises GateClosed. A greenlet killed here leaves nothing behind."""
+        if self._closed:
+            raise GateClosed
+        if not self._queue and self._semaphore.acquire(blocking=False):
+            self.used += 1
+            return Slot(self, self.limit)
+        waiter = _Waiter()
+        self._queue.append(waiter)
+        try:
+            waiter.turn.wait(timeout)
+        except BaseException:
+            if waiter.admitted:  # killed between the hand-over and its turn
+                self._give_back()
+            else:
+                self._leave(waiter)
+            raise
+        if not waiter.admitted:
+            self._leave(waiter)
+            raise GateClosed
+        return Slot(self, self.limit)
+
+    def set_limit(self, limit: int | None) -> None:
+        """From now on ``limit`` slots; 0 admits nobody. Takes effect at once upwards, downwards as slots come back."""
+        if limit is not None and not 0 <= limit <= CEILING:
+            raise ValueError(f"a limit from 0 to {CEILING}, not {limit}")
+        changed = limit != self.limit
+        self.limit = limit
+        self._settle()
+        if changed and self._on_limit is not None:
+            self._on_limit(limit)
+
+    def close(self) -> None:
+        """Turn away those who wait and all who come; what was admitted goes on."""
+        self._closed = True
+        while self._queue:
+            self._queue.popleft().turn.set()
+
+    def _settle(self) -> None:
+        """Hold back what the limit forbids, as far as it is free; then let in those who may."""
+        target = 0 if self.limit is None else CEILING - self.limit
+        while self._held_back < target and self._semaphore.acquire(blocking=False):
+            self._held_back += 1
+        while self._held_back > target:
+            self._held_back -= 1
+            self._semaphore.release()
+        while self._queue and self._semaphore.acquire(blocking=False):
+            self.used += 1
+            self._admit()
+
+    def _admit(self) -> None:
+        """The permit is taken; the oldest waiter becomes its owner."""
+        waiter = self._queue.popleft()
+        waiter.admitted = True
+        waiter.turn.set()
+
+    def _give_back(self) -> None:
+        """A slot comes back: first to the debt, then to the oldest waiter, else to the semaphore."""
+        if self.limit is not None and self._held_back < CEILING - self.limit:
+            self._held_back += 1
+            self.used -= 1
+        elif self._queue:
+            self._admit()  # handed over: used stays, and nobody can slip in between
+        else:
+            self.used -= 1
+            self._semaphore.release()
+
+    def _leave(self, waiter: _Waiter) -> None:
+        if waiter in self._queue:
+            self._queue.remove(waiter)
+
+
+def follow(
+    gate: Gate,
+    steps: Iterable[tuple[float, int]],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = gevent.sleep,
+) -> None:
+    """The ramp greenlet: set each limit when its second has come. Against the start, so that lateness does not add up."""
+    started = clock()
+    for at_s, limit in steps:
+        wait_s = started + at_s - clock()
+        if wait_s > 0:
+            sleep(wait_s)
+        gate.set_limit(limit)

@@ -1,0 +1,311 @@
+"""Metrics: from the columns of a run's requests to its summary; every formula of a table is in this file."""
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from .columns import Columns
+from .gaps import Gaps
+from .occupancy import gate_use, occupancy
+from .record import CANCELLED, CUT, FAILURES, OK
+from .run import Run
+from .summary import Conditions, Counts, Failure, Row, Summary
+
+Floats = NDArray[np.float64]
+
+EXPORTED: Final = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
+"""The percentiles of AIPerf's exports: always computed, next to those that were asked for."""
+
+
+class Metric(NamedTuple):
+    """A number that each request has, and how to say it."""
+
+    label: str
+    tag: str
+    unit: str
+    column: str
+    scale: float
+    means: str
+    adjusted: bool = False
+    """It also exists with failures as +infinity. Waits before the send need no such thing: a failed request has them
+    like any other, and counts."""
+
+
+LATENCIES: Final = (
+    Metric("Request Latency", "request_latency", "ms", "latency_s", 1e3,
+           "last chunk - send; without a stream: end of the answer - send", True),
+    Metric("Time to First Token", "time_to_first_token", "ms", "ttft_s", 1e3,
+           "first chunk with content, reasoning or a tool call - send, on an open connection", True),
+    Metric("Time to First Output Token", "time_to_first_output_token", "ms", "ttfo_s", 1e3,
+           "first chunk that is no reasoning - send", True),
+    Metric("Inter Token Latency", "inter_token_latency", "ms", "itl_s", 1e3,
+           "one number a request: (request latency - TTFT) / (output tokens - tokens of the first chunk); "
+           "many tools call it TPOT", True),
+    Metric("Inter Chunk Latency", "inter_chunk_latency", "ms", "", 1e3,
+           "every gap between neighbouring chunks, pooled over all requests; gaps next to chunks that were read "
+           "together with others are left out"),
+    Metric("Longest Stall", "longest_stall", "ms", "longest_stall_s", 1e3, "the largest gap of a request", True),
+    Metric("Gate Wait", "prefill_gate_wait", "ms", "gate_wait_s", 1e3, "admission by the prefill gate - asking for it"),
+    Metric("Schedule Delay", "schedule_delay", "ms", "late_s", 1e3,
+           "send - when it was due; what coordinated omission hides"),
+    Metric("TTFT from Due", "time_to_first_token_from_due", "ms", "ttft_from_due_s", 1e3,
+           "first chunk - when the request was due: what a user would have waited", True),
+    Metric("Connect Time", "http_req_connecting", "ms", "connect_s", 1e3,
+           "opening a connection, before the request: in no other latency"),
+    Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
+           "the longest time that bytes of the answer lay unread in the kernel: the load generator's own health"),
+)  # fmt: skip
+PER_USER: Final = Metric(
+    "Output Token Throughput per User", "output_token_throughput_per_user", "tokens/s", "itl_s", 1.0,
+    "1 / inter token latency, a number a request",
+)  # fmt: skip
+LENGTHS: Final = (
+    Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0, "as the server counted"),
+    Metric("Output Tokens per Request", "output_sequence_length", "tokens", "output_tokens", 1.0,
+           "as the server counted, reasoning included; else one a chunk, and the report says so"),
+    Metric("Cached Tokens per Request", "usage_prompt_cache_read_tokens", "tokens", "cached_tokens", 1.0,
+           "input tokens that the server had in its prefix cache"),
+    Metric("Reasoning Tokens per Request", "reasoning_token_count", "tokens", "reasoning_tokens", 1.0,
+           "output tokens spent on reasoning"),
+)  # fmt: skip
+DEFINITIONS: Final = {metric.label: metric.means for metric in (*LATENCIES, PER_USER, *LENGTHS)} | {
+    "Throughputs": "of successful requests and their tokens, over first send to last end of the phase",
+    "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
+    "Failures": "are in no latency above, but in the rate and in the table with failures as +infinity; requests cut by "
+                "the end of the run or cancelled on purpose are neither failures nor successes",
+}  # fmt: skip
+SELDOM: Final = frozenset({"time_to_first_output_token", "usage_prompt_cache_read_tokens", "reasoning_token_count"})
+"""Rows that are left out where they say nothing."""
+
+
+def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
+    """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup``."""
+    requests = columns.requests
+    warm, main = requests[requests["phase"] == "warmup"], requests[requests["phase"] == "profiling"]
+    percentiles = tuple(sorted({*EXPORTED, *run.settings.percentiles}))
+    gaps = {phase: columns.gaps.get(phase, Gaps()) for phase in ("profiling", "warmup")}
+    conditions = _conditions(main, run)
+    start, end = span(main)
+    return Summary(
+        conditions=conditions,
+        counts=_counts(main, len(warm), run, broken_lines, gaps["profiling"]),
+        rows=_rows(main, gaps["profiling"], percentiles),
+        adjusted=_adjusted(main, percentiles) if conditions.failed else (),
+        warmup=_rows(warm, gaps["warmup"], percentiles) if len(warm) else (),
+        failures=_failures(main),
+        gate=gate_use(occupancy(requests, run.limits), start, end) if run.limits else None,
+    )
+
+
+def span(requests: pd.DataFrame) -> tuple[float, float]:
+    """First send and last end or chunk, in Unix seconds (AIPerf's min_request_timestamp, max_response_timestamp); NaN
+    of nothing. Requests that were never sent do not count."""
+    sent = requests[requests["sent_at"].notna()]
+    return float(sent["sent_at"].min()), float(sent[["closed_at", "last_chunk_at"]].max().max())
+
+
+def distribution(metric: Metric, values: Floats, percentiles: Sequence[float]) -> Row:
+    """The row of one metric; NaN are no values."""
+    values = values[~np.isnan(values)] * metric.scale
+    row = Row(label=metric.label, tag=metric.tag, unit=metric.unit, count=len(values))
+    if not len(values):
+        return row
+    return msgspec.structs.replace(
+        row,
+        avg=float(values.mean()),
+        min=float(values.min()),
+        max=float(values.max()),
+        std=float(values.std(ddof=1)) if len(values) > 1 else None,
+        sum=float(values.sum()),
+        percentiles=dict(zip(percentiles, np.percentile(values, percentiles).tolist(), strict=True)),
+    )
+
+
+def adjusted(metric: Metric, values: Floats, failures: int, percentiles: Sequence[float]) -> Row:
+    """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``. Nearest rank: the smallest value
+    that at least p % of all are not above, so that nothing is interpolated towards infinity."""
+    values = np.sort(values[~np.isnan(values)]) * metric.scale
+    count = len(values) + failures
+    ranks = [max(math.ceil(round(p / 100 * count, 9)), 1) for p in percentiles]
+    return Row(
+        label=metric.label,
+        tag=f"adj_{metric.tag}",
+        unit=metric.unit,
+        count=count,
+        avg=math.inf,
+        min=float(values[0]) if len(values) else math.inf,
+        max=math.inf,
+        sum=math.inf,
+        percentiles={
+            p: float(values[rank - 1]) if rank <= len(values) else math.inf
+            for p, rank in zip(percentiles, ranks, strict=True)
+        },
+    )
+
+
+def scarce(count: int, percentile: float) -> bool:
+    """There are too few values for this percentile: under 100 / (100 - p), that is 10 for p90, 100 for p99."""
+    return count * (100 - percentile) < 100 - 1e-6
+
+
+def _rows(requests: pd.DataFrame, gaps: Gaps, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    ok = requests[requests["outcome"] == OK]
+    finished = requests[requests["outcome"].isin([OK, *FAILURES])]
+    reasoned = _reasoned(ok)
+
+    def row(metric: Metric) -> Row:
+        if metric.tag == "inter_chunk_latency":
+            return _gap_row(metric, gaps, percentiles)
+        of = ok if metric.adjusted or metric.unit == "tokens" or metric.tag == "read_lag" else finished
+        return distribution(metric, _values(of, metric), percentiles)
+
+    rows = [row(metric) for metric in LATENCIES if reasoned or metric.tag != "time_to_first_output_token"]
+    rows += _throughputs(ok, span(requests))
+    itl = _values(ok, PER_USER)
+    rows.append(distribution(PER_USER, 1 / itl[itl > 0], percentiles))
+    lengths = [row(metric) for metric in LENGTHS]
+    return (*rows, *(length for length in lengths if length.tag not in SELDOM or length.count))
+
+
+def _values(requests: pd.DataFrame, metric: Metric) -> Floats:
+    return requests[metric.column].to_numpy(np.float64)
+
+
+def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
+    values = zip(percentiles, gaps.percentiles_ms(percentiles), strict=True)
+    return Row(
+        label=metric.label,
+        tag=metric.tag,
+        unit=metric.unit,
+        count=gaps.count,
+        avg=gaps.avg_ms,
+        min=gaps.min_ms,
+        max=gaps.max_ms,
+        std=gaps.std_ms,
+        sum=gaps.sum_ms if gaps.count else None,
+        percentiles={p: value for p, value in values if value is not None},
+    )
+
+
+def _throughputs(ok: pd.DataFrame, ends: tuple[float, float]) -> list[Row]:
+    """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
+    output_token_throughput, input_token_throughput, total_token_throughput."""
+    duration_s = ends[1] - ends[0]
+    tokens_in, tokens_out = (_sum(ok[name]) for name in ("input_tokens", "output_tokens"))
+    both = None if tokens_in is None or tokens_out is None else tokens_in + tokens_out
+
+    def row(label: str, tag: str, unit: str, amount: float | None) -> Row:
+        return Row(
+            label=label, tag=tag, unit=unit, avg=amount / duration_s if amount is not None and duration_s > 0 else None
+        )
+
+    return [
+        row("Request Throughput", "request_throughput", "requests/s", float(len(ok))),
+        row("Output Token Throughput", "output_token_throughput", "tokens/s", tokens_out),
+        row("Input Token Throughput", "input_token_throughput", "tokens/s", tokens_in),
+        row("Total Token Throughput", "total_token_throughput", "tokens/s", both),
+    ]
+
+
+def _adjusted(requests: pd.DataFrame, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    ok = requests[requests["outcome"] == OK]
+    failures = int(requests["outcome"].isin(list(FAILURES)).sum())
+    reasoned = _reasoned(ok)
+    metrics = [m for m in LATENCIES if m.adjusted and (reasoned or m.tag != "time_to_first_output_token")]
+    return tuple(adjusted(metric, _values(ok, metric), failures, percentiles) for metric in metrics)
+
+
+def _reasoned(ok: pd.DataFrame) -> bool:
+    """Some answer began with reasoning, so that TTFO is not just TTFT again."""
+    return bool((ok["ttfo_s"] != ok["ttft_s"])[ok["ttft_s"].notna()].any())
+
+
+def _failures(requests: pd.DataFrame) -> tuple[Failure, ...]:
+    """Commonest first."""
+    failed = requests[requests["outcome"].isin(list(FAILURES))]
+    kinds = failed.groupby(["outcome", "name", "status", "message"], observed=True, dropna=False).size()
+    rows = [
+        Failure(outcome=outcome, name=name, status=None if math.isnan(status) else int(status), count=n, message=first)
+        for outcome, name, status, first, n in kinds.reset_index().itertuples(index=False)
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.count))
+
+
+def _conditions(requests: pd.DataFrame, run: Run) -> Conditions:
+    ok = requests[requests["outcome"] == OK]
+    failed = int(requests["outcome"].isin(list(FAILURES)).sum())
+    start, end = span(requests)
+    told = ok[ok["cached_tokens"].notna() & ok["input_tokens"].notna()]
+    settings = run.settings
+    return Conditions(
+        simulated=run.simulated or bool(requests["simulated"].any()),
+        server=settings.host,
+        server_software=run.server,
+        model=run.model or settings.model or "",
+        streaming=settings.streaming,
+        users=settings.users,
+        processes=settings.processes,
+        prefill_limit=settings.prefill_concurrency,
+        prefill_ramp_s=settings.prefill_concurrency_ramp_duration,
+        asked_input_tokens=_mean(ok["asked_input_tokens"]),
+        input_tokens=_mean(ok["input_tokens"]),
+        input_deviation=_deviation(ok["asked_input_tokens"], ok["input_tokens"]),
+        asked_output_tokens=_mean(ok["asked_output_tokens"]),
+        output_tokens=_mean(ok["output_tokens"]),
+        output_deviation=_deviation(ok["asked_output_tokens"], ok["output_tokens"]),
+        cached_share=float(told["cached_tokens"].sum() / total) if (total := told["input_tokens"].sum()) else None,
+        duration_s=None if math.isnan(end - start) else end - start,
+        requests=len(requests),
+        succeeded=len(ok),
+        failed=failed,
+        failure_rate=failed / (len(ok) + failed) if len(ok) + failed else None,
+        cut=int((requests["outcome"] == CUT).sum()),
+        cancelled=int((requests["outcome"] == CANCELLED).sum()),
+        clock=_clock(ok),
+    )
+
+
+def _clock(requests: pd.DataFrame) -> str:
+    """Whose stamps: ``kernel``, ``thread``, or the share of the first."""
+    kernel = float((requests["clock"] == "kernel").mean()) if len(requests) else math.nan
+    if math.isnan(kernel):
+        return ""
+    return "kernel" if kernel == 1 else "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
+
+
+def _counts(requests: pd.DataFrame, warmup: int, run: Run, broken_lines: int, gaps: Gaps) -> Counts:
+    ok = requests[requests["outcome"] == OK]
+    return Counts(
+        warmup=warmup,
+        never_sent=int(requests["sent_at"].isna().sum()),
+        turned_away=run.turned_away,
+        records_lost=run.records_lost,
+        broken_lines=broken_lines,
+        chunks=int(ok["chunks"].sum()),
+        merged_chunks=int(ok["merged"].sum()),
+        ttft_upper_bounds=int(ok["ttft_is_upper_bound"].sum()),
+        not_streamed=int((~ok["streamed"]).sum()),
+        tokens_from_usage=int((ok["tokens_from"] == "usage").sum()),
+        tokens_from_chunks=int((ok["tokens_from"] == "chunks").sum()),
+        tokens_unknown=int((ok["tokens_from"] == "").sum()),
+        gaps_exact=gaps.exact,
+    )
+
+
+def _deviation(asked: "pd.Series[float]", delivered: "pd.Series[float]") -> float | None:
+    both = asked.notna() & delivered.notna()
+    total = float(asked[both].sum())
+    return float(delivered[both].sum()) / total - 1 if total else None
+
+
+def _mean(values: "pd.Series[float]") -> float | None:
+    return float(values.mean()) if values.notna().any() else None
+
+
+def _sum(values: "pd.Series[float]") -> float | None:
+    return float(values.sum()) if values.notna().any() else None

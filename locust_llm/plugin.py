@@ -1,0 +1,306 @@
+"""The one file that attaches this library to Locust: importing it (LLMUser does) is all that a locustfile needs."""
+
+import contextlib
+import logging
+import signal
+import sys
+from argparse import Namespace
+from typing import Any
+
+import locust.stats
+from locust import events
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+from locust.runners import LocalRunner, MasterRunner, WorkerRunner
+
+import gevent
+import msgspec
+
+from . import tables
+from .control import Control, make_folder
+from .options import add_options, check, refuse, request_headers, settings_of
+from .outbox import Outbox
+from .progress import progress
+from .sender import Order, Sender, sender_of
+from .settings import mistakes
+from .survey import Survey, SurveyFailed, survey
+
+logger = logging.getLogger("locust_llm")
+
+_surveyed: Survey | None = None
+_control: Control | None = None
+_progress: gevent.Greenlet | None = None
+_last: tuple[Any, Control] | None = None
+_epoch = 0
+
+
+def three_digits(value: float) -> float:
+    """Locust's buckets, with three significant digits instead of two: 12.4 ms stays 12.4, 1,234 becomes 1,230."""
+    return float(f"{value:.3g}")
+
+
+locust.stats.bucket_response_time = three_digits  # type: ignore[assignment]
+
+
+@events.init_command_line_parser.add_listener
+def _options(parser: LocustArgumentParser, **kw: Any) -> None:
+    add_options(parser, _before_load)
+
+
+def _before_load(options: Namespace) -> None:
+    """Between parsing and forking: refuse what cannot be, and ask the server once, for all processes."""
+    global _surveyed
+    settings = check(options)
+    if options.spawn_rate is None and options.num_users:
+        options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
+    if "--print-stats" not in sys.argv:
+        options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
+    looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
+    if options.worker or looking or not (options.headless or options.autostart):
+        return
+    if not settings.host:
+        refuse("--host is missing: the server's address, such as --host localhost:8000")
+    try:
+        headers = request_headers(options)
+    except (OSError, UnicodeDecodeError) as error:
+        refuse(f"--api-key-file {options.api_key_file}: {getattr(error, 'strerror', None) or 'no text'}")
+    try:
+        folder = make_folder(settings, settings.model)
+        (folder / ".writable").touch()
+        (folder / ".writable").unlink()
+        if not settings.report_dir:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # its name is chosen when the run starts
+    except OSError as error:
+        refuse(f"the report folder cannot be written: {error.filename}: {error.strerror} (--report-dir names another)")
+    try:
+        _surveyed = survey(settings, headers, sleep=gevent.sleep)
+    except SurveyFailed as error:
+        refuse(str(error))
+
+
+@events.init.add_listener
+def _init(environment: Environment, runner: Any, **kw: Any) -> None:
+    sender = sender_of(environment)
+    if isinstance(runner, WorkerRunner):
+        _worker(environment, runner, sender)
+    else:
+        _master(environment, runner)
+    if isinstance(runner, LocalRunner):
+        _receive(runner, sender)
+
+
+def _receive(runner: Any, sender: Sender) -> None:
+    """The messages that a sender understands."""
+
+    def begin(msg: Any, **kw: Any) -> None:
+        sender.begin(msgspec.msgpack.decode(msg.data["order"], type=Order))
+
+    def limit(msg: Any, **kw: Any) -> None:
+        if msg.data["epoch"] == sender.epoch:
+            sender.gate.set_limit(msg.data["limit"])
+
+    def grant(msg: Any, **kw: Any) -> None:
+        if msg.data["epoch"] == sender.epoch:
+            sender.budget.grant(msg.data["phase"], msg.data["count"])
+
+    def again(msg: Any, **kw: Any) -> None:
+        if msg.data["epoch"] == sender.epoch:
+            sender.budget.ask_again()
+
+    runner.register_message("llm_begin", begin)
+    runner.register_message("llm_limit", limit)
+    runner.register_message("llm_grant", grant)
+    runner.register_message("llm_again", again)
+    if isinstance(runner, LocalRunner):
+        runner.register_message("llm_end", lambda **kw: sender.close())
+
+
+def _worker(environment: Environment, runner: Any, sender: Sender) -> None:
+    sender.worker = runner.client_id
+    outbox = Outbox(lambda batch: sender.tell("llm_records", **batch))
+    sender.keep = outbox.add
+    _receive(runner, sender)
+    runner.register_message("llm_ack", lambda msg, **kw: outbox.acknowledged(msg.data["number"]))
+    runner.register_message("llm_end", lambda **kw: _end_worker(environment, runner, sender, outbox), concurrent=True)
+    gevent.spawn(_talk, sender, outbox)
+    sender.tell("llm_hello")
+    if environment.parsed_options is not None and environment.parsed_options.processes:
+        _leave_first_sigint()
+
+
+def _talk(sender: Sender, outbox: Outbox) -> None:
+    """What a worker tells twice a second: records, and how its gate stands."""
+    while True:
+        gevent.sleep(0.5)
+        outbox.flush()
+        gate = sender.gate
+        over = gate.limit is not None and gate.used > gate.limit
+        sender.tell("llm_gate", used=gate.used, waiting=gate.waiting, over=over)
+
+
+def _end_worker(environment: Environment, runner: Any, sender: Sender, outbox: Outbox) -> None:
+    """The drain of a worker: what runs ends, then every record and every statistic goes to the master."""
+    try:
+        sender.close()
+        runner.stop()
+        with gevent.Timeout(10, False):
+            while outbox.waiting:
+                outbox.flush()
+                gevent.sleep(0.02)
+        runner._send_stats()
+    except Exception:  # a concurrent handler's exception would be lost in the hub
+        logger.exception("the drain of this worker failed")
+    finally:
+        sender.tell("llm_ended", turned_away=sender.turned_away, undelivered=outbox.waiting)
+
+
+def _leave_first_sigint() -> None:
+    """Ctrl-C reaches the whole process group: the master ends the run, and a worker leaves the first one to it."""
+
+    def first(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, first)
+
+
+def _master(environment: Environment, runner: Any) -> None:
+    def of_this_run(handle: Any) -> Any:
+        def handler(msg: Any, **kw: Any) -> None:
+            if _control is not None and msg.data["epoch"] == _control.epoch:
+                handle(_control, msg.node_id, msg.data)
+
+        return handler
+
+    def hello(msg: Any, **kw: Any) -> None:
+        if _control is not None:
+            _control.welcome(msg.node_id)
+            gevent.spawn_later(0, _control.share_out)
+
+    def gate(control: Control, worker: str, data: dict[str, Any]) -> None:
+        control.gate_now[worker] = (data["used"], data["waiting"])
+        if not data["over"]:
+            control.shrunk(worker)
+
+    runner.register_message("llm_hello", hello)
+    runner.register_message("llm_want", of_this_run(lambda control, worker, data: control.want(worker)))
+    runner.register_message("llm_records", of_this_run(lambda control, worker, data: control.batch(worker, data)))
+    runner.register_message("llm_ended", of_this_run(lambda control, worker, data: control.ended(worker, data)))
+    runner.register_message("llm_gate", of_this_run(gate))
+
+
+@events.test_start.add_listener
+def _start(environment: Environment, **kw: Any) -> None:
+    """Master or only process: a run begins (workers begin with the master's order)."""
+    global _control, _progress, _epoch, _surveyed
+    runner = environment.runner
+    if runner is None or isinstance(runner, WorkerRunner):
+        return
+    settings = settings_of(environment.parsed_options)
+    settings = msgspec.structs.replace(
+        settings,
+        host=settings.host or sender_of(environment).url("").removesuffix(settings.endpoint),
+        users=runner.target_user_count or settings.users,
+        processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
+    )
+    try:
+        found = _surveyed
+        if found is None:
+            for mistake in mistakes(settings):
+                raise SurveyFailed(mistake)
+            headers = request_headers(environment.parsed_options)
+            found = survey(settings, headers, sleep=gevent.sleep)
+        _surveyed = None  # the next run asks anew: the form may name another server
+        _epoch += 1
+        _control = Control(environment, settings, found, _epoch)
+    except (SurveyFailed, OSError) as error:
+        logger.error(f"The run cannot start: {error}")
+        gevent.spawn(runner.stop)
+        return
+    for note in found.notes:
+        logger.warning(note)
+    if isinstance(runner, LocalRunner):
+        sender = sender_of(environment)
+        sender.keep = _control.keep
+    _control.begin()
+    _progress = gevent.spawn(_watch, environment, _control)
+
+
+def _watch(environment: Environment, control: Control) -> None:
+    if isinstance(environment.runner, LocalRunner):
+        sender = sender_of(environment)
+        gevent.spawn(_watch_gate, sender, control)
+    progress(control)
+
+
+def _watch_gate(sender: Sender, control: Control) -> None:
+    while control is _control and not sender.closed:
+        control.gate_now["local"] = (sender.gate.used, sender.gate.waiting)
+        gevent.sleep(0.5)
+
+
+@events.test_stopping.add_listener
+def _stopping(environment: Environment, **kw: Any) -> None:
+    if isinstance(environment.runner, WorkerRunner):
+        sender_of(environment).close()
+    elif _control is not None:
+        _control.drain()
+
+
+@events.test_stop.add_listener
+def _stop(environment: Environment, **kw: Any) -> None:
+    """All users are gone: the report. A worker only makes itself ready for the next run."""
+    global _control, _progress, _last
+    if isinstance(environment.runner, WorkerRunner):
+        # Locust's worker would sleep another stop_timeout before it is ready again; the next spawn restores the value
+        environment.stop_timeout = 0
+        return
+    if _progress is not None:
+        _progress.kill()
+        _progress = None
+    control, _control = _control, None
+    if control is None:
+        return
+    if isinstance(environment.runner, LocalRunner):
+        control.ended("local", {"turned_away": sender_of(environment).turned_away, "undelivered": 0})
+    _last = (control.report(), control)
+    control.close()
+    if environment.web_ui is not None:
+        _print()
+
+
+@events.quitting.add_listener
+def _quitting(environment: Environment, **kw: Any) -> None:
+    """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the exit status."""
+    runner = environment.runner
+    if runner is None or isinstance(runner, WorkerRunner):
+        return
+    try:
+        runner.stop()
+    except KeyboardInterrupt:  # a second Ctrl-C: do not wait any longer
+        environment.stop_timeout = 0
+        runner.user_greenlets.kill(block=True, timeout=5)
+        runner.stop()
+    if environment.process_exit_code is None and runner.errors and not runner.exceptions:
+        harmless = ("RequestCut(", "RequestCancelled(")
+        if all(str(_error(error)).startswith(harmless) for error in runner.errors.values()):
+            environment.process_exit_code = 2 if locust.log.unhandled_greenlet_exception else 0
+
+
+def _error(error: Any) -> Any:
+    return error.error if isinstance(error.error, str) else repr(error.error)
+
+
+@events.quit.add_listener
+def _quit(exit_code: int, **kw: Any) -> None:
+    _print()
+
+
+def _print() -> None:
+    """The tables, last on the console."""
+    global _last
+    if _last is not None:
+        summary, control = _last
+        _last = None
+        if summary is not None:
+            print(tables.console(summary, control.facts(), control.folder), flush=True)

@@ -1,0 +1,205 @@
+"""The stream reader: one native thread a process that waits on all streaming sockets and asks the kernel for the time.
+
+The thread is made of functions that gevent has not patched, so a busy event loop does not hold it up; what it reads is
+stamped by the kernel (SO_TIMESTAMPNS, see socket(7)), so not even its own lateness moves a stamp. It wakes the event
+loop, through libev's thread-safe async watcher, twice a request: at the first chunk with content, and at the end.
+
+A stream belongs to the thread from ``add`` until it is over; only then may its socket be used or closed by others (the
+number of a closed socket is given to the next one, and two threads must not use one TLS object).
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final
+
+import gevent
+from gevent.event import Event
+from gevent.monkey import get_original
+
+from .connection import SO_TIMESTAMPNS, Connection, TLSClosed
+from .stream import Stream, describe
+
+_epoll: Final = get_original("select", "epoll")
+_start_thread: Final = get_original("_thread", "start_new_thread")
+_EPOLLIN: Final = 0x001
+
+READ_BYTES: Final = 65_536
+CONTROL_BYTES: Final = 64
+_timespec: Final = Struct("qq").unpack_from
+
+
+class Reading:
+    """A stream on its way: the connection it comes on and the two things its greenlet may wait for."""
+
+    __slots__ = ("connection", "dropped", "ended", "recvmsg", "stream")
+
+    def __init__(self, connection: Connection, stream: Stream) -> None:
+        self.connection = connection
+        self.stream = stream
+        self.recvmsg: Callable[[int, int], tuple[bytes, list[tuple[int, int, bytes]], int, Any]] = connection.recvmsg
+        self.ended = Event()
+        self.dropped: tuple[str, str] | None = None
+
+
+class StreamReader:
+    """Make one a process with ``stream_reader()``; the thread starts with the first stream, after any fork."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lags = [0] * 64
+        """Read lag of every read: count by power of two of its nanoseconds."""
+        self._readings: dict[int, Reading] = {}
+        self._drops: deque[Reading] = deque()
+        self._news: deque[tuple[Reading, bool]] = deque()
+        self._epoll = _epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, _EPOLLIN)
+        self._to_loop = gevent.get_hub().loop.async_(ref=False)
+        self._to_loop.start(self._tell)
+        _start_thread(self._run, ())
+
+    @property
+    def open_streams(self) -> int:
+        return len(self._readings)
+
+    def add(self, connection: Connection, stream: Stream) -> Reading:
+        """From now on the thread reads this connection into this stream."""
+        reading = Reading(connection, stream)
+        self._readings[connection.fd] = reading
+        self._epoll.register(connection.fd, _EPOLLIN)
+        return reading
+
+    def drop(self, reading: Reading, outcome: str, message: str) -> None:
+        """Ask the thread to give a stream up, with what came until then; ``reading.ended`` tells when it has."""
+        reading.dropped = (outcome, message)
+        self._drops.append(reading)
+        os.eventfd_write(self._wake, 1)
+
+    # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
+
+    def _run(self) -> None:
+        poll, readings = self._epoll.poll, self._readings
+        while True:
+            ready = poll()
+            offset_ns = wall_minus_monotonic_ns()
+            for fd, _ in ready:
+                reading = readings.get(fd)
+                if reading is not None:
+                    self._read(reading, offset_ns)
+                elif fd == self._wake:
+                    self._give_up()
+            if self._news:
+                self._to_loop.send()
+
+    def _read(self, reading: Reading, offset_ns: int) -> None:
+        stream = reading.stream
+        try:
+            data, control, _, _ = reading.recvmsg(READ_BYTES, CONTROL_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            stream.failed("reset", describe(error))
+            self._over(reading)
+            return
+        now_ns = time.monotonic_ns()
+        stamp_ns = now_ns
+        if control:  # nothing else was asked for, so it is the stamp
+            seconds, nanoseconds = _timespec(control[0][2])
+            stamp_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
+            if not stream.sent_ns <= stamp_ns <= now_ns:
+                # the wall clock was set between the arrival and the read, or it is no stamp of this answer
+                stamp_ns = now_ns
+                stream.bad_stamps += 1
+        else:
+            stream.unstamped += 1
+        lag_ns = now_ns - stamp_ns
+        self.lags[lag_ns.bit_length()] += 1
+        if lag_ns > stream.read_lag_ns:
+            stream.read_lag_ns = lag_ns
+        seen = stream.first_seen
+        self._into(reading, stamp_ns, now_ns, data)
+        if stream.over:
+            self._over(reading)
+        elif stream.first_seen and not seen:
+            self._news.append((reading, False))
+
+    def _into(self, reading: Reading, stamp_ns: int, now_ns: int, data: bytes) -> None:
+        """Bytes of the socket into the stream, through TLS where there is TLS."""
+        stream, tls = reading.stream, reading.connection.tls
+        try:
+            if not data:
+                stream.closed()
+            elif tls is None:
+                stream.arrived(stamp_ns, now_ns, data)
+            else:
+                plain = tls.received(data)
+                if plain:
+                    stream.arrived(stamp_ns, now_ns, plain)
+                if tls.closed and not stream.over:
+                    stream.closed()
+        except TLSClosed as error:
+            stream.failed("tls", str(error))
+        except Exception as error:  # a mistake of ours must end this request, not the thread that all requests need
+            stream.failed("malformed", f"the answer could not be read: {describe(error)}")
+            stream.over = True
+
+    def _give_up(self) -> None:
+        os.eventfd_read(self._wake)
+        while self._drops:
+            reading = self._drops.popleft()
+            if not reading.stream.over and reading.dropped is not None:
+                reading.stream.failed(*reading.dropped)
+                self._over(reading)
+
+    def _over(self, reading: Reading) -> None:
+        fd = reading.connection.fd
+        del self._readings[fd]
+        self._epoll.unregister(fd)
+        self._news.append((reading, True))
+
+    # -- in the event loop ---------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Pass on what the thread found. Runs in the loop itself: must not block."""
+        news = self._news
+        while news:
+            reading, ended = news.popleft()
+            stream = reading.stream
+            if stream.on_first is not None and (stream.first_seen or ended):
+                on_first, stream.on_first = stream.on_first, None
+                on_first()
+            if ended:
+                reading.ended.set()
+
+
+_reader: StreamReader | None = None
+
+
+def stream_reader() -> StreamReader:
+    """The reader of this process; a forked child gets its own."""
+    global _reader
+    if _reader is None or _reader.pid != os.getpid():
+        _reader = StreamReader()
+    return _reader
+
+
+def wall_minus_monotonic_ns(
+    wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
+) -> int:
+    """What to take from a wall clock stamp of this moment to get a monotonic one, good to 20 µs.
+
+    Two clocks cannot be read at once: where the thread was held up between them, it reads again.
+    """
+    for _ in range(8):
+        before = monotonic_ns()
+        wall = wall_ns()
+        after = monotonic_ns()
+        if after - before < 20_000:
+            break
+    return wall - (before + after) // 2
+
+
+__all__ = ["SO_TIMESTAMPNS", "Reading", "StreamReader", "stream_reader", "wall_minus_monotonic_ns"]

@@ -1,0 +1,187 @@
+"""Record: everything stamped and counted about one request, failures alike; what it means is derived here, once.
+
+Stamps end in ``_at``: seconds on the monotonic clock of the process that sent the request. ``clock_offset_s`` is what to
+add to a stamp to get Unix time; it is taken once a process, so a stepped wall clock moves no duration. Chunk stamps are
+whole microseconds after ``sent_at`` (``chunk_us``), so that request latency = TTFT + the sum of the gaps holds exactly,
+and a record is the same whether it was written locally or came from a worker.
+"""
+
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+# The closed set of what can become of a request. OK and the two that we caused ourselves are no failures.
+OK: Final = "ok"
+CANCELLED: Final = "cancelled"  # on purpose: the user, or the code of a task, gave it up
+CUT: Final = "cut"  # still running when the grace period at the end of the run was over
+FAILURES: Final = {
+    "http_status": "the server answered with a status of 400 or above, or a redirect",
+    "rate_limited": "HTTP 429",
+    "unavailable": "HTTP 503",
+    "stream_error": "an error object inside a stream that began with HTTP 200",
+    "truncated": "the stream ended without any finish_reason",
+    "malformed": "bytes that are no HTTP, no event stream, or no JSON where it was promised",
+    "empty": "a finished answer without content, although the server counted tokens for it or gave no reason",
+    "timeout": "not finished within the request timeout",
+    "refused": "the connection was refused",
+    "connect_timeout": "no connection within the connect timeout",
+    "dns": "the host's name could not be resolved",
+    "tls": "the TLS handshake failed",
+    "reset": "the connection was reset",
+    "closed": "the connection was closed before the answer was complete",
+    "send_failed": "the request could not be written",
+}
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What happened to one request."""
+
+    id: str
+    """The X-Request-Id it was sent with."""
+    worker: str = "local"
+    user: int = 0
+    user_class: str = ""
+    name: str = ""
+    model: str = ""
+    phase: str = "profiling"
+    """``warmup`` or ``profiling``: the phase in which it was sent."""
+    stage: int = 0
+    session: str = ""
+    turn: int = 0
+
+    clock_offset_s: float
+    due_at: float
+    asked_at: float
+    admitted_at: float | None = None
+    sent_at: float | None = None
+    """Just before the first byte of the request was written, on an open connection. None: it never was."""
+    freed_at: float | None = None
+    """When the slot went back to the gate."""
+    headers_at: float | None = None
+    closed_at: float
+    """When the answer was complete, or when it failed."""
+
+    chunk_us: tuple[int, ...] = ()
+    """Arrival of each chunk (event with content), microseconds after ``sent_at``, never falling."""
+    merged: tuple[tuple[int, int], ...] = ()
+    """(index, earliest) for each chunk that came together with others in one read: its stamp is the latest moment at
+    which it can have arrived, ``earliest`` (microseconds after ``sent_at``) the soonest."""
+    first_output: int | None = None
+    """Index of the first chunk that is no reasoning."""
+    first_chunk_tokens: int = 1
+
+    outcome: str = OK
+    status: int | None = None
+    message: str = ""
+    """What failed, in one line without secrets; at most 4 kB."""
+    finish_reason: str | None = None
+    streamed: bool = True
+    """False: the answer came as one JSON body, so it has no chunks and no TTFT."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
+    tokens_from: str = ""
+    """``usage``: the server counted. ``chunks``: one token a chunk was assumed (an estimate). Empty: no count."""
+    asked_input_tokens: int | None = None
+    asked_output_tokens: int | None = None
+
+    connect_s: float | None = None
+    """Seconds to open the connection (before ``asked_at``); None: an open one was used again."""
+    clock: str = "kernel"
+    """``kernel``: stamps are the kernel's; ``thread``: the reader's own clock right after the read."""
+    bad_stamps: int = 0
+    """Kernel stamps before the send or in the future: dropped, the reader's clock used."""
+    read_lag_us: int = 0
+    """The longest time that bytes of this response lay in the kernel before they were read."""
+    reads: int = 0
+    limit: int | None = None
+    """The gate's limit when the request was admitted; None: no gate."""
+    request_bytes: int = 0
+    response_bytes: int = 0
+    simulated: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """It counts in the failure rate (cut and cancelled requests are counted beside it)."""
+        return self.outcome in FAILURES
+
+    @property
+    def gate_wait_s(self) -> float | None:
+        """admitted_at - asked_at."""
+        return None if self.admitted_at is None else self.admitted_at - self.asked_at
+
+    @property
+    def late_s(self) -> float | None:
+        """sent_at - due_at: what coordinated omission hides."""
+        return None if self.sent_at is None else self.sent_at - self.due_at
+
+    @property
+    def ttft_s(self) -> float | None:
+        """chunk_at[0] - sent_at; None without a chunk."""
+        return self.chunk_us[0] / 1e6 if self.chunk_us else None
+
+    @property
+    def ttft_is_upper_bound(self) -> bool:
+        """The first chunk came in one read with others: it may have arrived sooner."""
+        return bool(self.merged) and self.merged[0][0] == 0
+
+    @property
+    def ttfo_s(self) -> float | None:
+        """Time to the first chunk that is no reasoning."""
+        return None if self.first_output is None else self.chunk_us[self.first_output] / 1e6
+
+    @property
+    def ttft_from_due_s(self) -> float | None:
+        """chunk_at[0] - due_at: what a user would have waited."""
+        if self.sent_at is None or not self.chunk_us:
+            return None
+        return self.sent_at - self.due_at + self.chunk_us[0] / 1e6
+
+    @property
+    def latency_s(self) -> float | None:
+        """chunk_at[-1] - sent_at; for an answer that was not streamed closed_at - sent_at; None without either."""
+        if self.chunk_us:
+            return self.chunk_us[-1] / 1e6
+        if self.sent_at is None or self.streamed or self.outcome != OK:
+            return None
+        return self.closed_at - self.sent_at
+
+    @property
+    def itl_s(self) -> float | None:
+        """(latency - TTFT) / (output tokens - tokens of the first chunk): AIPerf's inter_token_latency, which many
+        tools call TPOT. None below two tokens, and without chunks."""
+        if not self.chunk_us or self.output_tokens is None:
+            return None
+        later = self.output_tokens - self.first_chunk_tokens
+        return (self.chunk_us[-1] - self.chunk_us[0]) / 1e6 / later if later > 0 else None
+
+    @property
+    def gaps_us(self) -> tuple[int, ...]:
+        """Gaps between neighbouring chunks, in microseconds, merged ones included."""
+        return tuple(b - a for a, b in pairwise(self.chunk_us))
+
+    @property
+    def sharp_gaps_us(self) -> tuple[int, ...]:
+        """Gaps of which both ends are exact: those that the gap percentiles are made of."""
+        if not self.merged:
+            return self.gaps_us
+        blurred = {index for index, _ in self.merged}
+        return tuple(
+            gap for i, gap in enumerate(self.gaps_us) if i not in blurred and i + 1 not in blurred
+        )
+
+    @property
+    def longest_stall_s(self) -> float | None:
+        """The largest gap of the request; None below two chunks. Merging can only make it look longer."""
+        gaps = self.gaps_us
+        return max(gaps) / 1e6 if gaps else None
+
+    @property
+    def close_lag_s(self) -> float | None:
+        """closed_at - chunk_at[-1]."""
+        if self.sent_at is None or not self.chunk_us:
+            return None
+        return self.closed_at - self.sent_at - self.chunk_us[-1] / 1e6

@@ -1,0 +1,114 @@
+"""Remarks: what a reader must know before trusting the figures of a run, one sentence or two each."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from .run import Run
+from .summary import Conditions, Counts, Summary
+
+SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
+DEVIATION: Final = 0.05
+"""From this share on, the difference of asked and delivered lengths is worth a warning."""
+MERGED: Final = 0.01
+"""From this share on, chunks that came more than one to a read are worth a remark."""
+
+
+def remarks(summary: Summary, run: Run) -> Iterator[str]:
+    """Those that apply, the run's own notes first."""
+    yield from run.notes
+    yield loop_remark(summary.conditions)
+    yield from _missing(summary, run)
+    yield from _lengths(summary.conditions)
+    yield from _tokens(summary.counts, summary.conditions.succeeded)
+    yield from _clock(summary)
+
+
+def loop_remark(conditions: Conditions) -> str:
+    """What the latencies of such a run leave out, and what to run for that (coordinated omission)."""
+    if conditions.loop == "open" and conditions.prefill_limit is None:
+        return (
+            "Open loop: requests came by a schedule. Time to First Token begins at the send; what a user would have "
+            "waited is TTFT from Due."
+        )
+    gate = (
+        f" Only {conditions.prefill_limit} at a time may wait for their first token; the wait for that (Gate Wait) is "
+        "in TTFT from Due, not in Time to First Token or Request Latency."
+        if conditions.prefill_limit is not None
+        else ""
+    )
+    return (
+        "Closed loop: a user asks again only when it has its answer, so a slow server is asked less, and the latencies "
+        f"are lower than if requests kept coming (coordinated omission).{gate} For what users would see then, run an "
+        "open loop: requests at a fixed rate, no prefill limit."
+    )
+
+
+def _missing(summary: Summary, run: Run) -> Iterator[str]:
+    """What is not in the figures."""
+    conditions, counts = summary.conditions, summary.counts
+    if not conditions.requests:
+        yield "No request was recorded in the profiling phase: there is nothing to report."
+    elif not conditions.succeeded:
+        yield "No request succeeded: there is no latency to report."
+    if run.stopping_at is None:
+        yield "The run did not end in order: what was still running is missing."
+    if conditions.cut:
+        yield (
+            f"{_requests(conditions.cut)} still running when the grace period was over, and cut: they count neither as "
+            "success nor as failure, and as long answers are the likeliest to be cut, true latencies are higher."
+        )
+    if conditions.cancelled:
+        yield f"{_requests(conditions.cancelled)} cancelled on purpose: neither success nor failure."
+    if counts.turned_away:
+        yield f"{_requests(counts.turned_away)} waiting at the gate when the run ended, and never sent."
+    if counts.records_lost:
+        yield f"WARNING: records of workers that never arrived: {counts.records_lost}. Counts and rates are too low."
+    if counts.broken_lines:
+        yield f"WARNING: lines of profile_export.jsonl that could not be read, and are left out: {counts.broken_lines}."
+    if counts.not_streamed:
+        yield (
+            f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time to First Token, and "
+            "their slots came free only at the end."
+        )
+
+
+def _lengths(conditions: Conditions) -> Iterator[str]:
+    for what, asked, deviation in (
+        ("input", conditions.asked_input_tokens, conditions.input_deviation),
+        ("output", conditions.asked_output_tokens, conditions.output_deviation),
+    ):
+        if deviation is not None and asked is not None and abs(deviation) > DEVIATION:
+            yield f"WARNING: the mean {what} length is {deviation:+.1%} off the {asked:.1f} tokens asked for."
+
+
+def _tokens(counts: Counts, succeeded: int) -> Iterator[str]:
+    if succeeded and counts.tokens_from_usage == succeeded:
+        yield "Tokens: counted by the server (usage) for every request."
+    elif succeeded:
+        yield (
+            f"WARNING: tokens were counted by the server (usage) for {counts.tokens_from_usage} of {succeeded} "
+            f"requests, taken as one a chunk for {counts.tokens_from_chunks} (an estimate), and are unknown for "
+            f"{counts.tokens_unknown}: token rates and Inter Token Latency are no better than that."
+        )
+
+
+def _clock(summary: Summary) -> Iterator[str]:
+    counts = summary.counts
+    if counts.chunks and counts.merged_chunks / counts.chunks >= MERGED:
+        yield (
+            f"{counts.merged_chunks / counts.chunks:.1%} of the chunks came more than one to a read: the gaps next to "
+            "them are not in Inter Chunk Latency, and Longest Stall may look longer than it was."
+        )
+    if counts.ttft_upper_bounds:
+        yield (
+            f"Of {counts.ttft_upper_bounds} requests the first chunk came together with others: their Time to First "
+            "Token is an upper bound."
+        )
+    if not counts.gaps_exact:
+        yield "The percentiles of Inter Chunk Latency are of values rounded to three significant digits."
+    if summary.conditions.clock not in ("", "kernel"):
+        yield f"Time stamps: {summary.conditions.clock} (thread: the reader's own clock, where the kernel gave none)."
+
+
+def _requests(count: int) -> str:
+    return "1 request was" if count == 1 else f"{count} requests were"

@@ -1,0 +1,51 @@
+"""Run: all that is known of a run beside its records; what run.json holds."""
+
+import msgspec
+
+from .settings import Settings
+
+
+class LimitChange(msgspec.Struct, frozen=True):
+    """The prefill limit became ``limit`` (None: no gate) at ``at``, in Unix seconds."""
+
+    at: float
+    limit: int | None
+    phase: str = "profiling"
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of our own before the run: what was asked to learn the length of prompts. Counted nowhere else."""
+
+    kind: str
+    words: int
+    tokens: int
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of a run. Times are Unix seconds."""
+
+    schema: int = 1
+    name: str
+    settings: Settings
+    started_at: float
+    """When the users were allowed to send."""
+    profiling_at: float
+    """When the profiling phase began (equal to started_at without a warmup)."""
+    stopping_at: float | None = None
+    """From here on nothing new was sent; None: the run did not end in order (killed, or still on)."""
+    ended_at: float | None = None
+    simulated: bool = False
+    model: str = ""
+    server: str = ""
+    """The Server header of the answers, if any."""
+    workers: tuple[str, ...] = ("local",)
+    versions: dict[str, str] = {}
+    machine: str = ""
+    probes: tuple[Probe, ...] = ()
+    limits: tuple[LimitChange, ...] = ()
+    turned_away: int = 0
+    """Requests that waited at the gate when the run ended, and were never sent."""
+    records_lost: int = 0
+    """Records that a worker had made and that never reached the reporter."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know: said on the console while it ran."""

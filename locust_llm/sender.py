@@ -1,0 +1,107 @@
+"""The sender: what the users of one process share; gate, budget, prompts, and where finished records go.
+
+It begins closed: users that Locust spawns before the master's order is here (a worker that joins late) wait.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from locust.env import Environment
+
+import msgspec
+
+from .budget import Budget
+from .gate import Gate
+from .options import request_headers, settings_of
+from .prompts import Prompts
+from .record import Record
+from .settings import Settings, base_url
+from .survey import Survey
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the master tells each process at the start of a run."""
+
+    epoch: int
+    """The number of the run; messages of another one are ignored."""
+    settings: Settings
+    survey: Survey
+    worker: int = 0
+    """The place of the process among the workers: its prompts are its own."""
+
+
+class Sender:
+    """One a process, for all runs; ``begin`` makes it ready for the next."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.settings: Settings = settings_of(environment.parsed_options)
+        self.headers = request_headers(environment.parsed_options)
+        self.worker = "local"
+        self.epoch = 0
+        self.clock_offset_s = time.time() - time.monotonic()
+        self.keep: Callable[[Record], None] = lambda record: None
+        """Where finished records go."""
+        self._renew()
+
+    def _renew(self) -> None:
+        self.model: str | None = None
+        self.closed = False
+        self.turned_away = 0
+        self.sent = 0
+        self.decoding = 0
+        self.gate = Gate(0)
+        self.budget = Budget(self._want)
+        self.prompts: Prompts
+
+    def begin(self, order: Order) -> None:
+        """A run starts. Its limit and its first share come in messages of their own."""
+        if order.epoch == self.epoch:
+            return
+        if self.epoch:
+            self._renew()
+        self.epoch = order.epoch
+        self.settings = s = order.settings
+        self.model = order.survey.model
+        self.prompts = Prompts(
+            order.survey.lengths,
+            input_tokens=(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
+            output_tokens=(s.output_tokens_mean, s.output_tokens_stddev),
+            seed=s.random_seed,
+            worker=order.worker,
+        )
+        self.budget.ask_again()
+
+    def url(self, host: str) -> str:
+        """Where chat completions go: ``host`` may be without scheme, or with ``/v1``."""
+        return base_url(host or self.settings.host) + self.settings.endpoint
+
+    def finished(self, record: Record) -> None:
+        self.keep(record)
+
+    def close(self) -> None:
+        """Nothing new starts from here on."""
+        self.closed = True
+        self.gate.close()
+        self.budget.close()
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """A message to whoever controls the run; none before there is a runner (then the hello will do)."""
+        if self._environment.runner is not None:
+            self._environment.runner.send_message(kind, {"epoch": self.epoch, **data})
+
+    def _want(self) -> None:
+        if self.epoch:
+            self.tell("llm_want")
+
+
+_senders: WeakKeyDictionary[Environment, Sender] = WeakKeyDictionary()
+
+
+def sender_of(environment: Environment) -> Sender:
+    """The sender of this process."""
+    if environment not in _senders:
+        _senders[environment] = Sender(environment)
+    return _senders[environment]

@@ -1,0 +1,203 @@
+"""vLLM's JSON: which requests are accepted, how they are refused, what the answers look like."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from locust_llm.simulator import tokens
+
+NAME = "locust-llm-simulator"  # in every answer: nobody shall take these figures for a GPU's
+DEFAULT_MAX_TOKENS = 128
+
+Messages = list[tuple[str, str]]
+
+
+class RefusedError(Exception):
+    """A request vLLM would refuse, with its status and error object."""
+
+    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    prompt_tokens: int
+    max_tokens: int
+    stream: bool
+    include_usage: bool
+
+
+def parse_chat(body: bytes, model: str, max_model_len: int) -> ChatRequest:
+    """Raises RefusedError."""
+    asked = _parse_object(body)
+    _check_model(asked, model)
+    messages = _parse_messages(asked)
+    stream = _field(asked, "stream", bool) or False
+    options = _field(asked, "stream_options", dict) or {}
+    if options and not stream:
+        raise RefusedError(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
+    if asked.get("n") not in (None, 1):
+        raise RefusedError(400, "the simulator answers with one choice: n must be 1", param="n")
+
+    name = "max_tokens" if asked.get("max_completion_tokens") is None else "max_completion_tokens"
+    max_tokens = _field(asked, name, int)
+    if max_tokens is not None and max_tokens < 1:
+        raise RefusedError(400, f"{name} must be at least 1, got {max_tokens}. {_value(name, max_tokens)}", param=name)
+    if max_tokens is not None and max_tokens > max_model_len:
+        raise RefusedError(
+            400,
+            f"{name}={max_tokens} cannot be greater than max_model_len={max_model_len}. "
+            f"Please request fewer output tokens. {_value(name, max_tokens)}",
+            param=name,
+        )
+    prompt_tokens = tokens.count_chat(messages)
+    room = max_model_len - prompt_tokens
+    if room < (max_tokens or 1):
+        excess = "which exceeds this limit even without any output tokens"
+        if max_tokens and room >= 0:
+            excess = f"which leaves no room for the {max_tokens} output tokens requested"
+        raise RefusedError(
+            400,
+            f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains at least "
+            f"{prompt_tokens} input tokens, {excess}. Please reduce the length of the input prompt. "
+            + _value("input_tokens", prompt_tokens),
+            param="input_tokens",
+        )
+    return ChatRequest(
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens or min(DEFAULT_MAX_TOKENS, room),
+        stream=stream,
+        include_usage=options.get("include_usage") is True,
+    )
+
+
+def tokenize(body: bytes, model: str, max_model_len: int) -> dict[str, Any]:
+    """The answer to POST /tokenize. Raises RefusedError."""
+    asked = _parse_object(body)
+    _check_model(asked, model)
+    if "prompt" in asked:
+        text = _field(asked, "prompt", str) or ""
+        ids = tokens.encode_prompt(text, add_special_tokens=asked.get("add_special_tokens") is not False)
+    else:
+        ids = tokens.encode_chat(_parse_messages(asked))
+    return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
+
+
+def models(model: str, max_model_len: int) -> dict[str, Any]:
+    card = {
+        "id": model,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": NAME,
+        "root": model,
+        "parent": None,
+        "max_model_len": max_model_len,
+    }
+    return {"object": "list", "data": [card]}
+
+
+def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+def completion(answer_id: str, model: str, text: str, used: dict[str, Any]) -> dict[str, Any]:
+    """The body of an answer that is not streamed."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text, "refusal": None, "reasoning": None},
+        "logprobs": None,
+        "finish_reason": "length",
+        "stop_reason": None,
+    }
+    return {**_head(answer_id, "chat.completion", model), "choices": [choice], "usage": used}
+
+
+class Chunks:
+    """The events of one streamed answer. A content event is `before` + word + MIDDLE or LAST."""
+
+    __slots__ = ("_opening", "before", "role")
+
+    def __init__(self, answer_id: str, model: str) -> None:
+        head = dump(_head(answer_id, "chat.completion.chunk", model))
+        self._opening = b"data: " + head[:-1] + b',"choices":['
+        self.role = self._opening + _ROLE
+        self.before = self._opening + b'{"index":0,"delta":{"content":"'
+
+    def usage(self, used: dict[str, Any]) -> bytes:
+        return self._opening + b'],"usage":' + dump(used) + b"}\n\n"
+
+
+_ROLE = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+MIDDLE = b'"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
+LAST = b'"},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _head(answer_id: str, kind: str, model: str) -> dict[str, Any]:
+    return {"id": answer_id, "object": kind, "created": int(time.time()), "model": model, "system_fingerprint": NAME}
+
+
+def _value(name: str, value: object) -> str:
+    return f"(parameter={name}, value={value})"
+
+
+def _invalid(loc: str, why: str) -> RefusedError:
+    message = f"1 validation error:\n  {{'loc': '{loc}', 'msg': '{why}'}}"
+    return RefusedError(400, message, kind="Bad Request", param=loc)
+
+
+def _parse_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:  # ValueError: not JSON, not UTF-8, an integer of 5,000 digits
+        raise _invalid("body", f"JSON decode error: {error}") from error
+    if not isinstance(value, dict):
+        raise _invalid("body", "Input should be a valid dictionary")
+    return value
+
+
+def _check_model(asked: dict[str, Any], model: str) -> None:
+    name = asked.get("model")
+    if name is not None and name != model:
+        message = f"The model `{name}` does not exist. Valid aliases: {model}."
+        raise RefusedError(404, message, kind="NotFoundError", param="model")
+
+
+def _field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
+    """The field's value, None if absent or null. Exactly that type: true is no integer."""
+    value = asked.get(name)
+    if value is not None and type(value) is not kind:
+        raise _invalid(f"body.{name}", f"Input should be a valid {kind.__name__}")
+    return value
+
+
+def _parse_messages(asked: dict[str, Any]) -> Messages:
+    messages = _field(asked, "messages", list)
+    if not messages:
+        raise _invalid("body.messages", "Field required")
+    return [_parse_message(message, f"body.messages.{index}") for index, message in enumerate(messages)]
+
+
+def _parse_message(message: Any, loc: str) -> tuple[str, str]:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise _invalid(loc, "Input should have a role")
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return message["role"], content
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        return message["role"], "\n".join(str(part.get("text", "")) for part in content)
+    raise _invalid(f"{loc}.content", "Input should be a valid string or list of parts")

@@ -1,0 +1,177 @@
+"""Stream: one response as its bytes arrive; stamps first, everything else when there is time.
+
+Until the first chunk with content each read is looked into at once, because a slot of the gate is waiting for it. After
+that a read costs two appends and one look at its last bytes; what came is decoded at the end, or when
+``DECODE_BYTES`` are waiting, so that a long answer does not pile up.
+"""
+
+from array import array
+from collections.abc import Callable
+from typing import Final
+
+from .chat import Answer, error_line, status_message
+from .framing import Frame, HTTPParseError
+from .record import CANCELLED, CUT, OK
+from .sse import EventDecoder, EventTooLong
+
+DECODE_BYTES: Final = 32_768
+MERGED_BODY_BYTES: Final = 1 << 24
+STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
+
+
+class Stream:
+    """Filled by the reader's thread alone until it is over, then read by the greenlet that sent the request."""
+
+    def __init__(self, sent_ns: int, *, keep_text: bool = False, on_first: Callable[[], object] | None = None) -> None:
+        self.sent_ns = sent_ns
+        self.on_first = on_first
+        self.stamps = array("q")
+        """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""
+        self.ends = array("q")
+        """When each read was done, monotonic ns."""
+        self.unstamped = 0
+        self.bad_stamps = 0
+        self.read_lag_ns = 0
+        self.received_bytes = 0
+        self.headers_ns: int | None = None
+        self.answer = Answer(keep_text)
+        self.frame = Frame()
+        self.first_seen = False
+        self.over = False
+        self.failure: tuple[str, str] | None = None
+        self._unframed: list[bytes] = []
+        self._unframed_bytes = 0
+        self._framed = 0
+        self._events: EventDecoder | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    def arrived(self, stamp_ns: int, end_ns: int, data: bytes) -> None:
+        """One read. Sets ``first_seen`` and ``over`` when that is what it brought."""
+        self.stamps.append(stamp_ns)
+        self.ends.append(end_ns)
+        self._unframed.append(data)
+        self._unframed_bytes += len(data)
+        if not self.first_seen:
+            self._decode()
+            self.first_seen = bool(self.answer.chunk_reads)
+        elif self._unframed_bytes > DECODE_BYTES:
+            self._decode()
+        elif not self.frame.chunked or data.endswith(b"\r\n\r\n") or len(data) < 5:
+            self._frame()  # it may be the end; only the parser knows
+        self.over = self.over or self.frame.complete
+
+    def closed(self) -> None:
+        """The peer closed the connection."""
+        self._frame()
+        if self.failure is None and not self.frame.complete:
+            self.frame.end()
+            if not self.frame.complete:
+                self.failure = ("closed", "the server closed the connection before the answer was complete")
+        self.over = True
+
+    def failed(self, outcome: str, message: str) -> None:
+        """It ends here, for a reason of ours or of the network."""
+        if not self.over:
+            self._frame()
+            self.failure = self.failure or (outcome, message)
+            self.over = True
+
+    def finish(self) -> tuple[str, str]:
+        """Decode what is left; (outcome, message). Called once, after it is over."""
+        self._decode()
+        outcome, message = self._outcome()
+        return outcome, message
+
+    @property
+    def status(self) -> int | None:
+        return self.frame.get_code() if self.frame.has_headers else None
+
+    @property
+    def streamed(self) -> bool:
+        """The answer is an event stream (or there is no answer to tell)."""
+        return self._events is not None or not self.frame.has_headers
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._body)
+
+    def _outcome(self) -> tuple[str, str]:
+        status = self.status
+        if self.failure is not None and self.failure[0] in (CUT, CANCELLED, "timeout", "malformed"):
+            return self.failure
+        if status is not None and not 200 <= status < 300:
+            return STATUS_OUTCOMES.get(status, "http_status"), f"HTTP {status}: {status_message(self.body)}"
+        if self.answer.error is not None:  # it says more than the end of the connection that follows it
+            return self.answer.outcome()
+        if self.failure is not None:
+            return self.failure
+        if self._events is None:
+            self.answer.whole(self.body)
+        elif self._events.unterminated and not self.answer.finished:
+            return "truncated", "the last event has no end"
+        return self.answer.outcome()
+
+    def _frame(self) -> None:
+        """Take what was read out of its HTTP frame."""
+        unframed, self._unframed, self._unframed_bytes = self._unframed, [], 0
+        frame = self.frame
+        try:
+            for data in unframed:
+                frame.read = self._framed
+                self._framed += 1
+                self.received_bytes += len(data)
+                frame.feed(data)
+                if self.headers_ns is None and frame.has_headers:
+                    self._headers()
+        except HTTPParseError as mistake:
+            if frame.complete:  # a whole answer, and something after it
+                frame.closed_by_peer = True
+            else:
+                self.failure = self.failure or ("malformed", f"no HTTP: {mistake}")
+            self.over = True
+
+    def _headers(self) -> None:
+        self.headers_ns = self.stamps[self.frame.read]
+        kind = str(self.frame.get("content-type", "")).lower()
+        if 200 <= self.frame.get_code() < 300 and "event-stream" in kind:
+            self._events = EventDecoder()
+
+    def _decode(self) -> None:
+        """Out of the frame, into events, into the answer."""
+        self._frame()
+        pieces, self.frame.pieces = self.frame.pieces, []
+        if self._events is None:
+            for _, data in pieces:
+                self._body_bytes += len(data)
+                if self._body_bytes <= MERGED_BODY_BYTES:
+                    self._body.append(data)
+            return
+        try:
+            for event in self._events.feed(pieces):
+                self.answer.add(event)
+        except EventTooLong as mistake:
+            self.failure = self.failure or ("malformed", str(mistake))
+            self.over = True
+
+    def chunks(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """(chunk_us, merged) of the record: see Record. Microseconds after the send, rounded to the nearest."""
+        sent, stamps, reads = self.sent_ns, self.stamps, self.answer.chunk_reads
+        chunk_us = tuple((stamps[read] - sent + 500) // 1000 for read in reads)
+        if len(set(reads)) == len(reads):
+            return chunk_us, ()
+        crowded = {a for a, b in zip(reads, reads[1:], strict=False) if a == b}
+        merged = []
+        for index, read in enumerate(reads):
+            if read in crowded:
+                earliest = self.ends[read - 1] if read else sent
+                merged.append((index, min((earliest - sent) // 1000, chunk_us[index])))
+        return chunk_us, tuple(merged)
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one line."""
+    return error_line(f"{type(error).__name__}: {error}".encode())
+
+
+__all__ = ["OK", "Stream", "describe"]

@@ -1,0 +1,114 @@
+"""Summary: what a run amounts to, as frozen data; metrics.py makes it, tables, exports and the page show it."""
+
+import msgspec
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one phase. Values are in ``unit``; None where nothing was measured."""
+
+    label: str
+    tag: str
+    unit: str
+    count: int | None = None
+    """How many values it is made of; None: a single number (in ``avg``), no distribution."""
+    avg: float | None = None
+    min: float | None = None
+    max: float | None = None
+    std: float | None = None
+    """Of the sample (ddof=1); None below two values."""
+    sum: float | None = None
+    percentiles: dict[float, float] = {}
+    """Linear interpolation (numpy's default); in an ``adj_`` row nearest rank, and +infinity is a failure."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures of one kind: equal but for the words of their message that have digits in them."""
+
+    outcome: str
+    name: str
+    status: int | None
+    count: int
+    message: str
+    """The first one's."""
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes figures comparable. Counts are of the profiling phase; lengths are means over its requests."""
+
+    simulated: bool
+    server: str
+    server_software: str
+    model: str
+    streaming: bool
+    loop: str = "closed"
+    """closed: a user asks again when it has its answer; open: requests come by a schedule, whatever the server does."""
+    users: int | None
+    processes: int
+    rate_per_s: float | None = None
+    prefill_limit: int | None
+    prefill_ramp_s: float | None
+    asked_input_tokens: float | None
+    input_tokens: float | None
+    input_deviation: float | None
+    """Delivered / asked - 1, over the requests of which both are known."""
+    asked_output_tokens: float | None
+    output_tokens: float | None
+    output_deviation: float | None
+    cached_share: float | None
+    """Cached of all input tokens, over the requests whose answer told."""
+    duration_s: float | None
+    """First send to last end."""
+    requests: int
+    succeeded: int
+    failed: int
+    failure_rate: float | None
+    """failed / (succeeded + failed)."""
+    cut: int
+    cancelled: int
+    clock: str
+    client_verdict: str | None = None
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What else was counted; of the profiling phase where nothing else is said."""
+
+    warmup: int
+    never_sent: int
+    turned_away: int
+    records_lost: int
+    broken_lines: int
+    chunks: int
+    merged_chunks: int
+    """Chunks of successful requests, and how many of them came more than one to a read."""
+    ttft_upper_bounds: int
+    """Successful requests whose first chunk came together with others: it may have arrived sooner."""
+    not_streamed: int
+    tokens_from_usage: int
+    tokens_from_chunks: int
+    tokens_unknown: int
+    gaps_exact: bool
+
+
+class GateUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gate did in a stretch of time."""
+
+    mean_used: float
+    """Time-weighted mean of ``used``."""
+    max_used: int
+    waited_s: float
+    """For how long at least one request waited while there was a limit."""
+    utilisation: float | None
+    """Time-weighted mean of used / limit over those seconds: 1.0 when no slot lay idle although someone wanted it."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run amounts to."""
+
+    conditions: Conditions
+    counts: Counts
+    rows: tuple[Row, ...]
+    adjusted: tuple[Row, ...]
+    """Latencies with failures as +infinity; empty without failures."""
+    warmup: tuple[Row, ...]
+    failures: tuple[Failure, ...]
+    gate: GateUse | None

@@ -1,0 +1,268 @@
+"""LLMUser: a Locust user whose requests are streamed chat completions; the class to extend."""
+
+import ssl
+from functools import cache
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from locust import HttpUser
+from locust.env import Environment
+from locust.exception import StopUser
+
+import gevent
+import requests
+from gevent import GreenletExit
+
+from . import events
+from .chat import chat_body
+from .connection import Target
+from .exchange import Line, Request, exchange
+from .gate import GateClosed
+from .record import CANCELLED, CUT, OK, Record
+from .sender import Sender, sender_of
+from .stream import Stream
+
+
+class RequestFailed(Exception):
+    """A failed request, as Locust's failure table shows it."""
+
+
+class RequestCut(Exception):
+    """Still running when the grace period at the end was over: no failure, and no reason for exit status 1."""
+
+
+class RequestCancelled(Exception):
+    """Given up on purpose: no failure, and no reason for exit status 1."""
+
+
+class LLMUser(HttpUser):
+    """Write tasks that call ``self.chat(...)``; ``self.client`` remains Locust's for plain HTTP."""
+
+    abstract = True
+    model: str | None = None
+    """Ask for this model instead of ``--model``."""
+    _number: ClassVar[int] = 0
+
+    def __init__(self, environment: Environment) -> None:
+        self.sender: Sender = sender_of(environment)
+        self.host = self.host or environment.host or self.sender.settings.host
+        super().__init__(environment)
+        LLMUser._number += 1
+        self.number = LLMUser._number
+        self.line = Line()
+        self._requests = 0
+        self.client.headers.update(
+            {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
+        )
+
+    def chat(
+        self,
+        messages: str | list[dict[str, Any]] | None = None,
+        *,
+        max_tokens: int | None = None,
+        name: str | None = None,
+        headers: dict[str, str] | None = None,
+        keep_text: bool = False,
+        **body: Any,
+    ) -> Record:
+        """Send one chat completion through the prefill gate and give its record, failed or not.
+
+        ``messages``: a prompt, or a list of messages; None: a synthetic prompt of the asked length. ``max_tokens``: None
+        for the asked output length. ``name``: the row in Locust's tables. ``keep_text``: ``self.text`` holds the answer
+        afterwards. Everything else goes into the body of the request. Raises StopUser when the run is ending.
+        """
+        sender = self.sender
+        try:
+            phase = sender.budget.take()
+        except GateClosed:
+            raise StopUser from None
+        try:
+            prepared, data, labels = self._request(phase, messages, max_tokens, name, headers, body)
+        except BaseException:
+            sender.budget.put_back()
+            raise
+        return self._exchange(prepared, data, labels, keep_text)
+
+    @property
+    def text(self) -> str:
+        """The content of the last answer that was asked for with ``keep_text=True``."""
+        stream = self.line.stream
+        return "".join(stream.answer.text or ()) if stream is not None else ""
+
+    def on_stop(self) -> None:
+        self.line.close()
+
+    def _request(
+        self,
+        phase: str,
+        messages: str | list[dict[str, Any]] | None,
+        max_tokens: int | None,
+        name: str | None,
+        headers: dict[str, str] | None,
+        body: dict[str, Any],
+    ) -> tuple[requests.PreparedRequest, bytes, dict[str, Any]]:
+        """(what requests made of it, the body, what its record shall say)."""
+        sender = self.sender
+        settings = sender.settings
+        asked_input: int | None = None
+        if messages is None:
+            messages, asked_input = sender.prompts.prompt()
+        if max_tokens is None:
+            max_tokens = sender.prompts.output_tokens()
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        model = self.model or sender.model
+        data = chat_body(
+            model, messages, max_tokens,
+            **({"streaming": settings.streaming, "max_tokens_field": settings.max_tokens_field} | body),
+        )  # fmt: skip
+        self._requests += 1
+        request_id = f"{sender.worker}-{self.number}-{self._requests}"
+        prepared = self._prepare(data, request_id, headers)
+        labels = {
+            "id": request_id, "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
+            "name": name or settings.endpoint, "model": model or "", "phase": phase, "session": request_id,
+            "asked_input_tokens": asked_input, "asked_output_tokens": max_tokens,
+        }  # fmt: skip
+        return prepared, data, labels
+
+    def _exchange(
+        self, prepared: requests.PreparedRequest, data: bytes, labels: dict[str, Any], keep_text: bool
+    ) -> Record:
+        sender = self.sender
+        request = Request(
+            target=_target(prepared.url or "", self.client.verify, self.client.cert),
+            data=_wire(prepared, data),
+            labels=labels,
+            timeout_s=sender.settings.request_timeout_s,
+            keep_text=keep_text,
+        )
+        self.line.on_kill = lambda: CUT if sender.closed else CANCELLED
+        on_first = self._first_token if events.first_token._handlers else None
+        try:
+            record = exchange(self.line, sender.gate, request, sender.clock_offset_s, on_first)
+        except GateClosed:
+            sender.turned_away += 1
+            raise StopUser from None
+        except BaseException as error:
+            cut: Record | None = getattr(error, "record", None)
+            if cut is None:
+                sender.budget.put_back()  # killed at the gate: nothing was sent
+            else:
+                self._finish(cut, prepared)
+                if not isinstance(error, GreenletExit):
+                    self.line.close()
+            raise
+        self._finish(record, prepared)
+        return record
+
+    def _prepare(self, data: bytes, request_id: str, headers: dict[str, str] | None) -> requests.PreparedRequest:
+        """What requests makes of it: auth, cookies, headers, hooks of the session."""
+        url = self.sender.url(self.host or "")
+        # of requests itself: Locust's own override belongs to its request(), which this is not
+        return requests.Session.prepare_request(
+            self.client,
+            requests.Request(
+                "POST", url, data=data,
+                headers={"Content-Type": "application/json", "X-Request-Id": request_id, **(headers or {})},
+            ),
+        )  # fmt: skip
+
+    def _first_token(self, stream: Stream, labels: dict[str, Any]) -> None:
+        ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9
+        gevent.spawn(
+            events.first_token.fire, user=self, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s
+        )
+
+    def _finish(self, record: Record, prepared: requests.PreparedRequest) -> None:
+        """Pass the record on: to the reporter, to Locust, to whoever listens."""
+        self.sender.finished(record)
+        stream = self.line.stream
+        if stream is not None:
+            self._after_response(stream, prepared)
+        latency_s = record.latency_s
+        if latency_s is None:
+            latency_s = record.closed_at - (record.sent_at or record.asked_at)
+        self.environment.events.request.fire(
+            request_type="POST",
+            name=record.name,
+            response_time=latency_s * 1000,
+            response_length=record.response_bytes,
+            response=None,
+            context=self.context(),
+            exception=_exception(record),
+            start_time=record.clock_offset_s + (record.sent_at or record.asked_at),
+            url=prepared.url,
+        )
+        stats = self.environment.stats
+        for row, seconds in (("TTFT", record.ttft_s), ("ITL", record.itl_s), ("gate wait", record.gate_wait_s)):
+            if seconds is not None:
+                stats.get(record.name, row).log(seconds * 1000, 0)
+        events.record.fire(user=self, record=record)
+
+    def _after_response(self, stream: Stream, prepared: requests.PreparedRequest) -> None:
+        """Cookies and response hooks, as requests users expect them."""
+        set_cookie = stream.frame.get("set-cookie") if stream.frame.has_headers else None
+        for line in [set_cookie] if isinstance(set_cookie, str) else set_cookie or ():
+            try:
+                for morsel in SimpleCookie(line).values():
+                    self.client.cookies.set(morsel.key, morsel.value)
+            except CookieError:
+                continue
+        if hooks := prepared.hooks.get("response"):
+            response = requests.Response()
+            response.status_code = stream.status or 0
+            response.headers.update({k: str(v) for k, v in stream.frame.items()})
+            response._content = stream.body
+            response.url, response.request = prepared.url or "", prepared
+            for hook in hooks if isinstance(hooks, list) else [hooks]:
+                hook(response)
+
+
+def _exception(record: Record) -> Exception | None:
+    if record.outcome == OK:
+        return None
+    if record.outcome == CUT:
+        return RequestCut(record.outcome)
+    if record.outcome == CANCELLED:
+        return RequestCancelled(record.outcome)
+    return RequestFailed(f"{record.outcome}: {short(record.message)}" if record.message else record.outcome)
+
+
+def short(message: str) -> str:
+    """A failure's message with what differs from request to request taken out, so that Locust's table stays short."""
+    words = (
+        "…" if sum(c.isdigit() for c in word) > 3 or len(word) > 40 else word for word in message[:300].split()
+    )
+    return " ".join(words)
+
+
+def _wire(prepared: requests.PreparedRequest, data: bytes) -> bytes:
+    """The bytes of a request (RFC 9112)."""
+    parts = urlsplit(prepared.url or "")
+    lines = [f"{prepared.method} {prepared.path_url} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"]
+    for name, value in prepared.headers.items():
+        text = value.decode("latin-1") if isinstance(value, bytes) else value
+        lines.append(f"{name}: {text}")
+    return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + data
+
+
+def _target(url: str, verify: bool | str | None, cert: Any) -> Target:
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return Target(parts.hostname or "", parts.port or 443, _tls(verify, cert))
+    return Target(parts.hostname or "", parts.port or 80)
+
+
+@cache
+def _tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
+    """The TLS settings of a requests session as a context."""
+    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else requests.certs.where())
+    if verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if cert:
+        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+    return context
+

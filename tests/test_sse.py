@@ -1,0 +1,81 @@
+"""Events out of bytes: the WHATWG rules that matter, any split, and hostile bodies."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from locust_llm.sse import MAX_EVENT_BYTES, EventDecoder, EventTooLong
+
+
+def events(*pieces: bytes) -> list[tuple[str, bytes]]:
+    return [(kind, data) for _, kind, data in EventDecoder().feed(enumerate(pieces))]
+
+
+def test_each_event_carries_the_number_of_the_read_that_ended_it() -> None:
+    decoder = EventDecoder()
+    got = list(decoder.feed([(0, b"data: a\n\ndata: b"), (1, b"c\n"), (2, b"\ndata: d\n\n")]))
+    assert got == [(0, "message", b"a"), (2, "message", b"bc"), (2, "message", b"d")]
+
+
+def test_fields_comments_and_types() -> None:
+    assert events(b": ping\n\nevent: error\ndata: x\n\nid: 1\n\ndata:y\ndata: z\n\n") == [("error", b"x"), ("message", b"y\nz")]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_every_line_end(end: bytes) -> None:
+    assert events(b"data: a" + end + end + b"data: b" + end + end) == [("message", b"a"), ("message", b"b")]
+
+
+def test_a_byte_order_mark_does_not_cost_the_first_event() -> None:
+    body = b"\xef\xbb\xbfdata: a\n\n"
+    assert events(body) == events(*[bytes([b]) for b in body]) == [("message", b"a")]
+
+
+def test_a_tail_without_a_blank_line_is_no_event() -> None:
+    decoder = EventDecoder()
+    assert list(decoder.feed([(0, b"data: a\n\ndata: lost\n")])) == [(0, "message", b"a")]
+    assert decoder.unterminated
+    tidy = EventDecoder()
+    list(tidy.feed([(0, b"data: a\n\n\n")]))
+    assert not tidy.unterminated
+
+
+def test_bytes_that_are_no_utf8_come_through_unchanged() -> None:
+    assert events(b"data: \xff\xfe\n\n") == [("message", b"\xff\xfe")]
+
+
+def test_an_event_without_end_is_refused_at_one_megabyte() -> None:
+    decoder = EventDecoder()
+    with pytest.raises(EventTooLong):
+        for read in range(MAX_EVENT_BYTES // 65536 + 2):
+            list(decoder.feed([(read, b"x" * 65536)]))
+
+
+def test_a_megabyte_of_short_lines_is_refused_before_it_costs_time() -> None:
+    with pytest.raises(EventTooLong):
+        list(EventDecoder().feed([(0, b"a\n" * 30_000)]))
+
+
+def test_a_long_answer_of_small_events_is_none_of_these() -> None:
+    decoder = EventDecoder()
+    for read in range(3000):
+        assert len(list(decoder.feed([(read, b"data: " + b"x" * 1000 + b"\n"), (read, b"\n: ping\n\n")]))) == 1
+
+
+LINES = st.lists(st.sampled_from([b"data: x", b"data:", b": c", b"event: e", b"", b"id: 1", b"data: \xe2\x82\xac"]), max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"]), st.data())
+def test_any_split_gives_the_same_events(lines: list[bytes], end: bytes, data: st.DataObject) -> None:
+    body = end.join(lines) + end * 2
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=8)))
+    pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
+    assert events(*pieces) == events(body) == events(*[bytes([b]) for b in body])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=400), st.integers(1, 7))
+def test_no_bytes_raise_anything(body: bytes, size: int) -> None:
+    decoder = EventDecoder()
+    list(decoder.feed((i, body[i : i + size]) for i in range(0, len(body), size)))
