@@ -42,7 +42,9 @@ def simulate(words: list[str]) -> int:
     """The simulator, in this process."""
     from .simulator.command import add_arguments, serve
 
-    parser = argparse.ArgumentParser(prog="locust-llm simulate", description="An OpenAI-compatible server without a GPU.")
+    parser = argparse.ArgumentParser(
+        prog="locust-llm simulate", description="An OpenAI-compatible server without a GPU."
+    )
     add_arguments(parser)
     return serve(parser.parse_args(words))
 
@@ -51,7 +53,9 @@ def report(words: list[str]) -> int:
     """The reports of a run, made anew from its records."""
     from . import report, tables
 
-    parser = argparse.ArgumentParser(prog="locust-llm report", description="Make a run's reports anew from its records.")
+    parser = argparse.ArgumentParser(
+        prog="locust-llm report", description="Make a run's reports anew from its records."
+    )
     parser.add_argument("folder", type=Path, metavar="DIR")
     folder = parser.parse_args(words).folder
     if not (folder / "profile_export.jsonl").is_file():

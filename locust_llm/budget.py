@@ -71,7 +71,7 @@ class Budget:
         """The phase of the next request, when there may be one. Raises GateClosed when there will be none."""
         while self._left == 0 and not self._closed:
             self._refill()
-            if self._left or self._closed:
+            if self._may_go():  # the answer may have come at once
                 break
             turn = Event()
             self._queue.append(turn)
@@ -122,6 +122,9 @@ class Budget:
             self._queue.popleft().set()
         left, self._left = max(self._left, 0), 0
         return left
+
+    def _may_go(self) -> bool:
+        return self._left != 0 or self._closed
 
     def _refill(self) -> None:
         if not self._asked:

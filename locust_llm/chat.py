@@ -5,6 +5,7 @@ usage-only events, comments and ``[DONE]`` are none. Neither usage nor ``[DONE]`
 without it, vLLM sends it after an error.
 """
 
+import json
 from typing import Any, Final
 
 import msgspec
@@ -13,16 +14,20 @@ from .record import OK
 from .sse import Event
 
 MESSAGE_BYTES: Final = 4096
+MAX_COUNT: Final = 1 << 53
+
+Count = int | float | None
+"""A count as servers write it: proxies that know only one kind of number make 6 into 6.0."""
 
 
 class Details(msgspec.Struct):
-    reasoning_tokens: int | None = None
-    cached_tokens: int | None = None
+    reasoning_tokens: Count = None
+    cached_tokens: Count = None
 
 
 class Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count = None
+    completion_tokens: Count = None
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
 
@@ -31,10 +36,10 @@ class Delta(msgspec.Struct):
     """A ``delta`` of a stream, or the ``message`` of a whole answer."""
 
     content: Any = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: list[Any] | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
+    tool_calls: Any = None
 
     @property
     def output(self) -> bool:
@@ -46,6 +51,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
+    index: int | float | str | None = None
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: str | None = None
@@ -77,7 +83,9 @@ class Answer:
         self.cached_tokens: int | None = None
         self.error: str | None = None
         self.malformed: str | None = None
-        self.finished = False
+        self.finished: set[Any] = set()
+        """The choices that have a finish_reason."""
+        self._counted = 0
         self.content = False
         """There was anything to read, in a stream or in a whole answer."""
         self.text: list[str] | None = [] if keep_text else None
@@ -85,44 +93,40 @@ class Answer:
     def add(self, event: Event) -> None:
         """One event of a stream."""
         read, kind, data = event
-        if data == b"[DONE]":
+        if data.strip() in (b"[DONE]", b""):
             return
         message = self._message(data)
         if message is None:
             return
-        if message.error is not None or kind == "error":
-            self.error = error_line(data) if message.error is None else error_text(message.error)
+        if message.error or kind == "error":
+            self.error = error_text(message.error) if message.error else error_line(data)
             return
+        chunk = output = False
         for choice in message.choices or ():
-            delta = choice.delta
-            if choice.finish_reason is not None:
-                self.finish_reason = choice.finish_reason
-                self.finished = True
-            if delta is None:
-                continue
-            if delta.output or delta.thought:
-                if not self.chunk_reads and message.usage is not None:
-                    self.first_chunk_tokens = message.usage.completion_tokens or 1
-                if self.first_output is None and delta.output:
-                    self.first_output = len(self.chunk_reads)
-                self.chunk_reads.append(read)
-                self._keep(delta)
+            self._finish(choice)
+            if choice.delta is not None and self._keep(choice.delta):
+                chunk = True
+                output = output or choice.delta.output
+        if chunk:
+            if not self.chunk_reads and message.usage is not None:
+                self.first_chunk_tokens = count(message.usage.completion_tokens) or 1
+            if self.first_output is None and output:
+                self.first_output = len(self.chunk_reads)
+            self.chunk_reads.append(read)
         if message.usage is not None:
-            self._count(message.usage)
+            self._count(message.usage, final=not message.choices)
 
     def whole(self, body: bytes) -> None:
         """An answer that came as one JSON body."""
         message = self._message(body)
         if message is None:
             return
-        if message.error is not None:
+        if message.error:
             self.error = error_text(message.error)
         elif message.choices is None:
             self.malformed = "JSON that is no chat completion: " + error_line(body)
         for choice in message.choices or ():
-            if choice.finish_reason is not None:
-                self.finish_reason = choice.finish_reason
-                self.finished = True
+            self._finish(choice)
             if choice.message is not None:
                 self._keep(choice.message)
         if message.usage is not None:
@@ -130,26 +134,46 @@ class Answer:
 
     def _message(self, data: bytes) -> Message | None:
         try:
-            return _decode(data)
-        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as mistake:
+            try:
+                return _decode(data)
+            except ValueError:
+                return _decode(_mended(data))
+        except (ValueError, RecursionError) as mistake:
             self.malformed = f"{mistake}: {error_line(data)}"
             return None
 
-    def _keep(self, delta: Delta) -> None:
-        self.content = self.content or delta.output or delta.thought
+    def _finish(self, choice: Choice) -> None:
+        if choice.finish_reason:  # some write "" until there is one
+            self.finish_reason = choice.finish_reason
+            self.finished.add(choice.index)
+
+    def _keep(self, delta: Delta) -> bool:
+        """Whether it says anything."""
+        if not (delta.output or delta.thought):
+            return False
+        self.content = True
         if self.text is not None and isinstance(delta.content, str):
             self.text.append(delta.content)
+        return True
 
-    def _count(self, usage: Usage) -> None:
-        """The last count that is there wins: continuous counts grow, the final one is right."""
-        if usage.prompt_tokens is not None:
-            self.input_tokens = usage.prompt_tokens
-        if usage.completion_tokens is not None:
-            self.output_tokens = usage.completion_tokens
+    def _count(self, usage: Usage, *, final: bool = False) -> None:
+        """The last count that is there wins: continuous counts grow, the final one is right.
+
+        ``final``: it came without choices. llama.cpp sends such a one for each choice, when that choice is finished;
+        they add up.
+        """
+        output = count(usage.completion_tokens)
+        if output is not None:
+            if final:
+                if len(self.finished) > self._counted > 0:
+                    output += self.output_tokens or 0
+                self._counted = len(self.finished)
+            self.output_tokens = output
+        self.input_tokens = _latest(usage.prompt_tokens, self.input_tokens)
         if usage.prompt_tokens_details is not None:
-            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
+            self.cached_tokens = _latest(usage.prompt_tokens_details.cached_tokens, self.cached_tokens)
         if usage.completion_tokens_details is not None:
-            self.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+            self.reasoning_tokens = _latest(usage.completion_tokens_details.reasoning_tokens, self.reasoning_tokens)
 
     def outcome(self) -> tuple[str, str]:
         """(outcome, message) of a response with status 2xx whose bytes all came."""
@@ -164,23 +188,40 @@ class Answer:
         return OK, ""
 
 
+def count(value: Count) -> int | None:
+    """A number of tokens, if it can be one."""
+    return int(value) if value is not None and 0 <= value < MAX_COUNT else None
+
+
+def _latest(value: Count, before: int | None) -> int | None:
+    now = count(value)
+    return before if now is None else now
+
+
+def _mended(data: bytes) -> bytes:
+    """JSON that msgspec refuses for its text alone: bytes that are no UTF-8, half of a pair of surrogates (a character
+    that was split over two chunks). Raises ValueError and RecursionError."""
+    return json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
+
+
 def error_text(error: Any) -> str:
     """The message in an error, which servers write as an object, a string or whatever else."""
     if isinstance(error, dict) and error.get("message"):
         error = error["message"]
-    return error_line(str(error).encode())
+    return error_line(str(error).encode("utf-8", "replace"))
 
 
 def error_line(body: bytes) -> str:
-    """``body`` as one line of at most 4 kB."""
-    return " ".join(body[:MESSAGE_BYTES].decode("utf-8", "replace").split())
+    """``body`` as one line of at most 4 kB, without the control characters that would reach a terminal."""
+    text = body[:MESSAGE_BYTES].decode("utf-8", "replace")
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 def status_message(body: bytes) -> str:
     """What an error response says: the message of its JSON, whatever its shape, else its text."""
     try:
         content = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return error_line(body)
     if isinstance(content, dict):
         return error_text(content.get("error") or content.get("detail") or content.get("message") or content)

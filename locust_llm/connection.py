@@ -6,6 +6,7 @@ TLS goes through memory BIOs, so that the reader's thread reads the same socket 
 import socket
 import ssl
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 import gevent.socket
@@ -74,17 +75,24 @@ class Connection:
         self.used = 0
         self._socket: Any = None
         began = time.monotonic()
+        limit = Timeout.start_new(
+            timeout
+        )  # no OSError, which create_connection takes for a reason to try the next address
         try:
-            with Timeout(timeout, TimeoutError(f"no connection within {timeout:g} s")):
-                self._socket = gevent.socket.create_connection((target.host, target.port))
-                self._options()
-                if target.tls is not None:
-                    self._handshake(target.tls, target.host)
+            self._socket = gevent.socket.create_connection((target.host, target.port))
+            self._options()
+            if target.tls is not None:
+                self._handshake(target.tls, target.host)
         except BaseException as error:
             self.close()
+            where = f"{target.host}:{target.port}"
+            if error is limit:
+                raise ConnectFailed("connect_timeout", f"{where}: no connection within {timeout:g} s") from error
             if isinstance(error, Exception):
-                raise ConnectFailed(_outcome(error), f"{target.host}:{target.port}: {error}") from error
+                raise ConnectFailed(_outcome(error), f"{where}: {error}") from error
             raise
+        finally:
+            limit.close()
         self.connect_s = time.monotonic() - began
         self.fd: int = self._socket.fileno()
         self.recvmsg = self._socket._sock.recvmsg  # the socket below gevent's: the reader's thread has no event loop
@@ -117,6 +125,8 @@ class Connection:
 
     def alive(self) -> bool:
         """The server has not closed it, as far as this machine knows. Never blocks."""
+        if self.tls is not None and self.tls.closed:  # it said so at the end of the last answer
+            return False
         try:
             if self.tls is None:
                 self._socket._sock.recv(1, socket.MSG_PEEK)
@@ -130,17 +140,23 @@ class Connection:
             return False
         return False
 
-    def send(self, request: bytes) -> None:
+    def sealed(self, request: bytes) -> bytes:
+        """``request`` as it goes over the wire. Comes before the reader has the connection: see TLS."""
+        if self.tls is None:
+            return request
+        self.tls.object.write(request)
+        return self.tls.outgoing.read()
+
+    def send(self, sealed: bytes) -> None:
         """Write it all. Raises OSError."""
         self.used += 1
-        if self.tls is None:
-            self._socket.sendall(request)
-        else:
-            self.tls.object.write(request)
-            self._flush()
+        self._socket.sendall(sealed)
 
     def close(self) -> None:
+        """The peer hears of it at once (gevent closes only in the next turn of its loop)."""
         if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
 
 
@@ -148,7 +164,7 @@ def _outcome(error: Exception) -> str:
     match error:
         case TimeoutError():
             return "connect_timeout"
-        case socket.gaierror():
+        case socket.gaierror() | UnicodeError():  # no name that could be asked for
             return "dns"
         case ssl.SSLError():
             return "tls"

@@ -1,13 +1,15 @@
 """Control of a run, in the master or the only process: phases, the global limit, the records, the end, the report.
 
 Between it and the senders go Locust's messages, in one process too (there they are plain calls). Quotas are absolute and
-carry the number of the run; a quota only grows after those that shrink were acknowledged, so that the limit holds over
-all processes at every moment.
+carry the number of the run; a quota grows only when those that shrank are known to have done so, so that the limit holds
+over all processes at every moment.
 """
 
 import logging
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections import Counter
 from importlib.metadata import version
@@ -21,13 +23,13 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from . import report
 from .budget import PROFILING, WARMUP, Plan
-from .export import line
+from .folder import RECORDS, write_run
 from .gate import follow
+from .jsonl import line
 from .outbox import Inbox
 from .ramp import ramp
-from .record import Record
+from .record import OK, Record
 from .run import LimitChange, Run
 from .sender import Order
 from .settings import Settings
@@ -35,7 +37,6 @@ from .survey import Survey
 
 logger = logging.getLogger("locust_llm")
 
-SHRINK_TIMEOUT_S: Final = 10.0
 DRAIN_MARGIN_S: Final = 15.0
 PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
 
@@ -62,10 +63,12 @@ class Control:
         self.gate_now: dict[str, tuple[int, int]] = {}
         """By process: slots used and requests waiting, as last told."""
         self.folder = self._make_folder()
-        self._file = (self.folder / "profile_export.jsonl").open("ab")
+        self._file = (self.folder / RECORDS).open("ab")
         self._inbox = Inbox()
-        self._quotas: dict[str, int] = {}
-        self._shrunk: dict[str, Event] = {}
+        self._quotas: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()
+        """By process: as many slots as it may still be using."""
+        self._limit_numbers: Counter[str] = Counter()
         self._ended: dict[str, Event] = {}
         self._workers: list[str] = []
         self._limits: list[LimitChange] = []
@@ -82,6 +85,7 @@ class Control:
 
     def begin(self) -> None:
         """Give the order to every process, and start the first phase."""
+        write_run(self.folder, self.facts())  # in case nothing comes after it
         for worker in self._clients():
             self.welcome(worker)
         self._begin_phase()
@@ -90,11 +94,9 @@ class Control:
         """The order, to one process; it asks for its share by itself."""
         if worker not in self._workers:
             self._workers.append(worker)
-        order = Order(
-            epoch=self.epoch, settings=self.settings, survey=self.survey, worker=self._workers.index(worker)
-        )
+        order = Order(epoch=self.epoch, settings=self.settings, survey=self.survey, worker=self._workers.index(worker))
         self._tell("llm_begin", worker, order=msgspec.msgpack.encode(order))
-        self._tell("llm_limit", worker, limit=self._quotas.get(worker) if self._gated else None)
+        self._tell_limit(worker)
 
     def _begin_phase(self) -> None:
         s = self.settings
@@ -139,39 +141,34 @@ class Control:
         self.share_out()
 
     def share_out(self) -> None:
-        """Divide the limit anew: first those that shrink, then, when they have, those that grow."""
-        workers = self._clients()
+        """Divide the limit anew. A quota falls at once; it rises only into what the others have given up for certain."""
         if self.limit is None:
-            self._quotas = {}
-            self._tell("llm_limit", limit=None)
+            self._tell("llm_limit", limit=None, number=0)
             return
-        target = dict(zip(workers, divide(self.limit, max(1, len(workers))), strict=False))
-        before = self._quotas
-        falling = [w for w in workers if target[w] < before.get(w, 0)]
-        growing = [w for w in workers if target[w] > before.get(w, 0)]
-        for worker in falling:
-            self._quotas[worker] = target[worker]
-            self._shrunk[worker] = Event()
-            self._tell("llm_limit", worker, limit=target[worker])
-        if falling and growing:
-            gevent.spawn(self._grow, self.limit, falling, growing, target)
-        else:
-            self._grow(self.limit, [], growing, target)
+        there = set(self._clients())
+        workers = [worker for worker in self._workers if worker in there]
+        for worker, target in zip(workers, divide(self.limit, max(1, len(workers))), strict=False):
+            free = self.limit - sum(self._held[other] for other in workers)
+            quota = min(target, self._held[worker] + max(0, free))
+            if quota != self._quotas[worker]:
+                self._quotas[worker] = quota
+                self._held[worker] = max(self._held[worker], quota)
+                self._limit_numbers[worker] += 1
+                self._tell_limit(worker)
 
-    def _grow(self, limit: int, falling: list[str], growing: list[str], target: dict[str, int]) -> None:
-        for worker in falling:
-            if not self._shrunk[worker].wait(SHRINK_TIMEOUT_S):
-                logger.warning(f"{worker} did not give up its share of the prefill limit: the others do without it")
-                return
-        if limit != self.limit:
-            return  # decided anew meanwhile
-        for worker in growing:
-            self._quotas[worker] = target[worker]
-            self._tell("llm_limit", worker, limit=target[worker])
+    def hears(self, worker: str, used: int, number: int) -> None:
+        """A process tells how many slots it uses, and the number of the last limit that reached it."""
+        if self.limit is None:
+            return
+        if number != self._limit_numbers[worker]:
+            self._tell_limit(worker)  # on its way, or lost
+        elif (held := max(self._quotas[worker], used)) < self._held[worker]:
+            self._held[worker] = held
+            self.share_out()
 
-    def shrunk(self, worker: str) -> None:
-        if worker in self._shrunk:
-            self._shrunk[worker].set()
+    def _tell_limit(self, worker: str) -> None:
+        limit = self._quotas[worker] if self._gated else None
+        self._tell("llm_limit", worker, limit=limit, number=self._limit_numbers[worker])
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -180,6 +177,11 @@ class Control:
         self._file.write(line(record) + b"\n")
         self.counts[record.outcome] += 1
         self.recent.append(record)
+        if self.settings.streaming and not record.streamed and record.outcome == OK:
+            self._say(
+                "the server answered a streaming request with one JSON body: such answers have no time to first token"
+                + (", and their slots of the prefill gate are free only at their end" if self.limit is not None else "")
+            )
         if self.plan.returned(record.phase, 1):
             self._next_phase()
 
@@ -188,6 +190,12 @@ class Control:
         for record in self._inbox.take(worker, batch):
             self.keep(record)
         self._tell("llm_ack", worker, number=batch["number"])
+
+    def _say(self, note: str) -> None:
+        """Once a run, on the console and in the reports."""
+        if note not in self._notes:
+            self._notes.append(note)
+            logger.warning(note)
 
     def flush(self) -> None:
         self._file.flush()
@@ -239,7 +247,7 @@ class Control:
             started_at=self._started_at,
             profiling_at=self._profiling_at,
             stopping_at=self._stopping_at,
-            ended_at=time.time(),
+            ended_at=None if self._stopping_at is None else time.time(),
             simulated=self.survey.simulated,
             model=self.survey.model or "",
             server=self.survey.server,
@@ -253,14 +261,19 @@ class Control:
             notes=tuple(self._notes),
         )
 
-    def report(self) -> Any:
-        """Make the reports; the summary, or None if that failed (the records are safe, and it says how to go on)."""
+    def report(self) -> str:
+        """Make the reports; what the console shall show. In a process of its own: pandas and all the records would
+        weigh on the load generator, and a reporter that dies must not take a run with it."""
         self._file.flush()
-        try:
-            return report.write(self.folder, self.facts())
-        except Exception:
-            logger.exception(f"The report failed; the records are safe: locust-llm report {self.folder}")
-            return None
+        write_run(self.folder, self.facts())
+        again = f"locust-llm report {self.folder}"
+        done = subprocess.run(
+            [sys.executable, "-m", "locust_llm", "report", str(self.folder)],
+            capture_output=True, text=True, encoding="utf-8", check=False,
+        )  # fmt: skip
+        if done.returncode:
+            logger.error(f"The report failed; the records are safe: {again}\n{done.stderr}")
+        return done.stdout
 
     def close(self) -> None:
         self._file.close()
@@ -291,10 +304,8 @@ def make_folder(settings: Settings, model: str | None) -> Path:
         name = "".join(c if c.isalnum() or c in "._-" else "_" for c in (model or "model").rpartition("/")[2])
         base = Path("reports") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     folder, number = base, 1
-    while (folder / "profile_export.jsonl").exists():
+    while (folder / RECORDS).exists():
         number += 1
         folder = base.with_name(f"{base.name}-{number}")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-

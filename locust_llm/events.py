@@ -1,9 +1,9 @@
 """The events of this library, beside Locust's own: listen to them in a locustfile.
 
-    from locust_llm import events
+from locust_llm import events
 
-    @events.first_token.add_listener
-    def on_first_token(user, name, ttft_s, **kw): ...
+@events.first_token.add_listener
+def on_first_token(user, name, ttft_s, **kw): ...
 """
 
 from locust.event import EventHook

@@ -5,15 +5,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from gevent import GreenletExit
+from gevent import GreenletExit, Timeout
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .gate import Gate, Slot
-from .reader import stream_reader
-from .record import CANCELLED, CUT, OK, Record
+from .reader import Reading, stream_reader
+from .record import CANCELLED, CUT, Record
 from .stream import Stream, describe
 
-ACK_TIMEOUT_S: Final = 5.0
 SIMULATOR: Final = "locust-llm-simulator"
 """How the Server header of the simulator that comes with this package begins."""
 
@@ -40,6 +39,7 @@ class Line:
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.stream: Stream | None = None
+        self.busy = False
         self.on_kill: Callable[[], str] = lambda: CUT
         """What a request becomes whose greenlet is killed: CUT, or CANCELLED when that was asked for."""
 
@@ -66,6 +66,18 @@ def exchange(
     Raises GateClosed if the run ended before it was sent (then there is no record). A greenlet that is killed on the way
     gets its record too, as the attribute ``record`` of the GreenletExit that is raised again.
     """
+    if line.busy:
+        raise RuntimeError("this user waits for an answer already: one request at a time, and more users for more")
+    line.busy = True
+    try:
+        return _exchange(line, gate, request, clock_offset_s, on_first)
+    finally:
+        line.busy = False
+
+
+def _exchange(
+    line: Line, gate: Gate, request: Request, clock_offset_s: float, on_first: FirstHook | None
+) -> Record:  # fmt: skip
     fields: dict[str, Any] = {**request.labels, "clock_offset_s": clock_offset_s, "request_bytes": len(request.data)}
     line.stream = None
     try:
@@ -92,43 +104,61 @@ def _admitted(
         return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
     if again_s is not None:
         fields["connect_s"] = (fields["connect_s"] or 0.0) + again_s
-    assert line.connection is not None
+    connection = line.connection
+    assert connection is not None
     freed: list[float] = []
 
     def free() -> None:
         if slot.release():
             freed.append(time.monotonic())
-            if on_first is not None and stream.first_seen:
+            if on_first is not None and stream.answer.chunk_reads:
                 on_first(stream, request.labels)
 
-    sent_ns = time.monotonic_ns()
-    stream = line.stream = Stream(sent_ns, keep_text=request.keep_text, on_first=free)
+    reader, sealed = stream_reader(), connection.sealed(request.data)
+    sent = False
     unsent: OSError | None = None
-    try:
-        line.connection.send(request.data)
-    except OSError as error:
-        unsent = error  # the server may have answered before it had read everything: see what it says
     killed: BaseException | None = None
-    reading = stream_reader().add(line.connection, stream)
+    deadline = Timeout.start_new(request.timeout_s)
+    stream = line.stream = Stream(time.monotonic_ns(), keep_text=request.keep_text, on_first=free)
+    reading = reader.add(connection, stream)  # before the send: an answer may come before all is written
     try:
-        if not reading.ended.wait(request.timeout_s):
-            stream_reader().drop(reading, "timeout", f"not finished within {request.timeout_s:g} s")
-            reading.ended.wait(ACK_TIMEOUT_S)
+        try:
+            connection.send(sealed)
+            sent = True
+        except OSError as error:
+            unsent = error  # the server may have answered before it had read everything: see what it says
+        reading.ended.wait()
     except BaseException as error:
-        killed = error
-        reason = line.on_kill() if isinstance(error, GreenletExit) else CANCELLED
-        stream_reader().drop(reading, reason, "given up while it ran")
-        reading.ended.wait(ACK_TIMEOUT_S)
+        deadline.close()
+        if error is deadline:
+            killed = _give_up(reading, "timeout", f"not finished within {request.timeout_s:g} s")
+        else:
+            reason = line.on_kill() if isinstance(error, GreenletExit) else CANCELLED
+            killed = _give_up(reading, reason, "given up while it ran") or error
+    finally:
+        deadline.close()
     free()
     if unsent is not None and stream.status is None:
         stream.failure = ("send_failed", describe(unsent))
     record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
-    if not stream.frame.reusable or record.outcome in (CUT, CANCELLED):
+    if not sent or not stream.frame.reusable:
         line.close()
     if killed is not None:
         killed.record = record  # type: ignore[attr-defined]
         raise killed
     return record
+
+
+def _give_up(reading: Reading, outcome: str, message: str) -> BaseException | None:
+    """Take the stream back from the reader's thread, however often this greenlet is killed meanwhile; the last kill."""
+    killed: BaseException | None = None
+    stream_reader().drop(reading, outcome, message)
+    while not reading.ended.is_set():
+        try:
+            reading.ended.wait()
+        except BaseException as error:
+            killed = error
+    return killed
 
 
 def _record(
@@ -148,7 +178,7 @@ def _record(
         sent_at=stream.sent_ns / 1e9,
         freed_at=freed_at,
         headers_at=None if stream.headers_ns is None else stream.headers_ns / 1e9,
-        closed_at=(stream.stamps[-1] if stream.stamps and outcome == OK else time.monotonic_ns()) / 1e9,
+        closed_at=(stream.stamps[-1] if stream.frame.complete else time.monotonic_ns()) / 1e9,
         chunk_us=chunk_us,
         merged=merged,
         first_output=answer.first_output,

@@ -1,17 +1,15 @@
-"""Export: records and summaries in AIPerf's file formats (0.13, schema 1.4), so that its readers take ours."""
+"""Export: a summary in AIPerf's JSON and CSV (0.13, schema 1.4), so that its readers take ours."""
 
 import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 
 from .metrics import EXPORTED
-from .record import CANCELLED, CUT, FAILURES, OK, Record
 from .run import Run
 from .settings import Settings
 from .summary import Row, Summary
@@ -22,94 +20,6 @@ STATS: Final = ("avg", "min", "max", "sum", *(f"p{p:g}" for p in EXPORTED), "std
 """AIPerf's columns of the CSV, in its order."""
 
 Block = dict[str, float | int | str]
-
-
-class _Metadata(msgspec.Struct, omit_defaults=True):
-    """The fields of aiperf.common.models.MetricRecordMetadata that we know. Times are Unix nanoseconds."""
-
-    session_num: int
-    x_request_id: str
-    request_start_ns: int
-    request_end_ns: int
-    worker_id: str
-    record_processor_id: str
-    benchmark_phase: str
-    conversation_id: str = ""
-    turn_index: int = 0
-    credit_issued_ns: int | None = None
-    request_ack_ns: int | None = None
-    was_cancelled: bool = False
-    cancellation_time_ns: int | None = None
-
-
-class _Error(msgspec.Struct):
-    code: int | None
-    type: str
-    message: str
-
-
-class _Value(msgspec.Struct):
-    value: float | int | list[float]
-    unit: str
-
-
-class _Line(msgspec.Struct):
-    metadata: _Metadata
-    metrics: dict[str, _Value]
-    error: _Error | None
-    record: Record
-
-
-class _RecordOfLine(msgspec.Struct):
-    record: Record
-
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_RecordOfLine).decode
-
-
-def line(record: Record) -> bytes:
-    """One line of profile_export.jsonl, without its newline: AIPerf's ``metadata``, ``metrics``, ``error`` (its model
-    is MetricRecordInfo) and, as ``record``, the whole of ours. It runs on the load generator's loop: 10 µs a request
-    and 0.15 µs a chunk."""
-    whole = _Line(_metadata(record), metrics(record), _error(record), record)
-    try:
-        return _encode(whole)
-    except UnicodeEncodeError:  # a lone surrogate, say from a file name in an OSError: no reason to lose the record
-        return line(_encodable(record))
-
-
-def parse_line(data: bytes) -> Record:
-    """The record of a line, exactly as it was; raises msgspec.DecodeError (a ValueError) if there is none."""
-    return _decode(data).record
-
-
-def metrics(record: Record) -> dict[str, _Value]:
-    """AIPerf's metrics of one request, and ours: whatever is known of it, in ms and tokens, failed or not."""
-    us = record.chunk_us
-    itl_s = record.itl_s
-    values: tuple[tuple[str, float | None, str], ...] = (
-        ("request_latency", _ms(record.latency_s), "ms"),
-        ("time_to_first_token", _ms(record.ttft_s), "ms"),
-        ("time_to_first_output_token", _ms(record.ttfo_s), "ms"),
-        ("inter_token_latency", _ms(itl_s), "ms"),
-        ("output_token_throughput_per_user", 1 / itl_s if itl_s else None, "tokens/sec/user"),
-        ("input_sequence_length", record.input_tokens, "tokens"),
-        ("output_sequence_length", record.output_tokens, "tokens"),
-        ("reasoning_token_count", record.reasoning_tokens, "tokens"),
-        ("usage_prompt_cache_read_tokens", record.cached_tokens, "tokens"),
-        ("http_req_connecting", _ms(record.connect_s), "ms"),
-        ("prefill_gate_wait", _ms(record.gate_wait_s), "ms"),
-        ("schedule_delay", _ms(record.late_s), "ms"),
-        ("time_to_first_token_from_due", _ms(record.ttft_from_due_s), "ms"),
-        ("read_lag", record.read_lag_us / 1e3, "ms"),
-    )
-    known = {tag: _Value(value, unit) for tag, value, unit in values if value is not None}
-    if len(us) > 1:
-        gaps = [(b - a) / 1e3 for a, b in pairwise(us)]
-        known["inter_chunk_latency"] = _Value(gaps, "ms")
-        known["longest_stall"] = _Value(max(gaps), "ms")
-    return known
 
 
 def summary_json(summary: Summary, run: Run) -> bytes:
@@ -132,7 +42,9 @@ def summary_json(summary: Summary, run: Run) -> bytes:
         "warmup_metrics": {row.tag: _block(row) for row in summary.warmup} or None,
         "locust_llm": {"conditions": summary.conditions, "counts": summary.counts, "gate": summary.gate},
     }
-    return msgspec.json.format(_encode({key: value for key, value in whole.items() if value is not None}), indent=2)
+    return msgspec.json.format(
+        msgspec.json.encode({key: value for key, value in whole.items() if value is not None}), indent=2
+    )
 
 
 def summary_csv(summary: Summary) -> str:
@@ -150,45 +62,6 @@ def summary_csv(summary: Summary) -> str:
         if row.count is None:
             write([_name(row), _cell(_block(row).get("avg"))])
     return out.getvalue()
-
-
-def _metadata(record: Record) -> _Metadata:
-    offset = record.clock_offset_s
-    began = record.asked_at if record.sent_at is None else record.sent_at
-    given_up = record.outcome in (CUT, CANCELLED)
-    end_ns = _ns(record.closed_at + offset)
-    return _Metadata(
-        session_num=record.user,
-        x_request_id=record.id,
-        request_start_ns=_ns(began + offset),
-        request_end_ns=end_ns,
-        worker_id=record.worker,
-        record_processor_id=record.worker,
-        benchmark_phase=record.phase,
-        conversation_id=record.session,
-        turn_index=record.turn,
-        credit_issued_ns=None if record.admitted_at is None else _ns(record.admitted_at + offset),
-        request_ack_ns=None if record.headers_at is None else _ns(record.headers_at + offset),
-        was_cancelled=given_up,
-        cancellation_time_ns=end_ns if given_up else None,
-    )
-
-
-def _error(record: Record) -> _Error | None:
-    """Not only for failures: a reader that ignores ``was_cancelled`` must not take a cut request for a success."""
-    if record.outcome == OK:
-        return None
-    said = record.message or FAILURES.get(record.outcome, record.outcome)
-    return _Error(record.status if record.failed else 499, record.outcome, said)
-
-
-def _encodable(record: Record) -> Record:
-    texts = {
-        name: value.encode("utf-8", "replace").decode()
-        for name, value in msgspec.structs.asdict(record).items()
-        if isinstance(value, str)
-    }
-    return msgspec.structs.replace(record, **texts)
 
 
 def _totals(summary: Summary) -> Sequence[Row]:
@@ -218,13 +91,13 @@ def _block(row: Row) -> Block:
 
 def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
     """The settings as AIPerf's BenchmarkConfig, which takes no field that it does not know."""
-    limit = s.prefill_concurrency if s.users is None or (s.prefill_concurrency or 0) <= s.users else None
+    fits = s.users is not None and s.prefill_concurrency is not None and s.prefill_concurrency <= s.users
     ramp_s = s.prefill_concurrency_ramp_duration
     phase: dict[str, Any] = {
         "name": "profiling",
         "type": "concurrency",
         "concurrency": s.users,
-        "prefill_concurrency": limit,
+        "prefill_concurrency": s.prefill_concurrency if fits else None,  # AIPerf refuses one above the users
         "prefill_ramp": {"duration": ramp_s} if ramp_s else None,
         "requests": s.request_count,
         "duration": s.run_time_s,
@@ -251,15 +124,6 @@ def _name(row: Row) -> str:
 
 def _cell(value: float | int | str | None) -> str:
     return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1e3, 6)  # the rest is noise of doubles
-
-
-def _ns(unix_s: float) -> int:
-    """Whole microseconds, as a double holds no more of Unix time."""
-    return int(unix_s * 1e6) * 1000
 
 
 def _iso(unix_s: float | None) -> str | None:

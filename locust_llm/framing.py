@@ -7,7 +7,7 @@ from .sse import Piece
 __all__ = ["Frame", "HTTPParseError"]
 
 
-class Frame(HTTPResponse):  # type: ignore[misc]
+class Frame(HTTPResponse):
     """One response. ``pieces`` collects its body, each piece with the number of the read that brought it."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-BLOCK: Final = 2**19
+BLOCK: Final = 2**17
 """How many gaps are kept as they came before they are counted."""
 DIFFERENT: Final = 2**21
 """How many different values are kept apart. An hour at 10,000 chunks a second has 36 million gaps, but as these are
@@ -25,7 +25,7 @@ class Gaps:
     """
 
     def __init__(self, different: int = DIFFERENT) -> None:
-        self.exact = True
+        self._exact = True
         self.count = 0
         self._different = different
         self._total = 0.0
@@ -58,8 +58,14 @@ class Gaps:
         self._total += other._total
         self._squares += other._squares
         self._widen(*other._ends)
-        self.exact = self.exact and other.exact
+        self._exact = self._exact and other._exact
         self._put(other._values, other._counts)
+
+    @property
+    def exact(self) -> bool:
+        """No value has been rounded."""
+        self._settle()
+        return self._exact
 
     @property
     def sum_ms(self) -> float:
@@ -110,8 +116,8 @@ class Gaps:
 
     def _put(self, values: Ints, counts: Ints) -> None:
         self._values, self._counts = _summed([self._values, values], [self._counts, counts])
-        self.exact = self.exact and len(self._values) <= self._different
-        if not self.exact:
+        self._exact = self._exact and len(self._values) <= self._different
+        if not self._exact:
             self._values, self._counts = _summed([three_digits(self._values)], [self._counts])
 
 

@@ -1,7 +1,8 @@
 """Metrics: from the columns of a run's requests to its summary; every formula of a table is in this file."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -32,8 +33,7 @@ class Metric(NamedTuple):
     scale: float
     means: str
     adjusted: bool = False
-    """It also exists with failures as +infinity. Waits before the send need no such thing: a failed request has them
-    like any other, and counts."""
+    """It also exists with failures as +infinity."""
 
 
 LATENCIES: Final = (
@@ -79,34 +79,63 @@ DEFINITIONS: Final = {metric.label: metric.means for metric in (*LATENCIES, PER_
     "Failures": "are in no latency above, but in the rate and in the table with failures as +infinity; requests cut by "
                 "the end of the run or cancelled on purpose are neither failures nor successes",
 }  # fmt: skip
+WAITS: Final = frozenset({"prefill_gate_wait", "schedule_delay", "http_req_connecting"})
+"""Waits before the send: failed requests had them like any other, so they are in these rows as they are."""
 SELDOM: Final = frozenset({"time_to_first_output_token", "usage_prompt_cache_read_tokens", "reasoning_token_count"})
 """Rows that are left out where they say nothing."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some of the requests: a mask, as there may be a million and copies would double the memory."""
+
+    requests: pd.DataFrame
+    chosen: NDArray[np.bool_]
+
+    def only(self, mask: "pd.Series[bool]") -> "Part":
+        return Part(self.requests, self.chosen & mask.to_numpy(np.bool_))
+
+    def outcome(self, *outcomes: str) -> "Part":
+        return self.only(self.requests["outcome"].isin(outcomes))
+
+    def count(self, column: str, value: object) -> int:
+        return int(((self.requests[column] == value).to_numpy(np.bool_) & self.chosen).sum())
+
+    def __getitem__(self, column: str) -> Floats:
+        """The values of a column; NaN where a request has none."""
+        return self.requests[column].to_numpy()[self.chosen].astype(np.float64)
+
+    @property
+    def size(self) -> int:
+        return int(self.chosen.sum())
+
+    def span(self) -> tuple[float, float]:
+        """First send and last end or chunk, in Unix seconds (AIPerf's min_request_timestamp and
+        max_response_timestamp); NaN of nothing. Requests that were never sent do not count."""
+        sent = self.only(self.requests["sent_at"].notna())
+        if not sent.size:
+            return math.nan, math.nan
+        return float(sent["sent_at"].min()), float(np.fmax(sent["closed_at"], sent["last_chunk_at"]).max())
+
+
 def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
     """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup``."""
-    requests = columns.requests
-    warm, main = requests[requests["phase"] == "warmup"], requests[requests["phase"] == "profiling"]
+    everything = Part(columns.requests, np.ones(len(columns.requests), np.bool_))
+    phase = columns.requests["phase"]
+    warm, main = everything.only(phase == "warmup"), everything.only(phase == "profiling")
     percentiles = tuple(sorted({*EXPORTED, *run.settings.percentiles}))
-    gaps = {phase: columns.gaps.get(phase, Gaps()) for phase in ("profiling", "warmup")}
+    gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
     conditions = _conditions(main, run)
-    start, end = span(main)
+    levels = occupancy(columns.requests, run.limits) if run.limits else None
     return Summary(
         conditions=conditions,
-        counts=_counts(main, len(warm), run, broken_lines, gaps["profiling"]),
+        counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
         rows=_rows(main, gaps["profiling"], percentiles),
         adjusted=_adjusted(main, percentiles) if conditions.failed else (),
-        warmup=_rows(warm, gaps["warmup"], percentiles) if len(warm) else (),
+        warmup=_rows(warm, gaps["warmup"], percentiles) if warm.size else (),
         failures=_failures(main),
-        gate=gate_use(occupancy(requests, run.limits), start, end) if run.limits else None,
+        gate=gate_use(levels, *main.span()) if levels else None,
     )
-
-
-def span(requests: pd.DataFrame) -> tuple[float, float]:
-    """First send and last end or chunk, in Unix seconds (AIPerf's min_request_timestamp, max_response_timestamp); NaN
-    of nothing. Requests that were never sent do not count."""
-    sent = requests[requests["sent_at"].notna()]
-    return float(sent["sent_at"].min()), float(sent[["closed_at", "last_chunk_at"]].max().max())
 
 
 def distribution(metric: Metric, values: Floats, percentiles: Sequence[float]) -> Row:
@@ -153,27 +182,27 @@ def scarce(count: int, percentile: float) -> bool:
     return count * (100 - percentile) < 100 - 1e-6
 
 
-def _rows(requests: pd.DataFrame, gaps: Gaps, percentiles: Sequence[float]) -> tuple[Row, ...]:
-    ok = requests[requests["outcome"] == OK]
-    finished = requests[requests["outcome"].isin([OK, *FAILURES])]
-    reasoned = _reasoned(ok)
+def _rows(part: Part, gaps: Gaps, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
 
     def row(metric: Metric) -> Row:
         if metric.tag == "inter_chunk_latency":
             return _gap_row(metric, gaps, percentiles)
-        of = ok if metric.adjusted or metric.unit == "tokens" or metric.tag == "read_lag" else finished
-        return distribution(metric, _values(of, metric), percentiles)
+        return distribution(metric, (finished if metric.tag in WAITS else ok)[metric.column], percentiles)
 
-    rows = [row(metric) for metric in LATENCIES if reasoned or metric.tag != "time_to_first_output_token"]
-    rows += _throughputs(ok, span(requests))
-    itl = _values(ok, PER_USER)
+    rows = [row(metric) for metric in _latencies(ok)]
+    rows += _throughputs(ok, part.span())
+    itl = ok[PER_USER.column]
     rows.append(distribution(PER_USER, 1 / itl[itl > 0], percentiles))
     lengths = [row(metric) for metric in LENGTHS]
     return (*rows, *(length for length in lengths if length.tag not in SELDOM or length.count))
 
 
-def _values(requests: pd.DataFrame, metric: Metric) -> Floats:
-    return requests[metric.column].to_numpy(np.float64)
+def _latencies(ok: Part) -> Iterator[Metric]:
+    """TTFO only where some answer began with reasoning: else it is TTFT again."""
+    ttft, ttfo = ok["ttft_s"], ok["ttfo_s"]
+    reasoned = bool((ttft != ttfo)[~np.isnan(ttft)].any())
+    return (metric for metric in LATENCIES if reasoned or metric.tag not in SELDOM)
 
 
 def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
@@ -192,7 +221,7 @@ def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
     )
 
 
-def _throughputs(ok: pd.DataFrame, ends: tuple[float, float]) -> list[Row]:
+def _throughputs(ok: Part, ends: tuple[float, float]) -> list[Row]:
     """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
     output_token_throughput, input_token_throughput, total_token_throughput."""
     duration_s = ends[1] - ends[0]
@@ -205,30 +234,23 @@ def _throughputs(ok: pd.DataFrame, ends: tuple[float, float]) -> list[Row]:
         )
 
     return [
-        row("Request Throughput", "request_throughput", "requests/s", float(len(ok))),
+        row("Request Throughput", "request_throughput", "requests/s", float(ok.size)),
         row("Output Token Throughput", "output_token_throughput", "tokens/s", tokens_out),
         row("Input Token Throughput", "input_token_throughput", "tokens/s", tokens_in),
         row("Total Token Throughput", "total_token_throughput", "tokens/s", both),
     ]
 
 
-def _adjusted(requests: pd.DataFrame, percentiles: Sequence[float]) -> tuple[Row, ...]:
-    ok = requests[requests["outcome"] == OK]
-    failures = int(requests["outcome"].isin(list(FAILURES)).sum())
-    reasoned = _reasoned(ok)
-    metrics = [m for m in LATENCIES if m.adjusted and (reasoned or m.tag != "time_to_first_output_token")]
-    return tuple(adjusted(metric, _values(ok, metric), failures, percentiles) for metric in metrics)
+def _adjusted(part: Part, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    ok, failures = part.outcome(OK), part.outcome(*FAILURES).size
+    metrics = (metric for metric in _latencies(ok) if metric.adjusted)
+    return tuple(adjusted(metric, ok[metric.column], failures, percentiles) for metric in metrics)
 
 
-def _reasoned(ok: pd.DataFrame) -> bool:
-    """Some answer began with reasoning, so that TTFO is not just TTFT again."""
-    return bool((ok["ttfo_s"] != ok["ttft_s"])[ok["ttft_s"].notna()].any())
-
-
-def _failures(requests: pd.DataFrame) -> tuple[Failure, ...]:
+def _failures(part: Part) -> tuple[Failure, ...]:
     """Commonest first."""
-    failed = requests[requests["outcome"].isin(list(FAILURES))]
-    kinds = failed.groupby(["outcome", "name", "status", "message"], observed=True, dropna=False).size()
+    failed = part.requests.loc[part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "message"]]
+    kinds = failed.groupby(list(failed.columns), observed=True, dropna=False).size()
     rows = [
         Failure(outcome=outcome, name=name, status=None if math.isnan(status) else int(status), count=n, message=first)
         for outcome, name, status, first, n in kinds.reset_index().itertuples(index=False)
@@ -236,14 +258,12 @@ def _failures(requests: pd.DataFrame) -> tuple[Failure, ...]:
     return tuple(sorted(rows, key=lambda row: -row.count))
 
 
-def _conditions(requests: pd.DataFrame, run: Run) -> Conditions:
-    ok = requests[requests["outcome"] == OK]
-    failed = int(requests["outcome"].isin(list(FAILURES)).sum())
-    start, end = span(requests)
-    told = ok[ok["cached_tokens"].notna() & ok["input_tokens"].notna()]
+def _conditions(part: Part, run: Run) -> Conditions:
+    ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
+    start, end = part.span()
     settings = run.settings
     return Conditions(
-        simulated=run.simulated or bool(requests["simulated"].any()),
+        simulated=run.simulated or bool(part["simulated"].any()),
         server=settings.host,
         server_software=run.server,
         model=run.model or settings.model or "",
@@ -254,58 +274,65 @@ def _conditions(requests: pd.DataFrame, run: Run) -> Conditions:
         prefill_ramp_s=settings.prefill_concurrency_ramp_duration,
         asked_input_tokens=_mean(ok["asked_input_tokens"]),
         input_tokens=_mean(ok["input_tokens"]),
-        input_deviation=_deviation(ok["asked_input_tokens"], ok["input_tokens"]),
+        input_deviation=_less_one(_share(ok["input_tokens"], ok["asked_input_tokens"])),
         asked_output_tokens=_mean(ok["asked_output_tokens"]),
         output_tokens=_mean(ok["output_tokens"]),
-        output_deviation=_deviation(ok["asked_output_tokens"], ok["output_tokens"]),
-        cached_share=float(told["cached_tokens"].sum() / total) if (total := told["input_tokens"].sum()) else None,
+        output_deviation=_less_one(_share(ok["output_tokens"], ok["asked_output_tokens"])),
+        cached_share=_share(ok["cached_tokens"], ok["input_tokens"]),
         duration_s=None if math.isnan(end - start) else end - start,
-        requests=len(requests),
-        succeeded=len(ok),
+        requests=part.size,
+        succeeded=ok.size,
         failed=failed,
-        failure_rate=failed / (len(ok) + failed) if len(ok) + failed else None,
-        cut=int((requests["outcome"] == CUT).sum()),
-        cancelled=int((requests["outcome"] == CANCELLED).sum()),
+        failure_rate=failed / (ok.size + failed) if ok.size + failed else None,
+        cut=part.outcome(CUT).size,
+        cancelled=part.outcome(CANCELLED).size,
         clock=_clock(ok),
     )
 
 
-def _clock(requests: pd.DataFrame) -> str:
-    """Whose stamps: ``kernel``, ``thread``, or the share of the first."""
-    kernel = float((requests["clock"] == "kernel").mean()) if len(requests) else math.nan
-    if math.isnan(kernel):
+def _clock(ok: Part) -> str:
+    """Whose stamps: ``kernel``, ``thread``, or the shares of both."""
+    if not ok.size:
         return ""
+    kernel = ok.count("clock", "kernel") / ok.size
     return "kernel" if kernel == 1 else "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
 
 
-def _counts(requests: pd.DataFrame, warmup: int, run: Run, broken_lines: int, gaps: Gaps) -> Counts:
-    ok = requests[requests["outcome"] == OK]
+def _counts(part: Part, warmup: int, run: Run, broken_lines: int, gaps: Gaps) -> Counts:
+    ok = part.outcome(OK)
     return Counts(
         warmup=warmup,
-        never_sent=int(requests["sent_at"].isna().sum()),
+        never_sent=int(np.isnan(part["sent_at"]).sum()),
         turned_away=run.turned_away,
         records_lost=run.records_lost,
         broken_lines=broken_lines,
         chunks=int(ok["chunks"].sum()),
         merged_chunks=int(ok["merged"].sum()),
         ttft_upper_bounds=int(ok["ttft_is_upper_bound"].sum()),
-        not_streamed=int((~ok["streamed"]).sum()),
-        tokens_from_usage=int((ok["tokens_from"] == "usage").sum()),
-        tokens_from_chunks=int((ok["tokens_from"] == "chunks").sum()),
-        tokens_unknown=int((ok["tokens_from"] == "").sum()),
+        not_streamed=ok.count("streamed", False),
+        tokens_from_usage=ok.count("tokens_from", "usage"),
+        tokens_from_chunks=ok.count("tokens_from", "chunks"),
+        tokens_unknown=ok.count("tokens_from", ""),
         gaps_exact=gaps.exact,
     )
 
 
-def _deviation(asked: "pd.Series[float]", delivered: "pd.Series[float]") -> float | None:
-    both = asked.notna() & delivered.notna()
-    total = float(asked[both].sum())
-    return float(delivered[both].sum()) / total - 1 if total else None
+def _share(of: Floats, total: Floats) -> float | None:
+    """Sum over sum, over the requests of which both are known."""
+    known = ~(np.isnan(of) | np.isnan(total))
+    whole = float(total[known].sum())
+    return float(of[known].sum()) / whole if whole else None
 
 
-def _mean(values: "pd.Series[float]") -> float | None:
-    return float(values.mean()) if values.notna().any() else None
+def _less_one(ratio: float | None) -> float | None:
+    return None if ratio is None else ratio - 1
 
 
-def _sum(values: "pd.Series[float]") -> float | None:
-    return float(values.sum()) if values.notna().any() else None
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def _sum(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.sum()) if len(known) else None

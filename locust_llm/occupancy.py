@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -13,18 +14,22 @@ from .summary import GateUse
 Floats = NDArray[np.float64]
 Interval = tuple[Floats, Floats]
 
+INSTANT_S: Final = 1e-5
+"""A level that holds no longer is none: Unix time in a double resolves 0.2 µs, and the clocks of two processes agree
+to some µs, so the end of one request may seem to come just after the begin of the next that it made room for."""
+
 
 @dataclass(frozen=True)
 class Occupancy:
     """Levels over time: the ``i``-th ones hold from ``at[i]`` to ``at[i + 1]`` (Unix seconds)."""
 
     at: Floats
-    limit: Floats
+    limit: NDArray[np.float32]
     """The prefill limit in force; NaN without a gate."""
-    used: NDArray[np.int64]
+    used: NDArray[np.int32]
     """Requests sent whose first chunk, error or end has not come: what the server has in prefill, seen from here."""
-    waiting: NDArray[np.int64]
-    decoding: NDArray[np.int64]
+    waiting: NDArray[np.int32]
+    decoding: NDArray[np.int32]
 
 
 def occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Occupancy:
@@ -44,10 +49,10 @@ def occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Occupanc
     waiting = (asked, np.where(never & gated, closed, admitted))
     used = (np.where(np.isnan(sent), admitted, sent), np.fmin(np.fmin(first, freed), closed))
     decoding = (first, closed)
+    intervals = [_real(*interval) for interval in (used, waiting, decoding)]
     changes = sorted(limits, key=lambda change: change.at)
     changed_at = np.array([change.at for change in changes], np.float64)
-    limit = np.array([np.nan, *(np.nan if change.limit is None else change.limit for change in changes)], np.float64)
-    intervals = [_real(*interval) for interval in (used, waiting, decoding)]
+    limit = np.array([np.nan, *(np.nan if change.limit is None else change.limit for change in changes)], np.float32)
     at = np.unique(np.concatenate([changed_at, *(end for interval in intervals for end in interval)]))
     return Occupancy(
         at,
@@ -61,15 +66,14 @@ def gate_use(levels: Occupancy, start: float, end: float) -> GateUse | None:
     length = np.diff(np.clip(levels.at, start, end))
     if not end > start or not length.any():
         return None
-    used, waiting, limit = levels.used[:-1], levels.waiting[:-1], levels.limit[:-1]
-    wanted = length * ((waiting > 0) & (limit > 0))  # NaN > 0 is False
-    waited_s = float(wanted.sum())
-    share = np.divide(used, limit, out=np.zeros_like(limit), where=limit > 0)
+    used, limit = levels.used[:-1], levels.limit[:-1]
+    wanted = (levels.waiting[:-1] > 0) & (limit > 0)  # NaN > 0 is False
+    waited_s = float(length[wanted].sum())
     return GateUse(
         mean_used=float(used @ length) / (end - start),
-        max_used=int(used[length > 0].max()),
+        max_used=int(used[length > INSTANT_S].max(initial=0)),
         waited_s=waited_s,
-        utilisation=float(share @ wanted) / waited_s if waited_s else None,
+        utilisation=float((used[wanted] / limit[wanted]) @ length[wanted]) / waited_s if waited_s else None,
     )
 
 
@@ -83,7 +87,8 @@ def thinned(levels: Occupancy, points: int) -> pd.DataFrame:
     length = np.diff(levels.at)
     columns = {"at": middle, "limit": levels.limit[np.searchsorted(levels.at, middle, side="right") - 1]}
     for name in ("used", "waiting", "decoding"):
-        area = np.concatenate([[0.0], np.cumsum(getattr(levels, name)[:-1] * length)])
+        area = np.zeros(len(levels.at))
+        np.cumsum(getattr(levels, name)[:-1] * length, out=area[1:])
         columns[name] = np.diff(np.interp(edges, levels.at, area)) / np.diff(edges)
     return pd.DataFrame(columns)
 
@@ -94,7 +99,9 @@ def _real(starts: Floats, ends: Floats) -> Interval:
     return np.sort(starts[there]), np.sort(ends[there])
 
 
-def _level(interval: Interval, at: Floats) -> NDArray[np.int64]:
+def _level(interval: Interval, at: Floats) -> NDArray[np.int32]:
     """How many of the intervals hold each moment: those that have begun, less those that have ended."""
     starts, ends = interval
-    return np.searchsorted(starts, at, side="right") - np.searchsorted(ends, at, side="right")
+    level = np.searchsorted(starts, at, side="right").astype(np.int32)
+    level -= np.searchsorted(ends, at, side="right").astype(np.int32)
+    return level

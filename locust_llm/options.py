@@ -5,6 +5,7 @@ A wrong value ends with exit status 5 and one line. That has to happen between L
 """
 
 import os
+import re
 import shlex
 import sys
 from argparse import BooleanOptionalAction, Namespace
@@ -16,6 +17,8 @@ from locust.argument_parser import LocustArgumentParser
 from .settings import Settings, base_url, mistakes
 
 BAD_SETTINGS: Final = 5
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 
 
 def refuse(reason: str) -> NoReturn:
@@ -110,7 +113,7 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
             before_load(options)
         return options
 
-    parser.parse_args = parse_args  # type: ignore[method-assign]
+    parser.parse_args = parse_args
 
 
 def check(options: Namespace) -> Settings:
@@ -120,32 +123,40 @@ def check(options: Namespace) -> Settings:
             refuse(f"{flag} must be one of {', '.join(choices)}, got {value!r}")
     for header in options.header:
         name, colon, value = header.partition(":")
-        if not colon or not name.strip() or not name.strip().isascii() or {"\r", "\n"} & set(header):
-            refuse(f"--header takes NAME: VALUE, got {header.partition(':')[0]!r}")
-    settings = settings_of(options)
+        if not colon:
+            refuse("--header takes NAME: VALUE, got one without a colon")  # not shown: it may be the secret itself
+        if not _HEADER_NAME.fullmatch(name.strip()):
+            refuse(f"--header takes NAME: VALUE, and {name.strip()!r} is no name of a header")
+        if not _HEADER_VALUE.fullmatch(value):
+            refuse(f"--header {name.strip()}: its value has characters that no header can carry")
+    try:
+        settings = settings_of(options)
+    except ValueError as error:
+        refuse(f"--host {options.host!r} is no URL: {error}")
     for mistake in mistakes(settings):
         refuse(mistake)
     return settings
 
 
 def settings_of(options: Namespace | None) -> Settings:
-    """Settings from a parsed command line, a web form (where an empty text is not set), or nothing."""
+    """Settings from a parsed command line, a web form (where an empty text is not set), or nothing. Raises ValueError."""
     if options is None or not hasattr(options, "prefill_concurrency"):
         return Settings()
-    values = {_field(flag): _typed(kind, getattr(options, _field(flag))) for flag, kind, _, _ in FLAGS}
+    values = {_field(flag): _typed(kind, getattr(options, _field(flag)), default) for flag, kind, default, _ in FLAGS}
     users = options.num_users
     if users is None and options.headless:
         users = 1  # Locust's default
+    processes = os.cpu_count() if options.processes == -1 else options.processes  # as Locust reads it, later
     return Settings(
         host=base_url(options.host or ""),
-        endpoint=values["endpoint"],
+        endpoint="/" + values["endpoint"].lstrip("/"),
         endpoint_type=values["endpoint_type"],
         model=values["model"],
         streaming=_truth(options.streaming),
         max_tokens_field=values["max_tokens_field"],
         header_names=tuple(header.partition(":")[0].strip() for header in options.header),
         users=users,
-        processes=max(1, options.processes or 1, options.expect_workers if options.master else 1),
+        processes=max(1, processes or 1, options.expect_workers if options.master else 1),
         prefill_concurrency=values["prefill_concurrency"],
         prefill_concurrency_ramp_duration=values["prefill_concurrency_ramp_duration"],
         warmup_prefill_concurrency=values["warmup_prefill_concurrency"],
@@ -165,12 +176,15 @@ def settings_of(options: Namespace | None) -> Settings:
         percentiles=tuple(float(part) for part in values["percentiles"].split(",")),
         report_dir=values["report_dir"] or "",
         locustfile=os.path.basename(str(options.locustfile or "")),
-        command=_command(),
+        command=_command(options.header),
     )
 
 
 def request_headers(options: Namespace | None) -> dict[str, str]:
-    """The headers of every request, the key among them. Never written anywhere. Raises OSError for a key file."""
+    """The headers of every request, the key among them. Never written anywhere.
+
+    Raises OSError for a key file, ValueError for a key that no header can carry.
+    """
     if options is None or not hasattr(options, "header"):
         return {}
     headers = {}
@@ -178,6 +192,8 @@ def request_headers(options: Namespace | None) -> dict[str, str]:
     if options.api_key_file:
         with open(options.api_key_file, encoding="utf-8") as file:
             key = file.read()
+    if not _HEADER_VALUE.fullmatch(key.strip()):
+        raise ValueError("the API key is not one line of text")
     if key.strip():
         headers["Authorization"] = f"Bearer {key.strip()}"
     for header in options.header:
@@ -190,20 +206,19 @@ def _field(flag: str) -> str:
     return flag[2:].replace("-", "_")
 
 
-def _typed(kind: Any, value: Any) -> Any:
-    if isinstance(value, str) and kind in (int, float):
-        return kind(value) if value.strip() else None
-    return None if value == "" else value
+def _typed(kind: Any, value: Any, default: Any) -> Any:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return default
+    return kind(value) if isinstance(value, str) and kind in (int, float) else value
 
 
 def _truth(value: Any) -> bool:
     return value.lower() == "true" if isinstance(value, str) else bool(value)
 
 
-def _command() -> str:
+def _command(headers: list[str]) -> str:
     """The command line, without the values of headers."""
-    words, hide = [], False
-    for word in sys.argv[1:]:
-        words.append("***" if hide else "--header=***" if word.startswith("--header=") else word)
-        hide = word == "--header"
+    words = sys.argv[1:]
+    for header in headers:  # by what they say, however the flag was written
+        words = [word.replace(header, "***") if header else word for word in words]
     return shlex.join([os.path.basename(sys.argv[0]), *words])

@@ -53,7 +53,7 @@ class Outbox:
     @property
     def waiting(self) -> int:
         """Records that the master is not known to have."""
-        return len(self._records) + sum(batch["count"] for _, batch in self._unacknowledged.values())
+        return len(self._records) + sum(int(batch["count"]) for _, batch in self._unacknowledged.values())
 
 
 class Inbox:

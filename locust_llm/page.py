@@ -23,7 +23,7 @@ DOTS: Final = 1500
 """More requests than that are drawn as quantiles of narrow stretches of time, their extremes included."""
 STRETCHES: Final = 40
 POINTS: Final = 400
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 240, 48, 8, 8, 34
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 250, 48, 20, 8, 44
 
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1d2329; --faint: #d5dade; --back: #fff; --soft: #f3f5f7;
@@ -31,7 +31,7 @@ STYLE: Final = """
 @media (prefers-color-scheme: dark) { :root { --ink: #dfe4e8; --faint: #3a4249; --back: #14181b; --soft: #1f2529;
   --a: #74a7ff; --b: #f0a35c; --c: #6fcf8f; --loud: #ff8f85; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); max-width: 66rem;
-  margin: 0 auto; padding: 0 1rem 3rem; overflow-wrap: anywhere; }
+  margin: 0 auto; padding: 0 1rem 3rem; overflow-wrap: break-word; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .87rem; }
 td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: top; }
@@ -39,9 +39,13 @@ td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--faint); text-align
 .numbers td:first-child, .numbers th:first-child { text-align: left; white-space: normal; min-width: 9rem; }
 .loud { color: var(--loud); font-weight: 600; }
 figure { margin: 1.5rem 0; } figcaption { font-weight: 600; } svg { width: 100%; max-width: 54rem; display: block; }
-svg text { fill: var(--ink); font-size: 12px; } .grid { stroke: var(--faint); }
+svg text { fill: var(--ink); font-size: 12px; }
+@media (max-width: 40rem) { svg text { font-size: 17px; } } td:first-child { min-width: 6rem; }
+ .grid { stroke: var(--faint); }
+th { white-space: nowrap; }
 .a { --hue: var(--a); } .b { --hue: var(--b); } .c { --hue: var(--c); } .key { color: var(--hue); margin-right: 1rem; }
 polyline { fill: none; stroke: var(--hue); stroke-width: 1.6; } circle { fill: var(--hue); opacity: .45; }
+.limit { --hue: var(--c); } polyline.limit { stroke-width: 5; opacity: .45; }
 """
 
 
@@ -58,7 +62,8 @@ class Series(NamedTuple):
 def page(summary: Summary, run: Run, requests: pd.DataFrame, levels: Occupancy) -> str:
     """The whole page. Every text is escaped: model names and error messages come from outside."""
     blocks = list(document(summary, run))
-    split = blocks.index(Heading("Metrics")) + 2
+    metrics = blocks.index(Heading("Metrics"))
+    split = next(i for i, block in enumerate(blocks) if i > metrics and isinstance(block, Heading))
     parts = [
         *map(_html, blocks[:split]),
         *plots(requests, levels, run.started_at),
@@ -78,7 +83,8 @@ def page(summary: Summary, run: Run, requests: pd.DataFrame, levels: Occupancy) 
 
 def plots(requests: pd.DataFrame, levels: Occupancy, origin: float) -> Iterator[str]:
     """TTFT, ITL and the gate over the seconds since ``origin`` (Unix seconds)."""
-    ok = requests[(requests["outcome"] == OK) & (requests["phase"] == "profiling")]
+    chosen = (requests["outcome"] == OK) & (requests["phase"] == "profiling")
+    ok = requests.loc[chosen, ["sent_at", "ttft_s", "itl_s"]]
     for title, column in (("Time to First Token (ms)", "ttft_s"), ("Inter Token Latency (ms)", "itl_s")):
         known = ok[ok[column].notna()]
         at = known["sent_at"].to_numpy(np.float64) - origin
@@ -88,9 +94,9 @@ def plots(requests: pd.DataFrame, levels: Occupancy, origin: float) -> Iterator[
     series = [
         Series(name, hue, at, thin[column].to_numpy(np.float64))
         for name, hue, column in (
+            ("limit", "limit", "limit"),  # below "in prefill", which mostly lies on it
             ("in prefill", "a", "used"),
             ("waiting at the gate", "b", "waiting"),
-            ("limit", "c", "limit"),
         )
     ]
     yield figure("Requests in prefill and at the gate", "s since the start", series)
@@ -98,18 +104,21 @@ def plots(requests: pd.DataFrame, levels: Occupancy, origin: float) -> Iterator[
 
 def figure(title: str, x_label: str, series: Sequence[Series]) -> str:
     """An SVG with linear axes, y from 0 on, and its key."""
-    x, y = (np.concatenate([getattr(s, axis) for s in series]) for axis in "xy")
+    x = np.concatenate([np.empty(0), *(s.x for s in series)])
+    y = np.concatenate([np.empty(0), *(s.y for s in series)])
     seen = np.isfinite(x) & np.isfinite(y)
     if not seen.any():
         return f"<figure><figcaption>{_text(title)}</figcaption>nothing to show</figure>"
-    x_ticks, y_ticks = ticks(min(0.0, float(x[seen].min())), float(x[seen].max())), ticks(0.0, float(y[seen].max()))
-    x_at = _scale(x_ticks, LEFT, WIDTH - RIGHT)
+    x_ends = min(0.0, float(x[seen].min())), float(x[seen].max()) or 1.0
+    x_ticks = [v for v in ticks(*x_ends) if x_ends[0] <= v <= x_ends[1]]
+    y_ticks = ticks(0.0, float(y[seen].max()))
+    x_at = _scale(x_ends, LEFT, WIDTH - RIGHT)
     y_at = _scale(y_ticks, HEIGHT - BOTTOM, TOP)
     grid = [
         f'<path class=grid d="M{LEFT} {y_at(v):.1f}H{WIDTH - RIGHT}"/>'
-        f'<text x={LEFT - 6} y={y_at(v) + 4:.1f} text-anchor=end>{v:g}</text>'
+        f"<text x={LEFT - 6} y={y_at(v) + 4:.1f} text-anchor=end>{v:g}</text>"
         for v in y_ticks
-    ] + [f'<text x={x_at(v):.1f} y={HEIGHT - BOTTOM + 16} text-anchor=middle>{v:g}</text>' for v in x_ticks]
+    ] + [f"<text x={x_at(v):.1f} y={HEIGHT - BOTTOM + 16} text-anchor=middle>{v:g}</text>" for v in x_ticks]
     drawn = [_drawn(s, x_at, y_at) for s in series]
     keys = "".join(f'<span class="key {s.hue}">\N{BLACK SQUARE} {_text(s.name)}</span>' for s in series if len(s.x))
     return (
@@ -164,7 +173,7 @@ def _drawn(series: Series, x_at: Callable[[float], float], y_at: Callable[[float
         for x, y in zip(series.x.tolist(), series.y.tolist(), strict=True)
     ]
     if series.dots:
-        return "".join(f'<circle class={series.hue} cx={p[0]} cy={p[1]} r=2 />' for p in places if p)
+        return "".join(f"<circle class={series.hue} cx={p[0]} cy={p[1]} r=2 />" for p in places if p)
     lines = (list(group) for there, group in groupby(places, key=bool) if there)
     return "".join(
         f'<polyline class={series.hue} points="{" ".join(",".join(p) for p in line if p)}"/>' for line in lines

@@ -16,13 +16,12 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 import gevent
 import msgspec
 
-from . import tables
 from .control import Control, make_folder
 from .options import add_options, check, refuse, request_headers, settings_of
 from .outbox import Outbox
 from .progress import progress
 from .sender import Order, Sender, sender_of
-from .settings import mistakes
+from .settings import base_url, mistakes
 from .survey import Survey, SurveyFailed, survey
 
 logger = logging.getLogger("locust_llm")
@@ -30,7 +29,8 @@ logger = logging.getLogger("locust_llm")
 _surveyed: Survey | None = None
 _control: Control | None = None
 _progress: gevent.Greenlet | None = None
-_last: tuple[Any, Control] | None = None
+_report = ""
+"""What the console shows at the end."""
 _epoch = 0
 
 
@@ -51,19 +51,24 @@ def _before_load(options: Namespace) -> None:
     """Between parsing and forking: refuse what cannot be, and ask the server once, for all processes."""
     global _surveyed
     settings = check(options)
+    options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
     if options.spawn_rate is None and options.num_users:
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
         options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
     looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
-    if options.worker or looking or not (options.headless or options.autostart):
+    if options.worker or looking:
+        return
+    try:
+        headers = request_headers(options)
+    except OSError as error:
+        refuse(f"--api-key-file {options.api_key_file}: {error.strerror}")
+    except ValueError:
+        refuse("the API key (--api-key-file or OPENAI_API_KEY) is not one line of text")
+    if not (options.headless or options.autostart):
         return
     if not settings.host:
         refuse("--host is missing: the server's address, such as --host localhost:8000")
-    try:
-        headers = request_headers(options)
-    except (OSError, UnicodeDecodeError) as error:
-        refuse(f"--api-key-file {options.api_key_file}: {getattr(error, 'strerror', None) or 'no text'}")
     try:
         folder = make_folder(settings, settings.model)
         (folder / ".writable").touch()
@@ -99,6 +104,7 @@ def _receive(runner: Any, sender: Sender) -> None:
     def limit(msg: Any, **kw: Any) -> None:
         if msg.data["epoch"] == sender.epoch:
             sender.gate.set_limit(msg.data["limit"])
+            sender.limit_number = msg.data["number"]
 
     def grant(msg: Any, **kw: Any) -> None:
         if msg.data["epoch"] == sender.epoch:
@@ -135,8 +141,7 @@ def _talk(sender: Sender, outbox: Outbox) -> None:
         gevent.sleep(0.5)
         outbox.flush()
         gate = sender.gate
-        over = gate.limit is not None and gate.used > gate.limit
-        sender.tell("llm_gate", used=gate.used, waiting=gate.waiting, over=over)
+        sender.tell("llm_gate", used=gate.used, waiting=gate.waiting, number=sender.limit_number)
 
 
 def _end_worker(environment: Environment, runner: Any, sender: Sender, outbox: Outbox) -> None:
@@ -179,8 +184,7 @@ def _master(environment: Environment, runner: Any) -> None:
 
     def gate(control: Control, worker: str, data: dict[str, Any]) -> None:
         control.gate_now[worker] = (data["used"], data["waiting"])
-        if not data["over"]:
-            control.shrunk(worker)
+        control.hears(worker, data["used"], data["number"])
 
     runner.register_message("llm_hello", hello)
     runner.register_message("llm_want", of_this_run(lambda control, worker, data: control.want(worker)))
@@ -196,14 +200,16 @@ def _start(environment: Environment, **kw: Any) -> None:
     runner = environment.runner
     if runner is None or isinstance(runner, WorkerRunner):
         return
-    settings = settings_of(environment.parsed_options)
-    settings = msgspec.structs.replace(
-        settings,
-        host=settings.host or sender_of(environment).url("").removesuffix(settings.endpoint),
-        users=runner.target_user_count or settings.users,
-        processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
-    )
     try:
+        settings = settings_of(environment.parsed_options)
+        if environment.host:  # of the web form, perhaps; the users take it from here
+            environment.host = base_url(environment.host)
+        settings = msgspec.structs.replace(
+            settings,
+            host=environment.host or settings.host,
+            users=runner.target_user_count or settings.users,
+            processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
+        )
         found = _surveyed
         if found is None:
             for mistake in mistakes(settings):
@@ -213,7 +219,7 @@ def _start(environment: Environment, **kw: Any) -> None:
         _surveyed = None  # the next run asks anew: the form may name another server
         _epoch += 1
         _control = Control(environment, settings, found, _epoch)
-    except (SurveyFailed, OSError) as error:
+    except (SurveyFailed, OSError, ValueError) as error:
         logger.error(f"The run cannot start: {error}")
         gevent.spawn(runner.stop)
         return
@@ -250,7 +256,7 @@ def _stopping(environment: Environment, **kw: Any) -> None:
 @events.test_stop.add_listener
 def _stop(environment: Environment, **kw: Any) -> None:
     """All users are gone: the report. A worker only makes itself ready for the next run."""
-    global _control, _progress, _last
+    global _control, _progress, _report
     if isinstance(environment.runner, WorkerRunner):
         # Locust's worker would sleep another stop_timeout before it is ready again; the next spawn restores the value
         environment.stop_timeout = 0
@@ -263,7 +269,7 @@ def _stop(environment: Environment, **kw: Any) -> None:
         return
     if isinstance(environment.runner, LocalRunner):
         control.ended("local", {"turned_away": sender_of(environment).turned_away, "undelivered": 0})
-    _last = (control.report(), control)
+    _report = control.report()
     control.close()
     if environment.web_ui is not None:
         _print()
@@ -298,9 +304,7 @@ def _quit(exit_code: int, **kw: Any) -> None:
 
 def _print() -> None:
     """The tables, last on the console."""
-    global _last
-    if _last is not None:
-        summary, control = _last
-        _last = None
-        if summary is not None:
-            print(tables.console(summary, control.facts(), control.folder), flush=True)
+    global _report
+    if _report:
+        print(_report, flush=True)
+    _report = ""

@@ -40,7 +40,9 @@ def sentence(control: Control, elapsed_s: float, window: Iterable[Record]) -> st
             parts.append(f"TTFT {name} {value * 1000:.0f} ms")
     tokens = sum(record.output_tokens or 0 for record in records)
     parts.append(f"{tokens / max(1e-9, min(WINDOW_S, elapsed_s)):.0f} tok/s")
-    used, waiting = (sum(column) for column in zip(*control.gate_now.values(), strict=True)) if control.gate_now else (0, 0)
+    used, waiting = (
+        (sum(column) for column in zip(*control.gate_now.values(), strict=True)) if control.gate_now else (0, 0)
+    )
     if control.limit is not None:
         parts.append(f"gate {used}/{control.limit}, {waiting} waiting")
     failures = done - control.counts[OK]

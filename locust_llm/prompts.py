@@ -1,7 +1,8 @@
 """Prompts of a wanted length in tokens, without a tokenizer: words of Shakespeare, counted by what the server says.
 
-``locust_llm/shakespeare.txt`` holds the Sonnets and Hamlet (public domain). Every prompt begins with a number of its own,
-so that no two share a prefix and no prefix cache makes a server look faster than it is.
+``locust_llm/shakespeare.txt`` holds lines of the Sonnets and of Hamlet (public domain), shuffled, so that any stretch of it
+has as many tokens a word as any other. Every prompt begins with a number of its own, so that no two share a prefix and no
+prefix cache makes a server look faster than it is.
 """
 
 import random
@@ -16,6 +17,8 @@ TOKENS_A_WORD: Final = 1.35
 """English text in a modern BPE vocabulary, until the server has said better."""
 TEMPLATE_TOKENS: Final = 12.0
 """What a chat template adds, until the server has said better."""
+_NUMBERS: Final = 9 * 10**8
+_STRIDE: Final = 556_230_589  # coprime to _NUMBERS: each comes once; the golden section: neighbours begin unlike
 
 
 class Lengths(msgspec.Struct, frozen=True):
@@ -49,7 +52,8 @@ def fit(samples: Iterable[tuple[int, int]]) -> Lengths:
 @cache
 def corpus() -> tuple[str, Sequence[int]]:
     """(text, where each word begins), twice over, so that a slice may begin anywhere."""
-    text = files("locust_llm").joinpath("shakespeare.txt").read_text("ascii").strip() + " "
+    lines = files("locust_llm").joinpath("shakespeare.txt").read_text("ascii")
+    text = " ".join(lines.split()) + " "
     text += text
     starts = [0]
     while (at := text.find(" ", starts[-1])) >= 0 and at + 1 < len(text):
@@ -74,6 +78,7 @@ class Prompts:
         self._input, self._output = input_tokens, output_tokens
         # seeded by text: neighbouring numbers give unlike streams, and no fork shares one
         self._random = random.Random(None if seed is None else f"{seed}/{worker}")
+        self._number = self._random.randrange(_NUMBERS)
 
     def prompt(self) -> tuple[str, int]:
         """(text, tokens it is meant to have)."""
@@ -87,7 +92,8 @@ class Prompts:
         """``count`` words; the first is a number that is this prompt's own."""
         text, starts = corpus()
         half = len(starts) // 2
-        parts = [str(self._random.randrange(10**8, 10**9))]
+        self._number = (self._number + _STRIDE) % _NUMBERS
+        parts = [str(10**8 + self._number)]
         count -= 1
         at = self._random.randrange(half)
         while count > 0:

@@ -51,23 +51,24 @@ class StreamReader:
         self.pid = os.getpid()
         self.lags = [0] * 64
         """Read lag of every read: count by power of two of its nanoseconds."""
+        self.open_streams = 0
         self._readings: dict[int, Reading] = {}
         self._drops: deque[Reading] = deque()
         self._news: deque[tuple[Reading, bool]] = deque()
         self._epoll = _epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, _EPOLLIN)
-        self._to_loop = gevent.get_hub().loop.async_(ref=False)
+        self._to_loop = gevent.get_hub().loop.async_(
+            ref=False
+        )  # referenced, so that the loop waits, while streams are open
         self._to_loop.start(self._tell)
         _start_thread(self._run, ())
-
-    @property
-    def open_streams(self) -> int:
-        return len(self._readings)
 
     def add(self, connection: Connection, stream: Stream) -> Reading:
         """From now on the thread reads this connection into this stream."""
         reading = Reading(connection, stream)
+        self.open_streams += 1
+        self._to_loop.ref = True
         self._readings[connection.fd] = reading
         self._epoll.register(connection.fd, _EPOLLIN)
         return reading
@@ -84,17 +85,18 @@ class StreamReader:
         poll, readings = self._epoll.poll, self._readings
         while True:
             ready = poll()
+            begun_ns = time.monotonic_ns()
             offset_ns = wall_minus_monotonic_ns()
             for fd, _ in ready:
                 reading = readings.get(fd)
                 if reading is not None:
-                    self._read(reading, offset_ns)
+                    self._read(reading, begun_ns, offset_ns)
                 elif fd == self._wake:
                     self._give_up()
             if self._news:
                 self._to_loop.send()
 
-    def _read(self, reading: Reading, offset_ns: int) -> None:
+    def _read(self, reading: Reading, begun_ns: int, offset_ns: int) -> None:
         stream = reading.stream
         try:
             data, control, _, _ = reading.recvmsg(READ_BYTES, CONTROL_BYTES)
@@ -113,31 +115,33 @@ class StreamReader:
                 # the wall clock was set between the arrival and the read, or it is no stamp of this answer
                 stamp_ns = now_ns
                 stream.bad_stamps += 1
-        else:
+        elif data:  # the end of a connection has no stamp
             stream.unstamped += 1
         lag_ns = now_ns - stamp_ns
         self.lags[lag_ns.bit_length()] += 1
         if lag_ns > stream.read_lag_ns:
             stream.read_lag_ns = lag_ns
+        if len(data) == READ_BYTES:
+            begun_ns = stream.sent_ns  # there may be more, and nothing says since when
         seen = stream.first_seen
-        self._into(reading, stamp_ns, now_ns, data)
+        self._into(reading, stamp_ns, begun_ns, data)
         if stream.over:
             self._over(reading)
         elif stream.first_seen and not seen:
             self._news.append((reading, False))
 
-    def _into(self, reading: Reading, stamp_ns: int, now_ns: int, data: bytes) -> None:
+    def _into(self, reading: Reading, stamp_ns: int, begun_ns: int, data: bytes) -> None:
         """Bytes of the socket into the stream, through TLS where there is TLS."""
         stream, tls = reading.stream, reading.connection.tls
         try:
             if not data:
                 stream.closed()
             elif tls is None:
-                stream.arrived(stamp_ns, now_ns, data)
+                stream.arrived(stamp_ns, begun_ns, data)
             else:
                 plain = tls.received(data)
                 if plain:
-                    stream.arrived(stamp_ns, now_ns, plain)
+                    stream.arrived(stamp_ns, begun_ns, plain)
                 if tls.closed and not stream.over:
                     stream.closed()
         except TLSClosed as error:
@@ -168,11 +172,13 @@ class StreamReader:
         while news:
             reading, ended = news.popleft()
             stream = reading.stream
+            if ended:  # before the slot goes on: a request that was given up is closed before the next is sent
+                reading.ended.set()
+                self.open_streams -= 1
+                self._to_loop.ref = self.open_streams > 0
             if stream.on_first is not None and (stream.first_seen or ended):
                 on_first, stream.on_first = stream.on_first, None
                 on_first()
-            if ended:
-                reading.ended.set()
 
 
 _reader: StreamReader | None = None
@@ -193,13 +199,16 @@ def wall_minus_monotonic_ns(
 
     Two clocks cannot be read at once: where the thread was held up between them, it reads again.
     """
+    best_ns, offset_ns = 1 << 63, 0
     for _ in range(8):
         before = monotonic_ns()
         wall = wall_ns()
         after = monotonic_ns()
-        if after - before < 20_000:
+        if after - before < best_ns:
+            best_ns, offset_ns = after - before, wall - (before + after) // 2
+        if best_ns < 20_000:
             break
-    return wall - (before + after) // 2
+    return offset_ns
 
 
 __all__ = ["SO_TIMESTAMPNS", "Reading", "StreamReader", "stream_reader", "wall_minus_monotonic_ns"]

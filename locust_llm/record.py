@@ -169,9 +169,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not self.merged:
             return self.gaps_us
         blurred = {index for index, _ in self.merged}
-        return tuple(
-            gap for i, gap in enumerate(self.gaps_us) if i not in blurred and i + 1 not in blurred
-        )
+        return tuple(gap for i, gap in enumerate(self.gaps_us) if i not in blurred and i + 1 not in blurred)
 
     @property
     def longest_stall_s(self) -> float | None:

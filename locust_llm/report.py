@@ -1,26 +1,20 @@
 """Report: a folder of records made into a run's files; the same again from yesterday's folder, or as DataFrames."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
-import msgspec
 import pandas as pd
 
 from . import export, tables
 from .columns import Columns, collect, frames
+from .folder import RECORDS, RUN, RecordFile, read_run, replace, write_run
 from .metrics import DEFINITIONS, summarise
 from .occupancy import occupancy
 from .page import page
-from .record import Record
 from .run import Run
 from .settings import Settings
 from .summary import Summary
-
-RECORDS: Final = "profile_export.jsonl"
-RUN: Final = "run.json"
 
 
 @dataclass(frozen=True)
@@ -33,25 +27,6 @@ class Results:
     broken_lines: int
 
 
-class RecordFile:
-    """The records of a profile_export.jsonl, one by one. A line that holds none (half-written when the process was
-    killed, damaged) is passed over; ``broken`` counts them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.broken = 0
-
-    def __iter__(self) -> Iterator[Record]:
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as lines:
-            for line in lines:
-                try:
-                    yield export.parse_line(line)
-                except ValueError:
-                    self.broken += bool(line.strip())
-
-
 def write(folder: Path | str, run: Run) -> Summary:
     """Make every file of a run's folder from its profile_export.jsonl and what is known of the run."""
     folder = Path(folder)
@@ -59,7 +34,7 @@ def write(folder: Path | str, run: Run) -> Summary:
     return _write(folder, run, collect(file), file.broken)
 
 
-def remake(folder: Path | str) -> Summary:
+def remake(folder: Path | str) -> tuple[Summary, Run]:
     """Make them again, from run.json and the records. Without a readable run.json the records alone must do; what was
     there is kept as run.json.damaged."""
     folder = Path(folder)
@@ -68,7 +43,7 @@ def remake(folder: Path | str) -> Summary:
     run, damage = _run(folder, columns.requests)
     if damage and (folder / RUN).exists():
         os.replace(folder / RUN, folder / f"{RUN}.damaged")
-    return _write(folder, run, columns, file.broken)
+    return _write(folder, run, columns, file.broken), run
 
 
 def read(folder: Path | str) -> Results:
@@ -77,12 +52,6 @@ def read(folder: Path | str) -> Results:
     file = RecordFile(folder / RECORDS)
     requests, gaps = frames(file)
     return Results(requests=requests, gaps=gaps, run=_run(folder, requests)[0], broken_lines=file.broken)
-
-
-def write_run(folder: Path | str, run: Run, **more: Any) -> None:
-    """run.json: the run under ``run``, and ``more``. Worth writing before the load, in case nothing comes after it."""
-    data = msgspec.json.encode({"run": run, **more})
-    _replace(Path(folder) / RUN, msgspec.json.format(data, indent=2) + b"\n")
 
 
 def _write(folder: Path, run: Run, columns: Columns, broken_lines: int) -> Summary:
@@ -96,18 +65,18 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int) -> Summa
         failures=summary.failures,
         definitions=DEFINITIONS,
     )
-    _replace(folder / "profile_export_aiperf.json", export.summary_json(summary, run))
-    _replace(folder / "profile_export_aiperf.csv", export.summary_csv(summary).encode())
-    _replace(folder / "summary.md", tables.markdown(summary, run, folder).encode())
+    replace(folder / "profile_export_aiperf.json", export.summary_json(summary, run))
+    replace(folder / "profile_export_aiperf.csv", export.summary_csv(summary).encode())
+    replace(folder / "summary.md", tables.markdown(summary, run, folder).encode())
     levels = occupancy(columns.requests, run.limits)
-    _replace(folder / "report.html", page(summary, run, columns.requests, levels).encode())
+    replace(folder / "report.html", page(summary, run, columns.requests, levels).encode())
     return summary
 
 
 def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
     """What run.json says, or what can be told without it, and whether that was so."""
     try:
-        return msgspec.json.decode((folder / RUN).read_bytes(), type=_RunFile).run, False
+        return read_run(folder), False
     except FileNotFoundError:
         why = "run.json is missing"
     except (OSError, ValueError) as error:
@@ -123,17 +92,3 @@ def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
         notes=(f"WARNING: {why}: settings, server and limits of this run are unknown, the figures are not.",),
     )
     return run, True
-
-
-class _RunFile(msgspec.Struct):
-    run: Run
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """All of it or nothing: whoever reads the file sees the old one or the new one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(data)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

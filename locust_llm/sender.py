@@ -38,7 +38,7 @@ class Sender:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.settings: Settings = settings_of(environment.parsed_options)
-        self.headers = request_headers(environment.parsed_options)
+        self._headers: tuple[int, dict[str, str]] | None = None
         self.worker = "local"
         self.epoch = 0
         self.clock_offset_s = time.time() - time.monotonic()
@@ -53,6 +53,7 @@ class Sender:
         self.sent = 0
         self.decoding = 0
         self.gate = Gate(0)
+        self.limit_number = 0
         self.budget = Budget(self._want)
         self.prompts: Prompts
 
@@ -73,6 +74,13 @@ class Sender:
             worker=order.worker,
         )
         self.budget.ask_again()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of every request. Read once a run, when the first user comes: the master's options arrive with the users."""
+        if self._headers is None or self._headers[0] != self.epoch:
+            self._headers = self.epoch, request_headers(self._environment.parsed_options)
+        return self._headers[1]
 
     def url(self, host: str) -> str:
         """Where chat completions go: ``host`` may be without scheme, or with ``/v1``."""

@@ -97,6 +97,7 @@ def mistakes(s: Settings) -> Iterator[str]:
         if not 0 < p <= 99.9:
             yield f"--percentiles must lie above 0 and at most at 99.9, got {p:g}"
 
+
 def base_url(host: str) -> str:
     """``localhost:8000``, ``http://localhost:8000/``, ``http://localhost:8000/v1``: all ``http://localhost:8000``."""
     if host and "://" not in host:

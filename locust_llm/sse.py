@@ -1,9 +1,9 @@
 """Server-sent events out of the pieces of a response body: sseclient-py behind a guard.
 
-sseclient-py is right about fields and line ends, but it dispatches a tail that no blank line ended, raises on bad UTF-8,
-loses the first event after a byte order mark and needs time that grows with the square of an endless event. So only what
-a blank line has ended is given to it, as latin-1 (which never raises; the bytes come back unchanged), and an event above
-``MAX_EVENT_BYTES`` or ``MAX_EVENT_LINES`` is refused.
+sseclient-py is right about fields, but it dispatches a tail that no blank line ended, knows no blank line of mixed line
+ends, raises on bad UTF-8, loses the first event after a byte order mark and needs time that grows with the square of an
+endless event. So only what a blank line has ended is given to it, all line ends as \\n, as latin-1 (which never raises;
+the bytes come back unchanged), and an event above ``MAX_EVENT_BYTES`` or ``MAX_EVENT_LINES`` is refused.
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
 
@@ -14,7 +14,6 @@ from sseclient import SSEClient
 MAX_EVENT_BYTES = 1 << 20
 MAX_EVENT_LINES = 2_000
 BOM = b"\xef\xbb\xbf"
-BLANK_LINES = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
 Piece = tuple[int, bytes]
 """(number of the read that brought it, bytes)"""
@@ -26,65 +25,66 @@ class EventTooLong(ValueError):
     """An event above the size that any chat completion needs."""
 
 
-def end_of_last_event(data: bytes) -> int:
-    """Length of the part of ``data`` that ends with a blank line; 0 without one."""
-    if data.endswith(b"\n\n"):  # nearly always
-        return len(data)
-    return max((at + len(mark) for mark in BLANK_LINES if (at := data.rfind(mark)) >= 0), default=0)
-
-
 class EventDecoder:
     """Feed it pieces as they come, in any split; it gives each event once, when its blank line is there."""
 
     def __init__(self) -> None:
-        self._held: list[Piece] = []  # the event under way
+        self.shared: set[int] = set()
+        """The reads that brought the end of an event and the beginning, but not the end, of the next."""
+        self._held: list[bytes] = []  # the event under way
         self._held_bytes = 0
         self._held_lines = 0
-        self._tail = b""  # its last three bytes: a blank line may be split over pieces
-        self._started = False
+        self._line_ended = False
+        self._after_cr = False
+        self._start: bytes | None = b""  # what may still turn out to be a byte order mark; None: that is decided
 
     def feed(self, pieces: Iterable[Piece]) -> Iterator[Event]:
-        """Raises EventTooLong."""
+        """Raises EventTooLong, after the events that were whole."""
         whole: list[Piece] = []
         for read, data in pieces:
-            if not self._started:
-                data = self._without_bom(data)
-                if not self._started:
-                    continue
-            seen = self._tail + data
-            end = end_of_last_event(seen) - len(self._tail)
-            self._tail = seen[-3:]
-            if end <= 0:
-                self._hold(read, data)
+            data = self._lines(data if self._start is None else self._without_bom(self._start + data))
+            if not data:
                 continue
-            whole += self._held
-            whole.append((read, data[:end]))
-            self._held, self._held_bytes, self._held_lines = [], 0, 0
-            if end < len(data):
-                self._hold(read, data[end:])
+            end = data.rfind(b"\n\n") + 2
+            if end == 1:  # not there; but a blank line may be split over pieces
+                end = 1 if self._line_ended and data.startswith(b"\n") else 0
+            self._line_ended = data.endswith(b"\n")
+            if end:
+                whole.append((read, b"".join(self._held) + data[:end]))
+                self._held, self._held_bytes, self._held_lines = [], 0, 0
+                data = data[end:]
+            if data:
+                self._held.append(data)
+                self._held_bytes += len(data)
+                self._held_lines += data.count(b"\n")
+                if whole and whole[-1][0] == read:
+                    self.shared.add(read)
         if whole:
             yield from _events(whole)
+        if self._held_bytes > MAX_EVENT_BYTES or self._held_lines > MAX_EVENT_LINES:
+            raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes or {MAX_EVENT_LINES} lines")
 
     @property
     def unterminated(self) -> bool:
         """Something that no blank line ended is left: it is no event."""
-        return any(data.strip(b"\r\n") for _, data in self._held)
+        return any(data.strip(b"\n") for data in self._held)
 
-    def _hold(self, read: int, data: bytes) -> None:
-        self._held.append((read, data))
-        self._held_bytes += len(data)
-        self._held_lines += data.count(b"\n") + data.count(b"\r")
-        if self._held_bytes > MAX_EVENT_BYTES or self._held_lines > MAX_EVENT_LINES:
-            raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes or {MAX_EVENT_LINES} lines")
+    def _lines(self, data: bytes) -> bytes:
+        """``data`` with \\n at the end of each line; a \\r\\n may be split over pieces."""
+        if self._after_cr and data:
+            data = data.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\r" not in data:
+            return data
+        self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _without_bom(self, data: bytes) -> bytes:
         """``data`` without a leading byte order mark; nothing while it may still turn out to be one."""
-        data = self._tail + data
         if len(data) < len(BOM) and BOM.startswith(data):
-            self._tail = data
+            self._start = data
             return b""
-        self._started = True
-        self._tail = b""
+        self._start = None
         return data.removeprefix(BOM)
 
 

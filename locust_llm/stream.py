@@ -7,6 +7,7 @@ that a read costs two appends and one look at its last bytes; what came is decod
 
 from array import array
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Final
 
 from .chat import Answer, error_line, status_message
@@ -15,7 +16,8 @@ from .record import CANCELLED, CUT, OK
 from .sse import EventDecoder, EventTooLong
 
 DECODE_BYTES: Final = 32_768
-MERGED_BODY_BYTES: Final = 1 << 24
+MAX_BODY_BYTES: Final = 1 << 24
+MAX_HEADER_BYTES: Final = 1 << 18
 STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
 
 
@@ -27,8 +29,8 @@ class Stream:
         self.on_first = on_first
         self.stamps = array("q")
         """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""
-        self.ends = array("q")
-        """When each read was done, monotonic ns."""
+        self.begun = array("q")
+        """Just before each read, monotonic ns: what it did not bring came later."""
         self.unstamped = 0
         self.bad_stamps = 0
         self.read_lag_ns = 0
@@ -37,6 +39,7 @@ class Stream:
         self.answer = Answer(keep_text)
         self.frame = Frame()
         self.first_seen = False
+        """Prefill is over: the first chunk is there, or an error in its place."""
         self.over = False
         self.failure: tuple[str, str] | None = None
         self._unframed: list[bytes] = []
@@ -46,18 +49,18 @@ class Stream:
         self._body: list[bytes] = []
         self._body_bytes = 0
 
-    def arrived(self, stamp_ns: int, end_ns: int, data: bytes) -> None:
+    def arrived(self, stamp_ns: int, begun_ns: int, data: bytes) -> None:
         """One read. Sets ``first_seen`` and ``over`` when that is what it brought."""
         self.stamps.append(stamp_ns)
-        self.ends.append(end_ns)
+        self.begun.append(begun_ns)
         self._unframed.append(data)
         self._unframed_bytes += len(data)
         if not self.first_seen:
             self._decode()
-            self.first_seen = bool(self.answer.chunk_reads)
+            self.first_seen = bool(self.answer.chunk_reads) or self.answer.error is not None
         elif self._unframed_bytes > DECODE_BYTES:
             self._decode()
-        elif not self.frame.chunked or data.endswith(b"\r\n\r\n") or len(data) < 5:
+        elif not self.frame.chunked or b"\r\n\r\n" in data or len(data) < 5:
             self._frame()  # it may be the end; only the parser knows
         self.over = self.over or self.frame.complete
 
@@ -74,14 +77,14 @@ class Stream:
         """It ends here, for a reason of ours or of the network."""
         if not self.over:
             self._frame()
-            self.failure = self.failure or (outcome, message)
+            if not self.frame.complete:  # else it was all there already
+                self.failure = self.failure or (outcome, message)
             self.over = True
 
     def finish(self) -> tuple[str, str]:
         """Decode what is left; (outcome, message). Called once, after it is over."""
         self._decode()
-        outcome, message = self._outcome()
-        return outcome, message
+        return self._outcome()
 
     @property
     def status(self) -> int | None:
@@ -122,8 +125,11 @@ class Stream:
                 self._framed += 1
                 self.received_bytes += len(data)
                 frame.feed(data)
-                if self.headers_ns is None and frame.has_headers:
-                    self._headers()
+                if self.headers_ns is None:
+                    if frame.has_headers:
+                        self._headers()
+                    elif self.received_bytes > MAX_HEADER_BYTES:
+                        raise HTTPParseError("headers without end")
         except HTTPParseError as mistake:
             if frame.complete:  # a whole answer, and something after it
                 frame.closed_by_peer = True
@@ -134,7 +140,12 @@ class Stream:
     def _headers(self) -> None:
         self.headers_ns = self.stamps[self.frame.read]
         kind = str(self.frame.get("content-type", "")).lower()
-        if 200 <= self.frame.get_code() < 300 and "event-stream" in kind:
+        coding = str(self.frame.get("content-encoding", "identity"))
+        if not 200 <= self.frame.get_code() < 300:
+            return
+        if coding.lower() not in ("identity", ""):
+            self.failure = ("malformed", f"Content-Encoding {coding}, although none was asked for")
+        elif "event-stream" in kind:
             self._events = EventDecoder()
 
     def _decode(self) -> None:
@@ -144,7 +155,7 @@ class Stream:
         if self._events is None:
             for _, data in pieces:
                 self._body_bytes += len(data)
-                if self._body_bytes <= MERGED_BODY_BYTES:
+                if self._body_bytes <= MAX_BODY_BYTES:
                     self._body.append(data)
             return
         try:
@@ -155,17 +166,22 @@ class Stream:
             self.over = True
 
     def chunks(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        """(chunk_us, merged) of the record: see Record. Microseconds after the send, rounded to the nearest."""
+        """(chunk_us, merged) of the record: see Record. Microseconds after the send, rounded to the nearest.
+
+        Two stamps may be a few microseconds off against each other, hence the ``max``. A chunk is also merged where the
+        beginning of the next event came with it: the stamp is then of that. Whole events without content that follow it
+        in its read (usage, ``[DONE]``) make its stamp too late by as much as they came later: at most the read lag.
+        """
         sent, stamps, reads = self.sent_ns, self.stamps, self.answer.chunk_reads
-        chunk_us = tuple((stamps[read] - sent + 500) // 1000 for read in reads)
-        if len(set(reads)) == len(reads):
-            return chunk_us, ()
-        crowded = {a for a, b in zip(reads, reads[1:], strict=False) if a == b}
+        chunk_us = tuple(accumulate(((stamps[read] - sent + 500) // 1000 for read in reads), max))
+        crowded = self._events.shared if self._events is not None else set()
+        if len(set(reads)) < len(reads):
+            crowded = crowded | {a for a, b in pairwise(reads) if a == b}
         merged = []
-        for index, read in enumerate(reads):
+        for index, read in enumerate(reads) if crowded else ():
             if read in crowded:
-                earliest = self.ends[read - 1] if read else sent
-                merged.append((index, min((earliest - sent) // 1000, chunk_us[index])))
+                earliest = self.begun[read - 1] - sent if read else 0
+                merged.append((index, max(0, min(earliest // 1000, chunk_us[index]))))
         return chunk_us, tuple(merged)
 
 

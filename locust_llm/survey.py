@@ -18,7 +18,8 @@ from .settings import Settings
 
 PROBE_HEADER: Final = "X-Locust-LLM-Probe"
 MODELS_TIMEOUT_S: Final = 10.0
-PROBE_WORDS: Final = (30, 700, 1_500)
+FEWEST_PROBE_WORDS: Final = 500
+MOST_PROBE_WORDS: Final = 1_500
 PROBE_TIMEOUT_S: Final = 120.0
 
 
@@ -95,11 +96,13 @@ def _choose(settings: Settings, answer: requests.Response) -> tuple[str | None, 
     except (ValueError, KeyError, TypeError):
         names = None
     if not names:
-        note = f"the server has no list of models (HTTP {answer.status_code} for /v1/models): --model was not checked"
-        return settings.model, [note]
+        status = answer.status_code
+        return settings.model, [
+            f"the server has no list of models (HTTP {status} for /v1/models): --model was not checked"
+        ]
     if settings.model is None:
-        note = [] if len(names) == 1 else [f"no --model given: {names[0]} taken, the first of {', '.join(names)}"]
-        return names[0], note
+        chosen = f"no --model given: {names[0]} taken, the first of {', '.join(names)}"
+        return names[0], [chosen] if len(names) > 1 else []
     if settings.model not in names:
         raise SurveyFailed(f"the server has no model {settings.model!r}; it has: {', '.join(names)}")
     return settings.model, []
@@ -109,8 +112,9 @@ def _measure(session: requests.Session, settings: Settings, found: Survey) -> Su
     """Learn the lengths: what the server says that prompts of known words have in tokens."""
     # seeded apart from the load, so that no probe's prompt comes again and finds itself in a prefix cache
     texts = Prompts(Lengths(), input_tokens=(1, 0), output_tokens=(1, 0), seed=None)
-    largest = max(60, min(PROBE_WORDS[-1], Lengths().words(settings.synthetic_input_tokens_mean)))
-    sizes = (min(30, largest // 2), largest, largest)
+    many = max(FEWEST_PROBE_WORDS, min(MOST_PROBE_WORDS, Lengths().words(settings.synthetic_input_tokens_mean)))
+    # one word alone says exactly what the template adds; the text is not everywhere alike, so three samples of it
+    sizes = (1, many, many, many)
     probes: list[Probe] = []
     kind, ask = "tokenize", _tokenize
     for words in sizes:

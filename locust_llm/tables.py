@@ -170,7 +170,7 @@ def _length(asked: float | None, delivered: float | None, deviation: float | Non
     said = "unknown" if delivered is None else f"{delivered:.1f} tokens on average"
     if asked is None:
         return said
-    return f"{said}, asked for {asked:.1f}" + ("" if deviation is None else f" ({deviation:+.1%})")
+    return f"{said}, asked for {asked:.1f}" + ("" if deviation is None else f" ({round(deviation, 3) + 0.0:+.1%})")
 
 
 def _many(count: int | None, one: str, more: str = "") -> str:

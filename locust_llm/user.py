@@ -10,6 +10,7 @@ from locust import HttpUser
 from locust.env import Environment
 from locust.exception import StopUser
 
+import certifi
 import gevent
 import requests
 from gevent import GreenletExit
@@ -68,8 +69,8 @@ class LLMUser(HttpUser):
     ) -> Record:
         """Send one chat completion through the prefill gate and give its record, failed or not.
 
-        ``messages``: a prompt, or a list of messages; None: a synthetic prompt of the asked length. ``max_tokens``: None
-        for the asked output length. ``name``: the row in Locust's tables. ``keep_text``: ``self.text`` holds the answer
+        ``messages``: a prompt, or a list of messages; None: a synthetic prompt of the asked length. ``max_tokens``:
+        None for the asked output length. ``name``: the row in Locust's tables. ``keep_text``: ``self.text`` holds the answer
         afterwards. Everything else goes into the body of the request. Raises StopUser when the run is ending.
         """
         sender = self.sender
@@ -115,7 +116,7 @@ class LLMUser(HttpUser):
         model = self.model or sender.model
         data = chat_body(
             model, messages, max_tokens,
-            **({"streaming": settings.streaming, "max_tokens_field": settings.max_tokens_field} | body),
+            streaming=settings.streaming, max_tokens_field=settings.max_tokens_field, **body,
         )  # fmt: skip
         self._requests += 1
         request_id = f"{sender.worker}-{self.number}-{self._requests}"
@@ -171,9 +172,7 @@ class LLMUser(HttpUser):
 
     def _first_token(self, stream: Stream, labels: dict[str, Any]) -> None:
         ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9
-        gevent.spawn(
-            events.first_token.fire, user=self, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s
-        )
+        gevent.spawn(events.first_token.fire, user=self, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s)
 
     def _finish(self, record: Record, prepared: requests.PreparedRequest) -> None:
         """Pass the record on: to the reporter, to Locust, to whoever listens."""
@@ -232,9 +231,7 @@ def _exception(record: Record) -> Exception | None:
 
 def short(message: str) -> str:
     """A failure's message with what differs from request to request taken out, so that Locust's table stays short."""
-    words = (
-        "…" if sum(c.isdigit() for c in word) > 3 or len(word) > 40 else word for word in message[:300].split()
-    )
+    words = ("…" if sum(c.isdigit() for c in word) > 3 or len(word) > 40 else word for word in message[:300].split())
     return " ".join(words)
 
 
@@ -243,8 +240,7 @@ def _wire(prepared: requests.PreparedRequest, data: bytes) -> bytes:
     parts = urlsplit(prepared.url or "")
     lines = [f"{prepared.method} {prepared.path_url} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"]
     for name, value in prepared.headers.items():
-        text = value.decode("latin-1") if isinstance(value, bytes) else value
-        lines.append(f"{name}: {text}")
+        lines.append(f"{name}: {value}")
     return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + data
 
 
@@ -258,11 +254,10 @@ def _target(url: str, verify: bool | str | None, cert: Any) -> Target:
 @cache
 def _tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
     """The TLS settings of a requests session as a context."""
-    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else requests.certs.where())
+    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else certifi.where())
     if verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if cert:
         context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
     return context
-

@@ -18,7 +18,10 @@ def test_each_event_carries_the_number_of_the_read_that_ended_it() -> None:
 
 
 def test_fields_comments_and_types() -> None:
-    assert events(b": ping\n\nevent: error\ndata: x\n\nid: 1\n\ndata:y\ndata: z\n\n") == [("error", b"x"), ("message", b"y\nz")]
+    assert events(b": ping\n\nevent: error\ndata: x\n\nid: 1\n\ndata:y\ndata: z\n\n") == [
+        ("error", b"x"),
+        ("message", b"y\nz"),
+    ]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -62,7 +65,9 @@ def test_a_long_answer_of_small_events_is_none_of_these() -> None:
         assert len(list(decoder.feed([(read, b"data: " + b"x" * 1000 + b"\n"), (read, b"\n: ping\n\n")]))) == 1
 
 
-LINES = st.lists(st.sampled_from([b"data: x", b"data:", b": c", b"event: e", b"", b"id: 1", b"data: \xe2\x82\xac"]), max_size=12)
+LINES = st.lists(
+    st.sampled_from([b"data: x", b"data:", b": c", b"event: e", b"", b"id: 1", b"data: \xe2\x82\xac"]), max_size=12
+)
 
 
 @settings(max_examples=300, deadline=None)

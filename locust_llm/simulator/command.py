@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from locust_llm.simulator.cost import BLOCK_SIZE, GPUS, MODELS, Cost
-from locust_llm.simulator.engine import BatchEngine, Engine, FixedEngine
+from locust_llm.simulator.engine import BatchEngine, Engine, FineSelector, FixedEngine
 from locust_llm.simulator.scheduler import Config, Scheduler
 from locust_llm.simulator.server import Connection, Server
 
@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def serve(options: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 2 and a line on stderr for values that won't do."""
     try:
-        return asyncio.run(_serve(options))
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as runner:
+            return runner.run(_serve(options))
     except (ValueError, OSError) as error:  # OSError: the address can't be had
         print(f"simulator: {error}", file=sys.stderr)
         return 2
@@ -89,14 +90,15 @@ async def _serve(options: argparse.Namespace) -> int:
         idle_close_s=options.idle_close,
     )
 
+    listener = await loop.create_server(partial(Connection, server), options.host, options.port, backlog=4096)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # a connection is a file; soft is often 1,024
-    listener = await loop.create_server(partial(Connection, server), options.host, options.port, backlog=4096)
     gc.freeze()
     host, port = listener.sockets[0].getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
     print(f"simulator listening on http://{host}:{port} (model {options.model}, {about})", flush=True)
     await stop.wait()
     listener.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import select
+import selectors
 from collections.abc import Callable
 from random import Random
 from typing import Protocol
@@ -157,6 +159,17 @@ class _Drip:
         else:
             self.wait(engine.itl_s)
         self.on_token()
+
+
+class FineSelector(selectors.EpollSelector):
+    """For an asyncio loop whose timers are exact to about 0.1 ms: epoll itself rounds up to whole milliseconds, a
+    seventh of a decode step. An epoll descriptor can be waited for like any other, and `select.select` takes fractions.
+    """
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout > 0:
+            select.select([self], [], [], timeout)
+        return super().select(0)
 
 
 class VirtualClock:

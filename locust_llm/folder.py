@@ -1,0 +1,59 @@
+"""The folder of a run: its records one by one, what is known of it, and files that are whole or not there at all."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from .jsonl import parse_line
+from .record import Record
+from .run import Run
+
+RECORDS: Final = "profile_export.jsonl"
+RUN: Final = "run.json"
+
+
+class RecordFile:
+    """The records of a profile_export.jsonl, one by one. A line that holds none (half-written when the process was
+    killed, damaged) is passed over; ``broken`` counts them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.broken = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as lines:
+            for line in lines:
+                try:
+                    yield parse_line(line)
+                except ValueError:
+                    self.broken += bool(line.strip())
+
+
+def write_run(folder: Path | str, run: Run, **more: Any) -> None:
+    """run.json: the run under ``run``, and ``more``. Worth writing before the load, in case nothing comes after it."""
+    data = msgspec.json.encode({"run": run, **more})
+    replace(Path(folder) / RUN, msgspec.json.format(data, indent=2) + b"\n")
+
+
+def read_run(folder: Path) -> Run:
+    """What run.json says. Raises OSError, or ValueError for what is no run."""
+    return msgspec.json.decode((folder / RUN).read_bytes(), type=_RunFile).run
+
+
+def replace(path: Path, data: bytes) -> None:
+    """All of it or nothing: whoever reads the file sees the old one or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+class _RunFile(msgspec.Struct):
+    run: Run

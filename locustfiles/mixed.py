@@ -1,0 +1,27 @@
+"""Two kinds of chat user and a plain HTTP user in one run: each request of the first two goes through the same gate."""
+
+from locust import HttpUser, between, task
+
+from locust_llm import LLMUser
+
+
+class ShortQuestions(LLMUser):
+    weight = 3
+
+    @task
+    def ask(self) -> None:
+        self.chat("What is the capital of France?", max_tokens=8, name="short")
+
+
+class LongDocuments(LLMUser):
+    @task
+    def summarise(self) -> None:
+        self.chat(max_tokens=60, name="long")  # a synthetic prompt of --synthetic-input-tokens-mean
+
+
+class Operator(HttpUser):
+    wait_time = between(1, 2)
+
+    @task
+    def look(self) -> None:
+        self.client.get("/v1/models")

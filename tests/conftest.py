@@ -1,0 +1,41 @@
+"""Fixtures that several test files share."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripted import Scripted
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for localhost and 127.0.0.1 with its key, in one file."""
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    key = path.with_name("key.pem")
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost "
+        f"-addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout {key} -out {path}"
+    )
+    try:
+        subprocess.run(command.split(), check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs the openssl command to make a certificate")
+    path.write_bytes(path.read_bytes() + key.read_bytes())
+    return path
+
+
+@pytest.fixture(scope="session")
+def scripted() -> Iterator[Scripted]:
+    """The scripted server, in a process of its own."""
+    server = Scripted()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def scripted_tls(certificate: Path) -> Iterator[Scripted]:
+    """One that also speaks TLS."""
+    server = Scripted(str(certificate))
+    yield server
+    server.close()

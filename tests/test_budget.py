@@ -1,0 +1,312 @@
+"""The budget: N asked for is N sent, over any number of processes, in whatever order messages and requests end."""
+
+from collections import deque
+from functools import partial
+
+import gevent
+import pytest
+from gevent import GreenletExit
+from gevent.event import Event
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from locust_llm.budget import OVER, PROFILING, WARMUP, WITHOUT_END, Budget, Plan
+from locust_llm.gate import GateClosed
+
+
+def turn() -> None:
+    """Let every greenlet that can run do so."""
+    for _ in range(4):
+        gevent.sleep(0)
+
+
+# -- the plan, by pencil -----------------------------------------------------------------------------------------------
+
+
+def test_the_only_process_gets_everything_at_once() -> None:
+    plan = Plan(None, 100)
+    assert (plan.phase, plan.grant(1), plan.grant(1)) == (PROFILING, 100, 0)
+
+
+def test_shares_get_smaller_towards_the_end() -> None:
+    plan = Plan(None, 100)
+    shares = [plan.grant(2) for _ in range(40)]
+    # an eighth of what is left, at least one: 100/8, 88/8, 77/8, 68/8, 60/8, ...
+    assert shares[:8] == [12, 11, 9, 8, 7, 6, 5, 5]
+    assert shares[-2:] == [0, 0]
+    assert sum(shares) == 100
+
+
+def test_profiling_begins_when_the_whole_warmup_is_back() -> None:
+    plan = Plan(2, 3)
+    assert (plan.phase, plan.grant(1), plan.grant(1)) == (WARMUP, 2, 0)
+    assert plan.returned(WARMUP, 1) is False
+    assert (plan.phase, plan.grant(1)) == (WARMUP, 0)
+    assert plan.returned(WARMUP, 1) is True
+    assert (plan.phase, plan.grant(1)) == (PROFILING, 3)
+    assert [plan.returned(PROFILING, 1) for _ in range(3)] == [False, False, True]
+    assert (plan.phase, plan.grant(1)) == (OVER, 0)
+
+
+def test_what_is_put_back_is_granted_again_and_holds_the_phase() -> None:
+    plan = Plan(None, 5)
+    assert plan.grant(1) == 5
+    plan.put_back(PROFILING, 2)
+    assert plan.returned(PROFILING, 3) is False
+    assert (plan.grant(1), plan.grant(1)) == (2, 0)
+    assert plan.returned(PROFILING, 2) is True
+
+
+def test_a_plan_without_end_has_none() -> None:
+    plan = Plan(3, None)
+    assert plan.grant(1) == 3
+    assert plan.returned(WARMUP, 3) is True
+    assert [plan.grant(4), plan.grant(4)] == [WITHOUT_END, WITHOUT_END]
+    assert plan.returned(PROFILING, 1000) is False
+    plan.put_back(PROFILING, 5)
+    assert (plan.phase, plan.grant(4)) == (PROFILING, WITHOUT_END)
+
+
+# -- one process -------------------------------------------------------------------------------------------------------
+
+
+class Asks:
+    """A budget, and how often it asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.budget = Budget(self._ask)
+
+    def _ask(self) -> None:
+        self.count += 1
+
+
+def test_it_asks_once_and_again_when_a_quarter_is_left() -> None:
+    asks = Asks()
+    user = gevent.spawn(asks.budget.take)
+    turn()
+    assert asks.count == 1
+    asks.budget.grant(WARMUP, 8)
+    turn()
+    assert user.value == WARMUP
+    for _ in range(4):
+        asks.budget.take()
+    assert asks.count == 1
+    asks.budget.take()  # two of eight are left
+    assert asks.count == 2
+    asks.budget.take()
+    asks.budget.take()
+    assert asks.count == 2  # the answer is still on its way
+
+
+def test_the_answer_may_come_at_once() -> None:
+    plan = Plan(None, 3)
+    budget = Budget(lambda: budget.grant(plan.phase, plan.grant(1)))
+    assert [budget.take() for _ in range(3)] == [PROFILING] * 3
+
+
+def test_an_empty_answer_is_not_asked_about_again_until_something_changed() -> None:
+    asks = Asks()
+    user = gevent.spawn(asks.budget.take)
+    turn()
+    asks.budget.grant(WARMUP, 0)
+    turn()
+    second = gevent.spawn(asks.budget.take)
+    turn()
+    assert asks.count == 1
+    asks.budget.ask_again()
+    turn()
+    assert asks.count == 2
+    asks.budget.grant(PROFILING, 2)
+    turn()
+    assert (user.value, second.value) == (PROFILING, PROFILING)
+
+
+def test_a_share_without_end_never_ends() -> None:
+    asks = Asks()
+    users = [gevent.spawn(asks.budget.take) for _ in range(50)]
+    turn()
+    asks.budget.grant(PROFILING, WITHOUT_END)
+    turn()
+    assert [user.value for user in users] == [PROFILING] * 50
+    assert [asks.budget.take() for _ in range(10_000)] == [PROFILING] * 10_000
+    asks.budget.put_back()
+    assert asks.budget.take() == PROFILING
+    assert (asks.count, asks.budget.close()) == (1, 0)
+
+
+def test_closing_wakes_everyone_and_says_what_is_left() -> None:
+    asks, turned_away = Asks(), []
+
+    def user(number: int) -> None:
+        try:
+            asks.budget.take()
+        except GateClosed:
+            turned_away.append(number)
+
+    users = [gevent.spawn(user, number) for number in range(20)]
+    turn()
+    asks.budget.close()
+    turn()
+    assert turned_away == list(range(20))
+    assert all(user.ready() for user in users)
+    with pytest.raises(GateClosed):
+        asks.budget.take()
+
+    other = Asks().budget
+    other.grant(PROFILING, 7)
+    other.take()
+    assert other.close() == 6
+    with pytest.raises(GateClosed):
+        other.take()
+
+
+def test_the_share_of_a_killed_waiter_goes_to_the_next() -> None:
+    budget = Asks().budget
+    gone, doomed, heir = (gevent.spawn(budget.take) for _ in range(3))
+    turn()
+    gone.kill()
+    doomed.kill(block=False)
+    budget.grant(PROFILING, 1)  # it is the turn of the doomed one, and the kill comes first
+    turn()
+    assert isinstance(doomed.value, GreenletExit)
+    assert (heir.value, budget.close()) == (PROFILING, 0)
+
+
+def test_what_is_left_of_an_earlier_phase_is_void() -> None:
+    budget = Asks().budget
+    budget.grant(WARMUP, 5)
+    budget.take()
+    budget.grant(PROFILING, 2)
+    assert (budget.take(), budget.close()) == (PROFILING, 1)
+
+
+def test_put_back_serves_who_waits() -> None:
+    budget = Asks().budget
+    budget.grant(PROFILING, 1)
+    budget.take()
+    waiter = gevent.spawn(budget.take)
+    turn()
+    assert not waiter.ready()
+    budget.put_back()
+    turn()
+    assert waiter.value == PROFILING
+
+
+# -- many processes, any history ---------------------------------------------------------------------------------------
+
+
+class World:
+    """A plan, and processes that ask it over messages which take their time; a process's questions, its records and its
+    answers each keep their order, and nothing else does."""
+
+    def __init__(self, warmup: int | None, count: int, users: list[int]) -> None:
+        self.plan = Plan(warmup, count)
+        self.wants: list[deque[None]] = [deque() for _ in users]
+        self.answers: list[deque[tuple[str, int] | None]] = [deque() for _ in users]
+        self.records: list[deque[str]] = [deque() for _ in users]
+        self.budgets = [Budget(partial(wants.append, None)) for wants in self.wants]
+        self.running: dict[Event, bool] = {}
+        """The requests that run, and whether each will have been sent when it ends."""
+        self.sent: list[str] = []
+        self.over = 0
+        self.places = [place for place, many in enumerate(users) for _ in range(many)]
+        self.users = [gevent.spawn(self._user, place) for place in self.places]
+        turn()
+
+    def _user(self, place: int) -> None:
+        while True:
+            try:
+                phase = self.budgets[place].take()
+            except GateClosed:
+                return
+            end = Event()
+            self.running[end] = True
+            try:
+                end.wait()
+            finally:  # killed: then it was cut, which is recorded like everything else
+                if self.running.pop(end):
+                    self.sent.append(phase)
+                    self.records[place].append(phase)
+                else:
+                    self.budgets[place].put_back()
+
+    def end(self, which: int, sent: bool) -> None:
+        if self.running:
+            event = list(self.running)[which % len(self.running)]
+            self.running[event] = sent
+            event.set()
+
+    def kill(self, which: int) -> None:
+        """Wherever it is; another takes its place, as Locust would see to."""
+        user = which % len(self.users)
+        self.users[user].kill(block=False)
+        self.users[user] = gevent.spawn(self._user, self.places[user])
+
+    def hear_want(self, place: int) -> None:
+        if self.wants[place]:
+            self.wants[place].popleft()
+            phase = self.plan.phase
+            self.answers[place].append((phase, self.plan.grant(len(self.budgets))))
+
+    def hear_answer(self, place: int) -> None:
+        if self.answers[place]:
+            answer = self.answers[place].popleft()
+            if answer is None:
+                self.budgets[place].ask_again()
+            else:
+                self.budgets[place].grant(*answer)
+
+    def hear_record(self, place: int) -> None:
+        if self.records[place] and self.plan.returned(self.records[place].popleft(), 1):
+            self.over += self.plan.phase == OVER
+            for answers in self.answers:
+                answers.append(None)
+
+    def do(self, action: str, which: int) -> None:
+        place = which % len(self.budgets)
+        if action in ("end", "put back"):
+            self.end(which, sent=action == "end")
+        elif action == "kill":
+            self.kill(which)
+        else:
+            {"want": self.hear_want, "answer": self.hear_answer, "record": self.hear_record}[action](place)
+
+    def run_on(self) -> None:
+        """Until nothing moves any more."""
+        while self.running or any(map(len, self.wants + self.answers + self.records)):
+            for place in range(len(self.budgets)):
+                self.hear_want(place)
+                self.hear_answer(place)
+                self.hear_record(place)
+            self.end(0, sent=True)
+            turn()
+
+
+ACTIONS = st.tuples(st.sampled_from(["end", "put back", "kill", "want", "answer", "record"]), st.integers(0, 60))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    warmup=st.none() | st.integers(1, 12),
+    count=st.integers(1, 40),
+    users=st.lists(st.integers(0, 4), min_size=1, max_size=5).filter(any),
+    # an action, and whether the greenlets get a turn before the next
+    actions=st.lists(st.tuples(ACTIONS, st.booleans()), min_size=40, max_size=160),
+)
+def test_exactly_n_are_sent_whatever_happens(
+    warmup: int | None, count: int, users: list[int], actions: list[tuple[tuple[str, int], bool]]
+) -> None:
+    """Processes without users, users killed while they wait or send, requests that were taken and not sent."""
+    world = World(warmup, count, users)
+    for action, pause in actions:
+        world.do(*action)
+        if pause:
+            turn()
+    turn()
+    world.run_on()
+    assert world.sent == [WARMUP] * (warmup or 0) + [PROFILING] * count
+    assert (world.plan.phase, world.over) == (OVER, 1)
+    assert [budget.close() for budget in world.budgets] == [0] * len(users)
+    turn()
+    assert all(user.ready() for user in world.users)
