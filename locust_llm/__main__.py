@@ -13,7 +13,7 @@ from typing import Final
 
 DEMO: Final = (
     "--headless", "-u", "30", "-t", "45s", "--prefill-concurrency", "5", "--prefill-concurrency-ramp-duration", "30",
-    "--synthetic-input-tokens-mean", "16000", "--output-tokens-mean", "100",
+    "--synthetic-input-tokens-mean", "16000", "--output-tokens-mean", "60",
 )  # fmt: skip
 
 

@@ -115,6 +115,12 @@ class Budget:
             self._left += 1
             self._wake()
 
+    def surrender(self) -> int:
+        """Give up what is left of the share, where there is nobody to use it."""
+        left, self._left = (self._left, 0) if self._left > 0 else (0, self._left)
+        self._asked = False
+        return left
+
     def close(self) -> int:
         """Nothing more is sent; how many of the share are left over."""
         self._closed = True

@@ -232,6 +232,7 @@ def chat_body(
     model: str | None,
     messages: list[dict[str, Any]],
     max_tokens: int | None,
+    /,
     *,
     streaming: bool = True,
     max_tokens_field: str = "max_tokens",

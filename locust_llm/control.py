@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +49,7 @@ def divide(limit: int, processes: int) -> list[int]:
 
 
 class Control:
-    """One run. ``records`` and ``recent`` are what the progress line reads."""
+    """One run. Its public fields are what the progress line reads."""
 
     def __init__(self, environment: Environment, settings: Settings, survey: Survey, epoch: int) -> None:
         self.environment = environment
@@ -58,10 +59,12 @@ class Control:
         self.plan = Plan(settings.warmup_request_count, settings.request_count)
         self.limit: int | None = None
         self.counts: Counter[str] = Counter()
-        self.recent: list[Record] = []
-        """Records since the progress line last looked."""
-        self.gate_now: dict[str, tuple[int, int]] = {}
-        """By process: slots used and requests waiting, as last told."""
+        self.output_tokens = 0
+        """Of all finished requests."""
+        self.ttfts_s: list[float] = []
+        """Of first chunks since the progress line last looked."""
+        self.stand: dict[str, tuple[int, int, int]] = {}
+        """By process, as last told: requests in prefill, waiting at the gate, decoding."""
         self.folder = self._make_folder()
         self._file = (self.folder / RECORDS).open("ab")
         self._inbox = Inbox()
@@ -128,6 +131,11 @@ class Control:
         """A process asks for a share of the requests that are still to be sent."""
         self._tell("llm_grant", worker, phase=self.plan.phase, count=self.plan.grant(max(1, len(self._workers))))
 
+    def put_back(self, data: dict[str, Any]) -> None:
+        """A process without users gives back a share: to those that wait."""
+        self.plan.put_back(data["phase"], data["count"])
+        self._tell("llm_again")
+
     # -- the global limit ----------------------------------------------------------------------------------------------
 
     @property
@@ -156,8 +164,12 @@ class Control:
                 self._limit_numbers[worker] += 1
                 self._tell_limit(worker)
 
-    def hears(self, worker: str, used: int, number: int) -> None:
-        """A process tells how many slots it uses, and the number of the last limit that reached it."""
+    def hears(
+        self, worker: str, used: int, number: int, waiting: int = 0, decoding: int = 0, ttfts_s: Sequence[float] = ()
+    ) -> None:
+        """A process tells how it stands, and the number of the last limit that reached it."""
+        self.stand[worker] = used, waiting, decoding
+        self.ttfts_s += ttfts_s
         if self.limit is None:
             return
         if number != self._limit_numbers[worker]:
@@ -176,7 +188,7 @@ class Control:
         """Onto the disk, before anything else is made of it."""
         self._file.write(line(record) + b"\n")
         self.counts[record.outcome] += 1
-        self.recent.append(record)
+        self.output_tokens += record.output_tokens or 0
         if self.settings.streaming and not record.streamed and record.outcome == OK:
             self._say(
                 "the server answered a streaming request with one JSON body: such answers have no time to first token"
@@ -306,6 +318,6 @@ def make_folder(settings: Settings, model: str | None) -> Path:
     folder, number = base, 1
     while (folder / RECORDS).exists():
         number += 1
-        folder = base.with_name(f"{base.name}-{number}")
+        folder = Path(f"{base if base.name.strip('.') else base.resolve()}-{number}")
     folder.mkdir(parents=True, exist_ok=True)
     return folder

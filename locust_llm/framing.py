@@ -13,6 +13,8 @@ class Frame(HTTPResponse):
     def __init__(self) -> None:
         super().__init__("POST")
         self.read = 0
+        self.headers_read = 0
+        """The number of the read that ended the headers."""
         self.pieces: list[Piece] = []
         self.chunked = False
         self.closed_by_peer = False
@@ -22,8 +24,17 @@ class Frame(HTTPResponse):
 
     def _on_headers_complete(self) -> int | bool | None:
         result: int | bool | None = super()._on_headers_complete()
+        self.headers_read = self.read
         self.chunked = "chunked" in str(self.get("transfer-encoding", "")).lower()
         return result
+
+    def _on_header_field(self, string: str) -> None:
+        if not self.headers_complete:  # else it is a trailer: nobody asks for it, and it may be endless
+            super()._on_header_field(string)
+
+    def _on_header_value(self, string: str) -> None:
+        if not self.headers_complete:
+            super()._on_header_value(string)
 
     def _on_message_begin(self) -> None:
         if self.complete:  # whatever follows is no part of this answer, and the connection cannot be used again

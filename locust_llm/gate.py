@@ -40,11 +40,11 @@ class Slot:
 
 
 class _Waiter:
-    __slots__ = ("admitted", "turn")
+    __slots__ = ("slot", "turn")
 
     def __init__(self) -> None:
         self.turn = Event()
-        self.admitted = False
+        self.slot: Slot | None = None
 
 
 class Gate:
@@ -76,15 +76,15 @@ class Gate:
         try:
             waiter.turn.wait(timeout)
         except BaseException:
-            if waiter.admitted:  # killed between the hand-over and its turn
-                self._give_back()
+            if waiter.slot is not None:  # killed between the hand-over and its turn
+                waiter.slot.release()
             else:
                 self._leave(waiter)
             raise
-        if not waiter.admitted:
+        if waiter.slot is None:
             self._leave(waiter)
             raise GateClosed
-        return Slot(self, self.limit)
+        return waiter.slot
 
     def set_limit(self, limit: int | None) -> None:
         """From now on ``limit`` slots; 0 admits nobody. Takes effect at once upwards, downwards as slots come back."""
@@ -117,7 +117,7 @@ class Gate:
     def _admit(self) -> None:
         """The permit is taken; the oldest waiter becomes its owner."""
         waiter = self._queue.popleft()
-        waiter.admitted = True
+        waiter.slot = Slot(self, self.limit)
         waiter.turn.set()
 
     def _give_back(self) -> None:

@@ -129,19 +129,20 @@ def _worker(environment: Environment, runner: Any, sender: Sender) -> None:
     _receive(runner, sender)
     runner.register_message("llm_ack", lambda msg, **kw: outbox.acknowledged(msg.data["number"]))
     runner.register_message("llm_end", lambda **kw: _end_worker(environment, runner, sender, outbox), concurrent=True)
-    gevent.spawn(_talk, sender, outbox)
+    gevent.spawn(_talk, runner, sender, outbox)
     sender.tell("llm_hello")
     if environment.parsed_options is not None and environment.parsed_options.processes:
         _leave_first_sigint()
 
 
-def _talk(sender: Sender, outbox: Outbox) -> None:
-    """What a worker tells twice a second: records, and how its gate stands."""
+def _talk(runner: Any, sender: Sender, outbox: Outbox) -> None:
+    """What a worker tells twice a second: records, how it stands, and a share that nobody here can use."""
     while True:
         gevent.sleep(0.5)
         outbox.flush()
-        gate = sender.gate
-        sender.tell("llm_gate", used=gate.used, waiting=gate.waiting, number=sender.limit_number)
+        sender.tell("llm_news", **sender.news())
+        if runner.user_count == 0 and (left := sender.budget.surrender()):
+            sender.tell("llm_back", phase=sender.budget.phase, count=left)
 
 
 def _end_worker(environment: Environment, runner: Any, sender: Sender, outbox: Outbox) -> None:
@@ -182,15 +183,12 @@ def _master(environment: Environment, runner: Any) -> None:
             _control.welcome(msg.node_id)
             gevent.spawn_later(0, _control.share_out)
 
-    def gate(control: Control, worker: str, data: dict[str, Any]) -> None:
-        control.gate_now[worker] = (data["used"], data["waiting"])
-        control.hears(worker, data["used"], data["number"])
-
     runner.register_message("llm_hello", hello)
     runner.register_message("llm_want", of_this_run(lambda control, worker, data: control.want(worker)))
     runner.register_message("llm_records", of_this_run(lambda control, worker, data: control.batch(worker, data)))
     runner.register_message("llm_ended", of_this_run(lambda control, worker, data: control.ended(worker, data)))
-    runner.register_message("llm_gate", of_this_run(gate))
+    runner.register_message("llm_news", of_this_run(_hears))
+    runner.register_message("llm_back", of_this_run(lambda control, worker, data: control.put_back(data)))
 
 
 @events.test_start.add_listener
@@ -235,13 +233,17 @@ def _start(environment: Environment, **kw: Any) -> None:
 def _watch(environment: Environment, control: Control) -> None:
     if isinstance(environment.runner, LocalRunner):
         sender = sender_of(environment)
-        gevent.spawn(_watch_gate, sender, control)
+        gevent.spawn(_tell_news, sender, control)
     progress(control)
 
 
-def _watch_gate(sender: Sender, control: Control) -> None:
-    while control is _control and not sender.closed:
-        control.gate_now["local"] = (sender.gate.used, sender.gate.waiting)
+def _hears(control: Control, worker: str, news: dict[str, Any]) -> None:
+    control.hears(worker, news["used"], news["number"], news["waiting"], news["decoding"], news["ttfts_s"])
+
+
+def _tell_news(sender: Sender, control: Control) -> None:
+    while control is _control:
+        _hears(control, "local", sender.news())
         gevent.sleep(0.5)
 
 

@@ -3,13 +3,12 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
 from typing import Final, TextIO
 
 import gevent
 
 from .control import Control
-from .record import CANCELLED, CUT, OK, Record
+from .record import CANCELLED, CUT, OK
 
 WINDOW_S: Final = 10.0
 PLAIN_EVERY_S: Final = 5.0
@@ -26,53 +25,49 @@ def quantile(values: list[float], q: float) -> float | None:
     return values[low] + (values[high] - values[low]) * (place - low)
 
 
-def sentence(control: Control, elapsed_s: float, window: Iterable[Record]) -> str:
-    """What the line says; times and rates of the requests that ended within ``WINDOW_S``."""
-    records = list(window)
+def sentence(control: Control, elapsed_s: float, ttfts_s: list[float], tokens_per_s: float) -> str:
+    """What the line says; TTFT of the first chunks and tokens of the requests that came within ``WINDOW_S``."""
     done = sum(count for outcome, count in control.counts.items() if outcome not in (CUT, CANCELLED))
     total = control.settings.request_count
     if total is not None:
         total += control.settings.warmup_request_count or 0
-    parts = [f"{control.plan.phase} {elapsed_s:.0f} s", f"{done}{f'/{total}' if total else ''} requests"]
-    ttft = [record.ttft_s for record in records if record.ttft_s is not None]
-    for name, q in (("p50", 0.5), ("p99", 0.99)):
-        if (value := quantile(ttft, q)) is not None:
-            parts.append(f"TTFT {name} {value * 1000:.0f} ms")
-    tokens = sum(record.output_tokens or 0 for record in records)
-    parts.append(f"{tokens / max(1e-9, min(WINDOW_S, elapsed_s)):.0f} tok/s")
-    used, waiting = (
-        (sum(column) for column in zip(*control.gate_now.values(), strict=True)) if control.gate_now else (0, 0)
-    )
-    if control.limit is not None:
+    parts = [f"{control.plan.phase} {elapsed_s:.0f} s", f"{done}{f'/{total}' if total else ''} requests done"]
+    used, waiting, decoding = (sum(column) for column in zip((0, 0, 0), *control.stand.values(), strict=True))
+    if control.limit is None:
+        parts.append(f"{used} in prefill")
+    else:
         parts.append(f"gate {used}/{control.limit}, {waiting} waiting")
-    failures = done - control.counts[OK]
-    parts.append(f"{failures} failed")
+    parts.append(f"{decoding} decoding")
+    p50, p99 = quantile(ttfts_s, 0.5), quantile(ttfts_s, 0.99)
+    if p50 is not None and p99 is not None:
+        parts.append(f"TTFT p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms")
+    parts += [f"{tokens_per_s:.0f} tokens/s", f"{done - control.counts[OK]} failed"]
     return " | ".join(parts)
 
 
 def progress(control: Control, out: TextIO = sys.stderr) -> None:
     """The greenlet: looks once a second, until it is killed."""
-    window: deque[tuple[float, Record]] = deque()
+    window: deque[tuple[float, int, list[float]]] = deque()
     live = out.isatty()
-    started = time.monotonic()
-    said_at = started
+    started = said_at = time.monotonic()
     try:
         while True:
             gevent.sleep(1.0)
             now = time.monotonic()
-            fresh, control.recent = control.recent, []
-            window.extend((now, record) for record in fresh)
-            while window and now - window[0][0] > WINDOW_S:
+            ttfts_s, control.ttfts_s = control.ttfts_s, []
+            window.append((now, control.output_tokens, ttfts_s))
+            while now - window[0][0] > WINDOW_S:
                 window.popleft()
             control.flush()
-            text = sentence(control, now - started, (record for _, record in window))
+            since, before, _ = window[0] if now - started > WINDOW_S else (started, 0, [])
+            rate = (control.output_tokens - before) / max(1e-9, now - since)
+            text = sentence(control, now - started, [ttft for *_, part in window for ttft in part], rate)
             if live:
                 out.write(f"\r\x1b[2K{text[:150]}")
-                out.flush()
             elif now - said_at >= PLAIN_EVERY_S:
                 said_at = now
                 out.write(text + "\n")
-                out.flush()
+            out.flush()
     finally:
         if live:
             out.write("\r\x1b[2K")

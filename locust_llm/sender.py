@@ -50,8 +50,9 @@ class Sender:
         self.model: str | None = None
         self.closed = False
         self.turned_away = 0
-        self.sent = 0
         self.decoding = 0
+        self.ttfts_s: list[float] = []
+        """Of the first chunks since the progress line last heard of them."""
         self.gate = Gate(0)
         self.limit_number = 0
         self.budget = Budget(self._want)
@@ -86,8 +87,26 @@ class Sender:
         """Where chat completions go: ``host`` may be without scheme, or with ``/v1``."""
         return base_url(host or self.settings.host) + self.settings.endpoint
 
+    def first_chunk(self, ttft_s: float) -> None:
+        """Called in the event loop: must not block."""
+        self.decoding += 1
+        self.ttfts_s.append(ttft_s)
+
     def finished(self, record: Record) -> None:
+        self.decoding -= bool(record.chunk_us)
         self.keep(record)
+
+    def news(self) -> dict[str, Any]:
+        """How it stands, for the progress line and for whoever waits for a smaller quota."""
+        ttfts_s, self.ttfts_s = self.ttfts_s, []
+        gate = self.gate
+        return {
+            "used": gate.used,
+            "waiting": gate.waiting,
+            "decoding": self.decoding,
+            "ttfts_s": ttfts_s[-1000:],
+            "number": self.limit_number,
+        }
 
     def close(self) -> None:
         """Nothing new starts from here on."""

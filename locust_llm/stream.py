@@ -125,24 +125,23 @@ class Stream:
                 self._framed += 1
                 self.received_bytes += len(data)
                 frame.feed(data)
-                if self.headers_ns is None:
-                    if frame.has_headers:
-                        self._headers()
-                    elif self.received_bytes > MAX_HEADER_BYTES:
-                        raise HTTPParseError("headers without end")
+                if self.received_bytes > MAX_HEADER_BYTES and not frame.has_headers:
+                    raise HTTPParseError("headers without end")
         except HTTPParseError as mistake:
             if frame.complete:  # a whole answer, and something after it
                 frame.closed_by_peer = True
             else:
                 self.failure = self.failure or ("malformed", f"no HTTP: {mistake}")
             self.over = True
+        if self.headers_ns is None and frame.has_headers:
+            self._headers()
 
     def _headers(self) -> None:
-        self.headers_ns = self.stamps[self.frame.read]
-        kind = str(self.frame.get("content-type", "")).lower()
-        coding = str(self.frame.get("content-encoding", "identity"))
+        self.headers_ns = self.stamps[self.frame.headers_read]
         if not 200 <= self.frame.get_code() < 300:
             return
+        kind = str(self.frame.get("content-type", "")).lower()
+        coding = str(self.frame.get("content-encoding", "identity"))
         if coding.lower() not in ("identity", ""):
             self.failure = ("malformed", f"Content-Encoding {coding}, although none was asked for")
         elif "event-stream" in kind:

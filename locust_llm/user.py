@@ -140,9 +140,8 @@ class LLMUser(HttpUser):
             keep_text=keep_text,
         )
         self.line.on_kill = lambda: CUT if sender.closed else CANCELLED
-        on_first = self._first_token if events.first_token._handlers else None
         try:
-            record = exchange(self.line, sender.gate, request, sender.clock_offset_s, on_first)
+            record = exchange(self.line, sender.gate, request, sender.clock_offset_s, self._first_token)
         except GateClosed:
             sender.turned_away += 1
             raise StopUser from None
@@ -172,7 +171,9 @@ class LLMUser(HttpUser):
 
     def _first_token(self, stream: Stream, labels: dict[str, Any]) -> None:
         ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9
-        gevent.spawn(events.first_token.fire, user=self, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s)
+        self.sender.first_chunk(ttft_s)
+        if events.first_token._handlers:
+            gevent.spawn(events.first_token.fire, user=self, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s)
 
     def _finish(self, record: Record, prepared: requests.PreparedRequest) -> None:
         """Pass the record on: to the reporter, to Locust, to whoever listens."""

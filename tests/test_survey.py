@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tiny_server import TinyServer, tiny_server
+from tiny_server import MODELS, TinyServer, tiny_server
 
 from locust_llm import survey as module
 from locust_llm.prompts import Lengths, Prompts
@@ -63,7 +63,16 @@ def test_a_server_that_wants_a_key_says_how_to_give_one(server: TinyServer, stat
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(404, {"error": {}}), (500, ""), (307, ""), (200, "<html>"), (200, []), (200, {"data": []}), (200, {"data": ["a"]})],
+    [
+        (404, {"error": {}}),
+        (500, ""),
+        (307, ""),
+        (200, "<html>"),
+        (200, []),
+        (200, {"data": []}),
+        (200, {"data": ["a"]}),
+        (404, MODELS),
+    ],
 )
 @pytest.mark.parametrize("model", ["mine", None])
 def test_a_server_without_that_list_is_accepted_with_a_note(
@@ -85,6 +94,21 @@ def test_every_request_carries_the_headers_and_the_mark_of_a_probe(server: TinyS
     for asked in server.asked:
         assert asked.headers[PROBE_HEADER.lower()] == "1"
         assert (asked.headers["authorization"], asked.headers["x-team"]) == ("Bearer key", "a")
+
+
+def test_headers_follow_no_redirect(server: TinyServer) -> None:
+    """It may lead to somebody else's server, and the headers may hold a key."""
+    with tiny_server() as other:
+        server.models, server.location = (307, {}), other.url + "/v1/models"
+        assert ask(server, {"X-Key": "secret"}, model="mine").notes == (NO_LIST.format(307),)
+        assert other.asked == []
+
+
+def test_no_proxy_of_the_environment_stands_between(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load goes straight to the host, so the survey does too."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    assert ask(server, model="tiny").model == "tiny"
 
 
 # -- reaching it -------------------------------------------------------------------------------------------------------

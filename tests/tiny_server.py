@@ -34,11 +34,13 @@ class TinyServer(ThreadingHTTPServer):
         self.count: Callable[[str], int] | None = lambda text: 7
         """``usage.prompt_tokens`` of a chat completion; None: no usage."""
         self.chat_status = 200
+        self.location = ""
+        """Where every answer points, if anywhere."""
 
     def start(self) -> None:
         self.started = True
         self.server_activate()
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def paths(self) -> list[str]:
         return [asked.path for asked in self.asked]
@@ -82,6 +84,8 @@ class _Answers(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
+        if self.server.location:
+            self.send_header("Location", self.server.location)
         self.end_headers()
         self.wfile.write(data.encode())
 

@@ -1,0 +1,455 @@
+"""Control: the limit holds over all processes at every moment, phases follow each other, every record is kept once."""
+
+import logging
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import gevent
+import msgspec
+import pytest
+from gevent.event import Event
+from handmade import answered
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from locust_llm import control as module
+from locust_llm.budget import OVER, PROFILING, WARMUP
+from locust_llm.control import Control, divide, make_folder
+from locust_llm.folder import RecordFile, read_run
+from locust_llm.gate import Gate, Slot, follow
+from locust_llm.outbox import encode
+from locust_llm.run import LimitChange
+from locust_llm.sender import Order
+from locust_llm.settings import Settings
+from locust_llm.survey import Survey
+
+
+def turn() -> None:
+    """Let every greenlet that can run do so."""
+    for _ in range(4):
+        gevent.sleep(0)
+
+
+class Told(NamedTuple):
+    kind: str
+    worker: str | None
+    """None: everybody."""
+    data: dict[str, Any]
+
+
+class Master:
+    """A runner: the workers that are there, what they were told, and how the run was ended."""
+
+    def __init__(self, *workers: str) -> None:
+        self.clients = SimpleNamespace(
+            ready=[], spawning=[], running=[SimpleNamespace(id=worker) for worker in workers]
+        )
+        self.told: list[Told] = []
+        self.ended: list[str] = []
+
+    def send_message(self, kind: str, data: dict[str, Any], worker: str | None) -> None:
+        self.told.append(Told(kind, worker, data))
+
+    def what_was_told(self) -> list[Told]:
+        told, self.told = self.told, []
+        return told
+
+    def quit(self) -> None:
+        self.ended.append("quit")
+
+    def stop(self) -> None:
+        self.ended.append("stop")
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Any]:
+    """Makes a control that has begun, and ends it."""
+    controls = []
+
+    def make(runner: Master, headless: bool = True, **asked: Any) -> Control:
+        options = SimpleNamespace(headless=headless)
+        environment: Any = SimpleNamespace(runner=runner, parsed_options=options)
+        what = Settings(report_dir=str(tmp_path / "run"), users=30, **asked)
+        control = Control(environment, what, Survey(model="m"), epoch=7)
+        controls.append(control)
+        control.begin()
+        return control
+
+    yield make
+    for control in controls:
+        control.close()
+
+
+# -- the division ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "processes", "quotas"),
+    [(6, 3, [2, 2, 2]), (5, 3, [2, 2, 1]), (1, 3, [1, 0, 0]), (0, 2, [0, 0]), (7, 1, [7])],
+)
+def test_quotas_by_pencil(limit: int, processes: int, quotas: list[int]) -> None:
+    assert divide(limit, processes) == quotas
+
+
+@given(st.integers(0, 10_000), st.integers(1, 300))
+def test_quotas_sum_to_the_limit_and_none_falls_when_it_rises(limit: int, processes: int) -> None:
+    quotas = divide(limit, processes)
+    assert (sum(quotas), len(quotas)) == (limit, processes)
+    assert min(quotas) >= 0
+    assert max(quotas) - min(quotas) <= 1
+    assert all(more >= less for more, less in zip(divide(limit + 1, processes), quotas, strict=True))
+
+
+class Worker:
+    """A process with a real gate, and messages under way to it and from it."""
+
+    def __init__(self) -> None:
+        self.gate, self.number = Gate(0), 0
+        self.slots: list[Slot] = []
+        self.down: deque[dict[str, Any]] = deque()
+        self.up: deque[dict[str, int]] = deque()
+
+    @property
+    def could_use(self) -> int:
+        """Slots that it uses, or may take without asking."""
+        return max(self.gate.limit or 0, self.gate.used)
+
+    def obey(self) -> None:
+        message = self.down.popleft()
+        self.gate.set_limit(message["limit"])
+        self.number = message["number"]
+
+    def report(self) -> None:
+        self.up.append({"used": self.gate.used, "number": self.number})
+
+    def enter(self) -> None:
+        if self.gate.used < (self.gate.limit or 0):
+            self.slots.append(self.gate.enter())
+
+    def leave(self) -> None:
+        if self.slots:
+            self.slots.pop(0).release()
+
+
+class Site:
+    """A control and workers that come and go."""
+
+    def __init__(self, folder: str) -> None:
+        self.runner = Master()
+        environment: Any = SimpleNamespace(runner=self.runner, parsed_options=None)
+        what = Settings(prefill_concurrency=8, report_dir=folder)
+        self.control = Control(environment, what, Survey(), epoch=1)
+        self.workers: dict[str, Worker] = {}
+        self.joined = 0
+        self.control.set_limit(8)
+
+    def do(self, action: str, which: int) -> None:
+        if action == "limit":
+            self.control.set_limit(which)
+        elif action == "join":
+            self.joined += 1
+            name = f"w{self.joined}"
+            self.workers[name] = Worker()
+            self.runner.clients.ready.append(SimpleNamespace(id=name))
+            self.control.welcome(name)
+            self.control.share_out()
+        elif self.workers:
+            name = list(self.workers)[which % len(self.workers)]
+            worker = self.workers[name]
+            if action == "leave":
+                del self.workers[name]  # and its requests are gone with it
+                clients = self.runner.clients
+                clients.ready = [client for client in clients.ready if client.id != name]
+                self.control.share_out()
+            elif action == "up":
+                if worker.up:
+                    self.control.hears(name, **worker.up.popleft())
+            elif action in ("obey", "lose"):
+                if worker.down:
+                    worker.obey() if action == "obey" else worker.down.popleft()
+            else:
+                {"report": worker.report, "enter": worker.enter, "exit": worker.leave}[action]()
+        for told in self.runner.what_was_told():
+            if told.kind == "llm_limit" and told.worker in self.workers:
+                self.workers[told.worker].down.append(told.data)
+
+    def settle(self) -> None:
+        """All requests end, all messages arrive."""
+        for _ in range(4):
+            for place, worker in enumerate(self.workers.values()):
+                while worker.slots:
+                    worker.leave()
+                while worker.down:
+                    self.do("obey", place)
+                self.do("report", place)
+                while worker.up:
+                    self.do("up", place)
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["limit", "join", "leave", *["obey", "report", "up", "enter"] * 3, "exit", "lose"]),
+        st.integers(0, 9),
+    ),
+    min_size=30,
+    max_size=150,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ACTIONS)
+def test_at_no_moment_could_the_processes_use_more_than_the_limit(actions: list[tuple[str, int]]) -> None:
+    """Reports and orders are late, or lost. A limit that fell holds when its news has arrived and what ran has ended."""
+    folder = tempfile.mkdtemp()
+    try:
+        site = Site(folder + "/run")
+        bound = 8
+        for action in [("join", 0), ("join", 0), *actions]:
+            site.do(*action)
+            could_use = sum(worker.could_use for worker in site.workers.values())
+            bound = max(bound, site.control.limit or 0)
+            assert could_use <= bound
+            if not any(worker.down for worker in site.workers.values()):
+                bound = max(site.control.limit or 0, could_use)
+        site.settle()
+        quotas = [worker.gate.limit for worker in site.workers.values()]
+        assert quotas == (divide(site.control.limit or 0, len(quotas)) if quotas else [])
+    finally:
+        site.control.close()
+        shutil.rmtree(folder)
+
+
+def limits_told(runner: Master) -> list[tuple[str | None, int | None]]:
+    return [(told.worker, told.data["limit"]) for told in runner.what_was_told() if told.kind == "llm_limit"]
+
+
+def test_a_newcomer_gets_its_share_when_the_others_have_given_it_up(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, prefill_concurrency=6)
+    assert limits_told(runner) == [("a", 0), ("b", 0), ("a", 3), ("b", 3)]
+    runner.clients.running.append(SimpleNamespace(id="c"))
+    control.welcome("c")
+    control.share_out()
+    assert limits_told(runner) == [("c", 0), ("a", 2), ("b", 2)]
+    control.hears("a", used=3, number=2)  # one of its three is still in prefill
+    assert limits_told(runner) == []
+    control.hears("b", used=2, number=1)  # sent before the news reached it: its quota may still be three
+    assert limits_told(runner) == [("b", 2)]
+    control.hears("b", used=2, number=2)
+    assert limits_told(runner) == [("c", 1)]
+    control.hears("a", used=1, number=2)
+    assert limits_told(runner) == [("c", 2)]
+
+
+def test_without_a_limit_there_is_no_gate(begun: Any) -> None:
+    runner = Master("a")
+    control = begun(runner)
+    assert limits_told(runner) == [("a", None), (None, None)]
+    control.hears("a", used=50, number=0)
+    assert limits_told(runner) == []
+
+
+# -- phases ------------------------------------------------------------------------------------------------------------
+
+
+def kinds_told(runner: Master) -> list[str]:
+    return [told.kind for told in runner.what_was_told()]
+
+
+def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, prefill_concurrency=3, random_seed=5)
+    told = runner.what_was_told()
+    assert [(t.kind, t.worker) for t in told][:4] == [
+        (kind, worker) for worker in "ab" for kind in ("llm_begin", "llm_limit")
+    ]
+    assert {t.data["epoch"] for t in told} == {7}
+    orders = [msgspec.msgpack.decode(t.data["order"], type=Order) for t in told if t.kind == "llm_begin"]
+    assert orders == [
+        Order(epoch=7, settings=control.settings, survey=Survey(model="m"), worker=place) for place in (0, 1)
+    ]
+    assert read_run(control.folder).settings == control.settings  # there before the load
+
+
+def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    runner = Master("a")
+    control = begun(
+        runner, prefill_concurrency=5, warmup_prefill_concurrency=2, warmup_request_count=2, request_count=3
+    )
+    assert (control.plan.phase, control.limit) == (WARMUP, 2)
+    runner.what_was_told()
+    control.want("a")
+    assert runner.what_was_told() == [Told("llm_grant", "a", {"epoch": 7, "phase": WARMUP, "count": 2})]
+    control.keep(answered(100, id="2", phase=WARMUP))
+    assert control.plan.phase == WARMUP
+    control.keep(answered(100, id="3", phase=WARMUP))
+    assert (control.plan.phase, control.limit) == (PROFILING, 5)
+    assert kinds_told(runner) == ["llm_limit", "llm_again"]
+    control.want("a")
+    assert runner.what_was_told() == [Told("llm_grant", "a", {"epoch": 7, "phase": PROFILING, "count": 3})]
+    for number in range(3):
+        assert runner.ended == []
+        control.keep(answered(100, id=f"p{number}"))
+        turn()
+    assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
+    assert [message for message in caplog.messages if "oncurrency" in message or "Warmup" in message] == [
+        "Warmup prefill concurrency limited to 2 (session concurrency: 30)",
+        "Warmup is over, profiling begins",
+        "Prefill concurrency limited to 5 (session concurrency: 30)",
+    ]
+    facts = control.facts()
+    assert [(change.limit, change.phase) for change in facts.limits] == [(2, WARMUP), (5, PROFILING)]
+    assert facts.started_at <= facts.profiling_at == pytest.approx(facts.limits[1].at, abs=1)
+
+
+def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -> None:
+    runner = Master("a")
+    control = begun(runner, headless=False, request_count=1)
+    control.want("a")
+    control.keep(answered(100))
+    control.finish()
+    turn()
+    assert runner.ended == ["stop"]
+
+
+def test_the_ramp_as_the_seed_page_has_it(
+    begun: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(module, "follow", partial(follow, clock=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: now[0]))
+    runner = Master("a", "b")
+    control = begun(runner, prefill_concurrency=5, prefill_concurrency_ramp_duration=30.0)
+    turn()
+    assert "Prefill concurrency ramping from 1 to 5 over 30 seconds" in caplog.messages
+    assert control.facts().limits == tuple(
+        LimitChange(at, limit, PROFILING) for at, limit in ((0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5))
+    )
+    # one by one, and some hold none for a while
+    assert limits_told(runner) == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)]
+
+
+@pytest.mark.parametrize("end", ["the next phase", "the drain"])
+def test_a_ramp_goes_no_further_than_its_phase(begun: Any, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    wake = Event()
+    monkeypatch.setattr(module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
+    runner = Master("a")
+    control = begun(
+        runner,
+        warmup_prefill_concurrency=4,
+        warmup_prefill_concurrency_ramp_duration=30.0,
+        prefill_concurrency=9,
+        warmup_request_count=1,
+    )
+    turn()
+    assert control.limit == 1
+    if end == "the next phase":
+        control.want("a")
+        control.keep(answered(100, phase=WARMUP))
+    else:
+        runner.clients.running.clear()  # nobody to wait for
+        control.drain()
+    wake.set()
+    turn()
+    assert control.limit == (9 if end == "the next phase" else 1)
+
+
+# -- records and the end -----------------------------------------------------------------------------------------------
+
+
+def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner)
+    runner.what_was_told()
+    records = [answered(100, 120, id=f"r{number}", worker="a") for number in range(3)]
+    first, second = (
+        {"number": number, "count": len(some), "records": encode(some)}
+        for number, some in ((1, records[:2]), (2, records[2:]))
+    )
+    for batch in (second, first, first, second):
+        control.batch("a", batch)
+    assert [(told.kind, told.worker, told.data["number"]) for told in runner.what_was_told()] == [
+        ("llm_ack", "a", number) for number in (2, 1, 1, 2)
+    ]
+    control.flush()
+    assert list(RecordFile(control.folder / "profile_export.jsonl")) == [records[2], *records[:2]]
+    assert (control.counts, len(control.recent)) == ({"ok": 3}, 3)
+
+
+def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner)
+    runner.what_was_told()
+    drain = gevent.spawn(control.drain)
+    turn()
+    assert kinds_told(runner) == ["llm_end"]
+    control.ended("a", {"turned_away": 2, "undelivered": 0})
+    turn()
+    assert not drain.ready()
+    runner.clients.running.pop()  # the other one died
+    drain.join(timeout=5)
+    assert drain.ready()
+    control.ended("b", {"turned_away": 1, "undelivered": 4})
+    facts = control.facts()
+    assert (facts.turned_away, facts.records_lost) == (3, 4)
+    assert facts.stopping_at is not None
+    control.drain()  # once is enough
+    assert kinds_told(runner) == []
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_never_writes_into_the_folder_of_another(tmp_path: Path) -> None:
+    asked = Settings(report_dir=str(tmp_path / "here" / "run"))
+    folders = []
+    for _ in range(3):
+        folders.append(make_folder(asked, "m"))
+        (folders[-1] / "profile_export.jsonl").touch()
+    assert folders == [tmp_path / "here" / name for name in ("run", "run-2", "run-3")]
+
+
+def test_the_present_folder_may_hold_a_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert make_folder(Settings(report_dir="."), "m") == Path(".")
+    Path("profile_export.jsonl").touch()
+    assert make_folder(Settings(report_dir="."), "m").resolve() == tmp_path / "here-2"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct"),
+        ("/models/my model.gguf", "my_model.gguf"),
+        ("..", ".."),
+        ("", "model"),
+        (None, "model"),
+    ],
+)
+def test_by_default_a_folder_has_the_name_of_time_and_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str | None, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module.time, "strftime", lambda form: {"%Y%m%d-%H%M%S": "20300102-030405"}[form])
+    folder = make_folder(Settings(), model)
+    assert folder == Path("reports") / f"20300102-030405-{name}"
+    assert folder.is_dir()
+
+
+def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        make_folder(Settings(report_dir=str(tmp_path / "file" / "run")), "m")

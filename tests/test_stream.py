@@ -1,0 +1,382 @@
+"""Streams: real servers' answers in every split, hostile bytes, and what a stamp may claim."""
+
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import chunked, delta, event, head
+
+from locust_llm.record import FAILURES, OK
+from locust_llm.stream import DECODE_BYTES, MAX_BODY_BYTES, Stream
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+class Expected(NamedTuple):
+    outcome: str
+    chunks: int = 0
+    finish: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    status: int = 200
+    streamed: bool = True
+    says: str = ""
+    ends: str = "answer"
+    """``close``: the connection ends before the answer does."""
+
+
+EXPECTED = {
+    "vllm_stream": Expected(OK, 6, "length", 13, 6),
+    "vllm_no_usage": Expected(OK, 4, "length"),
+    "vllm_immediate_stop": Expected(OK, 0, "stop", 13, 1),
+    "vllm_continuous_usage": Expected(OK, 3, "length", 13, 3),
+    "vllm_n2": Expected(OK, 4, "length", 13, 4),
+    "vllm_interval_10": Expected(OK, 4, "length", 13, 25),
+    "vllm_whole": Expected(OK, 0, "length", 13, 6, streamed=False),
+    "vllm_unknown_model": Expected("http_status", status=404, streamed=False, says="The model `nope` does not exist."),
+    "vllm_busy": Expected("unavailable", status=503, streamed=False, says="The engine is currently busy"),
+    "vllm_no_key": Expected("http_status", status=401, streamed=False, says="HTTP 401: Unauthorized"),
+    "vllm_killed": Expected("stream_error", 4, says="EngineCore encountered an issue"),
+    "llamacpp_stream": Expected(OK, 6, "length", 13, 6),
+    "llamacpp_no_usage": Expected(OK, 4, "length"),
+    "llamacpp_immediate_stop": Expected(OK, 0, "stop", 13, 1),
+    "llamacpp_n2": Expected(OK, 4, "length", 13, 4),
+    "llamacpp_ping": Expected(OK, 2, "length", 7730, 2),
+    "llamacpp_killed": Expected("closed", 2, ends="close"),
+    "transformers_stream": Expected(OK, 6, "length", 13, 6),
+    "transformers_stream_error": Expected("stream_error", says="`temperature` (=-1.0) has to be"),
+    "transformers_500": Expected("http_status", status=500, streamed=False, says="HTTP 500: Internal Server Error"),
+    "transformers_400": Expected("http_status", status=400, streamed=False, says="Server is pinned to"),
+    "transformers_killed": Expected("closed", 1, ends="close"),
+    "litellm_stream": Expected(OK, 6, "length", 13, 6),
+    "litellm_n2": Expected(OK, 3, "length", 13, 4),
+    "litellm_no_key": Expected("http_status", status=500, streamed=False, says="HTTP 500: Internal Server Error"),
+    "litellm_killed": Expected("stream_error", 2, says="litellm.APIConnectionError"),
+}
+
+
+def wire(name: str) -> bytes:
+    """A capture as it went over the wire: its chunked framing put back, an event a chunk."""
+    data = (CAPTURES / f"{name}.http").read_bytes()
+    top, _, body = data.partition(b"\r\n\r\n")
+    if b"chunked" in top.lower():
+        events = [part + b"\n\n" for part in body.split(b"\n\n") if part] if b"event-stream" in top else [body]
+        ending = chunked(b"") if EXPECTED[name].ends == "answer" else b""
+        body = b"".join(map(chunked, events)) + ending
+    return top + b"\r\n\r\n" + body
+
+
+def read(*reads: bytes, sent_ns: int = 0) -> Stream:
+    """A stream that got these reads, a microsecond apart."""
+    stream = Stream(sent_ns, keep_text=True)
+    for number, data in enumerate(reads, 1):
+        if stream.over:
+            break
+        stream.arrived(sent_ns + number * 1000, sent_ns + number * 1000 - 500, data)
+    return stream
+
+
+def ended(stream: Stream) -> Expected:
+    """What became of it, as in the table above."""
+    if not stream.over:
+        stream.closed()
+    outcome, message = stream.finish()
+    answer = stream.answer
+    chunk_us, _ = stream.chunks()
+    return Expected(
+        outcome, len(chunk_us), answer.finish_reason, answer.input_tokens, answer.output_tokens,
+        stream.status or 0, stream.streamed, message, "answer" if stream.frame.complete else "close",
+    )  # fmt: skip
+
+
+def check(name: str, *reads: bytes) -> Stream:
+    stream = read(*reads)
+    assert stream.over == (EXPECTED[name].ends == "answer")  # noticed with the last byte, not with the close
+    got = ended(stream)
+    assert got.says.find(EXPECTED[name].says) >= 0
+    assert got._replace(says="") == EXPECTED[name]._replace(says="")
+    return stream
+
+
+def test_there_is_an_expectation_for_each_capture() -> None:
+    assert {path.stem for path in CAPTURES.glob("*.http")} == set(EXPECTED)
+
+
+def splits(data: bytes, step: int) -> Iterator[tuple[bytes, ...]]:
+    yield (data,)
+    for cut in range(1, len(data), step):
+        yield data[:cut], data[cut:]
+    for size in (1, 2, 3, 5, 7, 64, 1000):
+        yield tuple(data[at : at + size] for at in range(0, len(data), size))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_real_answer_means_the_same_in_any_split(name: str) -> None:
+    data = wire(name)
+    texts = {"".join(check(name, *reads).answer.text or ()) for reads in splits(data, 29)}
+    assert len(texts) == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_real_answer_means_the_same_in_every_split(name: str) -> None:
+    for reads in splits(wire(name), 1):
+        check(name, *reads)
+
+
+@pytest.mark.parametrize("name", ["vllm_stream", "llamacpp_stream"])
+def test_with_other_line_ends_and_framings(name: str) -> None:
+    top, _, body = (CAPTURES / f"{name}.http").read_bytes().partition(b"\r\n\r\n")
+    plain = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    for end in (b"\r\n", b"\r"):
+        other = body.replace(b"\n", end)
+        for data in (
+            plain + b"Content-Length: %d\r\n\r\n" % len(other) + other,
+            top + b"\r\n\r\n" + chunked(other) + chunked(b""),
+        ):
+            for reads in splits(data, 31):
+                check(name, *reads)
+    for cut in range(1, len(body), 31):
+        stream = read(plain + b"Connection: close\r\n\r\n", body[:cut], body[cut:])
+        assert not stream.over
+        assert ended(stream)._replace(says="") == EXPECTED[name]
+
+
+def test_a_stream_that_ends_early_is_closed_or_truncated_or_reset() -> None:
+    data = wire("vllm_stream")
+    for cut in range(0, len(data) - 1, 13):
+        stream = read(data[:cut]) if cut else Stream(0)
+        assert ended(stream).outcome == "closed"
+        stream = read(data[:cut]) if cut else Stream(0)
+        stream.failed("reset", "by peer")
+        assert stream.finish() == ("reset", "by peer")
+    no_end = head(Connection="close") + event(delta(content="a"))
+    assert ended(read(no_end)).outcome == "truncated"
+    assert ended(read(no_end + b"data: {")).outcome == "truncated"
+
+
+def test_an_error_in_the_stream_says_more_than_the_end_of_the_connection() -> None:
+    top = head(Transfer_Encoding="chunked")
+    for reads in ([top + chunked(event({"error": "died"}))], [top, chunked(event({"error": "died"}))]):
+        assert ended(read(*reads)).outcome == "stream_error"
+
+
+def test_a_status_says_more_than_the_end_of_the_connection() -> None:
+    got = ended(read(head(429, "text/plain", Content_Length="99") + b"slow do"))
+    assert (got.outcome, got.says) == ("rate_limited", "HTTP 429: slow do")
+
+
+def test_an_error_instead_of_the_first_chunk_ends_prefill() -> None:
+    stream = read(head(Transfer_Encoding="chunked"), chunked(event(delta(role="assistant"))))
+    assert not stream.first_seen
+    stream.arrived(9000, 8500, chunked(event({"error": "no"})))
+    assert stream.first_seen
+    assert not stream.over
+
+
+# -- what a stamp may claim ------------------------------------------------------------------------------------------------
+
+TOP = head(Transfer_Encoding="chunked")
+A, B, C = (chunked(event(delta(content=letter))) for letter in "abc")
+FINISH = chunked(event(delta("stop"))) + chunked(b"")
+
+
+def test_chunks_of_their_own_reads_have_their_stamps() -> None:
+    stream = read(TOP, A, B, C + FINISH)
+    stream.finish()
+    assert stream.chunks() == ((2, 3, 4), ())
+
+
+def test_chunks_of_one_read_share_its_stamp_and_may_be_as_old_as_the_read_before() -> None:
+    stream = read(TOP, A, B + C, FINISH, sent_ns=5_000_000)
+    stream.finish()
+    assert stream.chunks() == ((2, 3, 3), ((1, 1), (2, 1)))  # the read before began at 1.5 µs
+    first = read(TOP + A + B, FINISH, sent_ns=5_000_000)
+    first.finish()
+    assert first.chunks() == ((1, 1), ((0, 0), (1, 0)))
+
+
+def test_a_chunk_that_came_with_the_beginning_of_the_next_is_merged() -> None:
+    """The stamp is that of the newest byte, so of the other event."""
+    for cut in range(B.index(b"d"), len(B) - 2):  # of its event, not of its framing
+        stream = read(TOP, A + B[:cut], B[cut:], FINISH)
+        stream.finish()
+        assert stream.chunks() == ((2, 3), ((0, 0),) if cut > B.index(b"d") else ())
+
+
+def test_stamps_that_fall_by_the_error_of_the_clocks_do_not() -> None:
+    stream = Stream(0)
+    for stamp_ns, data in ((1000, TOP), (9000, A), (8000, B), (12_000, C), (20_000, FINISH)):
+        stream.arrived(stamp_ns, stamp_ns, data)
+    stream.finish()
+    assert stream.chunks() == ((9, 9, 12), ())
+
+
+def test_a_microsecond_is_rounded_to_the_nearest() -> None:
+    stream = Stream(100)
+    for stamp_ns, data in ((200, TOP), (1599, A), (1600, B)):
+        stream.arrived(stamp_ns, stamp_ns, data)
+    stream.failed("cut", "")
+    stream.finish()
+    assert stream.chunks()[0] == (1, 2)
+
+
+# -- where an answer ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra", [b"x", b"HTTP/1.1 200 OK\r\n\r\n", b"y" * 100])
+def test_bytes_after_the_end_do_not_hide_it(extra: bytes) -> None:
+    everything = TOP + A + B + FINISH + extra
+    for cut in range(1, len(everything)):
+        stream = read(everything[:cut], everything[cut:])
+        if not stream.over:  # cut inside the last two bytes of the answer: seen when there is more, or time is out
+            assert len(TOP + A + B + FINISH) - cut in (1, 2)
+            stream.failed("timeout", "")
+        assert ended(stream)._replace(says="") == Expected(OK, 2, "stop")
+        assert not stream.frame.reusable or cut == len(TOP + A + B + FINISH)  # else it is alive() that sees it
+
+
+def test_an_end_that_came_before_it_was_given_up_is_an_end() -> None:
+    stream = read(TOP, A, FINISH)
+    stream.failed("timeout", "too late")
+    assert stream.finish() == (OK, "")
+
+
+def test_given_up_before_the_end_keeps_the_chunks() -> None:
+    stream = read(TOP, A, B)
+    stream.failed("cut", "given up")
+    assert stream.finish() == ("cut", "given up")
+    assert len(stream.chunks()[0]) == 2
+    stream.failed("timeout", "later reasons do not count")
+    assert stream.failure == ("cut", "given up")
+
+
+# -- hostile bytes ---------------------------------------------------------------------------------------------------------
+
+
+def test_garbage_instead_of_http() -> None:
+    for data in (b"SSH-2.0-OpenSSH_9.2\r\n", b"\x16\x03\x01\x02\x00", b"<html>", b"HTTP/9.9 abc\r\n\r\n"):
+        assert ended(read(data)).outcome == "malformed"
+
+
+def test_a_compressed_answer_is_refused_with_its_reason() -> None:
+    got = ended(read(head(Content_Encoding="gzip", Content_Length="3") + b"\x1f\x8b\x08"))
+    assert (got.outcome, "gzip" in got.says) == ("malformed", True)
+    fine = head(Content_Encoding="identity", Transfer_Encoding="chunked") + A + FINISH
+    assert ended(read(fine)).outcome == OK
+
+
+MEGABYTE = b"x" * 65_536
+ENDLESS: dict[str, tuple[bytes, bytes, str]] = {  # what it begins with, what comes for ever, outcome
+    "header": (b"HTTP/1.1 200 OK\r\nX: ", MEGABYTE, "malformed"),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 10_000, "malformed"),
+    "interim responses": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 2500, "malformed"),
+    "event": (head(Connection="close") + b"data: ", MEGABYTE, "malformed"),
+    "event of lines": (head(Connection="close"), b"data: x\n" * 8000, "malformed"),
+    "comments": (head(Connection="close"), b": ping\n\n" * 8000, "truncated"),
+    "blank lines": (head(Connection="close"), b"\n" * 65_536, "truncated"),
+    "JSON": (head(kind="application/json", Connection="close") + b'{"choices": "', MEGABYTE, "malformed"),
+    "error page": (head(500, "text/html", Connection="close"), MEGABYTE, "http_status"),
+    "chunk sizes": (head(Transfer_Encoding="chunked"), b"1;" + MEGABYTE, "closed"),
+    "trailer": (head(Transfer_Encoding="chunked") + b"0\r\nX: ", MEGABYTE, "closed"),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_endless_answer_needs_bounded_memory(what: str) -> None:
+    first, more, outcome = ENDLESS[what]
+    stream = read(first) if first else Stream(0)
+    tracemalloc.start()
+    try:
+        for number in range(
+            3 * 16 if what in ("comments", "blank lines") else 48 * 16
+        ):  # MB; those two cost a second each
+            if stream.over:
+                break
+            stream.arrived(number, number, bytes(bytearray(more)))  # a new object each time, as from a socket
+        got = ended(stream)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert got.outcome == outcome
+    assert peak < 3.5 * MAX_BODY_BYTES if what in ("JSON", "error page") else 3 << 20
+
+
+def test_an_event_that_is_too_long_costs_none_of_those_before_it() -> None:
+    endless = b"data: " + b"x" * (1 << 20)
+    for reads in ([TOP, A, B + chunked(endless)], [TOP + A + B + chunked(endless)], [TOP, A + B, chunked(endless)]):
+        got = ended(read(*reads))
+        assert (got.outcome, got.chunks) == ("malformed", 2)
+
+
+def test_a_long_event_that_drips_does_not_take_the_square_of_its_length() -> None:
+    stream = read(head(Connection="close"), event(delta(content="a")))
+    for byte in event(delta(content="x" * 300_000)):
+        stream.arrived(5000, 4000, bytes((byte,)))
+    assert len(ended(stream).says) < 100
+    assert len(stream.chunks()[0]) == 2
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_long_answer_does_not_pile_up(kept: bool) -> None:
+    stream = read(TOP, A)
+    for number in range(4000):
+        stream.arrived(number, number, B)
+        assert stream._unframed_bytes <= DECODE_BYTES + len(B)
+    stream.arrived(5000, 5000, FINISH)
+    assert stream.over
+    assert ended(stream).chunks == 4001
+
+
+@st.composite
+def mutilated(draw: st.DrawFn) -> list[bytes]:
+    """A real answer with some bytes changed, lost, doubled or put in, in some split."""
+    data = bytearray(wire(draw(st.sampled_from(sorted(EXPECTED)))))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        change = draw(st.sampled_from(["lose", "put", "double", "flip"]))
+        if change == "lose":
+            del data[at : at + draw(st.integers(1, 40))]
+        elif change == "put":
+            data[at:at] = draw(st.binary(min_size=1, max_size=20))
+        elif change == "double":
+            data[at:at] = data[at : at + draw(st.integers(1, 200))]
+        else:
+            for place in range(at, min(at + 2, len(data))):
+                data[place] ^= draw(st.integers(1, 255))
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=6)))
+    return [bytes(data[a:b]) for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a < b]
+
+
+def outcome_of(reads: Iterable[bytes], last: str) -> Stream:
+    stream = read(*reads)
+    if not stream.over:
+        stream.closed() if last == "closed" else stream.failed(last, "")
+    outcome, message = stream.finish()
+    assert outcome in (OK, "cut") or outcome in FAILURES
+    assert message.isprintable()
+    assert len(message) < 5000
+    chunk_us, merged = stream.chunks()
+    assert list(chunk_us) == sorted(chunk_us)
+    assert all(0 <= earliest <= chunk_us[index] for index, earliest in merged)
+    return stream
+
+
+@settings(max_examples=400, deadline=None)
+@given(mutilated(), st.sampled_from(["closed", "reset", "timeout", "cut"]))
+def test_mutilated_answers_raise_nothing(reads: list[bytes], last: str) -> None:
+    outcome_of(reads, last)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=200), max_size=5), st.booleans())
+def test_random_bytes_raise_nothing(reads: list[bytes], after_headers: bool) -> None:
+    outcome_of([head(Connection="close"), *reads] if after_headers else reads, "closed")
+
+
+def test_a_megabyte_is_what_it_says() -> None:
+    assert len(MEGABYTE) * 16 == 1 << 20
