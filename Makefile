@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-all test-real lint format bench wheel-test clean
+.PHONY: demo test test-all test-wheel test-aiperf lint format bench clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -23,6 +23,20 @@ test: $(VENV)/.installed-tests    ## every test, with reduced matrices
 test-all: $(VENV)/.installed-tests  ## every test, with the whole matrices
 	$(BIN)/python -m pytest -q
 
+test-wheel:                       ## the same tests against an installed wheel, where there is no checkout to fall back on
+	rm -rf .test-venv dist && $(PYTHON) -m venv .test-venv
+	.test-venv/bin/pip wheel -q --disable-pip-version-check --no-deps -w dist .
+	.test-venv/bin/pip install -q --disable-pip-version-check "$$(echo dist/locust_llm-*.whl)[test]"
+	cd .test-venv && bin/pytest -q -m "not full" -c ../pyproject.toml --rootdir .. ../tests
+
+test-aiperf: $(VENV)/.installed-tests  ## AIPerf's own models load our exports (a venv of its own: it brings 49 packages)
+	[ -x .aiperf-venv/bin/aiperf ] || { $(PYTHON) -m venv .aiperf-venv && \
+	  .aiperf-venv/bin/pip install -q --disable-pip-version-check aiperf==0.13.0; }
+	AIPERF_PYTHON=$(CURDIR)/.aiperf-venv/bin/python $(BIN)/python -m pytest -q tests/test_aiperf_loads.py
+
+bench: $(VENV)/.installed-tests   ## what the load generator says against what was true, and what it costs
+	$(BIN)/python tests/bench/bench.py
+
 lint: $(VENV)/.installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,4 +47,4 @@ format: $(VENV)/.installed-tests
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .test-venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .test-venv .aiperf-venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

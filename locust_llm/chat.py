@@ -74,6 +74,8 @@ class Answer:
     def __init__(self, keep_text: bool = False) -> None:
         self.chunk_reads: list[int] = []
         """For each chunk the number of the read that brought it."""
+        self.followed: set[int] = set()
+        """The reads in which another event came behind a chunk."""
         self.first_output: int | None = None
         self.first_chunk_tokens = 1
         self.finish_reason: str | None = None
@@ -93,6 +95,8 @@ class Answer:
     def add(self, event: Event) -> None:
         """One event of a stream."""
         read, kind, data = event
+        if self.chunk_reads and self.chunk_reads[-1] == read:
+            self.followed.add(read)
         if data.strip() in (b"[DONE]", b""):
             return
         message = self._message(data)

@@ -80,7 +80,8 @@ class Connection:
         )  # no OSError, which create_connection takes for a reason to try the next address
         try:
             self._socket = gevent.socket.create_connection((target.host, target.port))
-            self._options()
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ask_for_stamps(self._socket)
             if target.tls is not None:
                 self._handshake(target.tls, target.host)
         except BaseException as error:
@@ -96,13 +97,6 @@ class Connection:
         self.connect_s = time.monotonic() - began
         self.fd: int = self._socket.fileno()
         self.recvmsg = self._socket._sock.recvmsg  # the socket below gevent's: the reader's thread has no event loop
-
-    def _options(self) -> None:
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        except OSError:  # no stamps here: the reader's own clock serves, and the record says so
-            return
 
     def _handshake(self, context: ssl.SSLContext, host: str) -> None:
         self.tls = TLS(context, host)
@@ -158,6 +152,12 @@ class Connection:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
+
+
+def ask_for_stamps(sock: Any) -> None:
+    """Where there are none, the reader's own clock serves, and the record says so."""
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
 def _outcome(error: Exception) -> str:

@@ -80,6 +80,7 @@ def _exchange(
 ) -> Record:  # fmt: skip
     fields: dict[str, Any] = {**request.labels, "clock_offset_s": clock_offset_s, "request_bytes": len(request.data)}
     line.stream = None
+    stream_reader()  # made before there is any time to measure
     try:
         fields["connect_s"] = line.open(request.target)
     except ConnectFailed as error:
@@ -137,12 +138,12 @@ def _admitted(
             killed = _give_up(reading, reason, "given up while it ran") or error
     finally:
         deadline.close()
+    if not sent or not stream.frame.reusable:
+        line.close()  # before the slot goes on: who gave up is gone when the next one comes
     free()
     if unsent is not None and stream.status is None:
         stream.failure = ("send_failed", describe(unsent))
     record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
-    if not sent or not stream.frame.reusable:
-        line.close()
     if killed is not None:
         killed.record = record  # type: ignore[attr-defined]
         raise killed

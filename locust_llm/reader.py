@@ -19,10 +19,12 @@ import gevent
 from gevent.event import Event
 from gevent.monkey import get_original
 
-from .connection import SO_TIMESTAMPNS, Connection, TLSClosed
+from .connection import Connection, TLSClosed, ask_for_stamps
 from .stream import Stream, describe
 
 _epoll: Final = get_original("select", "epoll")
+_socket: Final = get_original("socket", "socket")
+_sleep: Final = get_original("time", "sleep")
 _start_thread: Final = get_original("_thread", "start_new_thread")
 _EPOLLIN: Final = 0x001
 
@@ -62,6 +64,11 @@ class StreamReader:
             ref=False
         )  # referenced, so that the loop waits, while streams are open
         self._to_loop.start(self._tell)
+        # The kernel stamps only while some socket wants it, and begins a moment after the first one does: this one always
+        # does, so that the first answer has stamps too.
+        self._stamped = _socket()
+        ask_for_stamps(self._stamped)
+        _sleep(0.005)
         _start_thread(self._run, ())
 
     def add(self, connection: Connection, stream: Stream) -> Reading:
@@ -172,11 +179,11 @@ class StreamReader:
         while news:
             reading, ended = news.popleft()
             stream = reading.stream
-            if ended:  # before the slot goes on: a request that was given up is closed before the next is sent
+            if ended:
                 reading.ended.set()
                 self.open_streams -= 1
                 self._to_loop.ref = self.open_streams > 0
-            if stream.on_first is not None and (stream.first_seen or ended):
+            if stream.on_first is not None and stream.first_seen:
                 on_first, stream.on_first = stream.on_first, None
                 on_first()
 
@@ -211,4 +218,4 @@ def wall_minus_monotonic_ns(
     return offset_ns
 
 
-__all__ = ["SO_TIMESTAMPNS", "Reading", "StreamReader", "stream_reader", "wall_minus_monotonic_ns"]
+__all__ = ["Reading", "StreamReader", "stream_reader", "wall_minus_monotonic_ns"]

@@ -77,8 +77,7 @@ def mistakes(s: Settings) -> Iterator[str]:
             yield f"{flag} needs --streaming: without a stream nobody can tell when the first token came"
         if ramp_s is not None and not ramp_s > 0:
             yield f"{ramp_flag} must be above 0 seconds, got {ramp_s:g}"
-        fallback = s.prefill_concurrency if flag.startswith("--warmup") else None
-        if ramp_s is not None and limit is None and fallback is None:
+        if ramp_s is not None and limit is None and s.prefill_concurrency is None:  # to which the warmup falls back
             yield f"{ramp_flag} has nothing to ramp: give {flag} too"
     for flag, value, least in (
         ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean, 1),
@@ -91,6 +90,8 @@ def mistakes(s: Settings) -> Iterator[str]:
     ):
         if value is not None and not value >= least:
             yield f"{flag} must be at least {least}, got {value:g}"
+    if "@" in urlsplit(s.host).netloc:
+        yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
     if not s.request_timeout_s > 0:
         yield f"--request-timeout must be above 0 seconds, got {s.request_timeout_s:g}"
     for p in s.percentiles:

@@ -18,6 +18,8 @@ from .sse import EventDecoder, EventTooLong
 DECODE_BYTES: Final = 32_768
 MAX_BODY_BYTES: Final = 1 << 24
 MAX_HEADER_BYTES: Final = 1 << 18
+SLOW_READ_NS: Final = 1_000_000
+"""Above this read lag a chunk is not trusted to have come with the events without content behind it."""
 STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
 
 
@@ -165,16 +167,19 @@ class Stream:
             self.over = True
 
     def chunks(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        """(chunk_us, merged) of the record: see Record. Microseconds after the send, rounded to the nearest.
+        """(chunk_us, merged) of the record: see Record. Whole microseconds after the send.
 
-        Two stamps may be a few microseconds off against each other, hence the ``max``. A chunk is also merged where the
-        beginning of the next event came with it: the stamp is then of that. Whole events without content that follow it
-        in its read (usage, ``[DONE]``) make its stamp too late by as much as they came later: at most the read lag.
+        Two stamps may be a few microseconds off against each other, hence the ``max``. A stamp is of the newest byte of
+        its read, so a chunk is merged where another chunk came with it, or the beginning of the next event. Events
+        without content behind it (usage, ``[DONE]``) most servers send at once, mostly together: they make it merged
+        only where the reader was slow, so that they may have come long after it.
         """
         sent, stamps, reads = self.sent_ns, self.stamps, self.answer.chunk_reads
-        chunk_us = tuple(accumulate(((stamps[read] - sent + 500) // 1000 for read in reads), max))
+        chunk_us = tuple(accumulate(((stamps[read] - sent) // 1000 for read in reads), max))
         crowded = self._events.shared if self._events is not None else set()
-        if len(set(reads)) < len(reads):
+        if self.read_lag_ns > SLOW_READ_NS:
+            crowded = crowded | self.answer.followed
+        elif len(set(reads)) < len(reads):
             crowded = crowded | {a for a, b in pairwise(reads) if a == b}
         merged = []
         for index, read in enumerate(reads) if crowded else ():

@@ -75,32 +75,35 @@ def stream(
     split: int = 0,
     split_ms: float = 0,
     cut: str = "",
+    word: str = "µ",
 ) -> list[Step]:
     """A chat completion: the headers and the role at once, after ``first_ms`` a token each ``each_ms``.
 
     frame: ``chunked``, ``close`` or ``length``. usage: ``own`` event, beside the ``finish``, in ``each`` event or none.
     finish: ``own`` event, beside the ``last`` token or none. The first tokens are ``reasoning``, the last are ``tools``.
     ``batch`` events go out in one send; with ``split`` each send goes out in parts of so many bytes. ``error``: an error
-    event comes after the tokens instead of the finish. ``cut``: ``close``, ``reset`` or ``stall`` after the tokens.
+    event comes after the tokens instead of the finish. ``cut``: ``close``, ``reset`` or ``stall`` after the tokens. The
+    tokens are ``word`` with their numbers; µ has two bytes, for the splits.
     """
     counted = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
-    sends: list[tuple[float, list[bytes], int]] = []  # (ms before it, events, chunks that are out by its end)
+    sends: list[tuple[float, list[bytes]]] = []  # (ms before it, events)
     if role:
-        sends.append((0, [event(delta(role="assistant", content=""), ends)], 0))
+        sends.append((0, [event(delta(role="assistant", content=""), ends)]))
+    first = len(sends)
     for number in range(tokens):
         if number < reasoning:
             token = delta(reasoning_content=f"hm{number}")
         elif number >= tokens - tools:
             token = delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}])
         else:
-            token = delta(content=f"µ{number} ")  # a letter of two bytes, for the splits
+            token = delta(content=f"{word}{number} ")
         if usage == "each":
             token["usage"] = {**counted, "completion_tokens": number + 1}
-        if finish == "last" and number == tokens - 1 and not error:
+        if finish == "last" and number == tokens - 1 and error is None:
             token["choices"][0]["finish_reason"] = "length"
         if number % batch == 0:
-            sends.append((each_ms if number else first_ms, [], number))
-        sends[-1] = (sends[-1][0], [*sends[-1][1], event(token, ends)], number + 1)
+            sends.append((each_ms if number else first_ms, []))
+        sends[-1][1].append(event(token, ends))
     last: list[bytes] = []
     if error is not None:
         last.append(event({"error": error}, ends))
@@ -110,28 +113,31 @@ def stream(
         last.append(event({"choices": [], "usage": counted}, ends))
     if done:
         last.append(event("[DONE]", ends))
+    after = len(sends)
     if not cut:
-        sends.append((end_ms, last, tokens))
-    length = {"Content_Length": str(len(b"".join(b"".join(events) for _, events, _ in sends)))}
+        sends.append((end_ms, last))
+    length = {"Content_Length": str(sum(len(data) for _, events in sends for data in events))}
     framing = {"chunked": {"Transfer_Encoding": "chunked"}, "length": length, "close": {"Connection": "close"}}[frame]
     steps = [send(head(**framing))]
-    for pause_ms, events, chunks in sends:
+    out = 0
+    for number, (pause_ms, events) in enumerate(sends):
         steps.append(["sleep", pause_ms])
-        before = steps_chunks(steps)
-        data = b"".join(map(chunked, events)) if frame == "chunked" else b"".join(events)
+        wire, whole_at = b"", []  # and where in it an event is whole: two bytes before the end of its chunk
+        for data in events:
+            wire += chunked(data) if frame == "chunked" else data
+            whole_at.append(len(wire) - (2 if frame == "chunked" else 0))
         if events is last and frame == "chunked":
-            data += chunked(b"")
-        parts = [data[at : at + split] for at in range(0, len(data), split)] if split else [data]
-        for part in parts[:-1]:
-            steps += [send(part, before), ["sleep", split_ms]]
-        steps.append(send(parts[-1], chunks))
+            wire += chunked(b"")
+        for at in range(0, len(wire), split or len(wire)):
+            part = wire[at : at + split] if split else wire
+            if at:
+                steps.append(["sleep", split_ms])
+            ended = sum(end <= at + len(part) for end in whole_at) if first <= number < after else 0
+            steps.append(send(part, out + ended))
+        out += len(events) if first <= number < after else 0
     if cut or frame == "close":
         steps.append([cut or "close"])
     return steps
-
-
-def steps_chunks(steps: list[Step]) -> int:
-    return max((step[2] for step in steps if step[0] == "send"), default=0)
 
 
 class Row:
@@ -144,6 +150,7 @@ class Row:
         self.sends: list[tuple[int, int, int]] = row["sends"]
         """(just before, just after, number of chunks that were out by then)"""
         self.ended: int = row["ended"]
+        """Just before what ended it, the last send or the close; or when the client was found to be gone."""
         self.end: str = row["end"]
         """``played``: all steps were done; ``gone``: the client closed before."""
 
@@ -169,25 +176,45 @@ class Scripted:
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
 
-    def rows(self, prefix: str = "") -> dict[str, list[Row]]:
-        """The rows of all finished requests whose id begins so, by id (a request that came twice has two)."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(prefix + "\n")
-        self._process.stdin.flush()
-        rows: dict[str, list[Row]] = {}
-        for row in self._answer():
-            rows.setdefault(row["id"], []).append(Row(row))
-        return rows
+    def request(
+        self, name: str, steps: list[Step], *, port: str = "plain", unread: bytes = b"", tls: Any = None, **options: Any
+    ) -> Any:
+        """What ``exchange`` takes. ``unread``: a body that the server does not read, the steps being in a header."""
+        from locust_llm.connection import Target  # the server's own process has no need of the package
+        from locust_llm.exchange import Request
 
-    def row(self, name: str, patience_s: float = 5.0) -> Row:
-        """The one row of this request; it may take a moment until the server has finished it."""
+        script = json.dumps({"steps": steps})
+        lines = ["POST /v1/chat/completions HTTP/1.1", "Host: scripted", f"X-Request-Id: {name}"]
+        if unread:
+            lines.append(f"X-Script: {script}")
+        body = unread or script.encode()
+        data = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+        target = Target("::1" if port == "ipv6" else "127.0.0.1", self.ports[port], tls)
+        return Request(target=target, data=data, labels={"id": name}, **options)
+
+    def rows(self, prefix: str = "", count: int = 0, patience_s: float = 5.0) -> dict[str, list[Row]]:
+        """The rows of all finished requests whose id begins so, by id (a request that came twice has two).
+
+        The server may need a moment to finish a row: ``count`` are waited for.
+        """
+        assert self._process.stdin is not None
         until = time.monotonic() + patience_s
         while True:
-            found = self.rows(name).get(name, [])
-            if found or time.monotonic() > until:
-                (row,) = found
-                return row
+            self._process.stdin.write(prefix + "\n")
+            self._process.stdin.flush()
+            rows = [Row(row) for row in self._answer()]
+            if len(rows) >= count or time.monotonic() > until:
+                break
             time.sleep(0.005)
+        by_id: dict[str, list[Row]] = {}
+        for row in rows:
+            by_id.setdefault(row.id, []).append(row)
+        return by_id
+
+    def row(self, name: str) -> Row:
+        """The one row of this request."""
+        (row,) = self.rows(name, 1)[name]
+        return row
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -292,9 +319,10 @@ async def request(wire: Wire, wait_s: float | None) -> tuple[str, list[Step], in
         data += more
     arrived = time.monotonic_ns()
     top, _, body = data.partition(b"\r\n\r\n")
-    headers = dict(line.lower().split(": ", 1) for line in top.decode("latin-1").split("\r\n")[1:])
-    if "x-steps" in headers:
-        return headers["x-request-id"], json.loads(headers["x-steps"]), arrived
+    lines = (line.split(": ", 1) for line in top.decode().split("\r\n")[1:])
+    headers = {name.lower(): value for name, value in lines}
+    if "x-script" in headers:
+        return headers["x-request-id"], json.loads(headers["x-script"])["steps"], arrived
     while len(body) < int(headers["content-length"]):
         body += await wire.receive()
     return headers["x-request-id"], json.loads(body)["steps"], arrived
@@ -302,7 +330,7 @@ async def request(wire: Wire, wait_s: float | None) -> tuple[str, list[Step], in
 
 async def play(wire: Wire, steps: list[Step], row: dict[str, Any]) -> float | None:
     """Do the steps; how long to wait for the next request. Raises ConnectionError when the connection is over."""
-    linger = None
+    linger, played = None, row["arrived"]
     for step, *values in steps:
         if step == "sleep":
             if values[0]:
@@ -312,6 +340,7 @@ async def play(wire: Wire, steps: list[Step], row: dict[str, Any]) -> float | No
             before = time.monotonic_ns()
             await wire.send(data)
             row["sends"].append((before, time.monotonic_ns(), values[1]))
+            played = before
         elif step == "stall":
             while await wire.receive():
                 pass
@@ -319,10 +348,10 @@ async def play(wire: Wire, steps: list[Step], row: dict[str, Any]) -> float | No
         elif step == "linger":
             linger = values[0]
         else:
-            row["end"] = "played"
-            row["ended"] = time.monotonic_ns()
+            row["end"], row["ended"] = "played", time.monotonic_ns()
             wire.reset() if step == "reset" else await wire.close()
             raise ConnectionAbortedError
+    row["end"], row["ended"] = "played", played
     return linger
 
 
@@ -341,7 +370,6 @@ async def serve(sock: socket.socket, context: ssl.SSLContext | None) -> None:
             row = {"id": name, "connection": number, "arrived": arrived, "sends": [], "end": "gone", "ended": 0}
             try:
                 wait_s = await play(wire, steps, row)
-                row["end"] = "played"
             finally:
                 row["ended"] = row["ended"] or time.monotonic_ns()
                 rows.append(row)

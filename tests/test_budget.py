@@ -181,6 +181,19 @@ def test_what_is_left_of_an_earlier_phase_is_void() -> None:
     assert (budget.take(), budget.close()) == (PROFILING, 1)
 
 
+def test_surrender_gives_up_the_share_and_asks_for_another_when_somebody_comes() -> None:
+    asks = Asks()
+    asks.budget.grant(PROFILING, 5)
+    asks.budget.take()
+    assert (asks.budget.surrender(), asks.budget.surrender(), asks.count) == (4, 0, 0)
+    user = gevent.spawn(asks.budget.take)
+    turn()
+    assert asks.count == 1
+    asks.budget.grant(PROFILING, WITHOUT_END)
+    turn()
+    assert (user.value, asks.budget.surrender(), asks.budget.take()) == (PROFILING, 0, PROFILING)
+
+
 def test_put_back_serves_who_waits() -> None:
     budget = Asks().budget
     budget.grant(PROFILING, 1)
@@ -205,6 +218,7 @@ class World:
         self.wants: list[deque[None]] = [deque() for _ in users]
         self.answers: list[deque[tuple[str, int] | None]] = [deque() for _ in users]
         self.records: list[deque[str]] = [deque() for _ in users]
+        self.backs: list[deque[tuple[str, int]]] = [deque() for _ in users]
         self.budgets = [Budget(partial(wants.append, None)) for wants in self.wants]
         self.running: dict[Event, bool] = {}
         """The requests that run, and whether each will have been sent when it ends."""
@@ -243,6 +257,25 @@ class World:
         self.users[user].kill(block=False)
         self.users[user] = gevent.spawn(self._user, self.places[user])
 
+    def desert(self, place: int) -> None:
+        """All users of a process leave it for good, unless they are the last ones."""
+        stay = [(user, where) for user, where in zip(self.users, self.places, strict=True) if where != place]
+        if stay:
+            gone = [user for user, where in zip(self.users, self.places, strict=True) if where == place]
+            self.users, self.places = [user for user, _ in stay], [where for _, where in stay]
+            gevent.killall(gone, block=False)
+
+    def surrender(self, place: int) -> None:
+        budget = self.budgets[place]
+        if place not in self.places and (left := budget.surrender()):
+            self.backs[place].append((budget.phase, left))
+
+    def hear_back(self, place: int) -> None:
+        if self.backs[place]:
+            self.plan.put_back(*self.backs[place].popleft())
+            for answers in self.answers:
+                answers.append(None)
+
     def hear_want(self, place: int) -> None:
         if self.wants[place]:
             self.wants[place].popleft()
@@ -270,20 +303,22 @@ class World:
         elif action == "kill":
             self.kill(which)
         else:
-            {"want": self.hear_want, "answer": self.hear_answer, "record": self.hear_record}[action](place)
+            getattr(self, action)(place)
 
     def run_on(self) -> None:
         """Until nothing moves any more."""
-        while self.running or any(map(len, self.wants + self.answers + self.records)):
+        for place in range(len(self.budgets)):
+            self.surrender(place)
+        while self.running or any(map(len, self.wants + self.answers + self.records + self.backs)):
             for place in range(len(self.budgets)):
-                self.hear_want(place)
-                self.hear_answer(place)
-                self.hear_record(place)
+                for action in MESSAGES:
+                    self.do(action, place)
             self.end(0, sent=True)
             turn()
 
 
-ACTIONS = st.tuples(st.sampled_from(["end", "put back", "kill", "want", "answer", "record"]), st.integers(0, 60))
+MESSAGES = ("hear_want", "hear_answer", "hear_record", "surrender", "hear_back")
+ACTIONS = st.tuples(st.sampled_from(["end", "put back", "kill", *MESSAGES, "desert"]), st.integers(0, 60))
 
 
 @settings(max_examples=200, deadline=None)
@@ -297,7 +332,7 @@ ACTIONS = st.tuples(st.sampled_from(["end", "put back", "kill", "want", "answer"
 def test_exactly_n_are_sent_whatever_happens(
     warmup: int | None, count: int, users: list[int], actions: list[tuple[tuple[str, int], bool]]
 ) -> None:
-    """Processes without users, users killed while they wait or send, requests that were taken and not sent."""
+    """Processes without users or left by them, users killed while they wait or send, requests taken and not sent."""
     world = World(warmup, count, users)
     for action, pause in actions:
         world.do(*action)

@@ -9,16 +9,19 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import gevent
 import msgspec
 import pytest
+import unpatched_locust  # noqa: F401  before the rest
 from gevent.event import Event
 from handmade import answered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from locust_llm import control as module
+from locust_llm import gate
 from locust_llm.budget import OVER, PROFILING, WARMUP
 from locust_llm.control import Control, divide, make_folder
 from locust_llm.folder import RecordFile, read_run
@@ -207,9 +210,9 @@ ACTIONS = st.lists(
 def test_at_no_moment_could_the_processes_use_more_than_the_limit(actions: list[tuple[str, int]]) -> None:
     """Reports and orders are late, or lost. A limit that fell holds when its news has arrived and what ran has ended."""
     folder = tempfile.mkdtemp()
-    try:
-        site = Site(folder + "/run")
-        bound = 8
+    site = Site(folder + "/run")
+    bound = 8
+    with patch.object(gate, "CEILING", 64):  # a gate takes its permits one by one, and these are many gates
         for action in [("join", 0), ("join", 0), *actions]:
             site.do(*action)
             could_use = sum(worker.could_use for worker in site.workers.values())
@@ -220,9 +223,8 @@ def test_at_no_moment_could_the_processes_use_more_than_the_limit(actions: list[
         site.settle()
         quotas = [worker.gate.limit for worker in site.workers.values()]
         assert quotas == (divide(site.control.limit or 0, len(quotas)) if quotas else [])
-    finally:
-        site.control.close()
-        shutil.rmtree(folder)
+    site.control.close()
+    shutil.rmtree(folder)
 
 
 def limits_told(runner: Master) -> list[tuple[str | None, int | None]]:
@@ -306,7 +308,22 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
     ]
     facts = control.facts()
     assert [(change.limit, change.phase) for change in facts.limits] == [(2, WARMUP), (5, PROFILING)]
-    assert facts.started_at <= facts.profiling_at == pytest.approx(facts.limits[1].at, abs=1)
+    assert facts.started_at < facts.limits[0].at < facts.profiling_at <= facts.limits[1].at
+
+
+def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, request_count=8)
+    control.want("a")
+    (grant,) = (told.data for told in runner.what_was_told() if told.kind == "llm_grant")
+    assert grant["count"] == 1
+    control.put_back({"phase": PROFILING, "count": 1})
+    assert [(told.kind, told.worker) for told in runner.what_was_told()] == [("llm_again", None)]
+    counts = []
+    for _ in range(9):
+        control.want("b")
+        counts.append(runner.what_was_told()[0].data["count"])
+    assert counts == [1] * 8 + [0]
 
 
 def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -> None:
@@ -385,7 +402,7 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
     ]
     control.flush()
     assert list(RecordFile(control.folder / "profile_export.jsonl")) == [records[2], *records[:2]]
-    assert (control.counts, len(control.recent)) == ({"ok": 3}, 3)
+    assert (control.counts, control.output_tokens) == ({"ok": 3}, 6)
 
 
 def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:

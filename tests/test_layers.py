@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from gevent.monkey import is_module_patched
 
 import locust_llm
 
@@ -20,7 +21,7 @@ HOST: Final = MACHINE | {"locust", "flask", "certifi"}
 
 # (layer, the packages it may import, its modules: each may import those before it)
 LAYERS: Final = (
-    ("words", PURE, "record sse chat ramp settings run prompts outbox summary"),
+    ("words", PURE, "record sse chat ramp settings run prompts outbox summary jsonl folder"),
     ("arithmetic", NUMBERS, "gaps columns occupancy metrics remarks tables page export report"),
     ("machine", MACHINE, "framing stream connection reader gate budget exchange survey"),
     ("Locust", HOST, "events options sender control progress user plugin"),
@@ -122,10 +123,18 @@ def test_the_simulator_needs_neither_locust_nor_gevent() -> None:
 
 
 def test_who_asks_for_the_user_gets_it_attached_to_locust() -> None:
-    code = (
-        "from locust_llm import LLMUser; import locust, locust_llm.plugin as plugin; assert issubclass(LLMUser, locust.User)"
-    )
-    assert {"locust", "gevent"} <= loaded_by(code + "\nassert plugin._start in locust.events.test_start._handlers")
+    code = """
+from locust_llm import LLMUser
+import locust, locust_llm.plugin
+assert issubclass(LLMUser, locust.User)
+assert locust_llm.plugin._start in locust.events.test_start._handlers
+"""
+    assert {"locust", "gevent"} <= loaded_by(code)
+
+
+def test_locust_has_not_patched_the_process_of_the_tests() -> None:
+    """All test files are imported by now; those that need Locust do so through ``unpatched_locust``."""
+    assert not any(map(is_module_patched, ("socket", "threading", "select", "time")))
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -92,7 +92,9 @@ class Wire:
             with self.lock:
                 before = CONTENT.search(state["seen"])
                 state["seen"] += data
-                first = CONTENT.search(state["seen"]) or b"[DONE]" in state["seen"]  # an answer may have no content at all
+                first = (
+                    CONTENT.search(state["seen"]) or b"[DONE]" in state["seen"]
+                )  # an answer may have no content at all
                 if state["id"] and not before and first:
                     self.prefilling -= 1  # before it is passed on: the client cannot have freed its slot yet
                 if state["id"] and b"[DONE]" in state["seen"]:

@@ -155,7 +155,9 @@ def test_processes_share_one_limit_and_one_count(server: Server, tmp_path: Path,
     assert len({record.worker for record in got}) == processes
     assert server.truth()["max_prefilling"] <= 5
     with (tmp_path / "locust_stats.csv").open() as file:
-        counted = {row["Name"]: int(row["Request Count"]) for row in csv.DictReader(file) if row["Type"] in ("", "POST")}
+        counted = {
+            row["Name"]: int(row["Request Count"]) for row in csv.DictReader(file) if row["Type"] in ("", "POST")
+        }
     assert counted["Aggregated"] == 68  # Locust's own tables are complete too
 
 

@@ -48,6 +48,10 @@ MISTAKES = [
     ({"warmup_request_count": 0}, ["--warmup-request-count must be at least 1, got 0"]),
     ({"wait_for_model_timeout_s": -1.0}, ["--wait-for-model-timeout must be at least 0, got -1"]),
     ({"request_timeout_s": 0.0}, ["--request-timeout must be above 0 seconds, got 0"]),
+    (
+        {"host": "http://user:s3cret@localhost:8000"},
+        ["--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"],
+    ),
     ({"percentiles": (50.0, 0.0)}, ["--percentiles must lie above 0 and at most at 99.9, got 0"]),
     ({"percentiles": (99.95,)}, ["--percentiles must lie above 0 and at most at 99.9, got 99.95"]),
     ({"percentiles": (float("nan"),)}, ["--percentiles must lie above 0 and at most at 99.9, got nan"]),
@@ -83,6 +87,7 @@ POSSIBLE = [
     {"warmup_prefill_concurrency": 5, "warmup_prefill_concurrency_ramp_duration": 30.0},
     {"synthetic_input_tokens_mean": 1.0, "output_tokens_mean": 1.0, "request_count": 1},
     {"percentiles": (0.1, 99.9)},
+    {"host": "http://localhost:8000/for@all"},
 ]
 
 

@@ -7,7 +7,6 @@ process, its start and its report included, less that of an idle run; the machin
 import argparse
 import os
 import platform
-import resource
 import shutil
 import signal
 import socket
@@ -62,20 +61,25 @@ def server(program: Path, folder: Path, ttft_us: int, gap_us: int, tokens: int) 
 
 def load(port: int, folder: Path, users: int, seconds: int) -> tuple[float, int]:
     """Run Locust; (CPU seconds, peak memory in kB) of its process."""
-    started = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
         [sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", f"127.0.0.1:{port}", "-u", str(users),
          "-t", f"{seconds}s", "--no-probe", "--synthetic-input-tokens-mean", "50", "--output-tokens-mean", str(TOKENS),
          "--report-dir", str(folder)],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
+    cpu_s, memory_kb = 0.0, 0
+    while process.poll() is None:  # its own, without the reporter that it starts at the end
+        try:
+            words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            cpu_s = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+            memory_kb = max(memory_kb, int(words[21]) * os.sysconf("SC_PAGE_SIZE") // 1024)
+        except (OSError, IndexError):
+            break
+        time.sleep(0.1)
+    if process.wait():
         assert process.stderr is not None
         sys.exit(process.stderr.read())
-    process.returncode = 0
-    del started
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+    return cpu_s, memory_kb
 
 
 def records(folder: Path) -> list[Record]:

@@ -1,0 +1,80 @@
+"""How fast a slot goes on: occupancy of the gate as the server sees it, and the time from a first chunk to the next request.
+
+    python tests/bench_gate.py [seconds]
+
+Three slots, twelve users, so somebody always waits; every request decodes for a while after its prefill, as real ones do.
+A lost moment is one in which fewer than three requests are in prefill at the server, between the arrival of a request and
+the send of its first token.
+"""
+
+import statistics
+import sys
+import time
+from itertools import pairwise
+
+import gevent
+from scripted import Row, Scripted, stream
+
+from locust_llm.exchange import Line, exchange
+from locust_llm.gate import Gate
+from locust_llm.record import OK, Record
+
+SLOTS = 3
+USERS = 12
+
+
+def occupancy(rows: list[Row]) -> float:
+    """Share of the slots that are in use at the server, from when all are until the last request arrives."""
+    begin = sorted(row.arrived for row in rows)[SLOTS - 1]
+    end = max(row.arrived for row in rows)
+    busy = sum(max(0, min(row.chunks[0][0], end) - max(row.arrived, begin)) for row in rows)
+    return busy / (SLOTS * (end - begin))
+
+
+def handovers(records: list[Record], rows: dict[str, list[Row]]) -> list[tuple[float, float, float, float]]:
+    """ms of each handover: server begins to send the first chunk, it is here, the slot is free, the next request is
+    sent, it is at the server. First in, first out, so the order of slots and requests is the same."""
+    times = []
+    freed = sorted(records, key=lambda record: record.freed_at or 0)
+    later = sorted(records, key=lambda record: record.sent_at or 0)[SLOTS:]
+    for first, after in zip(freed, later, strict=False):
+        moments = [
+            rows[first.id][0].chunks[0][0] / 1e9, (first.sent_at or 0) + (first.ttft_s or 0), first.freed_at or 0,
+            after.sent_at or 0, rows[after.id][0].arrived / 1e9,
+        ]  # fmt: skip
+        times.append(tuple((b - a) * 1000 for a, b in pairwise(moments)))
+    return times
+
+
+def run(server: Scripted, prefill_ms: float, seconds: float) -> None:
+    prefix, gate = f"bench{prefill_ms:g}-", Gate(SLOTS)
+    until = time.monotonic() + seconds
+    records: list[Record] = []
+
+    def user(number: int) -> None:
+        line, turn = Line(), 0
+        while time.monotonic() < until:
+            turn += 1
+            steps = stream(10, first_ms=prefill_ms, each_ms=prefill_ms / 10)
+            records.append(exchange(line, gate, server.request(f"{prefix}{number}-{turn}", steps), 0.0))
+        line.close()
+
+    gevent.joinall([gevent.spawn(user, number) for number in range(USERS)], raise_error=True)
+    assert {record.outcome for record in records} == {OK}
+    rows = server.rows(prefix, len(records))
+    times = handovers(records, rows)
+    parts = [statistics.median(part) for part in zip(*times, strict=True)]
+    here = sorted(sum(time[1:3]) for time in times)
+    print(
+        f"prefill {prefill_ms:g} ms: {len(rows)} requests, occupancy at the server "
+        f"{occupancy([row for same in rows.values() for row in same]):.2%} of {SLOTS}; "
+        f"first chunk to next send p50 {here[len(here) // 2]:.2f}, p99 {here[len(here) * 99 // 100]:.2f} ms; "
+        "p50 of the ways: to us {:.3f}, slot {:.3f}, send {:.3f}, to the server {:.3f} ms".format(*parts)
+    )
+
+
+if __name__ == "__main__":
+    scripted = Scripted()
+    for prefill in (10, 100):
+        run(scripted, prefill, float(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    scripted.close()
