@@ -75,7 +75,7 @@ class Answer:
         self.chunk_reads: list[int] = []
         """For each chunk the number of the read that brought it."""
         self.followed: set[int] = set()
-        """The reads in which another event came behind a chunk."""
+        """The reads in which an event that is no chunk came behind a chunk."""
         self.first_output: int | None = None
         self.first_chunk_tokens = 1
         self.finish_reason: str | None = None
@@ -95,30 +95,37 @@ class Answer:
     def add(self, event: Event) -> None:
         """One event of a stream."""
         read, kind, data = event
-        if self.chunk_reads and self.chunk_reads[-1] == read:
+        if self._is_chunk(kind, data):
+            self.chunk_reads.append(read)
+        elif self.chunk_reads and self.chunk_reads[-1] == read:
             self.followed.add(read)
-        if data.strip() in (b"[DONE]", b""):
-            return
+
+    def _is_chunk(self, kind: str, data: bytes) -> bool:
+        """Take in what an event says."""
+        if not data.startswith(b"{") and data.strip() in (b"[DONE]", b""):
+            return False
         message = self._message(data)
         if message is None:
-            return
+            return False
         if message.error or kind == "error":
             self.error = error_text(message.error) if message.error else error_line(data)
-            return
+            return False
         chunk = output = False
         for choice in message.choices or ():
-            self._finish(choice)
-            if choice.delta is not None and self._keep(choice.delta):
+            if choice.finish_reason:  # some write "" until there is one
+                self._finish(choice)
+            delta = choice.delta
+            if delta is not None and (delta.output or delta.thought):
                 chunk = True
-                output = output or choice.delta.output
-        if chunk:
-            if not self.chunk_reads and message.usage is not None:
-                self.first_chunk_tokens = count(message.usage.completion_tokens) or 1
-            if self.first_output is None and output:
-                self.first_output = len(self.chunk_reads)
-            self.chunk_reads.append(read)
+                output = output or delta.output
+                self._keep(delta)
+        if chunk and not self.chunk_reads and message.usage is not None:
+            self.first_chunk_tokens = count(message.usage.completion_tokens) or 1
+        if output and self.first_output is None:
+            self.first_output = len(self.chunk_reads)
         if message.usage is not None:
             self._count(message.usage, final=not message.choices)
+        return chunk
 
     def whole(self, body: bytes) -> None:
         """An answer that came as one JSON body."""
@@ -130,8 +137,9 @@ class Answer:
         elif message.choices is None:
             self.malformed = "JSON that is no chat completion: " + error_line(body)
         for choice in message.choices or ():
-            self._finish(choice)
-            if choice.message is not None:
+            if choice.finish_reason:
+                self._finish(choice)
+            if choice.message is not None and (choice.message.output or choice.message.thought):
                 self._keep(choice.message)
         if message.usage is not None:
             self._count(message.usage)
@@ -147,18 +155,13 @@ class Answer:
             return None
 
     def _finish(self, choice: Choice) -> None:
-        if choice.finish_reason:  # some write "" until there is one
-            self.finish_reason = choice.finish_reason
-            self.finished.add(choice.index)
+        self.finish_reason = choice.finish_reason
+        self.finished.add(choice.index)
 
-    def _keep(self, delta: Delta) -> bool:
-        """Whether it says anything."""
-        if not (delta.output or delta.thought):
-            return False
+    def _keep(self, delta: Delta) -> None:
         self.content = True
         if self.text is not None and isinstance(delta.content, str):
             self.text.append(delta.content)
-        return True
 
     def _count(self, usage: Usage, *, final: bool = False) -> None:
         """The last count that is there wins: continuous counts grow, the final one is right.

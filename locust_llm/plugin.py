@@ -73,9 +73,8 @@ def _before_load(options: Namespace) -> None:
         folder = make_folder(settings, settings.model)
         (folder / ".writable").touch()
         (folder / ".writable").unlink()
-        if not settings.report_dir:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # its name is chosen when the run starts
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # the run makes it when it starts; a refused one leaves nothing
     except OSError as error:
         refuse(f"the report folder cannot be written: {error.filename}: {error.strerror} (--report-dir names another)")
     try:

@@ -42,7 +42,10 @@ class EventDecoder:
         """Raises EventTooLong, after the events that were whole."""
         whole: list[Piece] = []
         for read, data in pieces:
-            data = self._lines(data if self._start is None else self._without_bom(self._start + data))
+            if self._start is not None:
+                data = self._without_bom(self._start + data)
+            if self._after_cr or b"\r" in data:
+                data = self._lines(data)
             if not data:
                 continue
             end = data.rfind(b"\n\n") + 2
@@ -74,9 +77,7 @@ class EventDecoder:
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
-        if b"\r" not in data:
-            return data
-        self._after_cr = data.endswith(b"\r")
+        self._after_cr = self._after_cr or data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _without_bom(self, data: bytes) -> bytes:

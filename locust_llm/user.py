@@ -173,7 +173,9 @@ class LLMUser(HttpUser):
         ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9
         self.sender.first_chunk(ttft_s)
         if events.first_token._handlers:
-            gevent.spawn(events.first_token.fire, user=self, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s)
+            gevent.spawn(
+                events.first_token.fire, user=self, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s
+            )
 
     def _finish(self, record: Record, prepared: requests.PreparedRequest) -> None:
         """Pass the record on: to the reporter, to Locust, to whoever listens."""

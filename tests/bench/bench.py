@@ -109,9 +109,9 @@ def streams(program: Path, users: int, seconds: int, idle_s: float) -> list[obje
         said_gaps = np.concatenate([record.sharp_gaps_us for record in got]) / 1e6
         true_gaps = np.concatenate([np.diff(true[record.id][1:]) for record in got])
         # each chunk's own error: when it was said to have come, less when it was sent
-        late = np.concatenate([
-            record.sent_at + np.array(record.chunk_us) / 1e6 - true[record.id][1:] for record in got
-        ])
+        late = np.concatenate(
+            [record.sent_at + np.array(record.chunk_us) / 1e6 - true[record.id][1:] for record in got]
+        )
         chunks = sum(len(record.chunk_us) for record in got)
         merged = sum(len(record.merged) for record in got)
         lag = np.percentile([record.read_lag_us for record in got], 99) / 1e3

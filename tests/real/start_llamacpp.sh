@@ -11,5 +11,6 @@ mkdir -p "$home/model"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 "$venv/bin/python" -c 'import xllamacpp, tokenizers, gguf' 2> /dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check xllamacpp==2026.10.11549 gguf numpy tokenizers
-[ -f "$home/model/tiny.gguf" ] || "$venv/bin/python" "$here/make_model.py" "$home/model/tiny" --gguf "$home/model/tiny.gguf"
+[ -f "$home/model/tiny.gguf" ] ||  # made beside it first: a maker that was ended leaves no half of a model
+  { "$venv/bin/python" "$here/make_model.py" "$home/model/new.gguf" && mv "$home/model/new.gguf" "$home/model/tiny.gguf"; }
 exec "$venv/bin/python" "$here/serve_llamacpp.py" "$home/model/tiny.gguf" "$port" --alias tiny "$@"
