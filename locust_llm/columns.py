@@ -18,8 +18,8 @@ Names = tuple[str, ...]
 
 STAMPS: Final = ("due_at", "asked_at", "admitted_at", "sent_at", "freed_at", "headers_at", "closed_at")
 DURATIONS: Final = (
-    "ttft_s", "ttfo_s", "ttft_from_due_s", "itl_s", "latency_s", "longest_stall_s", "gate_wait_s", "late_s",
-    "close_lag_s", "connect_s",
+    "ttft_s", "ttft_soonest_s", "ttfo_s", "ttft_from_due_s", "itl_s", "latency_s", "longest_stall_s", "gate_wait_s",
+    "late_s", "close_lag_s", "connect_s",
 )  # fmt: skip
 TOKENS: Final = (
     "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "asked_input_tokens", "asked_output_tokens",
@@ -39,7 +39,7 @@ SUMMARY_NUMBERS: Final = tuple(
     name for name in ("clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us")
     if name not in ("headers_at", "close_lag_s")
 )  # fmt: skip
-SUMMARY_TEXTS: Final = ("outcome", "phase", "name", "model", "tokens_from", "clock", "message")
+SUMMARY_TEXTS: Final = ("outcome", "phase", "name", "model", "worker", "tokens_from", "clock", "message")
 
 BLOCK: Final = 2**10
 KINDS: Final = 1000

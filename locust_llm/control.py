@@ -31,7 +31,7 @@ from .jsonl import line
 from .outbox import Inbox
 from .ramp import ramp
 from .record import OK, Record
-from .run import LimitChange, Run
+from .run import Health, LimitChange, Run
 from .sender import Order
 from .settings import Settings
 from .survey import Survey
@@ -77,6 +77,7 @@ class Control:
         self._limits: list[LimitChange] = []
         self._notes = list(survey.notes)
         self._turned_away = 0
+        self._health: list[Health] = []
         self._lost = 0
         self._started_at = time.time()
         self._profiling_at = self._started_at
@@ -247,6 +248,8 @@ class Control:
         """A process is through: what it turned away, and what it could not deliver."""
         self._turned_away += data["turned_away"]
         self._lost += data["undelivered"]
+        if data.get("health") is not None:
+            self._health.append(msgspec.convert(data["health"], Health))
         if worker in self._ended:
             self._ended[worker].set()
 
@@ -267,6 +270,7 @@ class Control:
             versions={name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
             machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             probes=self.survey.probes,
+            health=tuple(self._health),
             limits=tuple(sent),
             turned_away=self._turned_away,
             records_lost=self._lost,

@@ -14,8 +14,9 @@ from .columns import Columns
 from .gaps import Gaps
 from .occupancy import gate_use, occupancy
 from .record import CANCELLED, CUT, FAILURES, OK
-from .run import Run
+from .run import Health, Run
 from .summary import Conditions, Counts, Failure, Row, Summary
+from .verdict import Evidence, Verdict, judge
 
 Floats = NDArray[np.float64]
 
@@ -125,7 +126,9 @@ def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
     warm, main = everything.only(phase == "warmup"), everything.only(phase == "profiling")
     percentiles = tuple(sorted({*EXPORTED, *run.settings.percentiles}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
-    conditions = _conditions(main, run)
+    evidence = _evidence(main, run)
+    verdict = judge(evidence)
+    conditions = _conditions(main, run, verdict)
     levels = occupancy(columns.requests, run.limits) if run.limits else None
     return Summary(
         conditions=conditions,
@@ -134,6 +137,8 @@ def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
         adjusted=_adjusted(main, percentiles) if conditions.failed else (),
         warmup=_rows(warm, gaps["warmup"], percentiles) if warm.size else (),
         failures=_failures(main),
+        client=verdict,
+        evidence=evidence,
         gate=gate_use(levels, *main.span()) if levels else None,
     )
 
@@ -258,7 +263,7 @@ def _failures(part: Part) -> tuple[Failure, ...]:
     return tuple(sorted(rows, key=lambda row: -row.count))
 
 
-def _conditions(part: Part, run: Run) -> Conditions:
+def _conditions(part: Part, run: Run, verdict: Verdict | None) -> Conditions:
     ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
     start, end = part.span()
     settings = run.settings
@@ -287,7 +292,37 @@ def _conditions(part: Part, run: Run) -> Conditions:
         cut=part.outcome(CUT).size,
         cancelled=part.outcome(CANCELLED).size,
         clock=_clock(ok),
+        client_verdict=None if verdict is None else verdict.level,
     )
+
+
+def _evidence(part: Part, run: Run) -> tuple[Evidence, ...]:
+    """What each process knows of its own lateness: from the records that it made, and from its own watch."""
+    health = {h.worker: h for h in run.health}
+    workers = part.requests["worker"].astype(str)
+    names = sorted(set(workers[part.chosen])) or sorted(health)
+    return tuple(_evidence_of(name, part.only(workers == name), health.get(name)) for name in names)
+
+
+def _evidence_of(worker: str, part: Part, health: Health | None) -> Evidence:
+    ok = part.outcome(OK)
+    chunks = float(ok["chunks"].sum())
+    return Evidence(
+        worker=worker,
+        requests=part.size,
+        ttft_p99_ms=_p99_ms(ok["ttft_s"]),
+        ttft_p99_least_ms=_p99_ms(ok["ttft_soonest_s"]),
+        merged_share=float(ok["merged"].sum()) / chunks if chunks else None,
+        read_lag_p99_ms=_p99_ms(ok["read_lag_us"] / 1e6),
+        send_lag_p99_ms=_p99_ms(part["sent_at"] - part["admitted_at"]),
+        loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
+        cpu_share=None if health is None else health.cpu_share,
+    )
+
+
+def _p99_ms(seconds: Floats) -> float | None:
+    known = seconds[~np.isnan(seconds)]
+    return float(np.percentile(known, 99)) * 1e3 if len(known) else None
 
 
 def _clock(ok: Part) -> str:

@@ -157,7 +157,7 @@ def _end_worker(environment: Environment, runner: Any, sender: Sender, outbox: O
     except Exception:  # a concurrent handler's exception would be lost in the hub
         logger.exception("the drain of this worker failed")
     finally:
-        sender.tell("llm_ended", turned_away=sender.turned_away, undelivered=outbox.waiting)
+        sender.tell("llm_ended", **sender.last_words(), undelivered=outbox.waiting)
 
 
 def _leave_first_sigint() -> None:
@@ -269,7 +269,7 @@ def _stop(environment: Environment, **kw: Any) -> None:
     if control is None:
         return
     if isinstance(environment.runner, LocalRunner):
-        control.ended("local", {"turned_away": sender_of(environment).turned_away, "undelivered": 0})
+        control.ended("local", {**sender_of(environment).last_words(), "undelivered": 0})
     _report = control.report()
     control.close()
     if environment.web_ui is not None:

@@ -9,6 +9,7 @@ number of a closed socket is given to the next one, and two threads must not use
 """
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,6 +31,8 @@ _EPOLLIN: Final = 0x001
 
 READ_BYTES: Final = 65_536
 CONTROL_BYTES: Final = 64
+SWITCH_S: Final = 0.0005
+"""How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks pile up and merge."""
 _timespec: Final = Struct("qq").unpack_from
 
 
@@ -69,6 +72,7 @@ class StreamReader:
         self._stamped = _socket()
         ask_for_stamps(self._stamped)
         _sleep(0.005)
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         _start_thread(self._run, ())
 
     def add(self, connection: Connection, stream: Stream) -> Reading:
@@ -176,16 +180,20 @@ class StreamReader:
     def _tell(self) -> None:
         """Pass on what the thread found. Runs in the loop itself: must not block."""
         news = self._news
-        while news:
-            reading, ended = news.popleft()
-            stream = reading.stream
-            if ended:
-                reading.ended.set()
-                self.open_streams -= 1
-                self._to_loop.ref = self.open_streams > 0
-            if stream.on_first is not None and stream.first_seen:
-                on_first, stream.on_first = stream.on_first, None
-                on_first()
+        try:
+            while news:
+                reading, ended = news.popleft()
+                stream = reading.stream
+                if ended:
+                    reading.ended.set()
+                    self.open_streams -= 1
+                    self._to_loop.ref = self.open_streams > 0
+                if stream.on_first is not None and stream.first_seen:
+                    on_first, stream.on_first = stream.on_first, None
+                    on_first()
+        finally:
+            if news:  # a hook raised; the others' news are not lost with it
+                self._to_loop.send()
 
 
 _reader: StreamReader | None = None

@@ -129,6 +129,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.merged) and self.merged[0][0] == 0
 
     @property
+    def ttft_soonest_s(self) -> float | None:
+        """The soonest that the first chunk can have come; equal to TTFT unless that is an upper bound."""
+        return self.merged[0][1] / 1e6 if self.ttft_is_upper_bound else self.ttft_s
+
+    @property
     def ttfo_s(self) -> float | None:
         """Time to the first chunk that is no reasoning."""
         return None if self.first_output is None else self.chunk_us[self.first_output] / 1e6

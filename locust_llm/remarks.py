@@ -5,6 +5,7 @@ from typing import Final
 
 from .run import Run
 from .summary import Conditions, Counts, Summary
+from .verdict import INVALID, OK
 
 SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
 DEVIATION: Final = 0.05
@@ -21,6 +22,21 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _lengths(summary.conditions)
     yield from _tokens(summary.counts, summary.conditions.succeeded)
     yield from _clock(summary)
+
+
+def verdict_line(summary: Summary) -> str | None:
+    """What stands above the tables when the load generator was not up to its load; None when it was."""
+    if summary.client is None or summary.client.level == OK:
+        return None
+    so = (
+        "do not use these figures"
+        if summary.client.level == INVALID
+        else "some of these figures are the client's doing"
+    )
+    return (
+        f"CLIENT {summary.client.level}: {so}, not the server's. {'; '.join(summary.client.reasons)}. Give it more "
+        "processes (--processes), fewer users, or a machine of its own."
+    )
 
 
 def loop_remark(conditions: Conditions) -> str:

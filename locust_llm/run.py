@@ -21,6 +21,16 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How one process of the load generator was over the run."""
+
+    worker: str
+    cpu_share: float
+    """CPU seconds a second: 1 is a whole core."""
+    loop_lag_p99_ms: float
+    """By how much its event loop overslept."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a run. Times are Unix seconds."""
 
@@ -42,6 +52,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     machine: str = ""
     probes: tuple[Probe, ...] = ()
+    health: tuple[Health, ...] = ()
+    """Of each process that sent, as far as it could tell."""
     limits: tuple[LimitChange, ...] = ()
     turned_away: int = 0
     """Requests that waited at the gate when the run ended, and were never sent."""

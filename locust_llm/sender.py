@@ -14,6 +14,7 @@ import msgspec
 
 from .budget import Budget
 from .gate import Gate
+from .health import Watch
 from .options import request_headers, settings_of
 from .prompts import Prompts
 from .record import Record
@@ -56,6 +57,7 @@ class Sender:
         self.gate = Gate(0)
         self.limit_number = 0
         self.budget = Budget(self._want)
+        self._watch: Watch | None = None
         self.prompts: Prompts
 
     def begin(self, order: Order) -> None:
@@ -65,6 +67,7 @@ class Sender:
         if self.epoch:
             self._renew()
         self.epoch = order.epoch
+        self._watch = Watch()
         self.settings = s = order.settings
         self.model = order.survey.model
         self.prompts = Prompts(
@@ -113,6 +116,11 @@ class Sender:
         self.closed = True
         self.gate.close()
         self.budget.close()
+
+    def last_words(self) -> dict[str, Any]:
+        """What the control of the run learns when this process is through."""
+        health = None if self._watch is None else msgspec.to_builtins(self._watch.stop(self.worker))
+        return {"turned_away": self.turned_away, "health": health}
 
     def tell(self, kind: str, **data: Any) -> None:
         """A message to whoever controls the run; none before there is a runner (then the hello will do)."""

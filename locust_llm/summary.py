@@ -2,6 +2,8 @@
 
 import msgspec
 
+from .verdict import Evidence, Verdict
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of one phase. Values are in ``unit``; None where nothing was measured."""
@@ -67,6 +69,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     clock: str
     client_verdict: str | None = None
+    """OK, DEGRADED or INVALID: may these numbers be blamed on the server?"""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,4 +114,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Latencies with failures as +infinity; empty without failures."""
     warmup: tuple[Row, ...]
     failures: tuple[Failure, ...]
+    client: Verdict | None
+    evidence: tuple[Evidence, ...]
+    """What the client verdict rests on, a row a process."""
     gate: GateUse | None

@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from .metrics import scarce
 from .record import FAILURES
-from .remarks import SIMULATED, remarks
+from .remarks import SIMULATED, remarks, verdict_line
 from .run import Run
 from .summary import Conditions, Failure, Row, Summary
 
@@ -51,6 +51,8 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     yield Heading(f"Load test {run.name}")
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
+    if (blame := verdict_line(summary)) is not None:
+        yield Text(blame, loud=True)
     yield Table(("Conditions", ""), tuple(_conditions(summary)), numbers=False)
     yield Heading("Metrics")
     yield _metrics(summary.rows, chosen)
@@ -158,7 +160,17 @@ def _conditions(summary: Summary) -> Iterator[tuple[str, str]]:
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     yield "chunks", f"{counts.chunks}, {merged:.2%} of them came more than one to a read"
     yield "clock", f"{c.clock or '-'} stamps"
-    yield "client verdict", c.client_verdict or "not judged"
+    yield "client verdict", _verdict(summary)
+
+
+def _verdict(summary: Summary) -> str:
+    if summary.client is None:
+        return "not judged"
+    return (
+        f"{summary.client.level}: {'; '.join(summary.client.reasons)}"
+        if summary.client.reasons
+        else summary.client.level
+    )
 
 
 def _requests(c: Conditions) -> str:

@@ -38,7 +38,7 @@ def delta(finish: str | None = None, **content: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": content, "finish_reason": finish}]}
 
 
-def head(status: int = 200, kind: str = "text/event-stream", **headers: str) -> bytes:
+def head(status: int = 200, kind: str = "text/event-stream", /, **headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status} Scripted", f"Content-Type: {kind}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()

@@ -166,10 +166,10 @@ def test_a_whole_answer() -> None:
     }
     got.whole(json.dumps(body).encode())
     assert (got.outcome(), got.output_tokens, got.text, got.chunk_reads) == ((OK, ""), 3, ["abc"], [])
-    for body, outcome in ((b"", "malformed"), (b"[]", "malformed"), (b'{"a": 1}', "malformed"), (b"<html>", "malformed"),
+    for other, outcome in ((b"", "malformed"), (b"[]", "malformed"), (b'{"a": 1}', "malformed"), (b"<html>", "malformed"),
                           (b'{"error": {"message": "no"}}', "stream_error"), (b'{"choices": []}', "truncated")):  # fmt: skip
         got = Answer()
-        got.whole(body)
+        got.whole(other)
         assert got.outcome()[0] == outcome
 
 

@@ -73,7 +73,7 @@ def test_a_cut_request_is_no_success_to_anyone() -> None:
     assert said["error"]["code"] == 499
 
 
-TEXT = st.text(st.characters(), max_size=20)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
 @given(

@@ -98,6 +98,19 @@ def test_killed_while_waiting_and_killed_after_the_hand_over() -> None:
     gate.enter().release()
 
 
+def test_a_slot_knows_the_limit_at_which_it_was_given() -> None:
+    gate = Gate(0)
+    waiter = gevent.spawn(gate.enter)
+    turn()
+    gate.set_limit(5)
+    gate.set_limit(1)  # before the waiter has its turn
+    waiter.join()
+    assert waiter.value is not None
+    assert waiter.value.limit == 5
+    waiter.value.release()
+    assert (gate.used, gate.enter().limit) == (0, 1)
+
+
 def test_closing_turns_waiters_away_and_keeps_who_is_in() -> None:
     gate = Gate(1)
     held = gate.enter()

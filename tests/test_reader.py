@@ -3,6 +3,7 @@
 import os
 import ssl
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +21,7 @@ from locust_llm import reader as reader_module
 from locust_llm.connection import Connection
 from locust_llm.exchange import Line, exchange
 from locust_llm.gate import Gate
-from locust_llm.reader import StreamReader, stream_reader, wall_minus_monotonic_ns
+from locust_llm.reader import stream_reader, wall_minus_monotonic_ns
 from locust_llm.record import OK, Record
 from locust_llm.stream import Stream
 
@@ -107,7 +108,7 @@ def test_events_that_go_out_in_parts_claim_nothing_wrong(scripted: Scripted) -> 
     for size, pause_ms in ((30, 0.3), (51, 0.5), (70, 0.0)):
         assert part % size > 2
         steps = stream(10, each_ms=2, end_ms=20, split=size, split_ms=pause_ms)
-        got = several(scripted, f"split{size}-", 3, lambda _, steps=steps: steps)
+        got = several(scripted, f"split{size}-", 3, dict.fromkeys(range(3), steps).__getitem__)
         for record, timed, row in got:
             check(record, timed.sent_ns, row)
             assert record.outcome == OK
@@ -306,7 +307,7 @@ def test_a_killed_greenlet_gives_its_record_and_the_server_sees_the_close(script
     until(lambda: line.stream is not None and len(line.stream.stamps) > 5)
     job.kill()
     assert isinstance(job.value, GreenletExit)
-    record: Record = job.value.record  # type: ignore[attr-defined]
+    record: Record = job.value.record
     assert record.outcome == "cut"
     assert 1 <= len(record.chunk_us) < 500
     assert (line.connection, stream_reader().open_streams) == (None, 0)
@@ -323,7 +324,7 @@ def test_a_greenlet_that_is_killed_again_and_again_gives_one_record(scripted: Sc
         job.kill(block=False)
         gevent.sleep(0)
     job.join()
-    assert job.value.record.outcome == "cut"  # type: ignore[union-attr]
+    assert job.value.record.outcome == "cut"
     assert stream_reader().open_streams == 0
 
 
@@ -391,8 +392,10 @@ def test_a_hook_that_raises_ends_nobody_elses_request(scripted: Scripted) -> Non
         return exchange(Line(), Gate(1), scripted.request("hooked", stream(2, first_ms=30)), 0.0, hook)
 
     jobs = [gevent.spawn(hooked), gevent.spawn(run, scripted, "beside", stream(2, first_ms=30))]
+    gevent.sleep(0.015)
+    time.sleep(0.1)  # the loop stands still, so both ends come in one piece of news
     gevent.joinall(jobs, timeout=10)
-    assert jobs[0].value.outcome == OK  # type: ignore[union-attr]
+    assert jobs[0].value.outcome == OK
     assert jobs[1].value[0].outcome == OK
 
 
@@ -452,7 +455,12 @@ def test_a_forked_child_gets_a_reader_of_its_own(scripted: Scripted) -> None:
     assert stream_reader() is ours
 
 
-def test_lags_count_every_read() -> None:
-    reader: StreamReader = stream_reader()
-    assert sum(reader.lags) > 0
-    assert all(count >= 0 for count in reader.lags)
+def test_lags_count_every_read(scripted: Scripted) -> None:
+    before = sum(stream_reader().lags)
+    record, _ = run(scripted, "lags", stream(5, end_ms=5))
+    assert sum(stream_reader().lags) - before == record.reads
+
+
+def test_a_greenlet_that_computes_cannot_hold_the_thread_up_for_a_tokens_time() -> None:
+    assert stream_reader().pid == os.getpid()
+    assert sys.getswitchinterval() <= 0.001

@@ -24,6 +24,22 @@ def test_fields_comments_and_types() -> None:
     ]
 
 
+def test_a_blank_line_of_mixed_line_ends_ends_an_event() -> None:
+    for blank in (b"\n\r\n", b"\r\n\n", b"\r\r\n", b"\n\r", b"\r\n\r"):
+        body = b"data: a" + blank + b"data: b" + blank
+        assert events(body) == events(*[bytes([b]) for b in body]) == [("message", b"a"), ("message", b"b")]
+
+
+def test_a_read_that_ends_an_event_and_begins_the_next_is_told() -> None:
+    decoder = EventDecoder()
+    pieces = [b"data: a\n\n", b"data: b\n\ndata: c\n\n", b"data: d\n\nda", b"ta: e\n\n", b"data: f\n", b"\n"]
+    assert len(list(decoder.feed(enumerate(pieces)))) == 6
+    assert decoder.shared == {2}
+    two = EventDecoder()  # two pieces of one read, as two chunks of a chunked body are
+    list(two.feed([(0, b"data: a\n\n"), (0, b"data: b")]))
+    assert two.shared == {0}
+
+
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_every_line_end(end: bytes) -> None:
     assert events(b"data: a" + end + end + b"data: b" + end + end) == [("message", b"a"), ("message", b"b")]
@@ -51,6 +67,13 @@ def test_an_event_without_end_is_refused_at_one_megabyte() -> None:
     pieces = ((read, b"x" * 65536) for read in range(MAX_EVENT_BYTES // 65536 + 2))
     with pytest.raises(EventTooLong):
         list(EventDecoder().feed(pieces))
+
+
+def test_what_was_whole_comes_before_the_refusal() -> None:
+    feed = EventDecoder().feed([(0, b"data: a\n\n"), (1, b"data: " + b"x" * MAX_EVENT_BYTES)])
+    assert next(feed) == (0, "message", b"a")
+    with pytest.raises(EventTooLong):
+        next(feed)
 
 
 def test_a_megabyte_of_short_lines_is_refused_before_it_costs_time() -> None:

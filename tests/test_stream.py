@@ -290,7 +290,7 @@ ENDLESS: dict[str, tuple[bytes, bytes, str]] = {  # what it begins with, what co
     "event of lines": (head(Connection="close"), b"data: x\n" * 8000, "malformed"),
     "comments": (head(Connection="close"), b": ping\n\n" * 8000, "truncated"),
     "blank lines": (head(Connection="close"), b"\n" * 65_536, "truncated"),
-    "JSON": (head(kind="application/json", Connection="close") + b'{"choices": "', MEGABYTE, "malformed"),
+    "JSON": (head(200, "application/json", Connection="close") + b'{"choices": "', MEGABYTE, "malformed"),
     "error page": (head(500, "text/html", Connection="close"), MEGABYTE, "http_status"),
     "chunk sizes": (head(Transfer_Encoding="chunked"), b"1;" + MEGABYTE, "closed"),
     "trailer": (head(Transfer_Encoding="chunked") + b"0\r\nX: ", MEGABYTE, "closed"),

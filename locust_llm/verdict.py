@@ -1,0 +1,99 @@
+"""The client verdict: may these numbers be blamed on the server? From what the load generator knows of its own lateness.
+
+Each signal has two limits: above the first the verdict is DEGRADED (some figures are worse than what the server did),
+above the second INVALID (do not use them). The worst signal of the worst process counts. The limits are judged by
+``make bench``, where the truth is known.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+OK: Final = "OK"
+DEGRADED: Final = "DEGRADED"
+INVALID: Final = "INVALID"
+LEVELS: Final = (OK, DEGRADED, INVALID)
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one process; None where it could not be measured. Times in ms."""
+
+    worker: str
+    requests: int
+    ttft_p99_ms: float | None = None
+    ttft_p99_least_ms: float | None = None
+    """The same percentile if every first chunk that came merged had come as early as it can have."""
+    merged_share: float | None = None
+    read_lag_p99_ms: float | None = None
+    send_lag_p99_ms: float | None = None
+    """From admission to send."""
+    loop_lag_p99_ms: float | None = None
+    cpu_share: float | None = None
+    """Of one core, mean over the run."""
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """One figure against its limits."""
+
+    what: str
+    value: float
+    unit: str
+    degraded: float
+    invalid: float
+
+    @property
+    def level(self) -> str:
+        return INVALID if self.value > self.invalid else DEGRADED if self.value > self.degraded else OK
+
+    def __str__(self) -> str:
+        limit = self.invalid if self.level == INVALID else self.degraded
+        return f"{self.what} {_figure(self.value)}{self.unit} (limit {_figure(limit)}{self.unit})"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The level, and why it is no better; one sentence a reason."""
+
+    level: str
+    reasons: tuple[str, ...] = ()
+
+
+def signals(e: Evidence) -> Iterator[Signal]:
+    """What there is to judge of one process."""
+    never = float("inf")
+    if e.ttft_p99_ms is not None and e.ttft_p99_least_ms is not None:
+        yield Signal(
+            "TTFT p99 may be too high by", e.ttft_p99_ms - e.ttft_p99_least_ms, " ms",
+            max(0.4, e.ttft_p99_ms * 0.002), max(20.0, e.ttft_p99_ms * 0.1),
+        )  # fmt: skip
+    if e.merged_share is not None:
+        yield Signal("chunks that came more than one to a read", e.merged_share * 100, " %", 1.0, 10.0)
+    if e.read_lag_p99_ms is not None:
+        # the stamps are the kernel's, but a slot of the gate came back that much later than it could have
+        yield Signal("read lag p99", e.read_lag_p99_ms, " ms", 50.0, never)
+    if e.send_lag_p99_ms is not None:
+        yield Signal("sends after their admission, p99", e.send_lag_p99_ms, " ms", 5.0, 100.0)
+    if e.loop_lag_p99_ms is not None:
+        yield Signal("event loop late, p99", e.loop_lag_p99_ms, " ms", 50.0, never)
+    if e.cpu_share is not None:
+        yield Signal("CPU of a core", e.cpu_share * 100, " %", 90.0, never)
+
+
+def judge(evidence: Sequence[Evidence]) -> Verdict | None:
+    """The worst of all processes; None when there is nothing to judge by."""
+    found = [(signal, e) for e in evidence for signal in signals(e)]
+    if not found:
+        return None
+    worst = max(LEVELS.index(signal.level) for signal, _ in found)
+    return Verdict(
+        LEVELS[worst],
+        tuple(
+            f"{e.worker}: {signal}" if len(evidence) > 1 else str(signal)
+            for signal, e in found
+            if signal.level != OK and LEVELS.index(signal.level) == worst
+        ),
+    )
+
+
+def _figure(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
