@@ -1,7 +1,7 @@
 """Stream: one response as its bytes arrive; stamps first, everything else when there is time.
 
 Until the first chunk with content each read is looked into at once, because a slot of the gate is waiting for it. After
-that a read costs two appends and one look at its last bytes; what came is decoded at the end, or when
+that a read costs a few appends and one look for the end; what came is decoded at the end, or when
 ``DECODE_BYTES`` are waiting, so that a long answer does not pile up.
 """
 
