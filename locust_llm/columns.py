@@ -142,7 +142,7 @@ class _Table:
     def add(self, record: Record) -> None:
         texts = zip(self._codes.values(), self._texts_of(record), strict=True)
         codes = [codes[text] for codes, text in texts]
-        self._rows.append((*self._numbers_of(record), *codes, len(record.chunk_us), len(record.merged)))
+        self._rows.append((*self._numbers_of(record), *codes, len(record.chunk_us), record.shared))
         if len(self._rows) >= BLOCK:
             self._settle()
 

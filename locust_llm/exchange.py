@@ -124,7 +124,7 @@ def _admitted(
     reading = reader.add(connection, stream)  # before the send: an answer may come before all is written
     try:
         try:
-            connection.send(sealed)
+            stream.sent_ns = connection.send(sealed)
             sent = True
         except OSError as error:
             unsent = error  # the server may have answered before it had read everything: see what it says

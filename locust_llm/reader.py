@@ -13,14 +13,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 import gevent
 from gevent.event import Event
 from gevent.monkey import get_original
 
 from .connection import Connection, TLSClosed, ask_for_stamps
+from .recvmsg import READ_BYTES, receiver
 from .stream import Stream, describe
 
 _epoll: Final = get_original("select", "epoll")
@@ -29,22 +29,23 @@ _sleep: Final = get_original("time", "sleep")
 _start_thread: Final = get_original("_thread", "start_new_thread")
 _EPOLLIN: Final = 0x001
 
-READ_BYTES: Final = 65_536
-CONTROL_BYTES: Final = 64
 SWITCH_S: Final = 0.0005
 """How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks pile up and merge."""
-_timespec: Final = Struct("qq").unpack_from
+NAP_S: Final = 0.00025
+"""How long the thread sleeps after it has read all there was, when it has many streams: waking it costs more than a read,
+and the kernel stamps what comes meanwhile."""
+NAP_STREAMS: Final = 64
+"""From how many. Below, a slot of the gate goes on sooner without the nap, and there is CPU enough."""
 
 
 class Reading:
     """A stream on its way: the connection it comes on and the two things its greenlet may wait for."""
 
-    __slots__ = ("connection", "dropped", "ended", "recvmsg", "stream")
+    __slots__ = ("connection", "dropped", "ended", "stream")
 
     def __init__(self, connection: Connection, stream: Stream) -> None:
         self.connection = connection
         self.stream = stream
-        self.recvmsg: Callable[[int, int], tuple[bytes, list[tuple[int, int, bytes]], int, Any]] = connection.recvmsg
         self.ended = Event()
         self.dropped: tuple[str, str] | None = None
 
@@ -73,6 +74,8 @@ class StreamReader:
         ask_for_stamps(self._stamped)
         _sleep(0.005)
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        self._receive = receiver()
+        self._nap_s = NAP_S
         _start_thread(self._run, ())
 
     def add(self, connection: Connection, stream: Stream) -> Reading:
@@ -106,11 +109,13 @@ class StreamReader:
                     self._give_up()
             if self._news:
                 self._to_loop.send()
+            if self._nap_s and len(readings) >= NAP_STREAMS:
+                _sleep(self._nap_s)
 
     def _read(self, reading: Reading, begun_ns: int, offset_ns: int) -> None:
         stream = reading.stream
         try:
-            data, control, _, _ = reading.recvmsg(READ_BYTES, CONTROL_BYTES)
+            data, kernel_ns = self._receive(reading.connection.fd)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -119,15 +124,15 @@ class StreamReader:
             return
         now_ns = time.monotonic_ns()
         stamp_ns = now_ns
-        if control:  # nothing else was asked for, so it is the stamp
-            seconds, nanoseconds = _timespec(control[0][2])
-            stamp_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
+        if kernel_ns:
+            stamp_ns = kernel_ns - offset_ns
             if not stream.sent_ns <= stamp_ns <= now_ns:
                 # the wall clock was set between the arrival and the read, or it is no stamp of this answer
                 stamp_ns = now_ns
                 stream.bad_stamps += 1
         elif data:  # the end of a connection has no stamp
             stream.unstamped += 1
+            self._nap_s = 0.0  # its stamps are this thread's: no time to sleep
         lag_ns = now_ns - stamp_ns
         self.lags[lag_ns.bit_length()] += 1
         if lag_ns > stream.read_lag_ns:

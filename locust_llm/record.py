@@ -169,6 +169,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(b - a for a, b in pairwise(self.chunk_us))
 
     @property
+    def shared(self) -> int:
+        """How many chunks came more than one to a read: they share their stamp with a neighbour."""
+        us = self.chunk_us
+        return sum(us[i] in (us[i - 1] if i else -1, us[i + 1] if i + 1 < len(us) else -1) for i, _ in self.merged)
+
+    @property
     def sharp_gaps_us(self) -> tuple[int, ...]:
         """Gaps of which both ends are exact: those that the gap percentiles are made of."""
         if not self.merged:

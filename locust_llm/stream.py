@@ -15,7 +15,7 @@ from .framing import Frame, HTTPParseError
 from .record import CANCELLED, CUT, OK
 from .sse import EventDecoder, EventTooLong
 
-DECODE_BYTES: Final = 32_768
+DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
 MAX_HEADER_BYTES: Final = 1 << 18
 SLOW_READ_NS: Final = 1_000_000
@@ -47,6 +47,7 @@ class Stream:
         self._unframed: list[bytes] = []
         self._unframed_bytes = 0
         self._framed = 0
+        self._decode_at = sent_ns % DECODE_BYTES  # streams that begin together do not all decode at the same moment
         self._events: EventDecoder | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -60,8 +61,9 @@ class Stream:
         if not self.first_seen:
             self._decode()
             self.first_seen = bool(self.answer.chunk_reads) or self.answer.error is not None
-        elif self._unframed_bytes > DECODE_BYTES:
+        elif self._unframed_bytes > self._decode_at:
             self._decode()
+            self._decode_at = DECODE_BYTES
         elif not self.frame.chunked or data.rfind(b"\r\n\r\n") >= 0 or len(data) < 5:
             self._frame()  # it may hold the end (rfind: half the time of ``in``); only the parser knows
         self.over = self.over or self.frame.complete

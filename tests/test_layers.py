@@ -23,7 +23,7 @@ HOST: Final = MACHINE | {"locust", "flask", "certifi"}
 LAYERS: Final = (
     ("words", PURE, "record sse chat ramp settings run prompts outbox verdict summary jsonl folder"),
     ("arithmetic", NUMBERS, "gaps columns occupancy metrics remarks tables page export report"),
-    ("machine", MACHINE, "framing stream connection reader gate budget health exchange survey"),
+    ("machine", MACHINE, "framing stream connection recvmsg reader gate budget health exchange survey"),
     ("Locust", HOST, "events options sender control progress user plugin"),
     ("door", HOST, "__init__ locustfile __main__"),
 )

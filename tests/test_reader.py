@@ -2,7 +2,6 @@
 
 import os
 import ssl
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -179,25 +178,17 @@ def test_a_wall_clock_set_by_an_hour_changes_no_duration(
     def offset() -> int:
         return real_offset() + (step_ns if reads[0] >= 5 else 0)
 
-    class Stepped(Connection):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            kernel = self.recvmsg
+    kernel = stream_reader()._receive
 
-            def recvmsg(*sizes: int) -> Any:
-                data, control, flags, address = kernel(*sizes)
-                reads[0] += 1
-                if control and reads[0] > 6:
-                    ((level, kind, stamp),) = control
-                    seconds, nanoseconds = struct.unpack("qq", stamp)
-                    control = [(level, kind, struct.pack("qq", seconds + step_s, nanoseconds))]
-                return data, control, flags, address
+    def receive(fd: int) -> tuple[bytes, int]:
+        data, stamp_ns = kernel(fd)
+        reads[0] += 1
+        return data, stamp_ns + step_ns if stamp_ns and reads[0] > 6 else stamp_ns
 
-            self.recvmsg = recvmsg
-
+    monkeypatch.setattr(stream_reader(), "_receive", receive)
     monkeypatch.setattr(reader_module, "wall_minus_monotonic_ns", offset)
     line = Line()
-    line.connection = Stepped(scripted.request("", []).target)
+    line.connection = Connection(scripted.request("", []).target)
     name = f"step{step_s}"
     record, timed = run(scripted, name, stream(12, first_ms=20, each_ms=10, end_ms=10), line)
     assert record.outcome == OK
@@ -267,12 +258,13 @@ def test_tls_that_breaks_is_a_failure(scripted_tls: Scripted, certificate: Path)
     assert (record.outcome, record.sent_at) == ("tls", None)
 
 
-def test_bytes_that_are_no_tls_end_the_request(scripted_tls: Scripted, certificate: Path) -> None:
+def test_bytes_that_are_no_tls_end_the_request(
+    scripted_tls: Scripted, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = Line()
     run(scripted_tls, "tls-fine", stream(1), line, port="tls", tls=context(certificate))
-    assert line.connection is not None
-    kernel = line.connection.recvmsg
-    line.connection.recvmsg = lambda *sizes: (b"garbage" + kernel(*sizes)[0], [], 0, None)
+    kernel = stream_reader()._receive
+    monkeypatch.setattr(stream_reader(), "_receive", lambda fd: (b"garbage" + kernel(fd)[0], 0))
     record, _ = run(scripted_tls, "tls-garbage", stream(1), line, port="tls", tls=context(certificate))
     assert record.outcome == "tls"
 

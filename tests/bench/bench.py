@@ -5,6 +5,7 @@ process, its start and its report included, less that of an idle run; the machin
 """
 
 import argparse
+import json
 import os
 import platform
 import shutil
@@ -113,12 +114,13 @@ def streams(program: Path, users: int, seconds: int, idle_s: float) -> list[obje
             [record.sent_at + np.array(record.chunk_us) / 1e6 - true[record.id][1:] for record in got]
         )
         chunks = sum(len(record.chunk_us) for record in got)
-        merged = sum(len(record.merged) for record in got)
+        merged = sum(record.shared for record in got)
+        verdict = json.loads((folder / "r" / "run.json").read_text())["conditions"]["client_verdict"]
         lag = np.percentile([record.read_lag_us for record in got], 99) / 1e3
     return [
         users, f"{chunks / seconds:,.0f}", pair(said_ttft, true_ttft, 50), pair(said_ttft, true_ttft, 99),
         pair(said_gaps, true_gaps, 50), pair(said_gaps, true_gaps, 99), f"{np.percentile(late, 99) * 1e3:.2f}",
-        f"{lag:.1f}", f"{merged / chunks:.2%}", f"{(cpu_s - idle_s) / chunks * 1e6:.1f}", f"{memory_kb / 1024:.0f}",
+        f"{lag:.1f}", f"{merged / chunks:.2%}", f"{(cpu_s - idle_s) / chunks * 1e6:.1f}", f"{memory_kb / 1024:.0f}", verdict,
     ]  # fmt: skip
 
 
@@ -149,7 +151,7 @@ def main() -> None:
         rows = [streams(program, int(users), options.seconds, idle_s) for users in options.users.split(",")]
         print(tabulate(rows, headers=[
             "streams", "tokens/s", "TTFT p50 said / true ms", "TTFT p99", "gap p50", "gap p99", "chunk error p99 ms",
-            "read lag p99 ms", "merged", "CPU µs/chunk", "memory MB",
+            "read lag p99 ms", "merged", "CPU µs/chunk", "memory MB", "verdict",
         ], disable_numparse=True))  # fmt: skip
         print("\n" + one_chunk_requests(program, 50, options.seconds // 2, idle_s))
 

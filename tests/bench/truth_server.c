@@ -4,8 +4,8 @@
  *
  * HTTP/1.1 with keep-alive, one thread, epoll and one timer. A POST with "stream":true gets its first event after TTFT_US
  * and one each GAP_US, TOKENS in all; the last event, usage and [DONE] go out in one write. Due times are absolute, so
- * lateness does not add up. On SIGTERM it writes a line a request: id arrived_ns sent_ns..., CLOCK_MONOTONIC just before
- * each write.
+ * lateness does not add up. On SIGTERM it writes a line a request: id arrived_ns sent_ns..., CLOCK_MONOTONIC: when the
+ * kernel had the request (SO_TIMESTAMPNS: not when this process got to run), and just before each write.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 typedef struct { char id[96]; int64_t arrived; int64_t *sent; int count; } Row;
-typedef struct { int fd, row, left, heap; int64_t due; char *in; size_t used, size; } Conn;
+typedef struct { int fd, row, left, heap; int64_t due, arrived; char *in; size_t used, size; } Conn;
 
 static Conn **heap, **conns;
 static Row *rows;
@@ -92,13 +92,13 @@ static void take(Conn *c, size_t head, size_t whole) {
     if (post && memmem(c->in + head + 1, whole - head - 1, "\"stream\":true", 13)) {
         if (rowed == row_room) rows = realloc(rows, (row_room += 65536) * sizeof *rows);
         Row *r = &rows[c->row = rowed++];
-        r->arrived = now_ns();
+        r->arrived = c->arrived;
         r->sent = malloc(tokens * sizeof *r->sent);
         r->count = 0;
         r->id[0] = 0;
         if (id) sscanf(id + 16, "%95[^\r]", r->id);
         c->left = tokens;
-        c->due = r->arrived + ttft;
+        c->due = now_ns() + ttft;
         if (send(c->fd, HEAD, sizeof HEAD - 1, MSG_NOSIGNAL) >= 0) push(c);
     } else if (post) {
         answer(c, "{\"object\":\"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"content\":\"a\"},\"finish_reason\":\"length\"}],"
@@ -113,9 +113,20 @@ static void take(Conn *c, size_t head, size_t whole) {
 static void readable(Conn *c) {
     for (;;) {
         if (c->used + 65536 > c->size) c->in = realloc(c->in, c->size = 2 * c->size + 65536);
-        ssize_t n = recv(c->fd, c->in + c->used, c->size - c->used - 1, MSG_DONTWAIT);
+        char control[128];
+        struct iovec part = {c->in + c->used, c->size - c->used - 1};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        ssize_t n = recvmsg(c->fd, &message, MSG_DONTWAIT);
         if (n == 0 || (n < 0 && errno != EAGAIN)) { gone(c); return; }
         if (n < 0) break;
+        c->arrived = now_ns();
+        struct cmsghdr *stamp = CMSG_FIRSTHDR(&message);
+        if (stamp && stamp->cmsg_type == SCM_TIMESTAMPNS) {
+            struct timespec at, wall;
+            memcpy(&at, CMSG_DATA(stamp), sizeof at);
+            clock_gettime(CLOCK_REALTIME, &wall);
+            c->arrived = now_ns() - ((wall.tv_sec - at.tv_sec) * 1000000000LL + wall.tv_nsec - at.tv_nsec);
+        }
         c->used += n;
         c->in[c->used] = 0;
     }
@@ -180,6 +191,7 @@ int main(int argc, char **argv) {
                 int client = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
                 if (client < 0) continue;
                 setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+                setsockopt(client, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
                 Conn *c = conns[client] = calloc(1, sizeof *c);
                 c->fd = client;
                 e.data.fd = client;

@@ -1,0 +1,93 @@
+"""recvmsg through ctypes: the same bytes and stamps as Python's own, and the same errors."""
+
+import socket
+import struct
+import time
+
+import pytest
+
+from locust_llm.connection import SO_TIMESTAMPNS
+from locust_llm.recvmsg import READ_BYTES, receiver
+
+
+@pytest.fixture
+def pair() -> tuple[socket.socket, socket.socket]:
+    """(where to send, where to read with stamps)."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        reader, _ = server.accept()
+    reader.setblocking(False)
+    reader.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    time.sleep(0.05)  # the kernel begins to stamp a moment after it was asked
+    return sender, reader
+
+
+def arrive(sender: socket.socket, data: bytes) -> tuple[int, int]:
+    before = time.time_ns()
+    sender.sendall(data)
+    time.sleep(0.01)
+    return before, time.time_ns()
+
+
+def test_bytes_and_stamp(pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, reader = pair
+    receive = receiver()
+    before, after = arrive(sender, b"hello")
+    data, stamp_ns = receive(reader.fileno())
+    assert data == b"hello"
+    assert before <= stamp_ns <= after
+    first = data
+    before, after = arrive(sender, b"x" * 300)
+    data, stamp_ns = receive(reader.fileno())
+    assert (data, first) == (b"x" * 300, b"hello")  # the buffer is used again, the bytes are not
+    assert before <= stamp_ns <= after
+
+
+def test_python_says_the_same(pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, reader = pair
+    arrive(sender, b"twice")
+    _, ((_, _, control),), _, _ = reader.recvmsg(10, 64, socket.MSG_PEEK)
+    seconds, nanoseconds = struct.unpack("qq", control)
+    assert receiver()(reader.fileno()) == (b"twice", seconds * 10**9 + nanoseconds)
+
+
+def test_a_large_arrival_comes_in_parts(pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, reader = pair
+    sent = bytes(range(256)) * 600
+    arrive(sender, sent)
+    receive, got = receiver(), b""
+    while len(got) < len(sent):
+        data, _ = receive(reader.fileno())
+        assert 0 < len(data) <= READ_BYTES
+        got += data
+    assert got == sent
+
+
+def test_nothing_there_the_end_and_a_reset(pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, reader = pair
+    receive = receiver()
+    with pytest.raises(BlockingIOError):
+        receive(reader.fileno())
+    sender.shutdown(socket.SHUT_WR)
+    time.sleep(0.01)
+    assert receive(reader.fileno()) == (b"", 0)
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    fd = reader.fileno()
+    reader.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        receive(fd)
+
+
+def test_no_stamp_where_none_was_asked_for() -> None:
+    one, other = socket.socketpair()
+    one.send(b"plain")
+    assert receiver()(other.fileno()) == (b"plain", 0)
+
+
+def test_each_thread_has_buffers_of_its_own(pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, reader = pair
+    one, other = receiver(), receiver()
+    arrive(sender, b"first")
+    first = one(reader.fileno())
+    arrive(sender, b"other")
+    assert (first[0], other(reader.fileno())[0]) == (b"first", b"other")
