@@ -201,7 +201,7 @@ def test_merged_chunks_are_counted_and_kept_out() -> None:
     assert (counts.chunks, counts.merged_chunks, counts.ttft_upper_bounds) == (5, 2, 1)  # one came with no other chunk
     assert row(summary, "inter_chunk_latency").count == 1
     said = " ".join(remarks.remarks(summary, a_run()))
-    assert "60.0% of the chunks" in said
+    assert "40.0% of the chunks" in said
     assert "upper bound" in said
 
 
