@@ -20,19 +20,20 @@ Count = int | float | None
 """A count as servers write it: proxies that know only one kind of number make 6 into 6.0."""
 
 
-class Details(msgspec.Struct):
+# gc=False: they hold no cycles, and four objects an event would keep the garbage collector busy
+class Details(msgspec.Struct, gc=False):
     reasoning_tokens: Count = None
     cached_tokens: Count = None
 
 
-class Usage(msgspec.Struct):
+class Usage(msgspec.Struct, gc=False):
     prompt_tokens: Count = None
     completion_tokens: Count = None
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     """A ``delta`` of a stream, or the ``message`` of a whole answer."""
 
     content: Any = None
@@ -50,14 +51,14 @@ class Delta(msgspec.Struct):
         return bool(self.reasoning_content or self.reasoning)
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     index: int | float | str | None = None
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: str | None = None
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
     """One event of a stream, or a whole answer."""
 
     choices: list[Choice] | None = None
