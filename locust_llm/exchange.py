@@ -165,6 +165,7 @@ def _give_up(reading: Reading, outcome: str, message: str) -> BaseException | No
 def _record(
     stream: Stream, fields: dict[str, Any], request: Request, asked_at: float, freed_at: float | None
 ) -> Record:
+    stream_reader().give_way()
     outcome, message = stream.finish()
     answer = stream.answer
     chunk_us, merged = stream.chunks()

@@ -34,6 +34,8 @@ SWITCH_S: Final = 0.0005
 NAP_S: Final = 0.00025
 """How long the thread sleeps after it has read all there was, when it has many streams: waking it costs more than a read,
 and the kernel stamps what comes meanwhile."""
+BEHIND_NS: Final = 3_000_000
+"""From this lag on, greenlets give way to the thread."""
 NAP_STREAMS: Final = 64
 """From how many. Below, a slot of the gate goes on sooner without the nap, and there is CPU enough."""
 
@@ -76,6 +78,7 @@ class StreamReader:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         self._receive = receiver()
         self._nap_s = NAP_S
+        self._behind_ns = 0
         _start_thread(self._run, ())
 
     def add(self, connection: Connection, stream: Stream) -> Reading:
@@ -93,6 +96,16 @@ class StreamReader:
         self._drops.append(reading)
         os.eventfd_write(self._wake, 1)
 
+    def give_way(self) -> None:
+        """Let the thread catch up, before a greenlet computes: a late read merges chunks, a late record harms nobody.
+
+        Stops the whole event loop, for 20 ms at most; the thread needs the GIL, not the loop.
+        """
+        for _ in range(20):
+            if self._behind_ns < BEHIND_NS:
+                return
+            _sleep(0.001)
+
     # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
 
     def _run(self) -> None:
@@ -109,6 +122,7 @@ class StreamReader:
                     self._give_up()
             if self._news:
                 self._to_loop.send()
+            self._behind_ns = 0
             if self._nap_s and len(readings) >= NAP_STREAMS:
                 _sleep(self._nap_s)
 
@@ -134,6 +148,7 @@ class StreamReader:
             stream.unstamped += 1
             self._nap_s = 0.0  # its stamps are this thread's: no time to sleep
         lag_ns = now_ns - stamp_ns
+        self._behind_ns = lag_ns
         self.lags[lag_ns.bit_length()] += 1
         if lag_ns > stream.read_lag_ns:
             stream.read_lag_ns = lag_ns
