@@ -26,7 +26,8 @@ TOKENS: Final = (
 )  # fmt: skip
 FLAGS: Final = ("ttft_is_upper_bound", "streamed", "simulated")
 OTHERS: Final = (
-    "status", "limit", "user", "stage", "turn", "first_chunk_tokens", "read_lag_us", "bad_stamps", "reads",
+    "status", "limit", "user", "stage", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
+    "bad_stamps", "reads",
     "request_bytes", "response_bytes",
 )  # fmt: skip
 TEXTS: Final = (
@@ -36,7 +37,9 @@ TEXTS: Final = (
 
 # What the tables and plots need: the narrower, the more requests fit into memory (250 bytes each).
 SUMMARY_NUMBERS: Final = tuple(
-    name for name in ("clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us")
+    name for name in (
+        "clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us", "rtt_us", "retransmits",
+    )
     if name not in ("headers_at", "close_lag_s")
 )  # fmt: skip
 SUMMARY_TEXTS: Final = ("outcome", "phase", "name", "model", "worker", "tokens_from", "clock", "message")

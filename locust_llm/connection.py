@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from contextlib import suppress
+from struct import Struct
 from typing import Any, Final
 
 import gevent.socket
@@ -15,6 +16,11 @@ from gevent import Timeout
 
 SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
 CONNECT_TIMEOUT_S: Final = 30.0
+# struct tcp_info of linux/tcp.h: offsets of what is read of it
+_U32: Final = Struct("I")
+_TCPI_RTT: Final = 68
+_TCPI_TOTAL_RETRANS: Final = 100
+_TCP_INFO_BYTES: Final = 104
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -73,6 +79,7 @@ class Connection:
         """Open it. Raises ConnectFailed; a greenlet killed meanwhile leaves no socket behind."""
         self.tls: TLS | None = None
         self.used = 0
+        self._retransmits = 0
         self._socket: Any = None
         began = time.monotonic()
         limit = Timeout.start_new(
@@ -139,6 +146,18 @@ class Connection:
             return request
         self.tls.object.write(request)
         return self.tls.outgoing.read()
+
+    def round_trip(self) -> tuple[int | None, int]:
+        """(smoothed round trip in microseconds, segments sent again since the last time this was asked); see tcp(7)."""
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except OSError:
+            return None, 0
+        if len(info) < _TCP_INFO_BYTES:
+            return None, 0
+        (rtt_us,), (total,) = _U32.unpack_from(info, _TCPI_RTT), _U32.unpack_from(info, _TCPI_TOTAL_RETRANS)
+        again, self._retransmits = total - self._retransmits, total
+        return rtt_us, again
 
     def send(self, sealed: bytes) -> int:
         """Write it all; monotonic ns just before the first byte was written. Raises OSError.

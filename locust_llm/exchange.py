@@ -143,6 +143,7 @@ def _admitted(
     free()
     if unsent is not None and stream.status is None:
         stream.failure = ("send_failed", describe(unsent))
+    fields["rtt_us"], fields["retransmits"] = connection.round_trip()
     record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
     if killed is not None:
         killed.record = record  # type: ignore[attr-defined]

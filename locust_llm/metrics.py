@@ -58,6 +58,8 @@ LATENCIES: Final = (
            "first chunk - when the request was due: what a user would have waited", True),
     Metric("Connect Time", "http_req_connecting", "ms", "connect_s", 1e3,
            "opening a connection, before the request: in no other latency"),
+    Metric("TCP Round Trip", "tcp_round_trip", "ms", "rtt_us", 1e-3,
+           "the kernel's smoothed round trip of the connection when the answer was over: was it the network?"),
     Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
            "the longest time that bytes of the answer lay unread in the kernel: the load generator's own health"),
 )  # fmt: skip
@@ -349,6 +351,7 @@ def _counts(part: Part, warmup: int, run: Run, broken_lines: int, gaps: Gaps) ->
         tokens_from_chunks=ok.count("tokens_from", "chunks"),
         tokens_unknown=ok.count("tokens_from", ""),
         gaps_exact=gaps.exact,
+        retransmits=int(np.nansum(part["retransmits"])),
     )
 
 

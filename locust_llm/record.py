@@ -96,6 +96,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Kernel stamps before the send or in the future: dropped, the reader's clock used."""
     read_lag_us: int = 0
     """The longest time that bytes of this response lay in the kernel before they were read."""
+    rtt_us: int | None = None
+    """The kernel's smoothed round trip of the connection when the answer was over (TCP_INFO): was it the network?"""
+    retransmits: int = 0
+    """Segments that this side had to send again during the request."""
     reads: int = 0
     limit: int | None = None
     """The gate's limit when the request was admitted; None: no gate."""

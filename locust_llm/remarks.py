@@ -120,6 +120,8 @@ def _clock(summary: Summary) -> Iterator[str]:
             f"Of {counts.ttft_upper_bounds} requests the first chunk came together with others: their Time to First "
             "Token is an upper bound."
         )
+    if counts.retransmits:
+        yield f"The network lost something: {counts.retransmits} TCP segments had to be sent to the server again."
     if not counts.gaps_exact:
         yield "The percentiles of Inter Chunk Latency are of values rounded to three significant digits."
     if summary.conditions.clock not in ("", "kernel"):

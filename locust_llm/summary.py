@@ -90,6 +90,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     tokens_from_chunks: int
     tokens_unknown: int
     gaps_exact: bool
+    retransmits: int = 0
+    """TCP segments that had to be sent again to the server."""
 
 
 class GateUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -181,3 +181,13 @@ def test_a_large_request_is_sealed_whole(scripted_tls: Scripted, certificate: Pa
     sealed = connection.sealed(b"x" * 5_000_000)
     assert len(sealed) > 5_000_000
     connection.close()
+
+
+def test_the_kernel_tells_the_round_trip(scripted: Scripted) -> None:
+    connection = Connection(scripted.request("", []).target)
+    rtt_us, again = connection.round_trip()
+    assert rtt_us is not None
+    assert 0 < rtt_us < 1_000_000  # loopback: tens of microseconds, on a machine that is not asleep
+    assert again == 0
+    connection.close()
+    assert connection.round_trip() == (None, 0)

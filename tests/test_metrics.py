@@ -30,7 +30,7 @@ def row(summary: Summary, tag: str) -> Row:
 def test_two_requests() -> None:
     """Second 10 to second 10.3, and second 11 to 11.5: 1.5 s from first send to last end."""
     one = answered(200, 220, 240, 300, admitted_at=9.9, asked_at=9.8, due_at=9.8, cached_tokens=25)
-    two = answered(100, 500, sent_at=11.0, due_at=10.0, connect_s=0.002, input_tokens=300, read_lag_us=250)
+    two = answered(100, 500, sent_at=11.0, due_at=10.0, connect_s=0.002, input_tokens=300, read_lag_us=250, rtt_us=40)
     summary = summary_of(one, two)
     expected = {
         "request_latency": (2, 400.0, 300.0, 500.0),
@@ -43,6 +43,7 @@ def test_two_requests() -> None:
         "time_to_first_token_from_due": (2, 750.0, 400.0, 1100.0),
         "http_req_connecting": (1, 2.0, 2.0, 2.0),
         "read_lag": (2, 0.125, 0.0, 0.25),
+        "tcp_round_trip": (1, 0.04, 0.04, 0.04),
         "output_token_throughput_per_user": (2, (30 + 2.5) / 2, 2.5, 30.0),
         "input_sequence_length": (2, 200.0, 100.0, 300.0),
         "output_sequence_length": (2, 3.0, 2.0, 4.0),
