@@ -22,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = COMMANDS.get(words[0]) if words else None
     if command is None:
+        if words and words[0] not in ("-h", "--help"):
+            print(f"locust-llm: error: there is no command {words[0]!r}\n", file=sys.stderr)
         print(USAGE, file=sys.stderr if words and words[0] not in ("-h", "--help") else sys.stdout)
         return 0 if words and words[0] in ("-h", "--help") else 5
     return command(words[1:])
@@ -33,6 +35,8 @@ def run(words: list[str]) -> int:
         words = ["-f", str(Path(__file__).with_name("locustfile.py")), *words]
     sys.argv = ["locust", *words]
     from locust.main import main as locust_main  # patches the process: not before it is wanted
+
+    from . import plugin  # noqa: F401  before the locustfile, so that --help knows our options too
 
     locust_main()
     return 0

@@ -114,11 +114,12 @@ class Part:
 
     def span(self) -> tuple[float, float]:
         """First send and last end or chunk, in Unix seconds (AIPerf's min_request_timestamp and
-        max_response_timestamp); NaN of nothing. Requests that were never sent do not count."""
-        sent = self.only(self.requests["sent_at"].notna())
-        if not sent.size:
+        max_response_timestamp); NaN of nothing. A request that could not be sent was tried from ``asked_at`` on: a
+        server that was down for a while must not shorten the time that throughput is measured over."""
+        if not self.size:
             return math.nan, math.nan
-        return float(sent["sent_at"].min()), float(np.fmax(sent["closed_at"], sent["last_chunk_at"]).max())
+        began = np.where(np.isnan(self["sent_at"]), self["asked_at"], self["sent_at"])
+        return float(began.min()), float(np.fmax(self["closed_at"], self["last_chunk_at"]).max())
 
 
 def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
@@ -280,10 +281,10 @@ def _conditions(part: Part, run: Run, verdict: Verdict | None) -> Conditions:
         prefill_limit=settings.prefill_concurrency,
         prefill_ramp_s=settings.prefill_concurrency_ramp_duration,
         asked_input_tokens=_mean(ok["asked_input_tokens"]),
-        input_tokens=_mean(ok["input_tokens"]),
+        input_tokens=_mean(_where_asked(ok, "input_tokens")),
         input_deviation=_less_one(_share(ok["input_tokens"], ok["asked_input_tokens"])),
         asked_output_tokens=_mean(ok["asked_output_tokens"]),
-        output_tokens=_mean(ok["output_tokens"]),
+        output_tokens=_mean(_where_asked(ok, "output_tokens")),
         output_deviation=_less_one(_share(ok["output_tokens"], ok["asked_output_tokens"])),
         cached_share=_share(ok["cached_tokens"], ok["input_tokens"]),
         duration_s=None if math.isnan(end - start) else end - start,
@@ -327,6 +328,12 @@ def _p99_ms(seconds: Floats) -> float | None:
     return float(np.percentile(known, 99)) * 1e3 if len(known) else None
 
 
+def _where_asked(ok: Part, column: str) -> Floats:
+    """Of the requests that asked for a length, where there are any: the mean stands beside what was asked."""
+    asked = ~np.isnan(ok[f"asked_{column}"])
+    return ok[column][asked] if asked.any() else ok[column]
+
+
 def _clock(ok: Part) -> str:
     """Whose stamps: ``kernel``, ``thread``, or the shares of both."""
     if not ok.size:
@@ -350,6 +357,7 @@ def _counts(part: Part, warmup: int, run: Run, broken_lines: int, gaps: Gaps) ->
         tokens_from_usage=ok.count("tokens_from", "usage"),
         tokens_from_chunks=ok.count("tokens_from", "chunks"),
         tokens_unknown=ok.count("tokens_from", ""),
+        gaps_left_out=int(np.maximum(ok["chunks"] - 1, 0).sum()) - gaps.count,
         gaps_exact=gaps.exact,
         retransmits=int(np.nansum(part["retransmits"])),
     )

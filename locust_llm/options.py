@@ -221,4 +221,4 @@ def _command(headers: list[str]) -> str:
     words = sys.argv[1:]
     for header in headers:  # by what they say, however the flag was written
         words = [word.replace(header, "***") if header else word for word in words]
-    return shlex.join([os.path.basename(sys.argv[0]), *words])
+    return shlex.join([os.path.basename(sys.argv[0]).replace("__main__.py", "locust"), *words])

@@ -248,9 +248,9 @@ def _tell_news(sender: Sender, control: Control) -> None:
 
 @events.test_stopping.add_listener
 def _stopping(environment: Environment, **kw: Any) -> None:
-    if isinstance(environment.runner, WorkerRunner):
-        sender_of(environment).close()
-    elif _control is not None:
+    if not isinstance(environment.runner, MasterRunner):
+        sender_of(environment).close()  # also where a run could not start: its users wait for an order that never comes
+    if _control is not None:
         _control.drain()
 
 

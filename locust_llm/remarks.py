@@ -82,10 +82,8 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     if counts.broken_lines:
         yield f"WARNING: lines of profile_export.jsonl that could not be read, and are left out: {counts.broken_lines}."
     if counts.not_streamed:
-        yield (
-            f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time to First Token, and "
-            "their slots came free only at the end."
-        )
+        slots = ", and their slots came free only at the end" if conditions.prefill_limit is not None else ""
+        yield f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time to First Token{slots}."
 
 
 def _lengths(conditions: Conditions) -> Iterator[str]:
@@ -114,6 +112,11 @@ def _clock(summary: Summary) -> Iterator[str]:
         yield (
             f"{counts.merged_chunks / counts.chunks:.1%} of the chunks came more than one to a read: the gaps next to "
             "them are not in Inter Chunk Latency, and Longest Stall may look longer than it was."
+        )
+    elif counts.gaps_left_out:
+        yield (
+            f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: something else (usage, the end of the answer) "
+            "came in one read with a chunk beside them, so that chunk may have come a little sooner than its stamp."
         )
     if counts.ttft_upper_bounds:
         yield (

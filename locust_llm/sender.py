@@ -64,7 +64,7 @@ class Sender:
         """A run starts. Its limit and its first share come in messages of their own."""
         if order.epoch == self.epoch:
             return
-        if self.epoch:
+        if self.epoch or self.closed:
             self._renew()
         self.epoch = order.epoch
         self._watch = Watch()

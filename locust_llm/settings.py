@@ -66,6 +66,8 @@ def mistakes(s: Settings) -> Iterator[str]:
         ("--warmup-prefill-concurrency", s.warmup_prefill_concurrency, "--warmup-prefill-concurrency-ramp-duration",
          s.warmup_prefill_concurrency_ramp_duration),
     )  # fmt: skip
+    if s.users is not None and s.users < 1:
+        yield f"-u must be at least 1, got {s.users}"
     for flag, limit, ramp_flag, ramp_s in limits:
         if limit is not None and limit < 1:
             yield f"{flag} must be at least 1, got {limit}"

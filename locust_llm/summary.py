@@ -89,6 +89,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     tokens_from_usage: int
     tokens_from_chunks: int
     tokens_unknown: int
+    gaps_left_out: int
+    """Gaps next to a chunk that may have come sooner than its stamp, for something else came in the same read."""
     gaps_exact: bool
     retransmits: int = 0
     """TCP segments that had to be sent again to the server."""

@@ -158,7 +158,8 @@ def _conditions(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s, first send to last end"
     yield "requests", _requests(c)
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
-    yield "chunks", f"{counts.chunks}, {merged:.2%} of them came more than one to a read"
+    left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
+    yield "chunks", f"{counts.chunks}, {merged:.2%} of them came more than one to a read{left_out}"
     yield "clock", f"{c.clock or '-'} stamps"
     yield "client verdict", _verdict(summary)
 

@@ -181,7 +181,7 @@ def test_lengths_asked_and_delivered() -> None:
     conditions = summary.conditions
     assert conditions.input_deviation == pytest.approx(100 / 90 - 1)  # only of the pair
     assert conditions.output_deviation == -0.5
-    assert (conditions.input_tokens, conditions.asked_input_tokens) == (300, 545)
+    assert (conditions.input_tokens, conditions.asked_input_tokens) == (100, 545)  # delivered: to those that asked
     said = [remark for remark in remarks.remarks(summary, a_run()) if "off the" in remark]
     assert ["+11.1%" in said[0], "-50.0%" in said[1]] == [True, True]
 

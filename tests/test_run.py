@@ -337,3 +337,28 @@ def _until(true: Any, seconds: float) -> None:
             pass
         time.sleep(0.05)
     raise AssertionError(f"not within {seconds} s: {re.sub(r'<.*?>', '', str(true))}")
+
+
+def test_a_run_that_cannot_start_ends_its_users_at_once_and_the_next_one_runs(server: Server, tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    words = [word for word in command(server, tmp_path / "r", *SHORT) if word != "--headless"]
+    process = subprocess.Popen(
+        [*words, "--web-port", str(port), "--web-host", "127.0.0.1"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        _until(lambda: requests.get(url, timeout=2).ok, 20)
+        nobody = f"http://127.0.0.1:{free_port()}"
+        requests.post(url + "/swarm", data={"user_count": 2, "spawn_rate": 2, "host": nobody}, timeout=10)
+        state = lambda: requests.get(url + "/stats/requests", timeout=5).json()  # noqa: E731
+        _until(lambda: state()["user_count"] == 0 and state()["state"] in ("stopped", "ready"), 10)
+        requests.post(url + "/swarm", data={"user_count": 2, "spawn_rate": 2, "host": server.url}, timeout=10)
+        _until(lambda: len(server.rows()) > 4, 15)
+        requests.post(url + "/stop", timeout=40)
+        _until(lambda: (tmp_path / "r" / "report.html").exists(), 20)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        out, _ = process.communicate(timeout=20)
+    assert "The run cannot start: cannot reach" in out
+    assert "Traceback" not in out, out
