@@ -1,6 +1,6 @@
 """What a chat completion says, streamed or whole: its chunks, its counts, how it ended.
 
-Which events are chunks follows DESIGN's rule: non-empty content, reasoning, refusal or a tool call. Role-only, empty and
+A chunk is an event with non-empty content, reasoning, refusal or a tool call. Role-only, empty and
 usage-only events, comments and ``[DONE]`` are none. Neither usage nor ``[DONE]`` is ever required: transformers ends
 without it, vLLM sends it after an error.
 """

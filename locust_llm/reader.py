@@ -57,8 +57,6 @@ class StreamReader:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.lags = [0] * 64
-        """Read lag of every read: count by power of two of its nanoseconds."""
         self.open_streams = 0
         self._readings: dict[int, Reading] = {}
         self._drops: deque[Reading] = deque()
@@ -149,7 +147,6 @@ class StreamReader:
             self._nap_s = 0.0  # its stamps are this thread's: no time to sleep
         lag_ns = now_ns - stamp_ns
         self._behind_ns = lag_ns
-        self.lags[lag_ns.bit_length()] += 1
         if lag_ns > stream.read_lag_ns:
             stream.read_lag_ns = lag_ns
         if len(data) == READ_BYTES:

@@ -446,12 +446,6 @@ def test_a_forked_child_gets_a_reader_of_its_own(scripted: Scripted) -> None:
     assert stream_reader() is ours
 
 
-def test_lags_count_every_read(scripted: Scripted) -> None:
-    before = sum(stream_reader().lags)
-    record, _ = run(scripted, "lags", stream(5, end_ms=5))
-    assert sum(stream_reader().lags) - before == record.reads
-
-
 def test_a_greenlet_that_computes_cannot_hold_the_thread_up_for_a_tokens_time() -> None:
     assert stream_reader().pid == os.getpid()
     assert sys.getswitchinterval() <= 0.001
