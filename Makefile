@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-all test-wheel test-aiperf lint format bench clean
+.PHONY: demo test test-all test-wheel test-aiperf lint format bench bench-scale clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -36,6 +36,9 @@ test-aiperf: $(VENV)/.installed-tests  ## AIPerf's own models load our exports (
 
 bench: $(VENV)/.installed-tests   ## what the load generator says against what was true, and what it costs
 	$(BIN)/python tests/bench/bench.py
+
+bench-scale: $(VENV)/.installed-tests  ## 10,000 open streams in one worker, 15,000 over two
+	$(BIN)/python tests/bench/scale.py
 
 lint: $(VENV)/.installed-tests
 	$(BIN)/ruff check .

@@ -121,7 +121,9 @@ def _admitted(
     killed: BaseException | None = None
     deadline = Timeout.start_new(request.timeout_s)
     stream = line.stream = Stream(time.monotonic_ns(), keep_text=request.keep_text, on_first=free)
-    reading = reader.add(connection, stream)  # before the send: an answer may come before all is written
+    reading = reader.add(
+        connection, stream, awaited=slot.limit is not None
+    )  # before the send: an answer may come before all is written
     try:
         try:
             stream.sent_ns = connection.send(sealed)

@@ -1,7 +1,9 @@
-"""How one process of the load generator is: how late its event loop runs, and how much of a core it takes."""
+"""How one process of the load generator is: how late its event loop runs, how much CPU it gets, and how long it waits
+for it."""
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import gevent
@@ -9,16 +11,37 @@ import gevent
 from .run import Health
 
 STEP_S: Final = 0.05
+THREADS: Final = Path("/proc/self/task")
+
+
+def cpu_waits_s(threads: Path = THREADS) -> dict[str, float]:
+    """For how many seconds each living thread of this process has been ready to run without a core to run on, so far.
+
+    Linux counts it in nanoseconds, the second number of ``schedstat`` (Documentation/scheduler/sched-stats.rst). A file
+    a thread: that of the process itself is about its first thread alone. Empty where the kernel keeps no such count.
+    """
+    waits_s = {}
+    for file in threads.glob("*/schedstat"):
+        try:
+            ran_ns, waited_ns, _ = map(int, file.read_text().split())
+        except (OSError, ValueError):  # the thread has ended
+            continue
+        if ran_ns:  # a kernel that does not count says zeros
+            waits_s[file.parent.name] = waited_ns / 1e9
+    return waits_s
 
 
 class Watch:
     """Started with the run; ``stop`` gives what it saw. Its greenlet costs twenty wake-ups a second."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.process_time
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.process_time,
+        cpu_waits_s: Callable[[], dict[str, float]] = cpu_waits_s,
     ) -> None:
-        self._clock, self._cpu_clock = clock, cpu_clock
-        self._began, self._cpu_began = clock(), cpu_clock()
+        self._clock, self._cpu_clock, self._cpu_waits_s = clock, cpu_clock, cpu_waits_s
+        self._began, self._cpu_began, self._waits_began_s = clock(), cpu_clock(), cpu_waits_s()
         self._lags_s: list[float] = []
         self._greenlet = gevent.spawn(self._look)
 
@@ -34,8 +57,10 @@ class Watch:
         self._greenlet.kill(block=False)
         elapsed_s = max(1e-9, self._clock() - self._began)
         lags_s = sorted(self._lags_s) or [0.0]
+        waits_s = [wait_s - self._waits_began_s.get(thread, 0.0) for thread, wait_s in self._cpu_waits_s().items()]
         return Health(
             worker=worker,
             cpu_share=(self._cpu_clock() - self._cpu_began) / elapsed_s,
             loop_lag_p99_ms=max(0.0, lags_s[int(0.99 * (len(lags_s) - 1))]) * 1000,
+            cpu_wait_share=max(waits_s) / elapsed_s if waits_s else None,
         )

@@ -1,7 +1,7 @@
 """Metrics: from the columns of a run's requests to its summary; every formula of a table is in this file."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -129,8 +129,8 @@ def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
     warm, main = everything.only(phase == "warmup"), everything.only(phase == "profiling")
     percentiles = tuple(sorted({*EXPORTED, *run.settings.percentiles}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
-    evidence = _evidence(main, run)
-    verdict = judge(evidence)
+    found = evidence(main, run.health)
+    verdict = judge(found)
     conditions = _conditions(main, run, verdict)
     levels = occupancy(columns.requests, run.limits) if run.limits else None
     return Summary(
@@ -141,7 +141,7 @@ def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
         warmup=_rows(warm, gaps["warmup"], percentiles) if warm.size else (),
         failures=_failures(main),
         client=verdict,
-        evidence=evidence,
+        evidence=found,
         gate=gate_use(levels, *main.span()) if levels else None,
     )
 
@@ -299,9 +299,13 @@ def _conditions(part: Part, run: Run, verdict: Verdict | None) -> Conditions:
     )
 
 
-def _evidence(part: Part, run: Run) -> tuple[Evidence, ...]:
-    """What each process knows of its own lateness: from the records that it made, and from its own watch."""
-    health = {h.worker: h for h in run.health}
+def evidence(part: Part, healths: Iterable[Health]) -> tuple[Evidence, ...]:
+    """What each process knows of its own lateness: from the records that it made, and from its own watch.
+
+    ``part``: the requests to be judged, those of a run or of a stage; ``healths``: of the processes over the same time,
+    one each at most. A row a process that has requests there.
+    """
+    health = {h.worker: h for h in healths}
     workers = part.requests["worker"].astype(str)
     names = sorted(set(workers[part.chosen])) or sorted(health)
     return tuple(_evidence_of(name, part.only(workers == name), health.get(name)) for name in names)
@@ -320,6 +324,7 @@ def _evidence_of(worker: str, part: Part, health: Health | None) -> Evidence:
         send_lag_p99_ms=_p99_ms(part["sent_at"] - part["admitted_at"]),
         loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
         cpu_share=None if health is None else health.cpu_share,
+        cpu_wait_share=None if health is None else health.cpu_wait_share,
     )
 
 

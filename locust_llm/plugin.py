@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 from argparse import Namespace
@@ -21,8 +22,10 @@ from .options import add_options, check, refuse, request_headers, settings_of
 from .outbox import Outbox
 from .progress import progress
 from .sender import Order, Sender, sender_of
-from .settings import base_url, mistakes
+from .settings import Settings, base_url, mistakes
+from .sockets import local_ports, raise_open_files, shortage
 from .survey import Survey, SurveyFailed, survey
+from .user import authorities
 
 logger = logging.getLogger("locust_llm")
 
@@ -56,6 +59,7 @@ def _before_load(options: Namespace) -> None:
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
         options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
+    files = raise_open_files()  # before the forks, so that children have as many
     looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
     if options.worker or looking:
         return
@@ -69,6 +73,12 @@ def _before_load(options: Namespace) -> None:
         return
     if not settings.host:
         refuse("--host is missing: the server's address, such as --host localhost:8000")
+    if settings.users and not options.master:  # else the senders are elsewhere
+        short = shortage(settings.users, settings.processes, files, local_ports())
+        if short:
+            refuse(short)
+    if not os.path.exists(authorities()):
+        refuse(f"there is no {authorities()}, named by REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE")
     try:
         folder = make_folder(settings, settings.model)
         (folder / ".writable").touch()
@@ -78,7 +88,7 @@ def _before_load(options: Namespace) -> None:
     except OSError as error:
         refuse(f"the report folder cannot be written: {error.filename}: {error.strerror} (--report-dir names another)")
     try:
-        _surveyed = survey(settings, headers, sleep=gevent.sleep)
+        _surveyed = survey(settings, headers, verify=authorities(), sleep=gevent.sleep)
     except SurveyFailed as error:
         refuse(str(error))
 
@@ -211,8 +221,9 @@ def _start(environment: Environment, **kw: Any) -> None:
         if found is None:
             for mistake in mistakes(settings):
                 raise SurveyFailed(mistake)
+            _enough_sockets(environment, settings)
             headers = request_headers(environment.parsed_options)
-            found = survey(settings, headers, sleep=gevent.sleep)
+            found = survey(settings, headers, verify=authorities(), sleep=gevent.sleep)
         _surveyed = None  # the next run asks anew: the form may name another server
         _epoch += 1
         _control = Control(environment, settings, found, _epoch)
@@ -227,6 +238,16 @@ def _start(environment: Environment, **kw: Any) -> None:
         sender.keep = _control.keep
     _control.begin()
     _progress = gevent.spawn(_watch, environment, _control)
+
+
+def _enough_sockets(environment: Environment, settings: Settings) -> None:
+    """For the number of users that came from the form. Raises SurveyFailed."""
+    options = environment.parsed_options
+    here = isinstance(environment.runner, LocalRunner) or (options is not None and options.processes)
+    if settings.users and here:
+        short = shortage(settings.users, settings.processes, raise_open_files(), local_ports())
+        if short:
+            raise SurveyFailed(short)
 
 
 def _watch(environment: Environment, control: Control) -> None:

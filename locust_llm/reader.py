@@ -8,19 +8,20 @@ A stream belongs to the thread from ``add`` until it is over; only then may its 
 number of a closed socket is given to the next one, and two threads must not use one TLS object).
 """
 
+import gc
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import gevent
 from gevent.event import Event
 from gevent.monkey import get_original
 
 from .connection import Connection, TLSClosed, ask_for_stamps
-from .recvmsg import READ_BYTES, receiver
+from .nowait import MOST_READY, READ_BYTES, poller, receiver
 from .stream import Stream, describe
 
 _epoll: Final = get_original("select", "epoll")
@@ -28,28 +29,47 @@ _socket: Final = get_original("socket", "socket")
 _sleep: Final = get_original("time", "sleep")
 _start_thread: Final = get_original("_thread", "start_new_thread")
 _EPOLLIN: Final = 0x001
+_EDGES: Final = _EPOLLIN | 0x2000 | (1 << 31)
+"""EPOLLIN | EPOLLRDHUP | EPOLLET: each arrival is told once, which spares the kernel a second look at every socket. What a
+read leaves behind is not told again, hence the ``while`` in ``_read``; see epoll(7)."""
 
 SWITCH_S: Final = 0.0005
 """How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks pile up and merge."""
-NAP_S: Final = 0.00025
+FULL_COLLECTIONS: Final = 1000
+"""How many collections of the younger garbage to one of all objects (Python: 10), which stops every thread: with 10,000
+users for a quarter of a second."""
+NAP_S: Final = 0.00075
 """How long the thread sleeps after it has read all there was, when it has many streams: waking it costs more than a read,
-and the kernel stamps what comes meanwhile."""
+and the kernel stamps what comes meanwhile. Below ``stream.SLOW_READ_NS``, and only while the chunks of a stream come too
+far apart to merge."""
+SHORT_NAP_S: Final = 0.00025
+"""Where chunks come fast, and while a slot of the gate waits for a first chunk."""
+LOOKS: Final = 16
+"""How many streams are looked into between two polls, at about 20 µs each: a burst of first chunks must not hold up the
+reading."""
+TIGHT_NS: Final = 3 * int(NAP_S * 1e9)
+"""Two reads of a stream that are no further apart might have been one after a nap."""
+TIGHT_SHARE: Final = 0.05
+WINDOW: Final = 1024
+"""After so many reads it is decided anew how long to nap."""
+NAP_STREAMS: Final = 32
+"""From how many. Below, an answer is worth being noticed at once, and there is CPU enough."""
 BEHIND_NS: Final = 3_000_000
 """From this lag on, greenlets give way to the thread."""
-NAP_STREAMS: Final = 64
-"""From how many. Below, a slot of the gate goes on sooner without the nap, and there is CPU enough."""
 
 
 class Reading:
     """A stream on its way: the connection it comes on and the two things its greenlet may wait for."""
 
-    __slots__ = ("connection", "dropped", "ended", "stream")
+    __slots__ = ("connection", "dropped", "ended", "read_ns", "stream")
 
     def __init__(self, connection: Connection, stream: Stream) -> None:
         self.connection = connection
         self.stream = stream
         self.ended = Event()
         self.dropped: tuple[str, str] | None = None
+        self.read_ns = 0
+        """Before the last read, monotonic ns."""
 
 
 class StreamReader:
@@ -59,6 +79,7 @@ class StreamReader:
         self.pid = os.getpid()
         self.open_streams = 0
         self._readings: dict[int, Reading] = {}
+        self._looks: deque[Reading] = deque()
         self._drops: deque[Reading] = deque()
         self._news: deque[tuple[Reading, bool]] = deque()
         self._epoll = _epoll()
@@ -74,18 +95,27 @@ class StreamReader:
         ask_for_stamps(self._stamped)
         _sleep(0.005)
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        gc.freeze()
+        gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
         self._receive = receiver()
-        self._nap_s = NAP_S
+        self._stamps = True
         self._behind_ns = 0
+        self._awaited: set[int] = set()
+        """The descriptors whose first chunk frees a slot of a limited gate."""
+        self._nap_s = SHORT_NAP_S
+        self._reads = 0
+        self._tight_reads = 0
         _start_thread(self._run, ())
 
-    def add(self, connection: Connection, stream: Stream) -> Reading:
-        """From now on the thread reads this connection into this stream."""
+    def add(self, connection: Connection, stream: Stream, *, awaited: bool = False) -> Reading:
+        """From now on the thread reads this connection into this stream. ``awaited``: others wait for its first chunk."""
         reading = Reading(connection, stream)
         self.open_streams += 1
         self._to_loop.ref = True
         self._readings[connection.fd] = reading
-        self._epoll.register(connection.fd, _EPOLLIN)
+        if awaited:
+            self._awaited.add(connection.fd)
+        self._epoll.register(connection.fd, _EDGES)
         return reading
 
     def drop(self, reading: Reading, outcome: str, message: str) -> None:
@@ -107,76 +137,121 @@ class StreamReader:
     # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
 
     def _run(self) -> None:
-        poll, readings = self._epoll.poll, self._readings
+        poll, readings, looks = poller(self._epoll.fileno()), self._readings, self._looks
+        since_ns = 0
         while True:
+            asked_ns = time.monotonic_ns()
             ready = poll()
+            if not ready and not looks:
+                ready = [(what, fd) for fd, what in self._epoll.poll()]
             begun_ns = time.monotonic_ns()
             offset_ns = wall_minus_monotonic_ns()
-            for fd, _ in ready:
+            for what, fd in ready:
                 reading = readings.get(fd)
                 if reading is not None:
-                    self._read(reading, begun_ns, offset_ns)
+                    self._guarded(reading, self._read, since_ns, begun_ns, offset_ns, what != _EPOLLIN)
                 elif fd == self._wake:
                     self._give_up()
+            if len(ready) < MOST_READY:  # what had come before this poll was asked for was in its answer
+                since_ns = asked_ns
+            for _ in range(min(LOOKS, len(looks))):
+                reading = looks.popleft()
+                if readings.get(reading.connection.fd) is reading:
+                    self._guarded(reading, self._look)
             if self._news:
                 self._to_loop.send()
-            self._behind_ns = 0
-            if self._nap_s and len(readings) >= NAP_STREAMS:
-                _sleep(self._nap_s)
+            if not looks:
+                self._behind_ns = 0
+                if self._stamps and len(readings) >= NAP_STREAMS:
+                    _sleep(SHORT_NAP_S if self._awaited else self._nap_s)
 
-    def _read(self, reading: Reading, begun_ns: int, offset_ns: int) -> None:
-        stream = reading.stream
+    def _guarded(self, reading: Reading, work: Callable[..., None], *args: Any) -> None:
+        """A mistake of ours must end this request, not the thread that all requests need."""
         try:
-            data, kernel_ns = self._receive(reading.connection.fd)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            stream.failed("reset", describe(error))
+            work(reading, *args)
+        except Exception as error:
+            reading.stream.failed("malformed", f"the answer could not be read: {describe(error)}")
             self._over(reading)
-            return
-        now_ns = time.monotonic_ns()
-        stamp_ns = now_ns
-        if kernel_ns:
+
+    def _read(self, reading: Reading, since_ns: int, begun_ns: int, offset_ns: int, closing: bool) -> None:
+        """Read once, and until nothing is left where the peer closes or more may lie there than one read takes.
+
+        ``since_ns``: what is read came after it. ``begun_ns``: before this read.
+        """
+        stream, fd = reading.stream, reading.connection.fd
+        again = True
+        if reading.read_ns > since_ns:
+            since_ns = reading.read_ns
+        reading.read_ns = begun_ns
+        while again and not stream.over:
+            try:
+                data, kernel_ns = self._receive(fd)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                stream.failed("reset", describe(error))
+                break
+            now_ns = time.monotonic_ns()
             stamp_ns = kernel_ns - offset_ns
             if not stream.sent_ns <= stamp_ns <= now_ns:
-                # the wall clock was set between the arrival and the read, or it is no stamp of this answer
                 stamp_ns = now_ns
-                stream.bad_stamps += 1
-        elif data:  # the end of a connection has no stamp
-            stream.unstamped += 1
-            self._nap_s = 0.0  # its stamps are this thread's: no time to sleep
-        lag_ns = now_ns - stamp_ns
-        self._behind_ns = lag_ns
-        if lag_ns > stream.read_lag_ns:
-            stream.read_lag_ns = lag_ns
-        if len(data) == READ_BYTES:
-            begun_ns = stream.sent_ns  # there may be more, and nothing says since when
+                self._without_stamp(stream, kernel_ns, data)
+            self._behind_ns = now_ns - stamp_ns
+            if self._behind_ns > stream.read_lag_ns:
+                stream.read_lag_ns = self._behind_ns
+            if stream.stamps and stamp_ns - stream.stamps[-1] < TIGHT_NS:
+                self._tight_reads += 1
+            self._reads += 1
+            if data and reading.connection.tls is None:
+                look = stream.arrived(stamp_ns, since_ns, data)
+            else:
+                look = self._through_tls(reading, stamp_ns, since_ns, data)
+            if look:
+                self._looks.append(reading)
+            again, since_ns = closing, begun_ns
+            if len(data) == READ_BYTES:  # there may be more, and nothing says since when
+                again, since_ns = True, stream.sent_ns
+        if self._reads >= WINDOW:
+            self._nap_s = NAP_S if self._tight_reads < TIGHT_SHARE * self._reads else SHORT_NAP_S
+            self._reads = self._tight_reads = 0
+        if stream.over and (stream.first_seen or not stream.stamps):
+            self._over(reading)
+        elif stream.over:
+            self._looks.append(reading)  # what it brought may be a first chunk
+
+    def _look(self, reading: Reading) -> None:
+        """Decode what came. Between the reads, because a read that is late merges chunks, and a late look harms little."""
+        stream = reading.stream
         seen = stream.first_seen
-        self._into(reading, stamp_ns, begun_ns, data)
+        stream.look()
         if stream.over:
             self._over(reading)
         elif stream.first_seen and not seen:
+            self._awaited.discard(reading.connection.fd)
             self._news.append((reading, False))
 
-    def _into(self, reading: Reading, stamp_ns: int, begun_ns: int, data: bytes) -> None:
-        """Bytes of the socket into the stream, through TLS where there is TLS."""
+    def _without_stamp(self, stream: Stream, kernel_ns: int, data: bytes) -> None:
+        if kernel_ns:  # the wall clock was set between the arrival and the read, or it is no stamp of this answer
+            stream.bad_stamps += 1
+        elif data:  # the end of a connection has no stamp
+            stream.unstamped += 1
+            self._stamps = False  # this thread's clock is all there is: no time to sleep
+
+    def _through_tls(self, reading: Reading, stamp_ns: int, since_ns: int, data: bytes) -> bool:
+        """``Stream.arrived`` with what TLS makes of these bytes; none: the peer closed."""
         stream, tls = reading.stream, reading.connection.tls
+        if not data or tls is None:
+            stream.closed()
+            return False
         try:
-            if not data:
-                stream.closed()
-            elif tls is None:
-                stream.arrived(stamp_ns, begun_ns, data)
-            else:
-                plain = tls.received(data)
-                if plain:
-                    stream.arrived(stamp_ns, begun_ns, plain)
-                if tls.closed and not stream.over:
-                    stream.closed()
+            plain = tls.received(data)
         except TLSClosed as error:
             stream.failed("tls", str(error))
-        except Exception as error:  # a mistake of ours must end this request, not the thread that all requests need
-            stream.failed("malformed", f"the answer could not be read: {describe(error)}")
-            stream.over = True
+            return False
+        look = bool(plain) and stream.arrived(stamp_ns, since_ns, plain)
+        if tls.closed and not stream.over:
+            stream.closed()
+        return look
 
     def _give_up(self) -> None:
         os.eventfd_read(self._wake)
@@ -188,7 +263,9 @@ class StreamReader:
 
     def _over(self, reading: Reading) -> None:
         fd = reading.connection.fd
+        reading.stream.over = True
         del self._readings[fd]
+        self._awaited.discard(fd)
         self._epoll.unregister(fd)
         self._news.append((reading, True))
 

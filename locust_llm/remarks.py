@@ -5,7 +5,7 @@ from typing import Final
 
 from .run import Run
 from .summary import Conditions, Counts, Summary
-from .verdict import INVALID, OK
+from .verdict import FULL_CORE, INVALID, OK
 
 SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
 DEVIATION: Final = 0.05
@@ -22,6 +22,7 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _lengths(summary.conditions)
     yield from _tokens(summary.counts, summary.conditions.succeeded)
     yield from _clock(summary)
+    yield from _busy(summary)
 
 
 def verdict_line(summary: Summary) -> str | None:
@@ -29,13 +30,13 @@ def verdict_line(summary: Summary) -> str | None:
     if summary.client is None or summary.client.level == OK:
         return None
     so = (
-        "do not use these figures"
+        "do not use these figures: they are the client's doing"
         if summary.client.level == INVALID
         else "some of these figures are the client's doing"
     )
     return (
-        f"CLIENT {summary.client.level}: {so}, not the server's. {'; '.join(summary.client.reasons)}. Give it more "
-        "processes (--processes), fewer users, or a machine of its own."
+        f"CLIENT {summary.client.level}: {so}, not the server's. {'; '.join(summary.client.reasons)}. "
+        f"{summary.client.advice}"
     )
 
 
@@ -129,6 +130,15 @@ def _clock(summary: Summary) -> Iterator[str]:
         yield "The percentiles of Inter Chunk Latency are of values rounded to three significant digits."
     if summary.conditions.clock not in ("", "kernel"):
         yield f"Time stamps: {summary.conditions.clock} (thread: the reader's own clock, where the kernel gave none)."
+
+
+def _busy(summary: Summary) -> Iterator[str]:
+    for e in summary.evidence:
+        if e.cpu_share is not None and e.cpu_share > FULL_CORE:
+            yield (
+                f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core: it may have been late to ask "
+                "again, so throughput may be its limit and not the server's. More processes (--processes) would tell."
+            )
 
 
 def _requests(count: int) -> str:

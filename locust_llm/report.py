@@ -60,6 +60,8 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int) -> Summa
         folder,
         run,
         conditions=summary.conditions,
+        client=summary.client,
+        evidence=summary.evidence,
         counts=summary.counts,
         gate=summary.gate,
         failures=summary.failures,

@@ -29,6 +29,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """CPU seconds a second: 1 is a whole core."""
     loop_lag_p99_ms: float
     """By how much its event loop overslept."""
+    cpu_wait_share: float | None = None
+    """The part of the run in which a thread of it (the one worst off) was ready to run and had no core; None where the
+    kernel does not say."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

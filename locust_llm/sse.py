@@ -90,6 +90,22 @@ class EventDecoder:
 
 
 def _events(pieces: list[Piece]) -> Iterator[Event]:
+    """Pieces of whole events, as sseclient-py reads them; one that is a single ``data:`` line needs no reading."""
+    other: list[Piece] = []
+    for piece in pieces:
+        read, data = piece
+        if data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2:
+            if other:
+                yield from _parsed(other)
+                other = []
+            yield read, "message", data[6:-2]
+        else:
+            other.append(piece)
+    if other:
+        yield from _parsed(other)
+
+
+def _parsed(pieces: list[Piece]) -> Iterator[Event]:
     read = 0
 
     def source() -> Iterator[bytes]:

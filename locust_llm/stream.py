@@ -1,6 +1,6 @@
 """Stream: one response as its bytes arrive; stamps first, everything else when there is time.
 
-Until the first chunk with content each read is looked into at once, because a slot of the gate is waiting for it. After
+Until the first chunk with content each read is looked into soon, because a slot of the gate is waiting for it. After
 that a read costs a few appends and one look for the end; what came is decoded at the end, or when
 ``DECODE_BYTES`` are waiting, so that a long answer does not pile up.
 """
@@ -31,8 +31,8 @@ class Stream:
         self.on_first = on_first
         self.stamps = array("q")
         """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""
-        self.begun = array("q")
-        """Just before each read, monotonic ns: what it did not bring came later."""
+        self.since = array("q")
+        """For each read the moment after which all of it came, monotonic ns."""
         self.unstamped = 0
         self.bad_stamps = 0
         self.read_lag_ns = 0
@@ -52,20 +52,25 @@ class Stream:
         self._body: list[bytes] = []
         self._body_bytes = 0
 
-    def arrived(self, stamp_ns: int, begun_ns: int, data: bytes) -> None:
-        """One read. Sets ``first_seen`` and ``over`` when that is what it brought."""
+    def arrived(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
+        """One read. True if ``look`` shall follow; sets ``over`` when that is what it brought."""
         self.stamps.append(stamp_ns)
-        self.begun.append(begun_ns)
+        self.since.append(since_ns)
         self._unframed.append(data)
         self._unframed_bytes += len(data)
-        if not self.first_seen:
-            self._decode()
-            self.first_seen = bool(self.answer.chunk_reads) or self.answer.error is not None
-        elif self._unframed_bytes > self._decode_at:
-            self._decode()
-            self._decode_at = DECODE_BYTES
-        elif not self.frame.chunked or data.rfind(b"\r\n\r\n") >= 0 or len(data) < 5:
-            self._frame()  # it may hold the end (rfind: half the time of ``in``); only the parser knows
+        if not self.first_seen or self._unframed_bytes > self._decode_at:
+            return True
+        # it may hold the end (rfind: half the time of ``in``); only the parser knows
+        if not self.frame.chunked or data.rfind(b"\r\n\r\n") >= 0 or len(data) < 5:
+            self._frame()
+            self.over = self.over or self.frame.complete
+        return False
+
+    def look(self) -> None:
+        """Decode what came. Sets ``first_seen`` and ``over`` when that is what it brought."""
+        self._decode()
+        self._decode_at = DECODE_BYTES if self.first_seen else self._decode_at
+        self.first_seen = self.first_seen or bool(self.answer.chunk_reads) or self.answer.error is not None
         self.over = self.over or self.frame.complete
 
     def closed(self) -> None:
@@ -180,13 +185,15 @@ class Stream:
         chunk_us = tuple(accumulate(((stamps[read] - sent) // 1000 for read in reads), max))
         crowded = self._events.shared if self._events is not None else set()
         if self.read_lag_ns > SLOW_READ_NS:
-            crowded = crowded | self.answer.followed
+            crowded = crowded | {
+                read for read in self.answer.followed if stamps[read] - self.since[read] > SLOW_READ_NS
+            }
         if len(set(reads)) < len(reads):
             crowded = crowded | {a for a, b in pairwise(reads) if a == b}
         merged = []
         for index, read in enumerate(reads) if crowded else ():
             if read in crowded:
-                earliest = self.begun[read - 1] - sent if read else 0
+                earliest = self.since[read] - sent
                 merged.append((index, max(0, min(earliest // 1000, chunk_us[index]))))
         return chunk_us, tuple(merged)
 

@@ -1,5 +1,6 @@
 """LLMUser: a Locust user whose requests are streamed chat completions; the class to extend."""
 
+import os
 import ssl
 from functools import cache
 from http.cookies import CookieError, SimpleCookie
@@ -275,10 +276,18 @@ def _target(url: str, verify: bool | str | None, cert: Any) -> Target:
     return Target(parts.hostname or "", parts.port or 80)
 
 
+def authorities() -> str:
+    """The certificates to trust: those of the environment, as requests and OpenSSL look for them, else certifi's."""
+    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+    return next((path for name in names if (path := os.environ.get(name))), "") or certifi.where()
+
+
 @cache
 def _tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
     """The TLS settings of a requests session as a context."""
-    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else certifi.where())
+    trusted = verify if isinstance(verify, str) else authorities()
+    folder = os.path.isdir(trusted)
+    context = ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
     if verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -21,9 +21,14 @@ HOST: Final = MACHINE | {"locust", "flask", "certifi"}
 
 # (layer, the packages it may import, its modules: each may import those before it)
 LAYERS: Final = (
-    ("words", PURE, "record sse chat ramp settings run prompts outbox verdict summary jsonl folder"),
+    (
+        "words",
+        PURE,
+        "record sse chat ramp arrivals sizes settings run prompts outbox verdict summary jsonl folder "
+        "formats logs rows dataset",
+    ),
     ("arithmetic", NUMBERS, "gaps columns occupancy metrics remarks tables page export report"),
-    ("machine", MACHINE, "framing stream connection recvmsg reader gate budget health exchange survey"),
+    ("machine", MACHINE, "framing stream connection nowait reader gate budget health sockets exchange survey"),
     ("Locust", HOST, "events options sender control progress user plugin"),
     ("door", HOST, "__init__ locustfile __main__"),
 )

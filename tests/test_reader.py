@@ -363,10 +363,10 @@ def test_a_drop_that_comes_first_wins(scripted: Scripted) -> None:
 def test_a_mistake_of_ours_ends_one_request_not_the_thread(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     arrived = Stream.arrived
 
-    def broken(self: Stream, stamp_ns: int, begun_ns: int, data: bytes) -> None:
+    def broken(self: Stream, stamp_ns: int, since_ns: int, data: bytes) -> bool:
         if b"poison" in data:
             raise KeyError("oops")
-        arrived(self, stamp_ns, begun_ns, data)
+        return arrived(self, stamp_ns, since_ns, data)
 
     monkeypatch.setattr(Stream, "arrived", broken)
     good, bad = several(scripted, "poisoned", 2, lambda n: stream(5, each_ms=5, word="poison" if n else "fine"))

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sseclient import SSEClient
 
 from locust_llm.sse import MAX_EVENT_BYTES, EventDecoder, EventTooLong
 
@@ -99,6 +100,18 @@ def test_any_split_gives_the_same_events(lines: list[bytes], end: bytes, data: s
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=8)))
     pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
     assert events(*pieces) == events(body) == events(*[bytes([b]) for b in body])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(st.binary(max_size=6) | LINES.map(b"\n".join), min_size=1, max_size=3), max_size=6))
+def test_what_needs_no_reading_is_what_sseclient_would_read(written: list[list[bytes]]) -> None:
+    """Its own blank lines and line ends are the guard's business, so none are written here."""
+    pieces = [
+        b"".join(b"data: " + b"".join(line.split()) + b"\n" if line else b": c\n" for line in lines) + b"\n"
+        for lines in written
+    ]
+    twin = [(event.event, event.data.encode("latin-1")) for event in SSEClient(pieces, char_enc="latin-1").events()]
+    assert events(*pieces) == twin
 
 
 @settings(max_examples=200, deadline=None)

@@ -70,13 +70,19 @@ def wire(name: str) -> bytes:
     return top + b"\r\n\r\n" + body
 
 
+def give(stream: Stream, stamp_ns: int, since_ns: int, data: bytes) -> None:
+    """One read, as the reader's thread gives it."""
+    if stream.arrived(stamp_ns, since_ns, data):
+        stream.look()
+
+
 def read(*reads: bytes, sent_ns: int = 0) -> Stream:
-    """A stream that got these reads, a microsecond apart."""
+    """A stream that got these reads, a microsecond apart, each begun half of one before."""
     stream = Stream(sent_ns, keep_text=True)
     for number, data in enumerate(reads, 1):
         if stream.over:
             break
-        stream.arrived(sent_ns + number * 1000, sent_ns + number * 1000 - 500, data)
+        give(stream, sent_ns + number * 1000, sent_ns + number * 1000 - 1500, data)
     return stream
 
 
@@ -173,7 +179,7 @@ def test_a_status_says_more_than_the_end_of_the_connection() -> None:
 def test_an_error_instead_of_the_first_chunk_ends_prefill() -> None:
     stream = read(head(Transfer_Encoding="chunked"), chunked(event(delta(role="assistant"))))
     assert not stream.first_seen
-    stream.arrived(9000, 8500, chunked(event({"error": "no"})))
+    give(stream, 9000, 8500, chunked(event({"error": "no"})))
     assert stream.first_seen
     assert not stream.over
 
@@ -211,17 +217,25 @@ def test_a_chunk_that_came_with_the_beginning_of_the_next_is_merged() -> None:
 def test_what_follows_a_chunk_in_its_read_makes_it_merged_only_where_the_reader_was_slow() -> None:
     done = chunked(event("[DONE]"))
     for behind in (done, chunked(b": ping\n\n" + event(delta("stop"))), chunked(event({"error": "no"}))):
-        for lag_ns, merged in ((200_000, ()), (5_000_000, ((1, 1),))):
-            stream = read(TOP, A, B + behind, done)
+        for since_ns, lag_ns, merged in (
+            (8_100_000, 5_000_000, ()),  # the thread looked a moment ago, and B was not there
+            (2_100_000, 200_000, ()),  # it was asleep, and came at once
+            (2_100_000, 5_000_000, ((1, 2100),)),
+        ):
+            stream = Stream(0)
+            for stamp_ns, data in ((1_000_000, TOP), (2_000_000, A)):
+                give(stream, stamp_ns, 0, data)
             stream.read_lag_ns = lag_ns
+            give(stream, 9_000_000, since_ns, B + behind)
+            give(stream, 9_000_000, since_ns, done)
             stream.finish()
-            assert stream.chunks() == ((2, 3), merged)
+            assert stream.chunks() == ((2000, 9000), merged)
 
 
 def test_stamps_that_fall_by_the_error_of_the_clocks_do_not() -> None:
     stream = Stream(0)
     for stamp_ns, data in ((1000, TOP), (9000, A), (8000, B), (12_000, C), (20_000, FINISH)):
-        stream.arrived(stamp_ns, stamp_ns, data)
+        give(stream, stamp_ns, stamp_ns, data)
     stream.finish()
     assert stream.chunks() == ((9, 9, 12), ())
 
@@ -230,7 +244,7 @@ def test_microseconds_are_whole_and_never_later_than_the_stamp() -> None:
     """So the last chunk is never later than the end of its answer."""
     stream = Stream(100)
     for stamp_ns, data in ((200, TOP), (1099, A), (1100, B)):
-        stream.arrived(stamp_ns, stamp_ns, data)
+        give(stream, stamp_ns, stamp_ns, data)
     stream.failed("cut", "")
     stream.finish()
     assert stream.chunks()[0] == (0, 1)
@@ -308,7 +322,7 @@ def test_an_endless_answer_needs_bounded_memory(what: str) -> None:
         ):  # MB / 16; these cost a second each
             if stream.over:
                 break
-            stream.arrived(number, number, bytes(bytearray(more)))  # a new object each time, as from a socket
+            give(stream, number, number, bytes(bytearray(more)))  # a new object each time, as from a socket
         got = ended(stream)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -327,7 +341,7 @@ def test_an_event_that_is_too_long_costs_none_of_those_before_it() -> None:
 def test_a_long_event_that_drips_does_not_take_the_square_of_its_length() -> None:
     stream = read(head(Connection="close"), event(delta(content="a")))
     for byte in event(delta(content="x" * 300_000)):
-        stream.arrived(5000, 4000, bytes((byte,)))
+        give(stream, 5000, 4000, bytes((byte,)))
     assert len(ended(stream).says) < 100
     assert len(stream.chunks()[0]) == 2
 
@@ -336,9 +350,9 @@ def test_a_long_event_that_drips_does_not_take_the_square_of_its_length() -> Non
 def test_a_long_answer_does_not_pile_up(kept: bool) -> None:
     stream = read(TOP, A)
     for number in range(4000):
-        stream.arrived(number, number, B)
+        give(stream, number, number, B)
         assert stream._unframed_bytes <= DECODE_BYTES + len(B)
-    stream.arrived(5000, 5000, FINISH)
+    give(stream, 5000, 5000, FINISH)
     assert stream.over
     assert ended(stream).chunks == 4001
 

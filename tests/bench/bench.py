@@ -1,159 +1,240 @@
 """What the load generator says against what was true, and what it costs: ``make bench``. Prints tables, asserts nothing.
 
-A small C server (truth_server.c) sends tokens at set times and writes down when. The CPU time is that of the whole Locust
-process, its start and its report included, less that of an idle run; the machine's other load is in every figure.
+A small C server (truth_server.c) sends tokens at set times and writes down when. CPU is that of the Locust process (its
+reporter is another one): a chunk costs what was spent from the end of the first request of every user to the end, over the
+chunks of that time; with the start, all that was spent less that of an idle run, over all chunks. The machine's other load
+is in every figure; where the server's own CPU a token moved between two runs of a row, the machine did.
 """
 
 import argparse
-import json
 import os
 import platform
-import shutil
-import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from goals import FIGURES, Off, goals_met, offs, rule_kept
+from load import Load, load
+from numpy.typing import NDArray
 from tabulate import tabulate
+from truth import Program, Sent, build, server
 
-from locust_llm.jsonl import parse_line
 from locust_llm.record import Record
 
-HERE = Path(__file__).parent
-CHAT = HERE.parent.parent / "locustfiles" / "chat.py"
 TTFT_MS, GAP_MS, TOKENS = 200, 20, 128
+PERCENTILES = (50, 90, 99, 100)
+Floats = NDArray[np.float64]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@dataclass(frozen=True)
+class Row:
+    """One run. Times in ms; of each pair the first was said, the second is true."""
 
+    streams: int
+    tls: bool
+    ttft: tuple[Floats, Floats]
+    gaps: tuple[Floats, Floats]
+    chunk_error: float
+    read_lag: float
+    chunks: int
+    processes: int
+    chunks_per_s: float
+    merged: int
+    lost: int
+    cpu_us: float
+    cpu_us_with_start: float
+    server_cpu_us: float
+    memory_mb: float
+    first_cpu_share: float
+    """Of the process that was started first, the only one or the master: share of a core while tokens came."""
+    verdict: str | None
+    reasons: str
+    """The verdict as the console shows it."""
 
-def build(folder: Path) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        sys.exit("make bench needs a C compiler (cc): its server must be cheaper than the load generator")
-    program = folder / "truth_server"
-    subprocess.run([compiler, "-O2", "-o", str(program), str(HERE / "truth_server.c")], check=True)
-    return program
+    @property
+    def name(self) -> list[str]:
+        """The first columns of every table."""
+        workers = f", {self.processes} workers" if self.processes > 1 else ""
+        return [f"{self.streams:,}", ("TLS" if self.tls else "plain") + workers]
 
-
-@contextmanager
-def server(program: Path, folder: Path, ttft_us: int, gap_us: int, tokens: int) -> Iterator[tuple[int, Path]]:
-    port, truth = free_port(), folder / "truth.txt"
-    process = subprocess.Popen(
-        [str(program), str(port), str(ttft_us), str(gap_us), str(tokens), str(truth)], stdout=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield port, truth
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
-def load(port: int, folder: Path, users: int, seconds: int) -> tuple[float, int]:
-    """Run Locust; (CPU seconds, peak memory in kB) of its process."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", f"127.0.0.1:{port}", "-u", str(users),
-         "-t", f"{seconds}s", "--no-probe", "--synthetic-input-tokens-mean", "50", "--output-tokens-mean", str(TOKENS),
-         "--report-dir", str(folder)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    cpu_s, memory_kb = 0.0, 0
-    while process.poll() is None:  # its own, without the reporter that it starts at the end
-        try:
-            words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            cpu_s = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-            memory_kb = max(memory_kb, int(words[21]) * os.sysconf("SC_PAGE_SIZE") // 1024)
-        except (OSError, IndexError):
-            break
-        time.sleep(0.1)
-    if process.wait():
-        assert process.stderr is not None
-        sys.exit(process.stderr.read())
-    return cpu_s, memory_kb
-
-
-def records(folder: Path) -> list[Record]:
-    return [parse_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
-
-
-def true_times(path: Path) -> dict[str, np.ndarray]:
-    """By request id: arrival and sends, in seconds."""
-    rows = (line.split() for line in path.read_text().splitlines())
-    return {row[0]: np.array(row[1:], dtype=np.int64) / 1e9 for row in rows}
-
-
-def pair(said: Sequence[float] | np.ndarray, true: Sequence[float] | np.ndarray, q: float) -> str:
-    return f"{np.percentile(said, q) * 1e3:.2f} / {np.percentile(true, q) * 1e3:.2f}"
-
-
-def streams(program: Path, users: int, seconds: int, idle_s: float) -> list[object]:
-    """One row of the table."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with server(program, folder, TTFT_MS * 1000, GAP_MS * 1000, TOKENS) as (port, truth):
-            cpu_s, memory_kb = load(port, folder / "r", users, seconds)
-        true = true_times(truth)
-        got = [record for record in records(folder / "r") if record.outcome == "ok"]
-        said_ttft = [record.chunk_us[0] / 1e6 for record in got]
-        true_ttft = [true[record.id][1] - true[record.id][0] for record in got]
-        said_gaps = np.concatenate([record.sharp_gaps_us for record in got]) / 1e6
-        true_gaps = np.concatenate([np.diff(true[record.id][1:]) for record in got])
-        # each chunk's own error: when it was said to have come, less when it was sent
-        late = np.concatenate(
-            [record.sent_at + np.array(record.chunk_us) / 1e6 - true[record.id][1:] for record in got]
+    @property
+    def offs(self) -> list[Off]:
+        said, true = (
+            (np.percentile(ttft, 50), np.percentile(ttft, 99), np.percentile(gaps, 99))
+            for ttft, gaps in zip(self.ttft, self.gaps, strict=True)
         )
-        chunks = sum(len(record.chunk_us) for record in got)
-        merged = sum(record.shared for record in got)
-        verdict = json.loads((folder / "r" / "run.json").read_text())["conditions"]["client_verdict"]
-        lag = np.percentile([record.read_lag_us for record in got], 99) / 1e3
-    return [
-        users, f"{chunks / seconds:,.0f}", pair(said_ttft, true_ttft, 50), pair(said_ttft, true_ttft, 99),
-        pair(said_gaps, true_gaps, 50), pair(said_gaps, true_gaps, 99), f"{np.percentile(late, 99) * 1e3:.2f}",
-        f"{lag:.1f}", f"{merged / chunks:.2%}", f"{(cpu_s - idle_s) / chunks * 1e6:.1f}", f"{memory_kb / 1024:.0f}", verdict,
-    ]  # fmt: skip
+        return offs(self.streams, said, true)
 
 
-def one_chunk_requests(program: Path, users: int, seconds: int, idle_s: float) -> str:
+def measure(program: Program, users: int, seconds: int, tls: bool, idle_s: float, processes: int = 1) -> Row:
+    """``users`` of all processes together."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with server(program, folder, 0, 0, 1) as (port, _):
-            cpu_s, _ = load(port, folder / "r", users, seconds)
-        count = sum(1 for line in (folder / "r" / "profile_export.jsonl").open("rb") if line)
+        with server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, tls=tls) as sent:
+            options = ["-u", str(users), "-t", f"{seconds}s", "--output-tokens-mean", str(TOKENS)]
+            run = load(
+                sent.port, folder / "r", options, processes=processes, certificate=program.certificate if tls else None
+            )
+        return compare(run, sent, users, tls, idle_s * processes)
+
+
+def compare(run: Load, sent: Sent, users: int, tls: bool, idle_s: float) -> Row:
+    records = run.records()
+    got = [record for record in records if record.outcome == "ok"]
+    true = [sent.times[record.id] for record in got]
+    arrived = [(record.sent_at or 0) + np.array(record.chunk_us) / 1e6 for record in got]
+    chunks = sum(len(record.chunk_us) for record in got)
+    start, ended = round_over_at(got), max(record.closed_at for record in got)
+    later = sum(int(np.count_nonzero(at > start)) for at in arrived)
+    spent_s = sum(sender.cpu_between(start, sender.at[-1]) for sender in run.senders)
+    return Row(
+        streams=users,
+        tls=tls,
+        ttft=(np.array([r.chunk_us[0] / 1e3 for r in got]), np.array([(t[1] - t[0]) * 1e3 for t in true])),
+        gaps=(
+            np.concatenate([r.sharp_gaps_us for r in got]) / 1e3,
+            np.concatenate([np.diff(t[1:]) for t in true]) * 1e3,
+        ),
+        chunk_error=float(np.percentile(np.concatenate([a - t[1:] for a, t in zip(arrived, true, strict=True)]), 99))
+        * 1e3,
+        read_lag=float(np.percentile([record.read_lag_us for record in got], 99)) / 1e3,
+        chunks=chunks,
+        processes=len(run.senders),
+        chunks_per_s=chunks / (ended - min(record.sent_at or 0 for record in got)),
+        merged=sum(record.shared for record in got),
+        lost=len(records) - len(got) + sent.dropped,
+        cpu_us=spent_s / later * 1e6 if later > chunks / 4 else float("nan"),  # too short a run
+        cpu_us_with_start=(run.cpu_s - idle_s) / chunks * 1e6,
+        server_cpu_us=sent.cpu_us / sent.tokens,
+        memory_mb=run.memory_kb / 1024,
+        first_cpu_share=run.processes[0].cpu_between(start, ended) / (ended - start) if ended > start else float("nan"),
+        verdict=run.verdict()[0],
+        reasons=run.verdict()[1],
+    )
+
+
+def round_over_at(records: list[Record]) -> float:
+    """When every user had ended its first request."""
+    first: dict[tuple[str, int], float] = {}
+    for record in records:
+        user = record.worker, record.user
+        first[user] = min(record.closed_at, first.get(user, record.closed_at))
+    return max(first.values())
+
+
+def pairs(said: Floats, true: Floats) -> list[str]:
+    return [f"{np.percentile(said, q):.2f} / {np.percentile(true, q):.2f}" for q in PERCENTILES]
+
+
+def show(title: str, headers: list[str], rows: list[list[str]]) -> None:
+    columns = ["streams", "wire", *headers]
+    align = ["right", "left", *["right"] * len(headers)]
+    print(f"\n{title}\n{tabulate(rows, headers=columns, disable_numparse=True, colalign=align if rows else None)}")
+
+
+def tables(rows: list[Row]) -> None:
+    names = ["p50", "p90", "p99", "max"]
+    show("TTFT, ms: said / true", names, [[*row.name, *pairs(*row.ttft)] for row in rows])
+    show("gaps between chunks, ms: said / true", names, [[*row.name, *pairs(*row.gaps)] for row in rows])
+    show(
+        "what it cost", ["tokens/s", "lost", "merged", "CPU µs/chunk", "with start", "server's", "MB", "verdict"],
+        [
+            [*row.name, f"{row.chunks_per_s:,.0f}", str(row.lost), f"{row.merged / row.chunks:.2%}", f"{row.cpu_us:.1f}",
+             f"{row.cpu_us_with_start:.1f}", f"{row.server_cpu_us:.1f}", f"{row.memory_mb:.0f}", str(row.verdict)]
+            for row in rows
+        ],
+    )  # fmt: skip
+    show(
+        "said minus true, ms, of what its goal allows", [*FIGURES, "chunk p99", "read lag p99", "goal", "verdict rule"],
+        [
+            [*row.name, *map(str, row.offs), f"{row.chunk_error:.2f}", f"{row.read_lag:.2f}",
+             goals_met(row.streams, row.offs, row.verdict), rule_kept(row.offs, row.verdict)]
+            for row in rows
+        ],
+    )  # fmt: skip
+    for row in rows:
+        if row.verdict != "OK":
+            print(f"{' '.join(row.name)}: {row.reasons or 'no verdict: the report failed'}")
+    broken = [" ".join(row.name) for row in rows if rule_kept(row.offs, row.verdict) != "kept"]
+    breakers = f"; not in {', '.join(broken)}" if broken else ""
+    print(f"\nverdict rule: kept in {len(rows) - len(broken)} of {len(rows)} rows{breakers}")
+
+
+def one_chunk_requests(program: Program, users: int, seconds: int, idle_s: float) -> str:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with server(program, folder, ttft_ms=0, gap_ms=0, tokens=1) as sent:
+            run = load(sent.port, folder / "r", ["-u", str(users), "-t", f"{seconds}s", "--output-tokens-mean", "1"])
     return (
-        f"{count / seconds:,.0f} requests of one chunk a second from one process with {users} users, "
-        f"{(cpu_s - idle_s) / count * 1e6:.0f} µs of CPU a request"
+        f"requests of one chunk: {sent.tokens / seconds:,.0f} a second from one process with {users} users, "
+        f"{(run.cpu_s - idle_s) / sent.tokens * 1e6:.0f} µs of CPU each"
+    )
+
+
+def two_workers(program: Program, users: int, seconds: int, idle_s: float) -> str:
+    """Two workers with ``users`` streams each, against one with as many: measured before and after, as machines drift."""
+    runs = [measure(program, n * users, seconds, False, idle_s, processes=n) for n in (1, 2, 1)]
+    one, two = (runs[0].cpu_us + runs[2].cpu_us) / 2, runs[1]
+    return (
+        f"two workers of {users} streams each: {two.cpu_us:.1f} µs of CPU a chunk, {two.cpu_us / one - 1:+.0%} against one "
+        f"({runs[0].cpu_us:.1f} before, {runs[2].cpu_us:.1f} after; goal: within 10 %); their master "
+        f"{two.first_cpu_share:.1%} of a core (goal: under 5 %); verdict {two.verdict}, {two.lost} lost"
+    )
+
+
+def only_reading(program: Program, streams: list[int]) -> str:
+    """What the same chunks cost a client in C that throws them away: what is left is the price of the rest."""
+    costs = []
+    for count in streams:
+        with (
+            tempfile.TemporaryDirectory() as name,
+            server(program, Path(name), ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=1000) as sent,
+        ):
+            command = [str(program.client), str(sent.port), str(count), "5"]
+            costs.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    return f"a client in C that only reads: {', '.join(costs)} µs of CPU a chunk with {', '.join(map(str, streams))} streams"
+
+
+def machine() -> str:
+    return (
+        f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}, "
+        f"server and load generator on the same machine; load average before: {os.getloadavg()[0]:.2f}"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", default="50,200,800,1500", help="streams of each row")
-    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--seconds", type=int, default=20, help="how long each run sends")
+    parser.add_argument("--tls", action=argparse.BooleanOptionalAction, default=True, help="rows with TLS too")
+    parser.add_argument("--extras", action=argparse.BooleanOptionalAction, default=True,
+                        help="two workers against one, and requests of one chunk")  # fmt: skip
     options = parser.parse_args()
-    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}, "
-          f"server and load generator on the same machine; load average before: {os.getloadavg()[0]:.2f}")  # fmt: skip
+    print(machine())
     with tempfile.TemporaryDirectory() as name:
         program = build(Path(name))
-        with server(program, Path(name), TTFT_MS * 1000, GAP_MS * 1000, TOKENS) as (port, _):
-            idle_s, _ = load(port, Path(name) / "idle", 1, 5)
-        print(f"an idle run costs {idle_s:.2f} s of CPU; it is taken off\n")
-        rows = [streams(program, int(users), options.seconds, idle_s) for users in options.users.split(",")]
-        print(tabulate(rows, headers=[
-            "streams", "tokens/s", "TTFT p50 said / true ms", "TTFT p99", "gap p50", "gap p99", "chunk error p99 ms",
-            "read lag p99 ms", "merged", "CPU µs/chunk", "memory MB", "verdict",
-        ], disable_numparse=True))  # fmt: skip
-        print("\n" + one_chunk_requests(program, 50, options.seconds // 2, idle_s))
+        if program is None:
+            print("no C compiler (cc): nothing is measured, as the server must be much cheaper than the load generator")
+            return
+        if options.tls and program.certificate is None:
+            print(f"no rows with TLS: {program.without_tls}")
+        with server(program, Path(name), ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS) as sent:
+            idle_s = load(sent.port, Path(name) / "idle", ["-u", "1", "-t", "5s"]).cpu_s
+        print(f"an idle run costs {idle_s:.2f} s of CPU")
+        wires = [False, True] if options.tls and program.certificate else [False]
+        rows = []
+        for tls in wires:
+            for users in map(int, options.users.split(",")):
+                rows.append(measure(program, users, options.seconds, tls, idle_s))
+                print(".", end="", flush=True)
+        tables(rows)
+        if options.extras:
+            print("\n" + only_reading(program, [int(users) for users in options.users.split(",")]))
+            print(two_workers(program, 200, options.seconds, idle_s))
+            print(one_chunk_requests(program, 50, options.seconds // 2, idle_s))
 
 
 if __name__ == "__main__":

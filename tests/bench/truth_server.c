@@ -1,15 +1,21 @@
 /* A server much cheaper than any client, and it knows when it sent what: the truth of `make bench`.
  *
- *   truth_server PORT TTFT_US GAP_US TOKENS TRUTH_FILE
+ *   truth_server [-s STAGGER_US] [-t CERTIFICATE_AND_KEY] PORT TTFT_US GAP_US TOKENS TRUTH
  *
- * HTTP/1.1 with keep-alive, one thread, epoll and one timer. A POST with "stream":true gets its first event after TTFT_US
+ * HTTP/1.1 with keep-alive, one thread and epoll. A POST with "stream":true gets its first event after TTFT_US
  * and one each GAP_US, TOKENS in all; the last event, usage and [DONE] go out in one write. Due times are absolute, so
- * lateness does not add up. On SIGTERM it writes a line a request: id arrived_ns sent_ns..., CLOCK_MONOTONIC: when the
- * kernel had the request (SO_TIMESTAMPNS: not when this process got to run), and just before each write.
+ * lateness does not add up. -s spreads first tokens evenly over STAGGER_US more, so that requests that come together are
+ * not answered together; -t speaks TLS (only where built with -DTLS).
+ *
+ * On SIGTERM it writes TRUTH, a line a request: id arrived_ns sends, and TRUTH.sends, the moments of all sends in the same
+ * order, 64-bit ns. CLOCK_MONOTONIC: when the kernel had the request (SO_TIMESTAMPNS: not when this process got to run), and
+ * just before each write. On stdout, then: CPU microseconds since the first stream, tokens sent, connections that carried
+ * streams, most streams open at once, streams dropped because the client was gone or did not read.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <math.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -17,19 +23,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 typedef struct { char id[96]; int64_t arrived; int64_t *sent; int count; } Row;
-typedef struct { int fd, row, left, heap; int64_t due, arrived; char *in; size_t used, size; } Conn;
+typedef struct { int fd, row, left, heap; int64_t due, arrived; char *in; size_t used, size; int carried; void *tls, *sealed; } Conn;
 
 static Conn **heap, **conns;
 static Row *rows;
 static int heaped, rowed, row_room, tokens;
-static int64_t ttft, gap;
+static int streaming, most_streaming, carried, dropped;
+static int64_t ttft, gap, stagger, tokens_sent, cpu_before;
 static volatile sig_atomic_t stopping;
 
 static void stop(int s) { (void)s; stopping = 1; }
@@ -38,6 +46,60 @@ static int64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static int64_t cpu_us(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000LL + u.ru_utime.tv_usec + u.ru_stime.tv_usec;
+}
+
+#ifdef TLS
+/* what is needed of OpenSSL 3, so that its headers are not */
+extern void *TLS_server_method(void), *SSL_CTX_new(void *), *SSL_new(void *), *BIO_s_mem(void), *BIO_new(void *);
+extern void *BIO_new_socket(int, int);
+extern int SSL_CTX_use_certificate_chain_file(void *, const char *), SSL_CTX_use_PrivateKey_file(void *, const char *, int);
+extern int SSL_read(void *, void *, int), SSL_write(void *, const void *, int), BIO_write(void *, const void *, int);
+extern int SSL_get_error(void *, int);
+extern void SSL_set_accept_state(void *), SSL_set_bio(void *, void *, void *), SSL_free(void *), ERR_clear_error(void);
+enum { PEM = 1, WANT_READ = 2 };
+static void *context;
+
+static void tls_begin(Conn *c) { /* read from memory, for the kernel's stamps; write straight to the socket */
+    c->tls = SSL_new(context);
+    SSL_set_bio(c->tls, c->sealed = BIO_new(BIO_s_mem()), BIO_new_socket(c->fd, 0));
+    SSL_set_accept_state(c->tls);
+}
+/* like recv: what the `n` sealed bytes at `out` hold, written over them; -1 with EAGAIN: nothing yet */
+static ssize_t tls_open(Conn *c, char *out, ssize_t n) {
+    ssize_t got = 0, room = n;
+    if (BIO_write(c->sealed, out, n) != n) return 0;
+    ERR_clear_error();
+    for (int k; got < room; got += k)
+        if ((k = SSL_read(c->tls, out + got, room - got)) <= 0) {
+            if (SSL_get_error(c->tls, k) != WANT_READ) return 0;
+            break;
+        }
+    errno = EAGAIN;
+    return got ? got : -1;
+}
+static ssize_t tls_send(Conn *c, const char *data, size_t n) { ERR_clear_error(); return SSL_write(c->tls, data, n) > 0 ? 0 : -1; }
+static void tls_end(Conn *c) { if (c->tls) SSL_free(c->tls); }
+static int tls_ready(const char *file) {
+    context = SSL_CTX_new(TLS_server_method());
+    return context && SSL_CTX_use_certificate_chain_file(context, file) == 1 && SSL_CTX_use_PrivateKey_file(context, file, PEM) == 1;
+}
+#else
+static void *context;
+static void tls_begin(Conn *c) { (void)c; }
+static ssize_t tls_open(Conn *c, char *out, ssize_t n) { (void)c; (void)out; return n; }
+static ssize_t tls_send(Conn *c, const char *data, size_t n) { (void)c; (void)data; (void)n; return -1; }
+static void tls_end(Conn *c) { (void)c; }
+static int tls_ready(const char *file) { (void)file; return 0; }
+#endif
+
+static ssize_t put_out(Conn *c, const char *data, size_t n) {
+    return c->tls ? tls_send(c, data, n) : send(c->fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* a binary heap by due time; each connection knows its place */
@@ -72,11 +134,13 @@ static void answer(Conn *c, const char *body) {
     char out[512];
     int n = snprintf(out, sizeof out, "HTTP/1.1 200 OK\r\nServer: truth\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
                      strlen(body), body);
-    if (send(c->fd, out, n, MSG_NOSIGNAL) < 0) return;
+    if (put_out(c, out, n) < 0) return;
 }
 
 static void gone(Conn *c) {
+    if (c->left) { streaming--; dropped++; }
     drop(c);
+    tls_end(c);
     close(c->fd);
     conns[c->fd] = NULL;
     free(c->in);
@@ -97,9 +161,14 @@ static void take(Conn *c, size_t head, size_t whole) {
         r->count = 0;
         r->id[0] = 0;
         if (id) sscanf(id + 16, "%95[^\r]", r->id);
+        if (!cpu_before) cpu_before = cpu_us();
+        carried += !c->carried;
+        c->carried = 1;
+        if (++streaming > most_streaming) most_streaming = streaming;
         c->left = tokens;
-        c->due = now_ns() + ttft;
-        if (send(c->fd, HEAD, sizeof HEAD - 1, MSG_NOSIGNAL) >= 0) push(c);
+        c->due = now_ns() + ttft + (int64_t)(stagger * fmod(rowed * 0.6180339887498949, 1.0));
+        put_out(c, HEAD, sizeof HEAD - 1);
+        push(c);
     } else if (post) {
         answer(c, "{\"object\":\"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"content\":\"a\"},\"finish_reason\":\"length\"}],"
                   "\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":1}}");
@@ -127,6 +196,8 @@ static void readable(Conn *c) {
             clock_gettime(CLOCK_REALTIME, &wall);
             c->arrived = now_ns() - ((wall.tv_sec - at.tv_sec) * 1000000000LL + wall.tv_nsec - at.tv_nsec);
         }
+        if (c->tls && (n = tls_open(c, c->in + c->used, n)) < 0) continue;
+        if (n == 0) { gone(c); return; }
         c->used += n;
         c->in[c->used] = 0;
     }
@@ -144,16 +215,24 @@ static void due(Conn *c) {
     Row *r = &rows[c->row];
     int is_last = --c->left == 0;
     r->sent[r->count++] = now_ns();
-    ssize_t n = send(c->fd, is_last ? last_event : event, is_last ? last_size : event_size, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0) { gone(c); return; }
-    if (is_last) { drop(c); return; }
+    ssize_t n = put_out(c, is_last ? last_event : event, is_last ? last_size : event_size);
+    if (n < 0) { c->left++; gone(c); return; }
+    tokens_sent++;
+    if (is_last) { streaming--; drop(c); return; }
     c->due += gap;
     sift(c->heap);
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) { fprintf(stderr, "truth_server PORT TTFT_US GAP_US TOKENS TRUTH_FILE\n"); return 2; }
+    for (int option; (option = getopt(argc, argv, "s:t:")) != -1;) {
+        if (option == 's') stagger = atoll(optarg) * 1000;
+        else if (option != 't' || !tls_ready(optarg)) { fprintf(stderr, "truth_server: no such option, or no TLS\n"); return 2; }
+    }
+    argv += optind - 1;
+    if (argc - optind != 5) { fprintf(stderr, "truth_server [...] PORT TTFT_US GAP_US TOKENS TRUTH\n"); return 2; }
     ttft = atoll(argv[2]) * 1000; gap = atoll(argv[3]) * 1000; tokens = atoi(argv[4]);
+    prctl(PR_SET_TIMERSLACK, 1); /* ns; not the 50 µs by which a wait may be late */
+    signal(SIGPIPE, SIG_IGN);
     struct rlimit files = {65536, 65536};
     setrlimit(RLIMIT_NOFILE, &files);
     heap = calloc(65537, sizeof *heap); conns = calloc(65537, sizeof *conns);
@@ -168,32 +247,24 @@ int main(int argc, char **argv) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[1])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(listener, (void *)&at, sizeof at) || listen(listener, 4096)) { perror("truth_server"); return 1; }
-    int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
     struct epoll_event e = {.events = EPOLLIN, .data.fd = listener}, ready[512];
     epoll_ctl(poll, EPOLL_CTL_ADD, listener, &e);
-    e.data.fd = timer;
-    epoll_ctl(poll, EPOLL_CTL_ADD, timer, &e);
     puts("ready");
     fflush(stdout);
     while (!stopping) {
-        if (heaped) {
-            int64_t t = heap[1]->due > 1 ? heap[1]->due : 1;
-            struct itimerspec when = {.it_value = {t / 1000000000, t % 1000000000}};
-            timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL);
-        }
-        int n = epoll_wait(poll, ready, 512, -1);
+        int64_t wait = heaped ? heap[1]->due - now_ns() : 0;
+        struct timespec until = {wait > 0 ? wait / 1000000000 : 0, wait > 0 ? wait % 1000000000 : 0};
+        int n = syscall(SYS_epoll_pwait2, poll, ready, 512, heaped ? &until : NULL, NULL, 0); /* in glibc since 2.35 only */
         for (int i = 0; i < n; i++) {
             int fd = ready[i].data.fd;
-            if (fd == timer) {
-                uint64_t ticks;
-                if (read(timer, &ticks, sizeof ticks) < 0) continue;
-            } else if (fd == listener) {
+            if (fd == listener) {
                 int client = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
                 if (client < 0) continue;
                 setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
                 setsockopt(client, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
                 Conn *c = conns[client] = calloc(1, sizeof *c);
                 c->fd = client;
+                if (context) tls_begin(c);
                 e.data.fd = client;
                 epoll_ctl(poll, EPOLL_CTL_ADD, client, &e);
             } else if (conns[fd]) {
@@ -202,12 +273,15 @@ int main(int argc, char **argv) {
         }
         while (heaped && heap[1]->due <= now_ns()) due(heap[1]);
     }
-    FILE *out = fopen(argv[5], "w");
-    if (!out) { perror(argv[5]); return 1; }
+    printf("%lld %lld %d %d %d\n", (long long)(cpu_us() - cpu_before), (long long)tokens_sent, carried, most_streaming, dropped);
+    char name[4096];
+    snprintf(name, sizeof name, "%s.sends", argv[5]);
+    FILE *out = fopen(argv[5], "w"), *sends = fopen(name, "w");
+    if (!out || !sends) { perror(argv[5]); return 1; }
     for (int i = 0; i < rowed; i++) {
-        fprintf(out, "%s %lld", rows[i].id[0] ? rows[i].id : "-", (long long)rows[i].arrived);
-        for (int k = 0; k < rows[i].count; k++) fprintf(out, " %lld", (long long)rows[i].sent[k]);
-        fputc('\n', out);
+        Row *r = &rows[i];
+        fprintf(out, "%s %lld %d\n", r->id[0] ? r->id : "-", (long long)r->arrived, r->count);
+        fwrite(r->sent, sizeof *r->sent, r->count, sends);
     }
-    return fclose(out) != 0;
+    return fclose(out) || fclose(sends);
 }

@@ -1,5 +1,6 @@
-"""recvmsg through ctypes: the same bytes and stamps as Python's own, and the same errors."""
+"""recvmsg and epoll_wait through ctypes: the same answers as Python's own, and the same errors."""
 
+import select
 import socket
 import struct
 import time
@@ -7,7 +8,7 @@ import time
 import pytest
 
 from locust_llm.connection import SO_TIMESTAMPNS
-from locust_llm.recvmsg import READ_BYTES, receiver
+from locust_llm.nowait import READ_BYTES, poller, receiver
 
 
 @pytest.fixture
@@ -91,3 +92,18 @@ def test_each_thread_has_buffers_of_its_own(pair: tuple[socket.socket, socket.so
     first = one(reader.fileno())
     arrive(sender, b"other")
     assert (first[0], other(reader.fileno())[0]) == (b"first", b"other")
+
+
+def test_what_is_ready_is_what_python_says() -> None:
+    epoll, pairs = select.epoll(), [socket.socketpair() for _ in range(5)]
+    poll = poller(epoll.fileno())
+    assert poll() == []
+    for _, reader in pairs:
+        epoll.register(reader, select.EPOLLIN | select.EPOLLRDHUP)
+    pairs[1][0].send(b"x")
+    pairs[3][0].close()
+    assert sorted((fd, what) for what, fd in poll()) == sorted(epoll.poll(0))
+    assert len(poll()) == 2
+    for sender, reader in pairs:
+        sender.close()
+        reader.close()

@@ -1,12 +1,13 @@
-"""recvmsg(2) with the kernel's stamp of what it read, and without letting go of the GIL.
+"""recvmsg(2), with the kernel's stamp of what it read, and epoll_wait(2): calls that never wait, so they keep the GIL.
 
-Python's own ``socket.recvmsg`` lets go of the GIL around the call, which is right for one that may wait. This one never
-waits; and beside an event loop that is busy, the reader's thread would have to win the GIL back for every single read. It
-goes through ctypes' PyDLL, which keeps the GIL and takes as long (about 2 µs with its copy).
+Python's own let go of the GIL around the call, which is right for one that may wait. But beside an event loop that is
+busy, the reader's thread would have to win it back each time. They go through ctypes' PyDLL, which keeps the GIL and takes
+as long (about 2 µs for a read with its copy).
 """
 
 import ctypes
 import os
+import platform
 from collections.abc import Callable
 from struct import Struct
 from typing import Final
@@ -17,6 +18,10 @@ _HEADER_BYTES: Final = 16
 """struct cmsghdr, see cmsg(3); the timespec of SO_TIMESTAMPNS follows it."""
 _MSG_DONTWAIT: Final = 0x40
 _timespec: Final = Struct("qq")
+_event: Final = Struct("=Ii4x" if platform.machine() == "x86_64" else "=I4xi4x")
+"""struct epoll_event: what happened, and of its data the descriptor; packed on x86-64 alone (sys/epoll.h)."""
+MOST_READY: Final = 4096
+"""How many descriptors one look at an epoll tells at most."""
 
 
 class _Iovec(ctypes.Structure):
@@ -79,3 +84,17 @@ def receiver() -> Callable[[int], tuple[bytes, int]]:
         return data[:size].tobytes(), seconds * 1_000_000_000 + nanoseconds
 
     return receive
+
+
+def poller(epoll_fd: int) -> Callable[[], list[tuple[int, int]]]:
+    """A function for one thread: -> [(what happened, descriptor), ...], at most MOST_READY, of what is ready now."""
+    wait = ctypes.PyDLL(None, use_errno=True).epoll_wait
+    wait.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+    buffer = ctypes.create_string_buffer(MOST_READY * _event.size)
+    address, view = ctypes.addressof(buffer), memoryview(buffer).cast("B")
+
+    def poll() -> list[tuple[int, int]]:
+        count = wait(epoll_fd, address, MOST_READY, 0)  # with a time-out of 0 it fails only for a bad descriptor
+        return list(_event.iter_unpack(view[: count * _event.size])) if count > 0 else []
+
+    return poll
