@@ -34,6 +34,21 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     kernel does not say."""
 
 
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the schedule of an open loop asked for, in the profiling phase until the run was stopped."""
+
+    due: int
+    """Arrivals that were due by then."""
+    never_started: int
+    """Of these, how many found no free user until then."""
+    duration_s: float
+    """From the start of the phase to then."""
+    most_users: int
+    """The most users there were."""
+    out_of_users: bool = False
+    """``--max-users`` was reached while arrivals waited."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a run. Times are Unix seconds."""
 
@@ -58,6 +73,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     health: tuple[Health, ...] = ()
     """Of each process that sent, as far as it could tell."""
     limits: tuple[LimitChange, ...] = ()
+    offer: Offer | None = None
+    """None: a closed loop."""
     turned_away: int = 0
     """Requests that waited at the gate when the run ended, and were never sent."""
     records_lost: int = 0

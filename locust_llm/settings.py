@@ -19,22 +19,65 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     header_names: tuple[str, ...] = ()
 
     users: int | None = None
+    """Concurrent sessions. None: as many as the arrivals need, up to ``max_users``."""
+    max_users: int = 1000
     processes: int = 1
     prefill_concurrency: int | None = None
     prefill_concurrency_ramp_duration: float | None = None
+    request_count: int | None = None
+    num_sessions: int | None = None
+    run_time_s: float | None = None
+    """Of the profiling phase."""
+    stop_timeout_s: float = 30.0
+
+    request_rate: float | None = None
+    arrival_pattern: str = "poisson"
+    arrival_smoothness: float | None = None
+    request_rate_ramp_duration: float | None = None
+    request_rate_series: str | None = None
+    user_centric_rate: float | None = None
+    fixed_schedule: bool = False
+    fixed_schedule_auto_offset: bool = True
+    fixed_schedule_start_offset: float | None = None
+    fixed_schedule_end_offset: float | None = None
+    replay_speedup: float = 1.0
+
+    warmup_request_count: int | None = None
+    warmup_duration: float | None = None
+    warmup_concurrency: int | None = None
+    warmup_request_rate: float | None = None
     warmup_prefill_concurrency: int | None = None
     warmup_prefill_concurrency_ramp_duration: float | None = None
-    warmup_request_count: int | None = None
-    request_count: int | None = None
-    run_time_s: float | None = None
-    stop_timeout_s: float = 30.0
+
+    request_cancellation_rate: float | None = None
+    """Percent of the profiling requests."""
+    request_cancellation_delay: float = 0.0
     request_timeout_s: float = 3600.0
+    first_token_timeout_s: float = 1800.0
+    gap_timeout_s: float = 600.0
     wait_for_model_timeout_s: float = 0.0
 
     synthetic_input_tokens_mean: float = 550.0
     synthetic_input_tokens_stddev: float = 0.0
     output_tokens_mean: float = 128.0
     output_tokens_stddev: float = 0.0
+    seq_dist: str | None = None
+    extra_inputs: str | None = None
+    shared_system_prompt_length: int | None = None
+    num_prefix_prompts: int | None = None
+    prefix_prompt_length: int | None = None
+    tokenizer: str | None = None
+    input_file: str | None = None
+    custom_dataset_type: str | None = None
+    dataset_columns: str | None = None
+    dataset_sampling_strategy: str = "sequential"
+    skip_broken_rows: bool = False
+    session_turns_mean: float = 1.0
+    session_turns_stddev: float = 0.0
+    session_turn_delay_mean: float = 0.0
+    """Milliseconds, as AIPerf's."""
+    session_turn_delay_stddev: float = 0.0
+    session_header: str | None = None
     random_seed: int | None = None
     probe: bool = True
 
@@ -42,6 +85,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     report_dir: str = ""
     locustfile: str = ""
     command: str = ""
+
+    @property
+    def open_loop(self) -> bool:
+        """Requests come by a schedule, whatever the server does."""
+        return bool(self.request_rate or self.request_rate_series or self.user_centric_rate or self.fixed_schedule)
+
+    @property
+    def warms_up(self) -> bool:
+        return bool(self.warmup_request_count or self.warmup_duration)
 
     @property
     def warmup_limit(self) -> int | None:
