@@ -1,62 +1,44 @@
-"""How many requests may still be sent: a plan of phases, granted in small shares, so that N asked for is N sent.
+"""What one process may still send: a number of requests, or arrivals that are due at set moments; first come, first served.
 
-The plan lives in one place (the master, or the only process). Every sending process holds a budget that it fills by
-asking; shares get smaller towards the end, and a process without users never asks, so no share is left over.
+It is filled by asking (counts) or by the control's schedule (arrivals, dealt out a second ahead). A user takes a permit,
+makes its request ready, and then waits until the arrival is due: so nothing that takes time lies between due and send.
 """
 
+import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from gevent.event import Event
 
 from .gate import GateClosed
-
-WARMUP: Final = "warmup"
-PROFILING: Final = "profiling"
-OVER: Final = "over"
-WITHOUT_END: Final = -1
+from .plan import PROFILING
 
 
-class Plan:
-    """The phases of a run and how many requests each has; None: until the run is stopped. No clock, no greenlets."""
+class Permit(NamedTuple):
+    """To send one request."""
 
-    def __init__(self, warmup: int | None, count: int | None) -> None:
-        self.phase = WARMUP if warmup else PROFILING
-        self._left: dict[str, int | None] = {WARMUP: warmup or 0, PROFILING: count}
-        self._out = {WARMUP: 0, PROFILING: 0}
+    phase: str
+    due_at: float | None = None
+    """Seconds of this process's monotonic clock; None: as soon as the user likes."""
+    slot: int | None = None
+    """The user-centric rate: the place of the user that this arrival belongs to."""
+    item: bytes | None = None
+    """The fixed schedule: the session that begins with it, packed."""
 
-    def grant(self, senders: int) -> int:
-        """A share for one of ``senders`` processes: WITHOUT_END, or at most what is left; 0 when there is nothing now."""
-        if self.phase == OVER:
-            return 0
-        left = self._left[self.phase]
-        if left is None:
-            return WITHOUT_END
-        share = min(left, max(1, left // (4 * senders))) if senders > 1 else left
-        self._left[self.phase] = left - share
-        self._out[self.phase] += share
-        return share
 
-    def put_back(self, phase: str, count: int) -> None:
-        """Granted, but never to be sent by that process."""
-        if (left := self._left.get(phase)) is not None:
-            self._left[phase] = left + count
-            self._out[phase] -= count
+class _Waiter:
+    __slots__ = ("permit", "turn", "user")
 
-    def returned(self, phase: str, count: int) -> bool:
-        """``count`` requests of ``phase`` are done, however they ended. True if that began the next phase."""
-        if self._left.get(phase) is None:
-            return False
-        self._out[phase] -= count
-        if phase != self.phase or self._left[phase] or self._out[phase] > 0:
-            return False
-        self.phase = PROFILING if phase == WARMUP else OVER
-        return True
+    def __init__(self, user: int) -> None:
+        self.user = user
+        self.turn = Event()
+        self.permit: Permit | None = None
 
 
 class Budget:
-    """What one process may still send. ``ask`` is called when it runs low; the answer comes through ``grant``."""
+    """``ask`` is called when it runs low; the answer comes through ``grant``. Arrivals come unasked, through ``arrive``."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
         self.phase = PROFILING
@@ -65,43 +47,86 @@ class Budget:
         self._low = 0
         self._asked = False
         self._closed = False
-        self._queue: deque[Event] = deque()
+        self._due: deque[Permit] = deque()
+        self._owners: dict[int, int] = {}
+        """By slot: the number of its user."""
+        self._queue: deque[_Waiter] = deque()
 
-    def take(self) -> str:
-        """The phase of the next request, when there may be one. Raises GateClosed when there will be none."""
-        while self._left == 0 and not self._closed:
-            self._refill()
-            if self._may_go():  # the answer may have come at once
-                break
-            turn = Event()
-            self._queue.append(turn)
-            try:
-                turn.wait()
-            except BaseException:
-                if turn in self._queue:
-                    self._queue.remove(turn)
-                elif self._left:
-                    self._wake()  # it was this greenlet's turn: pass it on
-                raise
+    def unreserved(self, until: float) -> int:
+        """Arrivals that are due before ``until`` (monotonic seconds), and that no user is free for."""
+        return sum(permit.due_at is not None and permit.due_at < until for permit in self._due)
+
+    def take(self, user: int = 0, *, later: bool = False) -> Permit:
+        """The next permit, when there is one. ``later``: a session goes on, which comes before new ones.
+
+        Raises GateClosed when there will be none.
+        """
         if self._closed:
             raise GateClosed
+        permit = self._permit(user) or self._wait(user, later)
+        if permit.due_at is None and self._left <= self._low:
+            self._refill()
+        return permit
+
+    def _wait(self, user: int, later: bool) -> Permit:
+        waiter = _Waiter(user)
+        (self._queue.appendleft if later else self._queue.append)(waiter)
+        self._refill()  # the answer may come at once
+        try:
+            waiter.turn.wait()
+        except BaseException:
+            if waiter.permit is not None:
+                self.put_back(waiter.permit)
+            elif waiter in self._queue:
+                self._queue.remove(waiter)
+            raise
+        if waiter.permit is None:
+            raise GateClosed
+        return waiter.permit
+
+    def _permit(self, user: int) -> Permit | None:
+        for at, permit in enumerate(self._due):
+            if self._suits(permit.slot, user):
+                del self._due[at]
+                return permit
         if self._left > 0:
             self._left -= 1
-            if self._left <= self._low:
-                self._refill()
-        return self.phase
+            return Permit(self.phase)
+        return None
+
+    def _suits(self, slot: int | None, user: int) -> bool:
+        """A slot belongs to the first user that took an arrival of it, and a user has one slot."""
+        if slot is None or self._owners.get(slot) == user:
+            return True
+        if slot in self._owners or user in self._owners.values():
+            return False
+        self._owners[slot] = user
+        return True
+
+    def leave(self, user: int) -> None:
+        """This user is gone: its slot is free for another."""
+        self._owners = {slot: owner for slot, owner in self._owners.items() if owner != user}
+        self._hand_out()
 
     def grant(self, phase: str, count: int) -> None:
         """``count`` more of ``phase``; what was left of an earlier phase is void. 0 says: ask again when told."""
         self._asked = count == 0
+        self._enter(phase)
+        self._left += count
+        self._low = self._left // 4
+        self._hand_out()
+
+    def arrive(self, permits: Iterable[Permit]) -> None:
+        """Arrivals, in the order in which they are due."""
+        for permit in permits:
+            self._enter(permit.phase)
+            self._due.append(permit)
+        self._hand_out()
+
+    def _enter(self, phase: str) -> None:
         if phase != self.phase:
             self.phase, self._left = phase, 0
-        if count == WITHOUT_END or self._left == WITHOUT_END:
-            self._left = WITHOUT_END
-        else:
-            self._left += count
-        self._low = self._left // 4
-        self._wake()
+            self._due.clear()
 
     def ask_again(self) -> None:
         """Something changed at the plan: whoever waits may ask anew."""
@@ -109,34 +134,48 @@ class Budget:
         if self._queue:
             self._refill()
 
-    def put_back(self) -> None:
-        """A request that was taken was not sent after all."""
-        if self._left >= 0:
+    def put_back(self, permit: Permit) -> None:
+        """A permit that was taken was not used."""
+        if permit.phase != self.phase or self._closed:
+            return
+        if permit.due_at is None:
             self._left += 1
-            self._wake()
+        else:
+            at = bisect_right(self._due, permit.due_at, key=lambda other: other.due_at or 0.0)
+            self._due.insert(at, permit)
+        self._hand_out()
 
     def surrender(self) -> int:
-        """Give up what is left of the share, where there is nobody to use it."""
-        left, self._left = (self._left, 0) if self._left > 0 else (0, self._left)
+        """Give up what is left of the share, arrivals too; how much that was."""
+        left, self._left = self._left + len(self._due), 0
+        self._due.clear()
         self._asked = False
         return left
 
-    def close(self) -> int:
-        """Nothing more is sent; how many of the share are left over."""
+    def close(self, now: float | None = None) -> int:
+        """Nothing more is sent; how many arrivals had been due by now (monotonic seconds), and found nobody."""
+        now = time.monotonic() if now is None else now
         self._closed = True
         while self._queue:
-            self._queue.popleft().set()
-        left, self._left = max(self._left, 0), 0
-        return left
-
-    def _may_go(self) -> bool:
-        return self._left != 0 or self._closed
+            self._queue.popleft().turn.set()
+        missed = sum(permit.due_at is not None and permit.due_at <= now for permit in self._due)
+        self._due.clear()
+        self._left = 0
+        return missed
 
     def _refill(self) -> None:
         if not self._asked:
             self._asked = True
             self._ask()
 
-    def _wake(self) -> None:
-        for _ in range(len(self._queue) if self._left < 0 else min(self._left, len(self._queue))):
-            self._queue.popleft().set()
+    def _hand_out(self) -> None:
+        """Permits to those who wait, in their order."""
+        for waiter in list(self._queue) if self._left or self._due else ():
+            permit = self._permit(waiter.user)
+            if permit is None:
+                if not self._due:
+                    return
+                continue  # there are arrivals, but they belong to others
+            waiter.permit = permit
+            self._queue.remove(waiter)
+            waiter.turn.set()

@@ -35,14 +35,19 @@ TEXTS: Final = (
     "worker", "message",
 )  # fmt: skip
 
-# What the tables and plots need: the narrower, the more requests fit into memory (250 bytes each).
+# What the tables and plots need: the narrower, the more requests fit into memory (220 bytes each).
 SUMMARY_NUMBERS: Final = tuple(
     name for name in (
         "clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us", "rtt_us", "retransmits",
+        "limit", "turn",
     )
     if name not in ("headers_at", "close_lag_s")
 )  # fmt: skip
-SUMMARY_TEXTS: Final = ("outcome", "phase", "name", "model", "worker", "tokens_from", "clock", "message")
+SUMMARY_TEXTS: Final = (
+    "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "message",
+)  # fmt: skip
+SMALL: Final = frozenset({*TOKENS, "status", "limit", "turn", "retransmits"})
+"""Whole numbers that single precision holds exactly (below 2^24)."""
 
 BLOCK: Final = 2**10
 KINDS: Final = 1000
@@ -137,7 +142,7 @@ class _Table:
         self._numbers_of = attrgetter(*numbers)
         self._texts_of = attrgetter(*texts)
         self._codes = {name: _Codes(kinds.get(name)) for name in texts}
-        types = {name: "b" if name in FLAGS else "d" for name in numbers}
+        types = {name: "b" if name in FLAGS else "f" if name in SMALL else "d" for name in numbers}
         types |= dict.fromkeys(texts, "i") | {"chunks": "i", "merged": "i"}
         self._columns = {name: array(kind) for name, kind in types.items()}
         self._rows: list[tuple[float | None, ...]] = []

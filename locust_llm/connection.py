@@ -3,6 +3,8 @@
 TLS goes through memory BIOs, so that the reader's thread reads the same socket in the same way and gets the same stamps.
 """
 
+import errno
+import os
 import socket
 import ssl
 import time
@@ -16,6 +18,9 @@ from gevent import Timeout
 
 SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
 CONNECT_TIMEOUT_S: Final = 30.0
+NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
+"""What connect(2) and socket(2) say when this machine has no open file, no port, or no address of its own left for it."""
+UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 # struct tcp_info of linux/tcp.h: offsets of what is read of it
 _U32: Final = Struct("I")
 _TCPI_RTT: Final = 68
@@ -32,7 +37,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class ConnectFailed(Exception):
-    """``outcome`` is one of the record's: refused, dns, tls, connect_timeout, reset."""
+    """``outcome`` is one of the record's: refused, dns, tls, connect_timeout, no_socket, unreachable, reset."""
 
     def __init__(self, outcome: str, message: str) -> None:
         super().__init__(message)
@@ -193,14 +198,29 @@ def ask_for_stamps(sock: Any) -> None:
 
 
 def _outcome(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
     match error:
         case TimeoutError():
             return "connect_timeout"
-        case socket.gaierror() | UnicodeError():  # no name that could be asked for
-            return "dns"
         case ssl.SSLError():
             return "tls"
         case ConnectionRefusedError():
             return "refused"
+        case OSError() if number in NO_SOCKET or _files_are_out():
+            return "no_socket"
+        case OSError() if number in UNREACHABLE:
+            return "unreachable"
+        case socket.gaierror() | UnicodeError():  # no name that could be asked for
+            return "dns"
         case _:
             return "reset"
+
+
+def _files_are_out() -> bool:
+    """This process cannot open one more file. A lookup of a name that fails for this does not say so: see getaddrinfo(3),
+    EAI_SYSTEM, of which Python tells an errno that is not its own."""
+    try:
+        os.close(os.eventfd(0))
+    except OSError:
+        return True
+    return False

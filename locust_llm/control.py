@@ -1,20 +1,20 @@
 """Control of a run, in the master or the only process: phases, the global limit, the records, the end, the report.
 
-Between it and the senders go Locust's messages, in one process too (there they are plain calls). Quotas are absolute and
-carry the number of the run; a quota grows only when those that shrank are known to have done so, so that the limit holds
-over all processes at every moment.
+Between it and the senders go Locust's messages, in one process too (there they are plain calls). Each carries the number
+of the run.
 """
 
 import logging
 import os
 import platform
+import random
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
+from itertools import repeat
 from typing import Any, Final
 
 from locust.env import Environment
@@ -24,28 +24,31 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from .budget import PROFILING, WARMUP, Plan
-from .folder import RECORDS, write_run
+from .crowd import Crowd
+from .dealer import Dealer
+from .folder import RECORDS, make_folder, write_run
+from .formats import Item
 from .gate import follow
 from .jsonl import line
 from .outbox import Inbox
+from .plan import OVER, PROFILING, WARMUP, Plan
+from .quotas import Quotas
 from .ramp import ramp
 from .record import OK, Record
-from .run import Health, LimitChange, Run
+from .run import Health, LimitChange, Offer, Run
 from .sender import Order
 from .settings import Settings
 from .survey import Survey
+from .timetable import Due, sessions, timetable
 
 logger = logging.getLogger("locust_llm")
 
 DRAIN_MARGIN_S: Final = 15.0
+SPAWNING_S: Final = 3.0
+"""How long the schedule of an open loop waits for its first users."""
+LEAD_S: Final = 0.5
+"""How long after its users are there a schedule begins: they make their first requests ready, and connect."""
 PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
-
-
-def divide(limit: int, processes: int) -> list[int]:
-    """Quotas that sum to ``limit``, as even as can be; the first ones get what is left over."""
-    share, rest = divmod(limit, processes)
-    return [share + (place < rest) for place in range(processes)]
 
 
 class Control:
@@ -53,11 +56,14 @@ class Control:
 
     def __init__(self, environment: Environment, settings: Settings, survey: Survey, epoch: int) -> None:
         self.environment = environment
+        if (
+            settings.random_seed is None
+        ):  # what processes share follows from it, and the next run must not find it cached
+            settings = msgspec.structs.replace(settings, random_seed=random.SystemRandom().randrange(2**31))
         self.settings = settings
         self.survey = survey
         self.epoch = epoch
-        self.plan = Plan(settings.warmup_request_count, settings.request_count)
-        self.limit: int | None = None
+        self.plan = Plan(settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up)
         self.counts: Counter[str] = Counter()
         self.output_tokens = 0
         """Of all finished requests."""
@@ -65,13 +71,9 @@ class Control:
         """Of first chunks since the progress line last looked."""
         self.stand: dict[str, tuple[int, int, int]] = {}
         """By process, as last told: requests in prefill, waiting at the gate, decoding."""
-        self.folder = self._make_folder()
+        self.folder = make_folder(settings, survey.model)
         self._file = (self.folder / RECORDS).open("ab")
         self._inbox = Inbox()
-        self._quotas: Counter[str] = Counter()
-        self._held: Counter[str] = Counter()
-        """By process: as many slots as it may still be using."""
-        self._limit_numbers: Counter[str] = Counter()
         self._ended: dict[str, Event] = {}
         self._workers: list[str] = []
         self._limits: list[LimitChange] = []
@@ -82,7 +84,21 @@ class Control:
         self._started_at = time.time()
         self._profiling_at = self._started_at
         self._stopping_at: float | None = None
-        self._ramp: gevent.Greenlet | None = None
+        self._jobs: list[gevent.Greenlet] = []
+        """Of this phase: the ramp, the schedule, the clock."""
+        self._dealing: gevent.Greenlet | None = None
+        gated = settings.prefill_concurrency is not None or settings.warmup_limit is not None
+        self._quotas = Quotas(self._tell, self._senders, gated=gated)
+        self._crowd = Crowd(settings, environment.runner, self._say)
+        self._dealer = Dealer(self._tell, self._clients)
+        self._open = False
+        """Arrivals come by a schedule in this phase."""
+        self._items: Iterator[Item | None] | None = None
+        """The sessions of this phase; None: users make them up, without end."""
+        self._items_over = False
+        self._due: tuple[int, float] | None = None
+        """Arrivals of the profiling phase that were due by its end, and over how many seconds; None: a closed loop."""
+        self._missed = 0
         self._finishing = False
 
     # -- start and phases ----------------------------------------------------------------------------------------------
@@ -100,88 +116,166 @@ class Control:
             self._workers.append(worker)
         order = Order(epoch=self.epoch, settings=self.settings, survey=self.survey, worker=self._workers.index(worker))
         self._tell("llm_begin", worker, order=msgspec.msgpack.encode(order))
-        self._tell_limit(worker)
+        self._quotas.tell(worker)
 
     def _begin_phase(self) -> None:
+        s, phase = self.settings, self.plan.phase
+        warm = phase == WARMUP
+        self._limit_of(warm)
+        if s.warmup_concurrency:
+            self._crowd.become(s.warmup_concurrency if warm else s.users or 1)
+        self._items_over, self._dealer.sessions_out = False, 0
+        self._items = sessions(s, phase)
+        dues = timetable(s, phase, (item for item in self._items or () if item is not None))
+        self._open = dues is not None
+        if dues is not None:
+            self._dealing = gevent.spawn(self._deal_out, dues, phase)
+            self._jobs.append(self._dealing)
+        else:
+            self._begin_clock(phase)
+
+    def _begin_clock(self, phase: str, lead_s: float = 0.0) -> None:
+        """Bound the phase, which begins in ``lead_s``, in time."""
         s = self.settings
-        warm = self.plan.phase == WARMUP
+        if phase == PROFILING:
+            if lead_s:
+                self._profiling_at = time.time() + lead_s
+            if s.run_time_s:
+                self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._time_is_up))
+        elif s.warmup_duration:
+            self._jobs.append(gevent.spawn_later(lead_s + s.warmup_duration, self._close_phase, phase))
+
+    def _time_is_up(self) -> None:
+        logger.info(f"Time is up after {self.settings.run_time_s:g} s")
+        self.finish()
+
+    def _limit_of(self, warm: bool) -> None:
+        s = self.settings
         limit = s.warmup_limit if warm else s.prefill_concurrency
         ramp_s = s.warmup_ramp_s if warm else s.prefill_concurrency_ramp_duration
         name = "Warmup prefill" if warm else "Prefill"
         if limit is None:
             self.set_limit(None)
         elif ramp_s is None or limit == 1:
-            logger.info(f"{name} concurrency limited to {limit} (session concurrency: {s.users or 'from the form'})")
+            users = s.users or ("as many as needed" if self._crowd.grows else "from the form")
+            logger.info(f"{name} concurrency limited to {limit} (session concurrency: {users})")
             self.set_limit(limit)
         else:
             logger.info(f"{name} concurrency ramping from 1 to {limit} over {ramp_s:g} seconds")
-            self._ramp = gevent.spawn(follow, self, ramp(limit, ramp_s))
+            self._jobs.append(gevent.spawn(follow, self, ramp(limit, ramp_s)))
+
+    def _deal_out(self, dues: Iterator[Due], phase: str) -> None:
+        """The schedule of an open loop, from its first arrival to its last."""
+        self._crowd.wait(SPAWNING_S)
+        self._begin_clock(phase, LEAD_S)
+        try:
+            self._dealer.deal_out(dues, phase, time.time(), LEAD_S, self.plan.deal, self._lasts_s(phase))
+        except (ValueError, OSError) as error:  # a row of the dataset, far behind those that were looked at before
+            self._say(f"the schedule ends early: {error}")
+        if self.plan.phase == phase and self.plan.close():
+            self._next_phase()
+
+    def _lasts_s(self, phase: str) -> float | None:
+        """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
+        s = self.settings
+        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.run_time_s
+
+    def _close_phase(self, phase: str) -> None:
+        """Its time is over, or there are no sessions any more: nothing new starts in it, and when all is back it ends."""
+        if self.plan.phase != phase:
+            return
+        if self._dealing is not None and self._dealing is not gevent.getcurrent():
+            self._dealing.kill(block=False)
+        self._count_due()
+        if self.plan.close():
+            self._next_phase()
+        else:
+            self._tell("llm_over", phase=phase)
 
     def _next_phase(self) -> None:
-        if self.plan.phase != PROFILING:
+        for job in self._jobs:
+            if job is not gevent.getcurrent():
+                job.kill(block=False)
+        self._jobs.clear()
+        if self.plan.phase == OVER:
             self.finish()
             return
         logger.info("Warmup is over, profiling begins")
-        if self._ramp is not None:
-            self._ramp.kill(block=False)
         self._profiling_at = time.time()
         self._begin_phase()
         self._tell("llm_again")
 
     def want(self, worker: str) -> None:
         """A process asks for a share of the requests that are still to be sent."""
-        self._tell("llm_grant", worker, phase=self.plan.phase, count=self.plan.grant(max(1, len(self._workers))))
+        count = 0 if self._open else self.plan.grant(max(1, len(self._workers)))
+        self._tell("llm_grant", worker, phase=self.plan.phase, count=count)
 
     def put_back(self, data: dict[str, Any]) -> None:
-        """A process without users gives back a share: to those that wait."""
-        self.plan.put_back(data["phase"], data["count"])
-        self._tell("llm_again")
+        """A process gives back a share that it cannot use: to those that wait."""
+        if self.plan.put_back(data["phase"], data["count"]):
+            self._next_phase()
+        else:
+            self._tell("llm_again")
 
-    # -- the global limit ----------------------------------------------------------------------------------------------
+    def want_sessions(self, worker: str) -> None:
+        """A process asks for sessions of the dataset, or of a number that was asked for."""
+        if self._items is None:  # a warmup, which has no number of sessions
+            self._dealer.sessions(worker, repeat(None), self.plan.phase)
+            return
+        try:
+            more = self._dealer.sessions(worker, self._items, self.plan.phase)
+        except (ValueError, OSError) as error:
+            self._say(f"the dataset ends early: {error}")
+            more = False
+        if not more:
+            self._items_over = True
+            self._sessions_over()
+
+    def session_news(self, ended: int) -> None:
+        """So many sessions came to their end."""
+        self._dealer.sessions_out -= ended
+        self._sessions_over()
+
+    def _sessions_over(self) -> None:
+        if self._items_over and self._dealer.sessions_out <= 0:
+            self._close_phase(self.plan.phase)
+
+    # -- the global limit, and how the processes stand -----------------------------------------------------------------
 
     @property
-    def _gated(self) -> bool:
-        return self.settings.prefill_concurrency is not None or self.settings.warmup_limit is not None
+    def limit(self) -> int | None:
+        """Over all processes; None: no gate."""
+        return self._quotas.limit
 
     def set_limit(self, limit: int | None) -> None:
         """The limit over all processes from now on; None: no gate."""
-        self.limit = limit
+        self._quotas.limit = limit
         self._limits.append(LimitChange(time.time(), limit, self.plan.phase))
-        self.share_out()
+        self._quotas.share_out()
 
     def share_out(self) -> None:
-        """Divide the limit anew. A quota falls at once; it rises only into what the others have given up for certain."""
-        if self.limit is None:
-            self._tell("llm_limit", limit=None, number=0)
-            return
-        there = set(self._clients())
-        workers = [worker for worker in self._workers if worker in there]
-        for worker, target in zip(workers, divide(self.limit, max(1, len(workers))), strict=False):
-            free = self.limit - sum(self._held[other] for other in workers)
-            quota = min(target, self._held[worker] + max(0, free))
-            if quota != self._quotas[worker]:
-                self._quotas[worker] = quota
-                self._held[worker] = max(self._held[worker], quota)
-                self._limit_numbers[worker] += 1
-                self._tell_limit(worker)
+        """A process has come or gone."""
+        self._quotas.share_out()
 
     def hears(
-        self, worker: str, used: int, number: int, waiting: int = 0, decoding: int = 0, ttfts_s: Sequence[float] = ()
+        self,
+        worker: str,
+        used: int,
+        number: int,
+        waiting: int = 0,
+        decoding: int = 0,
+        ttfts_s: Sequence[float] = (),
+        unreserved: int = 0,
+        sessions_ended: int = 0,
     ) -> None:
         """A process tells how it stands, and the number of the last limit that reached it."""
         self.stand[worker] = used, waiting, decoding
         self.ttfts_s += ttfts_s
-        if self.limit is None:
-            return
-        if number != self._limit_numbers[worker]:
-            self._tell_limit(worker)  # on its way, or lost
-        elif (held := max(self._quotas[worker], used)) < self._held[worker]:
-            self._held[worker] = held
-            self.share_out()
-
-    def _tell_limit(self, worker: str) -> None:
-        limit = self._quotas[worker] if self._gated else None
-        self._tell("llm_limit", worker, limit=limit, number=self._limit_numbers[worker])
+        if self._open and not self._finishing:
+            self._crowd.heard(worker, unreserved)
+        if sessions_ended:
+            self.session_news(sessions_ended)
+        self._quotas.heard(worker, used, number)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -229,9 +323,11 @@ class Control:
         if self._stopping_at is not None:
             return
         self._stopping_at = time.time()
-        if self._ramp is not None:
-            self._ramp.kill(block=False)
+        for job in self._jobs:
+            if job is not gevent.getcurrent():
+                job.kill(block=False)
         self._finishing = True
+        self._count_due()
         workers = self._clients()
         self._ended = {worker: Event() for worker in workers}
         self._tell("llm_end")
@@ -248,6 +344,7 @@ class Control:
         """A process is through: what it turned away, and what it could not deliver."""
         self._turned_away += data["turned_away"]
         self._lost += data["undelivered"]
+        self._missed += data["missed"]
         if data.get("health") is not None:
             self._health.append(msgspec.convert(data["health"], Health))
         if worker in self._ended:
@@ -272,9 +369,25 @@ class Control:
             probes=self.survey.probes,
             health=tuple(self._health),
             limits=tuple(sent),
+            offer=self._offered(),
             turned_away=self._turned_away,
             records_lost=self._lost,
             notes=tuple(self._notes),
+        )
+
+    def _count_due(self) -> None:
+        if self._open and self.plan.phase != WARMUP and self._due is None:  # the run may be over by now
+            self._due = self._dealer.due()
+
+    def _offered(self) -> Offer | None:
+        if self._due is None:
+            return None
+        return Offer(
+            due=self._due[0],
+            never_started=self._missed,
+            duration_s=self._due[1],
+            most_users=self._crowd.count,
+            out_of_users=self._crowd.exhausted,
         )
 
     def report(self) -> str:
@@ -304,24 +417,11 @@ class Control:
         clients = runner.clients  # type: ignore[attr-defined]
         return [client.id for client in clients.ready + clients.spawning + clients.running]
 
+    def _senders(self) -> list[str]:
+        """Those of them that have their orders, in the order in which they came."""
+        there = set(self._clients())
+        return [worker for worker in self._workers if worker in there]
+
     def _tell(self, kind: str, worker: str | None = None, **data: Any) -> None:
         assert self.environment.runner is not None
         self.environment.runner.send_message(kind, {"epoch": self.epoch, **data}, worker)
-
-    def _make_folder(self) -> Path:
-        return make_folder(self.settings, self.survey.model)
-
-
-def make_folder(settings: Settings, model: str | None) -> Path:
-    """A folder for one run, empty of records. Raises OSError."""
-    if settings.report_dir:
-        base = Path(settings.report_dir)
-    else:
-        name = "".join(c if c.isalnum() or c in "._-" else "_" for c in (model or "model").rpartition("/")[2])
-        base = Path("reports") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
-    folder, number = base, 1
-    while (folder / RECORDS).exists():
-        number += 1
-        folder = Path(f"{base if base.name.strip('.') else base.resolve()}-{number}")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

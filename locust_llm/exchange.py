@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from gevent import GreenletExit, Timeout
+from gevent import GreenletExit, get_hub, getcurrent
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .gate import Gate, Slot
@@ -15,6 +15,9 @@ from .stream import Stream, describe
 
 SIMULATOR: Final = "locust-llm-simulator"
 """How the Server header of the simulator that comes with this package begins."""
+CONNECT_AHEAD_S: Final = 1.0
+"""How long before it is due a request looks again at its connection: below the 5 s after which servers close idle ones,
+above what a new connection takes."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,9 +29,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of Record that are known beforehand: id, name, model, user_class, asked_output_tokens, ..."""
     due_at: float | None = None
     timeout_s: float | None = None
+    """From the send to the end of the answer."""
+    first_token_timeout_s: float | None = None
+    """From the send to the first chunk. Not for a request that asks for no stream: it has none."""
+    gap_timeout_s: float | None = None
+    """Without any byte, once the first chunk is there."""
+    cancel_after_s: float | None = None
+    """Given up on purpose, so long after the request was fully written; 0: at once."""
     keep_text: bool = False
 
 
+WaitUntil = Callable[[float], object]
+"""Waits for a moment, monotonic s. May raise GateClosed: the run ends before it."""
 FirstHook = Callable[[Stream, dict[str, Any]], object]
 """Called in the event loop when the first chunk is there, with the stream and the labels: must not block."""
 
@@ -59,44 +71,82 @@ class Line:
 
 
 def exchange(
-    line: Line, gate: Gate, request: Request, clock_offset_s: float, on_first: FirstHook | None = None
+    line: Line,
+    gate: Gate,
+    request: Request,
+    clock_offset_s: float,
+    on_first: FirstHook | None = None,
+    wait_until: WaitUntil | None = None,
 ) -> Record:
     """Send one request through the gate and give its record, whatever becomes of it.
 
-    Raises GateClosed if the run ended before it was sent (then there is no record). A greenlet that is killed on the way
-    gets its record too, as the attribute ``record`` of the GreenletExit that is raised again.
+    With ``wait_until`` a request that has a ``due_at`` waits for it, connected. Raises GateClosed if the run ended before
+    it was sent (then there is no record). A greenlet that is killed on the way gets its record too, as the attribute
+    ``record`` of the GreenletExit that is raised again; before it was sent there is none.
     """
     if line.busy:
         raise RuntimeError("this user waits for an answer already: one request at a time, and more users for more")
     line.busy = True
     try:
-        return _exchange(line, gate, request, clock_offset_s, on_first)
+        return _exchange(line, gate, request, clock_offset_s, on_first, wait_until)
     finally:
         line.busy = False
 
 
 def _exchange(
-    line: Line, gate: Gate, request: Request, clock_offset_s: float, on_first: FirstHook | None
-) -> Record:  # fmt: skip
+    line: Line,
+    gate: Gate,
+    request: Request,
+    clock_offset_s: float,
+    on_first: FirstHook | None,
+    wait_until: WaitUntil | None,
+) -> Record:
     fields: dict[str, Any] = {**request.labels, "clock_offset_s": clock_offset_s, "request_bytes": len(request.data)}
     line.stream = None
     stream_reader()  # made before there is any time to measure
+    stream = Stream(time.monotonic_ns(), keep_text=request.keep_text)
     try:
-        fields["connect_s"] = line.open(request.target)
+        fields["connect_s"] = _ready(line, request, wait_until)
     except ConnectFailed as error:
         now = time.monotonic()
         return _unsent(fields, request, now, now, error.outcome, str(error))
     asked_at = time.monotonic()
     slot = gate.enter()
     try:
-        return _admitted(line, slot, request, fields, asked_at, on_first)
+        return _admitted(line, slot, request, stream, fields, asked_at, on_first)
     finally:
         slot.release()  # whatever happened; if the first chunk freed it, this does nothing
 
 
+def _ready(line: Line, request: Request, wait_until: WaitUntil | None) -> float | None:
+    """Connect, then wait until it is due; seconds that connecting took. Raises ConnectFailed and GateClosed.
+
+    A connection that cannot be had before it is due is no failure yet: it is tried again when it is due.
+    """
+    due_at = request.due_at
+    if wait_until is None or due_at is None:
+        return line.open(request.target)
+    connect_s: float | None = None
+    early_at = due_at - CONNECT_AHEAD_S
+    for moment in (early_at, due_at) if early_at > time.monotonic() else (due_at,):
+        try:
+            connect_s = line.open(request.target) or connect_s
+        except ConnectFailed:
+            if time.monotonic() >= due_at:
+                raise
+        wait_until(moment)
+    return line.open(request.target) if line.connection is None else connect_s
+
+
 def _admitted(
-    line: Line, slot: Slot, request: Request, fields: dict[str, Any], asked_at: float, on_first: FirstHook | None
-) -> Record:  # fmt: skip
+    line: Line,
+    slot: Slot,
+    request: Request,
+    stream: Stream,
+    fields: dict[str, Any],
+    asked_at: float,
+    on_first: FirstHook | None,
+) -> Record:
     admitted_at = time.monotonic()
     fields |= {"admitted_at": admitted_at, "limit": slot.limit}
     try:
@@ -115,32 +165,15 @@ def _admitted(
             if on_first is not None and stream.answer.chunk_reads:
                 on_first(stream, request.labels)
 
+    line.stream, stream.on_first = stream, free
     reader, sealed = stream_reader(), connection.sealed(request.data)
-    sent = False
-    unsent: OSError | None = None
-    killed: BaseException | None = None
-    deadline = Timeout.start_new(request.timeout_s)
-    stream = line.stream = Stream(time.monotonic_ns(), keep_text=request.keep_text, on_first=free)
+    stream.sent_ns = time.monotonic_ns()
     reading = reader.add(
         connection, stream, awaited=slot.limit is not None
     )  # before the send: an answer may come before all is written
-    try:
-        try:
-            stream.sent_ns = connection.send(sealed)
-            sent = True
-        except OSError as error:
-            unsent = error  # the server may have answered before it had read everything: see what it says
-        reading.ended.wait()
-    except BaseException as error:
-        deadline.close()
-        if error is deadline:
-            killed = _give_up(reading, "timeout", f"not finished within {request.timeout_s:g} s")
-        else:
-            reason = line.on_kill() if isinstance(error, GreenletExit) else CANCELLED
-            killed = _give_up(reading, reason, "given up while it ran") or error
-    finally:
-        deadline.close()
-    if not sent or not stream.frame.reusable:
+    limits = Limits(request, stream)
+    unsent, killed = _answered(line, request, reading, limits, sealed)
+    if limits.written_at is None or not stream.frame.reusable:
         line.close()  # before the slot goes on: who gave up is gone when the next one comes
     free()
     if unsent is not None and stream.status is None:
@@ -151,6 +184,108 @@ def _admitted(
         killed.record = record  # type: ignore[attr-defined]
         raise killed
     return record
+
+
+def _answered(
+    line: Line, request: Request, reading: Reading, limits: "Limits", sealed: bytes
+) -> tuple[OSError | None, BaseException | None]:
+    """Send, and wait until the answer is over; (why it could not be written, what killed this greenlet)."""
+    unsent: OSError | None = None
+    killed: BaseException | None = None
+    try:
+        try:
+            reading.stream.sent_ns = reading.connection.send(sealed)
+            limits.written()
+        except OSError as error:
+            unsent = error  # the server may have answered before it had read everything: see what it says
+        reading.ended.wait()
+    except BaseException as error:
+        limits.close()
+        if error is limits:
+            killed = _give_up(reading, limits.outcome, _over(request, limits.outcome))
+        else:
+            reason = line.on_kill() if isinstance(error, GreenletExit) else CANCELLED
+            killed = _give_up(reading, reason, "given up while it ran") or error
+    finally:
+        limits.close()
+    return unsent, killed
+
+
+class Limits(BaseException):
+    """The time limits of a request: thrown into its greenlet when one of them is over; ``outcome`` says which.
+
+    One timer serves them all. It goes off when the first may be over and is set again if none is, so the chunks of a
+    stream need not touch it.
+    """
+
+    def __init__(self, request: Request, stream: Stream) -> None:
+        self.outcome = ""
+        self.written_at: float | None = None
+        """When the whole request was written."""
+        self._request = request
+        self._stream = stream
+        self._greenlet = getcurrent()
+        self._timer: Any = None
+        self._set()
+
+    def written(self) -> None:
+        """From here on the time runs after which the request is given up on purpose."""
+        self.written_at = time.monotonic()
+        if self._request.cancel_after_s is not None:
+            self._set()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+
+    def _set(self) -> None:
+        self.close()
+        now = time.monotonic()
+        limit = next_limit(self._request, self._stream, self.written_at, now)
+        if limit is not None:
+            self._timer = get_hub().loop.timer(max(limit[0] - now, 0.0))
+            self._timer.start(self._look, update=True)  # else it counts from when the loop began to turn
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        limit = next_limit(self._request, self._stream, self.written_at, now)
+        if limit is not None and limit[0] <= now:
+            self.outcome = limit[1]
+            self.close()
+            self._greenlet.throw(self)
+        else:
+            self._set()
+
+
+def next_limit(request: Request, stream: Stream, written_at: float | None, now: float) -> tuple[float, str] | None:
+    """(when the first of its time limits is over, the outcome then), as far as ``now`` tells; None if it has none.
+
+    All times in monotonic s. Before the first chunk there is no gap yet: the soonest that one can be over is one gap from
+    now.
+    """
+    sent_at, first = stream.sent_ns / 1e9, stream.first_seen
+    ends: list[tuple[float, str]] = []
+    if request.timeout_s is not None:
+        ends.append((sent_at + request.timeout_s, "timeout"))
+    if request.first_token_timeout_s is not None and not first:
+        ends.append((sent_at + request.first_token_timeout_s, "first_token_timeout"))
+    if request.gap_timeout_s is not None:
+        ends.append(((stream.stamps[-1] / 1e9 if first else now) + request.gap_timeout_s, "gap_timeout"))
+    if request.cancel_after_s is not None and written_at is not None:
+        ends.append((written_at + request.cancel_after_s, CANCELLED))
+    return min(ends, default=None)
+
+
+def _over(request: Request, outcome: str) -> str:
+    """What the record says of a time limit that is over."""
+    if outcome == "timeout":
+        return f"not finished within {request.timeout_s:g} s"
+    if outcome == "first_token_timeout":
+        return f"no first token within {request.first_token_timeout_s:g} s"
+    if outcome == "gap_timeout":
+        return f"nothing more for {request.gap_timeout_s:g} s"
+    return f"given up on purpose after {request.cancel_after_s:g} s"
 
 
 def _give_up(reading: Reading, outcome: str, message: str) -> BaseException | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .metrics import EXPORTED
+from .definitions import EXPORTED
 from .run import Run
 from .settings import Settings
 from .summary import Row, Summary
@@ -40,7 +40,14 @@ def summary_json(summary: Summary, run: Run) -> bytes:
         "start_time": _iso(run.started_at),
         "end_time": _iso(run.ended_at),
         "warmup_metrics": {row.tag: _block(row) for row in summary.warmup} or None,
-        "locust_llm": {"conditions": summary.conditions, "counts": summary.counts, "gate": summary.gate},
+        "locust_llm": {
+            "conditions": summary.conditions,
+            "counts": summary.counts,
+            "gate": summary.gate,
+            "delivery": summary.delivery,
+            "breakdowns": summary.breakdowns,
+            "cancelled": summary.cancelled,
+        },
     }
     return msgspec.json.format(
         msgspec.json.encode({key: value for key, value in whole.items() if value is not None}), indent=2
@@ -91,18 +98,24 @@ def _block(row: Row) -> Block:
 
 def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
     """The settings as AIPerf's BenchmarkConfig, which takes no field that it does not know."""
-    fits = s.users is not None and s.prefill_concurrency is not None and s.prefill_concurrency <= s.users
+    room = s.users or (s.prefill_concurrency if s.open_loop else None)  # AIPerf refuses a limit above the users
+    fits = room is not None and s.prefill_concurrency is not None and s.prefill_concurrency <= room
     ramp_s = s.prefill_concurrency_ramp_duration
     phase: dict[str, Any] = {
         "name": "profiling",
-        "type": "concurrency",
+        **_arrivals(s, summary),
         "concurrency": s.users,
-        "prefill_concurrency": s.prefill_concurrency if fits else None,  # AIPerf refuses one above the users
+        "prefill_concurrency": s.prefill_concurrency if fits else None,
         "prefill_ramp": {"duration": ramp_s} if ramp_s else None,
         "requests": s.request_count,
+        "sessions": s.num_sessions,
         "duration": s.run_time_s,
     }
-    if not s.request_count and not s.run_time_s:  # AIPerf demands an end; ours can be the person at the web page
+    if s.request_cancellation_rate:
+        phase["cancellation"] = {"rate": s.request_cancellation_rate, "delay": s.request_cancellation_delay}
+    if not (
+        s.request_count or s.num_sessions or s.run_time_s
+    ):  # AIPerf demands an end; ours can be the person at the web page
         phase["requests"] = max(1, summary.conditions.requests)
     lengths = {
         "isl": {"mean": s.synthetic_input_tokens_mean, "stddev": s.synthetic_input_tokens_stddev},
@@ -113,6 +126,33 @@ def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
         "endpoint": {"urls": [s.host or "http://localhost"], "type": "chat", "streaming": s.streaming},
         "datasets": [{"name": "main", "type": "synthetic", "prompts": lengths}],
         "phases": [{key: value for key, value in phase.items() if value is not None}],
+    }
+
+
+def _arrivals(s: Settings, summary: Summary) -> dict[str, Any]:
+    """The type of AIPerf's phase and what belongs to it. It would open the file of a rate series, and takes a user-centric
+    phase only if each user has a request and a session: these are told by their mean rate."""
+    rate = summary.conditions.rate_per_s
+    if s.fixed_schedule:
+        start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
+        offsets = {
+            "start_offset": None if start is None else round(start),
+            "end_offset": None if end is None else round(end),
+        }
+        return {"type": "fixed_schedule", "auto_offset": s.fixed_schedule_auto_offset and start is None, **offsets}
+    if not rate:
+        return {"type": "concurrency"}
+    if s.user_centric_rate:
+        enough = s.users is not None and all(n is None or n >= s.users for n in (s.request_count, s.num_sessions))
+        return (
+            {"type": "user_centric", "users": s.users, "rate": rate} if enough else {"type": "constant", "rate": rate}
+        )
+    ramp_s = s.request_rate_ramp_duration
+    return {
+        "type": s.arrival_pattern,
+        "rate": rate,
+        "rate_ramp": {"duration": ramp_s} if ramp_s else None,
+        "smoothness": s.arrival_smoothness if s.arrival_pattern == "gamma" else None,
     }
 
 

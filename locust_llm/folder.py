@@ -1,6 +1,7 @@
 """The folder of a run: its records one by one, what is known of it, and files that are whole or not there at all."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,7 @@ import msgspec
 from .jsonl import parse_line
 from .record import Record
 from .run import Run
+from .settings import Settings
 
 RECORDS: Final = "profile_export.jsonl"
 RUN: Final = "run.json"
@@ -57,3 +59,18 @@ def replace(path: Path, data: bytes) -> None:
 
 class _RunFile(msgspec.Struct):
     run: Run
+
+
+def make_folder(settings: Settings, model: str | None) -> Path:
+    """A folder for one run, empty of records. Raises OSError."""
+    if settings.report_dir:
+        base = Path(settings.report_dir)
+    else:
+        name = "".join(c if c.isalnum() or c in "._-" else "_" for c in (model or "model").rpartition("/")[2])
+        base = Path("reports") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    folder, number = base, 1
+    while (folder / RECORDS).exists():
+        number += 1
+        folder = Path(f"{base if base.name.strip('.') else base.resolve()}-{number}")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -10,4 +10,4 @@ class ChatUser(LLMUser):
 
     @task
     def ask(self) -> None:
-        self.chat()
+        self.session()

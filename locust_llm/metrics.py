@@ -1,125 +1,22 @@
-"""Metrics: from the columns of a run's requests to its summary; every formula of a table is in this file."""
+"""Metrics: from the columns of a run's requests to its summary; every formula of the main tables is in this file."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
+from .breakdowns import breakdowns, sessions
 from .columns import Columns
+from .definitions import DEFINITIONS as DEFINITIONS
+from .definitions import EXPORTED, GIVEN_UP, LATENCIES, LENGTHS, PER_USER, SELDOM, WAITS, Metric
+from .delivery import arrivals, delivery, rate_per_s
 from .gaps import Gaps
 from .occupancy import gate_use, occupancy
+from .parts import Floats, Part, adjusted, distribution, mean, ratio, total
 from .record import CANCELLED, CUT, FAILURES, OK
 from .run import Health, Run
 from .summary import Conditions, Counts, Failure, Row, Summary
 from .verdict import Evidence, Verdict, judge
-
-Floats = NDArray[np.float64]
-
-EXPORTED: Final = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
-"""The percentiles of AIPerf's exports: always computed, next to those that were asked for."""
-
-
-class Metric(NamedTuple):
-    """A number that each request has, and how to say it."""
-
-    label: str
-    tag: str
-    unit: str
-    column: str
-    scale: float
-    means: str
-    adjusted: bool = False
-    """It also exists with failures as +infinity."""
-
-
-LATENCIES: Final = (
-    Metric("Request Latency", "request_latency", "ms", "latency_s", 1e3,
-           "last chunk - send; without a stream: end of the answer - send", True),
-    Metric("Time to First Token", "time_to_first_token", "ms", "ttft_s", 1e3,
-           "first chunk with content, reasoning or a tool call - send, on an open connection", True),
-    Metric("Time to First Output Token", "time_to_first_output_token", "ms", "ttfo_s", 1e3,
-           "first chunk that is no reasoning - send", True),
-    Metric("Inter Token Latency", "inter_token_latency", "ms", "itl_s", 1e3,
-           "one number a request: (request latency - TTFT) / (output tokens - tokens of the first chunk); "
-           "many tools call it TPOT", True),
-    Metric("Inter Chunk Latency", "inter_chunk_latency", "ms", "", 1e3,
-           "every gap between neighbouring chunks, pooled over all requests; gaps next to chunks that were read "
-           "together with others are left out"),
-    Metric("Longest Stall", "longest_stall", "ms", "longest_stall_s", 1e3, "the largest gap of a request", True),
-    Metric("Gate Wait", "prefill_gate_wait", "ms", "gate_wait_s", 1e3, "admission by the prefill gate - asking for it"),
-    Metric("Schedule Delay", "schedule_delay", "ms", "late_s", 1e3,
-           "send - when it was due; what coordinated omission hides"),
-    Metric("TTFT from Due", "time_to_first_token_from_due", "ms", "ttft_from_due_s", 1e3,
-           "first chunk - when the request was due: what a user would have waited", True),
-    Metric("Connect Time", "http_req_connecting", "ms", "connect_s", 1e3,
-           "opening a connection, before the request: in no other latency"),
-    Metric("TCP Round Trip", "tcp_round_trip", "ms", "rtt_us", 1e-3,
-           "the kernel's smoothed round trip of the connection when the answer was over: was it the network?"),
-    Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
-           "the longest time that bytes of the answer lay unread in the kernel: the load generator's own health"),
-)  # fmt: skip
-PER_USER: Final = Metric(
-    "Output Token Throughput per User", "output_token_throughput_per_user", "tokens/s", "itl_s", 1.0,
-    "1 / inter token latency, a number a request",
-)  # fmt: skip
-LENGTHS: Final = (
-    Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0, "as the server counted"),
-    Metric("Output Tokens per Request", "output_sequence_length", "tokens", "output_tokens", 1.0,
-           "as the server counted, reasoning included; else one a chunk, and the report says so"),
-    Metric("Cached Tokens per Request", "usage_prompt_cache_read_tokens", "tokens", "cached_tokens", 1.0,
-           "input tokens that the server had in its prefix cache"),
-    Metric("Reasoning Tokens per Request", "reasoning_token_count", "tokens", "reasoning_tokens", 1.0,
-           "output tokens spent on reasoning"),
-)  # fmt: skip
-DEFINITIONS: Final = {metric.label: metric.means for metric in (*LATENCIES, PER_USER, *LENGTHS)} | {
-    "Throughputs": "of successful requests and their tokens, over first send to last end of the phase",
-    "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
-    "Failures": "are in no latency above, but in the rate and in the table with failures as +infinity; requests cut by "
-                "the end of the run or cancelled on purpose are neither failures nor successes",
-}  # fmt: skip
-WAITS: Final = frozenset({"prefill_gate_wait", "schedule_delay", "http_req_connecting"})
-"""Waits before the send: failed requests had them like any other, so they are in these rows as they are."""
-SELDOM: Final = frozenset({"time_to_first_output_token", "usage_prompt_cache_read_tokens", "reasoning_token_count"})
-"""Rows that are left out where they say nothing."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some of the requests: a mask, as there may be a million and copies would double the memory."""
-
-    requests: pd.DataFrame
-    chosen: NDArray[np.bool_]
-
-    def only(self, mask: "pd.Series[bool]") -> "Part":
-        return Part(self.requests, self.chosen & mask.to_numpy(np.bool_))
-
-    def outcome(self, *outcomes: str) -> "Part":
-        return self.only(self.requests["outcome"].isin(outcomes))
-
-    def count(self, column: str, value: object) -> int:
-        return int(((self.requests[column] == value).to_numpy(np.bool_) & self.chosen).sum())
-
-    def __getitem__(self, column: str) -> Floats:
-        """The values of a column; NaN where a request has none."""
-        return self.requests[column].to_numpy()[self.chosen].astype(np.float64)
-
-    @property
-    def size(self) -> int:
-        return int(self.chosen.sum())
-
-    def span(self) -> tuple[float, float]:
-        """First send and last end or chunk, in Unix seconds (AIPerf's min_request_timestamp and
-        max_response_timestamp); NaN of nothing. A request that could not be sent was tried from ``asked_at`` on: a
-        server that was down for a while must not shorten the time that throughput is measured over."""
-        if not self.size:
-            return math.nan, math.nan
-        began = np.where(np.isnan(self["sent_at"]), self["asked_at"], self["sent_at"])
-        return float(began.min()), float(np.fmax(self["closed_at"], self["last_chunk_at"]).max())
 
 
 def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
@@ -143,51 +40,10 @@ def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
         client=verdict,
         evidence=found,
         gate=gate_use(levels, *main.span()) if levels else None,
+        delivery=delivery(main, run, verdict),
+        breakdowns=tuple(breakdowns(main, run)),
+        cancelled=_given_up(main.outcome(CANCELLED), percentiles),
     )
-
-
-def distribution(metric: Metric, values: Floats, percentiles: Sequence[float]) -> Row:
-    """The row of one metric; NaN are no values."""
-    values = values[~np.isnan(values)] * metric.scale
-    row = Row(label=metric.label, tag=metric.tag, unit=metric.unit, count=len(values))
-    if not len(values):
-        return row
-    return msgspec.structs.replace(
-        row,
-        avg=float(values.mean()),
-        min=float(values.min()),
-        max=float(values.max()),
-        std=float(values.std(ddof=1)) if len(values) > 1 else None,
-        sum=float(values.sum()),
-        percentiles=dict(zip(percentiles, np.percentile(values, percentiles).tolist(), strict=True)),
-    )
-
-
-def adjusted(metric: Metric, values: Floats, failures: int, percentiles: Sequence[float]) -> Row:
-    """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``. Nearest rank: the smallest value
-    that at least p % of all are not above, so that nothing is interpolated towards infinity."""
-    values = np.sort(values[~np.isnan(values)]) * metric.scale
-    count = len(values) + failures
-    ranks = [max(math.ceil(round(p / 100 * count, 9)), 1) for p in percentiles]
-    return Row(
-        label=metric.label,
-        tag=f"adj_{metric.tag}",
-        unit=metric.unit,
-        count=count,
-        avg=math.inf,
-        min=float(values[0]) if len(values) else math.inf,
-        max=math.inf,
-        sum=math.inf,
-        percentiles={
-            p: float(values[rank - 1]) if rank <= len(values) else math.inf
-            for p, rank in zip(percentiles, ranks, strict=True)
-        },
-    )
-
-
-def scarce(count: int, percentile: float) -> bool:
-    """There are too few values for this percentile: under 100 / (100 - p), that is 10 for p90, 100 for p99."""
-    return count * (100 - percentile) < 100 - 1e-6
 
 
 def _rows(part: Part, gaps: Gaps, percentiles: Sequence[float]) -> tuple[Row, ...]:
@@ -233,7 +89,7 @@ def _throughputs(ok: Part, ends: tuple[float, float]) -> list[Row]:
     """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
     output_token_throughput, input_token_throughput, total_token_throughput."""
     duration_s = ends[1] - ends[0]
-    tokens_in, tokens_out = (_sum(ok[name]) for name in ("input_tokens", "output_tokens"))
+    tokens_in, tokens_out = (total(ok[name]) for name in ("input_tokens", "output_tokens"))
     both = None if tokens_in is None or tokens_out is None else tokens_in + tokens_out
 
     def row(label: str, tag: str, unit: str, amount: float | None) -> Row:
@@ -255,6 +111,13 @@ def _adjusted(part: Part, percentiles: Sequence[float]) -> tuple[Row, ...]:
     return tuple(adjusted(metric, ok[metric.column], failures, percentiles) for metric in metrics)
 
 
+def _given_up(part: Part, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    """What requests had when they were cancelled on purpose; empty without any."""
+    columns = (part["ttft_s"], part["closed_at"] - part["sent_at"], part["output_tokens"])
+    rows = zip(GIVEN_UP, columns, strict=True)
+    return tuple(distribution(metric, values, percentiles) for metric, values in rows) if part.size else ()
+
+
 def _failures(part: Part) -> tuple[Failure, ...]:
     """Commonest first."""
     failed = part.requests.loc[part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "message"]]
@@ -270,23 +133,29 @@ def _conditions(part: Part, run: Run, verdict: Verdict | None) -> Conditions:
     ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
     start, end = part.span()
     settings = run.settings
+    count, turns = sessions(part)
     return Conditions(
         simulated=run.simulated or bool(part["simulated"].any()),
         server=settings.host,
         server_software=run.server,
         model=run.model or settings.model or "",
         streaming=settings.streaming,
+        loop="open" if settings.open_loop else "closed",
+        arrivals=arrivals(settings),
         users=settings.users,
+        rate_per_s=rate_per_s(run),
         processes=settings.processes,
         prefill_limit=settings.prefill_concurrency,
         prefill_ramp_s=settings.prefill_concurrency_ramp_duration,
-        asked_input_tokens=_mean(ok["asked_input_tokens"]),
-        input_tokens=_mean(_where_asked(ok, "input_tokens")),
-        input_deviation=_less_one(_share(ok["input_tokens"], ok["asked_input_tokens"])),
-        asked_output_tokens=_mean(ok["asked_output_tokens"]),
-        output_tokens=_mean(_where_asked(ok, "output_tokens")),
-        output_deviation=_less_one(_share(ok["output_tokens"], ok["asked_output_tokens"])),
-        cached_share=_share(ok["cached_tokens"], ok["input_tokens"]),
+        asked_input_tokens=mean(ok["asked_input_tokens"]),
+        input_tokens=mean(_where_asked(ok, "input_tokens")),
+        input_deviation=_less_one(ratio(ok["input_tokens"], ok["asked_input_tokens"])),
+        asked_output_tokens=mean(ok["asked_output_tokens"]),
+        output_tokens=mean(_where_asked(ok, "output_tokens")),
+        output_deviation=_less_one(ratio(ok["output_tokens"], ok["asked_output_tokens"])),
+        sessions=count,
+        turns_per_session=turns,
+        cached_share=ratio(ok["cached_tokens"], ok["input_tokens"]),
         duration_s=None if math.isnan(end - start) else end - start,
         requests=part.size,
         succeeded=ok.size,
@@ -368,22 +237,5 @@ def _counts(part: Part, warmup: int, run: Run, broken_lines: int, gaps: Gaps) ->
     )
 
 
-def _share(of: Floats, total: Floats) -> float | None:
-    """Sum over sum, over the requests of which both are known."""
-    known = ~(np.isnan(of) | np.isnan(total))
-    whole = float(total[known].sum())
-    return float(of[known].sum()) / whole if whole else None
-
-
 def _less_one(ratio: float | None) -> float | None:
     return None if ratio is None else ratio - 1
-
-
-def _mean(values: Floats) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else None
-
-
-def _sum(values: Floats) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.sum()) if len(known) else None

@@ -14,7 +14,17 @@ from typing import Any, Final, NoReturn
 
 from locust.argument_parser import LocustArgumentParser
 
+import msgspec
+
+from . import tokens
+from .arrivals import PATTERNS
+from .body import extra_inputs
+from .dataset import Summary
+from .dataset import check as check_dataset
+from .logs import columns_of
 from .settings import Settings, base_url, mistakes
+from .sizes import mix
+from .timetable import ORDERS, rate_of
 
 BAD_SETTINGS: Final = 5
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -56,30 +66,102 @@ def _percentiles(text: str) -> str:
 # flag, type, default, help; the destination is the field of Settings
 FLAGS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("--model", str, None, "Model to ask for; by default the server's first"),
+    # load
+    ("--request-rate", float, None, "Requests a second by a schedule (open loop), whatever the server does"),
+    ("--arrival-pattern", str, None, "constant, poisson or gamma; by default poisson"),
+    ("--arrival-smoothness", float, None, "Shape of the gamma pattern: 1 is poisson, below bursts, above evens out"),
+    ("--request-rate-ramp-duration", float, None, "Seconds in which the request rate rises from 0"),
+    ("--request-rate-series", str, None, "JSON file of [seconds, rate] points, joined by straight lines"),
+    (
+        "--user-centric-rate",
+        float,
+        None,
+        "Requests a second over all users (-u): each sends every users / rate seconds",
+    ),
+    ("--max-users", int, 1000, "Without -u, a rate adds users as arrivals find none free, up to this many"),
+    ("--request-count", int, None, "Send exactly this many requests, then end"),
+    ("--num-sessions", int, None, "Begin exactly this many sessions, then end"),
+    # the prefill gate
     ("--prefill-concurrency", int, None, "At most this many requests wait for their first token at a time"),
     ("--prefill-concurrency-ramp-duration", float, None, "Seconds in which the prefill limit rises from 1"),
+    # warmup
+    ("--warmup-request-count", int, None, "Send this many requests first, outside the main tables"),
+    ("--warmup-duration", float, None, "Warm up for so many seconds first, outside the main tables"),
+    ("--warmup-concurrency", int, None, "Users of the warmup; by default the main ones (-u)"),
+    ("--warmup-request-rate", float, None, "Request rate of the warmup; by default the main one"),
+    ("--warmup-prefill-concurrency", int, None, "Prefill limit of the warmup; by default the main one"),
+    ("--warmup-prefill-concurrency-ramp-duration", float, None, "Ramp of the warmup; by default the main one"),
+    # what is sent
     ("--synthetic-input-tokens-mean", float, 550.0, "Mean length of synthetic prompts, in tokens"),
     ("--synthetic-input-tokens-stddev", float, 0.0, "Its standard deviation"),
     ("--output-tokens-mean", float, 128.0, "Mean of max_tokens"),
     ("--output-tokens-stddev", float, 0.0, "Its standard deviation"),
-    ("--request-count", int, None, "Send exactly this many requests, then end"),
-    ("--warmup-request-count", int, None, "Send this many requests first, outside the main tables"),
-    ("--warmup-prefill-concurrency", int, None, "Prefill limit of the warmup; by default the main one"),
-    ("--warmup-prefill-concurrency-ramp-duration", float, None, "Ramp of the warmup; by default the main one"),
+    (
+        "--seq-dist",
+        str,
+        None,
+        "Mix of lengths instead: ISL,OSL:PERCENT pairs, as 200|20,128:80;uniform:4000..16000,512:20",
+    ),
+    (
+        "--extra-inputs",
+        str,
+        None,
+        "More fields of the request's body: ignore_eos:true temperature:0.5, or a JSON object",
+    ),
+    ("--shared-system-prompt-length", int, None, "Tokens of a system prompt that every request begins with"),
+    ("--num-prefix-prompts", int, None, "Size of a pool of prefixes, one of which each prompt begins with"),
+    ("--prefix-prompt-length", int, None, "Tokens of each of these prefixes"),
+    ("--tokenizer", str, None, "Folder or file of a tokenizer (tokenizer.json), for prompts of exact lengths"),
+    (
+        "--input-file",
+        str,
+        None,
+        "Dataset: ShareGPT, OpenAI-style JSONL, multi-turn JSONL, a Mooncake or Azure trace, a log",
+    ),
+    ("--custom-dataset-type", str, None, "Format of the dataset, where it is not recognised"),
+    ("--dataset-columns", str, None, "Columns of an access log: timestamp=ts,input_tokens=prompt_tokens,..."),
+    ("--dataset-sampling-strategy", str, "sequential", "sequential, shuffle or random"),
+    ("--fixed-schedule-start-offset", float, None, "Replay a trace from this time of its own on, in ms"),
+    ("--fixed-schedule-end-offset", float, None, "Replay a trace to this time of its own, in ms"),
+    ("--replay-speedup", float, 1.0, "Replay a trace so many times faster"),
+    (
+        "--session-turns-mean",
+        float,
+        1.0,
+        "Mean number of turns of a session; above 1 the history grows by real replies",
+    ),
+    ("--session-turns-stddev", float, 0.0, "Its standard deviation"),
+    ("--session-turn-delay-mean", float, 0.0, "Mean think time between turns, in ms"),
+    ("--session-turn-delay-stddev", float, 0.0, "Its standard deviation"),
+    ("--session-header", str, None, "Send the id of the session in this header, for servers that route by it"),
+    ("--random-seed", int, None, "Makes prompts, lengths and arrivals the same in every run"),
+    # endpoint
     ("--endpoint-type", str, "chat", "Kind of endpoint: chat"),
     ("--endpoint", str, "/v1/chat/completions", "Path of the endpoint"),
     ("--max-tokens-field", str, "max_tokens", "max_tokens, or max_completion_tokens where a server wants that"),
     ("--api-key-file", str, None, "File with the API key; by default the environment variable OPENAI_API_KEY"),
     ("--request-timeout", float, 3600.0, "Seconds after which a request is given up"),
+    ("--first-token-timeout", float, 1800.0, "Seconds without a first token after which a request is given up"),
+    ("--gap-timeout", float, 600.0, "Seconds without anything more after which a stream is given up"),
+    ("--request-cancellation-rate", float, None, "Percent of the requests to cancel on purpose"),
+    ("--request-cancellation-delay", float, 0.0, "Seconds after its send when such a request is cancelled"),
     ("--wait-for-model-timeout", float, 0.0, "Seconds to wait for the server to answer before the run"),
-    ("--random-seed", int, None, "Makes prompts and lengths the same in every run"),
     ("--percentiles", _percentiles, "50,90,95,99", "Percentiles of the tables, up to 99.9"),
     ("--report-dir", str, None, "Folder for the reports; by default reports/<time>-<model>"),
 )
 CHOICES: Final = {
     "--endpoint-type": ("chat",),
     "--max-tokens-field": ("max_tokens", "max_completion_tokens"),
+    "--arrival-pattern": (None, *PATTERNS),
+    "--dataset-sampling-strategy": tuple(ORDERS),
 }
+SWITCHES: Final = (
+    ("--streaming", True, "Ask for a stream of events"),
+    ("--probe", True, "Before the run, ask the server how many tokens a few prompts have"),
+    ("--fixed-schedule", False, "Replay a trace: each session of the dataset is sent at its own time"),
+    ("--fixed-schedule-auto-offset", True, "The first time of the trace is the start of the run"),
+    ("--skip-broken-rows", False, "Leave broken rows of the dataset out, and count them"),
+)
 
 
 def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
@@ -89,9 +171,8 @@ def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace],
         parser.add_argument(
             flag, type=convert, default=default, help=text, env_var="LOCUST_LLM_" + flag[2:].upper().replace("-", "_")
         )
-    parser.add_argument("--streaming", action=BooleanOptionalAction, default=True, help="Ask for a stream of events")
-    parser.add_argument("--probe", action=BooleanOptionalAction, default=True,
-                        help="Before the run, ask the server how many tokens a few prompts have")  # fmt: skip
+    for flag, value, text in SWITCHES:
+        parser.add_argument(flag, action=BooleanOptionalAction, default=value, help=text)
     parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE", include_in_web_ui=False,
                         help="Send this header with every request; may be repeated")  # fmt: skip
     # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
@@ -120,7 +201,7 @@ def check(options: Namespace) -> Settings:
     """Settings that can be run, or the end."""
     for flag, choices in CHOICES.items():
         if (value := getattr(options, _field(flag))) not in choices:
-            refuse(f"{flag} must be one of {', '.join(choices)}, got {value!r}")
+            refuse(f"{flag} must be one of {', '.join(filter(None, choices))}, got {value!r}")
     for header in options.header:
         name, colon, value = header.partition(":")
         if not colon:
@@ -135,7 +216,37 @@ def check(options: Namespace) -> Settings:
         refuse(f"--host {options.host!r} is no URL: {error}")
     for mistake in mistakes(settings):
         refuse(mistake)
+    try:
+        look_through(settings)
+    except ValueError as error:
+        refuse(str(error))
+    except OSError as error:
+        refuse(f"{error.filename}: {error.strerror}")
     return settings
+
+
+def look_through(s: Settings) -> Summary | None:
+    """Read once what the settings name, so that a mistake shows before any load; what the dataset is, if there is one.
+
+    Raises ValueError of one sentence, and OSError.
+    """
+    rate_of(s)
+    if s.seq_dist:
+        mix(s.seq_dist)
+    if s.extra_inputs:
+        extra_inputs(s.extra_inputs)
+    if s.tokenizer:
+        tokens.load(s.tokenizer)
+    if not s.input_file:
+        return None
+    columns = columns_of(s.dataset_columns) if s.dataset_columns else None
+    return check_dataset(
+        s.input_file,
+        kind=s.custom_dataset_type,
+        columns=columns,
+        timed=s.fixed_schedule,
+        skip_broken=s.skip_broken_rows,
+    )
 
 
 def settings_of(options: Namespace | None) -> Settings:
@@ -143,41 +254,35 @@ def settings_of(options: Namespace | None) -> Settings:
     if options is None or not hasattr(options, "prefill_concurrency"):
         return Settings()
     values = {_field(flag): _typed(kind, getattr(options, _field(flag)), default) for flag, kind, default, _ in FLAGS}
-    users = options.num_users
-    if users is None and options.headless:
-        users = 1  # Locust's default
-    processes = os.cpu_count() if options.processes == -1 else options.processes  # as Locust reads it, later
-    return Settings(
+    values |= {_field(flag): _truth(getattr(options, _field(flag))) for flag, _, _ in SWITCHES}
+    pattern = "gamma" if values["arrival_smoothness"] is not None else "poisson"  # AIPerf's default
+    values["arrival_pattern"] = values["arrival_pattern"] or pattern
+    values["endpoint"] = "/" + values["endpoint"].lstrip("/")
+    values["percentiles"] = tuple(float(part) for part in values["percentiles"].split(","))
+    values["report_dir"] = values["report_dir"] or ""
+    for name in ("request_timeout", "first_token_timeout", "gap_timeout", "wait_for_model_timeout"):
+        values[f"{name}_s"] = values.pop(name)
+    del values["api_key_file"]
+    settings = Settings(
         host=base_url(options.host or ""),
-        endpoint="/" + values["endpoint"].lstrip("/"),
-        endpoint_type=values["endpoint_type"],
-        model=values["model"],
-        streaming=_truth(options.streaming),
-        max_tokens_field=values["max_tokens_field"],
         header_names=tuple(header.partition(":")[0].strip() for header in options.header),
-        users=users,
-        processes=max(1, processes or 1, options.expect_workers if options.master else 1),
-        prefill_concurrency=values["prefill_concurrency"],
-        prefill_concurrency_ramp_duration=values["prefill_concurrency_ramp_duration"],
-        warmup_prefill_concurrency=values["warmup_prefill_concurrency"],
-        warmup_prefill_concurrency_ramp_duration=values["warmup_prefill_concurrency_ramp_duration"],
-        warmup_request_count=values["warmup_request_count"],
-        request_count=values["request_count"],
-        run_time_s=options.run_time or None,
+        users=getattr(options, "llm_users", options.num_users),
+        processes=_processes(options),
+        run_time_s=getattr(options, "llm_run_time", None) or options.run_time or None,
         stop_timeout_s=float(options.stop_timeout or 0),
-        request_timeout_s=values["request_timeout"],
-        wait_for_model_timeout_s=values["wait_for_model_timeout"],
-        synthetic_input_tokens_mean=values["synthetic_input_tokens_mean"],
-        synthetic_input_tokens_stddev=values["synthetic_input_tokens_stddev"],
-        output_tokens_mean=values["output_tokens_mean"],
-        output_tokens_stddev=values["output_tokens_stddev"],
-        random_seed=values["random_seed"],
-        probe=_truth(options.probe),
-        percentiles=tuple(float(part) for part in values["percentiles"].split(",")),
-        report_dir=values["report_dir"] or "",
         locustfile=os.path.basename(str(options.locustfile or "")),
         command=_command(options.header),
+        **values,
     )
+    if settings.users is None and options.headless and not settings.open_loop:
+        settings = msgspec.structs.replace(settings, users=1)  # Locust's default
+    return settings
+
+
+def _processes(options: Namespace) -> int:
+    """How many will send."""
+    processes = os.cpu_count() if options.processes == -1 else options.processes  # as Locust reads it, later
+    return max(1, processes or 1, options.expect_workers if options.master else 1)
 
 
 def request_headers(options: Namespace | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Page: report.html, the document of tables.py with three plots in one file that asks nothing of the network."""
+"""Page: report.html, the document of tables.py with plots in one file that asks nothing of the network."""
 
 import html
 import math
@@ -23,6 +23,8 @@ DOTS: Final = 1500
 """More requests than that are drawn as quantiles of narrow stretches of time, their extremes included."""
 STRETCHES: Final = 40
 POINTS: Final = 400
+BINS: Final = 50
+LENGTHS: Final = ["input_tokens", "output_tokens", "asked_input_tokens", "asked_output_tokens", "ttft_s"]
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 250, 48, 20, 8, 44
 
 STYLE: Final = """
@@ -82,7 +84,7 @@ def page(summary: Summary, run: Run, requests: pd.DataFrame, levels: Occupancy) 
 
 
 def plots(requests: pd.DataFrame, levels: Occupancy, origin: float) -> Iterator[str]:
-    """TTFT, ITL and the gate over the seconds since ``origin`` (Unix seconds)."""
+    """TTFT, ITL and the gate over the seconds since ``origin`` (Unix seconds); lengths, and TTFT over them."""
     chosen = (requests["outcome"] == OK) & (requests["phase"] == "profiling")
     ok = requests.loc[chosen, ["sent_at", "ttft_s", "itl_s"]]
     for title, column in (("Time to First Token (ms)", "ttft_s"), ("Inter Token Latency (ms)", "itl_s")):
@@ -100,6 +102,32 @@ def plots(requests: pd.DataFrame, levels: Occupancy, origin: float) -> Iterator[
         )
     ]
     yield figure("Requests in prefill and at the gate", "s since the start", series)
+    yield from _lengths(requests.loc[chosen, LENGTHS])
+
+
+def _lengths(ok: pd.DataFrame) -> Iterator[str]:
+    """Where there is more than one length: how often each came and was asked for, and TTFT by input length."""
+    for title, column in (("Input", "input_tokens"), ("Output", "output_tokens")):
+        delivered, asked = (ok[name].dropna().to_numpy(np.float64) for name in (column, f"asked_{column}"))
+        if len(np.unique(delivered)) < 2:
+            continue
+        edges = np.histogram_bin_edges(delivered, BINS, (0.0, max(delivered.max(), asked.max(initial=0)) + 1))
+        series = [_steps("delivered", "a", delivered, edges)]
+        if len(different := np.unique(asked)) > 1:  # else a spike that would make the rest small
+            series.append(_steps("asked for", "b", asked, edges))
+        each = f", {different[0]:g} asked for" if len(different) == 1 else ""
+        yield figure(f"{title} length: requests{each}", "tokens", series)
+    known = ok[ok["ttft_s"].notna() & ok["input_tokens"].notna()]
+    length = known["input_tokens"].to_numpy(np.float64)
+    if len(np.unique(length)) > 1:
+        dots = _cloud(length, known["ttft_s"].to_numpy() * 1e3)[:1]
+        yield figure("Time to First Token (ms) by input length", "tokens", dots)
+
+
+def _steps(name: str, hue: str, values: Floats, edges: Floats) -> Series:
+    """A histogram as an outline."""
+    counts = np.repeat(np.histogram(values, edges)[0], 2)
+    return Series(name, hue, np.repeat(edges, 2), np.array([0.0, *counts, 0.0]))
 
 
 def figure(title: str, x_label: str, series: Sequence[Series]) -> str:

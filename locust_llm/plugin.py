@@ -4,9 +4,10 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 from argparse import Namespace
-from typing import Any
+from typing import Any, Final
 
 import locust.stats
 from locust import events
@@ -17,7 +18,8 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 import gevent
 import msgspec
 
-from .control import Control, make_folder
+from .control import Control
+from .folder import make_folder
 from .options import add_options, check, refuse, request_headers, settings_of
 from .outbox import Outbox
 from .progress import progress
@@ -28,6 +30,7 @@ from .survey import Survey, SurveyFailed, survey
 from .user import authorities
 
 logger = logging.getLogger("locust_llm")
+NEWS_S: Final = 0.25
 
 _surveyed: Survey | None = None
 _control: Control | None = None
@@ -55,6 +58,11 @@ def _before_load(options: Namespace) -> None:
     global _surveyed
     settings = check(options)
     options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
+    if options.headless or options.autostart:
+        options.llm_run_time, options.run_time = options.run_time, None  # -t is of the profiling phase: see control.py
+        options.llm_users = options.num_users  # before Locust makes it 1
+    if options.processes and not options.worker:
+        options.master_port = options.master_bind_port = _free_port(options.master_bind_port)
     if options.spawn_rate is None and options.num_users:
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
@@ -93,6 +101,14 @@ def _before_load(options: Namespace) -> None:
         refuse(str(error))
 
 
+def _free_port(port: int) -> int:
+    """``port``, or another one where some other run on this machine has it: workers would wait a minute, and give up."""
+    for wanted in (port, 0):
+        with contextlib.suppress(OSError), socket.create_server(("", wanted)) as listener:
+            return int(listener.getsockname()[1])
+    return port
+
+
 @events.init.add_listener
 def _init(environment: Environment, runner: Any, **kw: Any) -> None:
     sender = sender_of(environment)
@@ -122,11 +138,27 @@ def _receive(runner: Any, sender: Sender) -> None:
     def again(msg: Any, **kw: Any) -> None:
         if msg.data["epoch"] == sender.epoch:
             sender.budget.ask_again()
+            sender.supply.again()
+
+    def arrivals(msg: Any, **kw: Any) -> None:
+        if msg.data["epoch"] == sender.epoch:
+            sender.arrive(msg.data["phase"], msg.data["started_at"], msg.data["due"])
+
+    def sessions(msg: Any, **kw: Any) -> None:
+        if msg.data["epoch"] == sender.epoch:
+            sender.supply.grant(msg.data["phase"], msg.data["items"], over=msg.data["over"])
+
+    def over(msg: Any, **kw: Any) -> None:
+        if msg.data["epoch"] == sender.epoch:
+            sender.over(msg.data["phase"])
 
     runner.register_message("llm_begin", begin)
     runner.register_message("llm_limit", limit)
     runner.register_message("llm_grant", grant)
     runner.register_message("llm_again", again)
+    runner.register_message("llm_arrivals", arrivals)
+    runner.register_message("llm_sessions", sessions)
+    runner.register_message("llm_over", over)
     if isinstance(runner, LocalRunner):
         runner.register_message("llm_end", lambda **kw: sender.close())
 
@@ -145,9 +177,9 @@ def _worker(environment: Environment, runner: Any, sender: Sender) -> None:
 
 
 def _talk(runner: Any, sender: Sender, outbox: Outbox) -> None:
-    """What a worker tells twice a second: records, how it stands, and a share that nobody here can use."""
+    """What a worker tells four times a second: records, how it stands, and a share that nobody here can use."""
     while True:
-        gevent.sleep(0.5)
+        gevent.sleep(NEWS_S)
         outbox.flush()
         sender.tell("llm_news", **sender.news())
         if runner.user_count == 0 and (left := sender.budget.surrender()):
@@ -194,6 +226,9 @@ def _master(environment: Environment, runner: Any) -> None:
 
     runner.register_message("llm_hello", hello)
     runner.register_message("llm_want", of_this_run(lambda control, worker, data: control.want(worker)))
+    runner.register_message(
+        "llm_want_sessions", of_this_run(lambda control, worker, data: control.want_sessions(worker))
+    )
     runner.register_message("llm_records", of_this_run(lambda control, worker, data: control.batch(worker, data)))
     runner.register_message("llm_ended", of_this_run(lambda control, worker, data: control.ended(worker, data)))
     runner.register_message("llm_news", of_this_run(_hears))
@@ -214,7 +249,7 @@ def _start(environment: Environment, **kw: Any) -> None:
         settings = msgspec.structs.replace(
             settings,
             host=environment.host or settings.host,
-            users=runner.target_user_count or settings.users,
+            users=_users(runner, settings),
             processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
         )
         found = _surveyed
@@ -236,8 +271,16 @@ def _start(environment: Environment, **kw: Any) -> None:
     if isinstance(runner, LocalRunner):
         sender = sender_of(environment)
         sender.keep = _control.keep
+    if environment.web_ui is not None:
+        gevent.spawn_later(1.0, environment.web_ui._cancel_run_time_timer)  # as above; it is set when this is over
     _control.begin()
     _progress = gevent.spawn(_watch, environment, _control)
+
+
+def _users(runner: Any, settings: Settings) -> int | None:
+    """How many were asked for; None: as many as the arrivals need."""
+    grows = settings.users is None and settings.open_loop
+    return None if grows else runner.target_user_count or settings.users
 
 
 def _enough_sockets(environment: Environment, settings: Settings) -> None:
@@ -258,13 +301,13 @@ def _watch(environment: Environment, control: Control) -> None:
 
 
 def _hears(control: Control, worker: str, news: dict[str, Any]) -> None:
-    control.hears(worker, news["used"], news["number"], news["waiting"], news["decoding"], news["ttfts_s"])
+    control.hears(worker, **{name: value for name, value in news.items() if name != "epoch"})
 
 
 def _tell_news(sender: Sender, control: Control) -> None:
     while control is _control:
         _hears(control, "local", sender.news())
-        gevent.sleep(0.5)
+        gevent.sleep(NEWS_S)
 
 
 @events.test_stopping.add_listener

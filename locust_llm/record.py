@@ -13,7 +13,7 @@ import msgspec
 
 # The closed set of what can become of a request. OK and the two that we caused ourselves are no failures.
 OK: Final = "ok"
-CANCELLED: Final = "cancelled"  # on purpose: the user, or the code of a task, gave it up
+CANCELLED: Final = "cancelled"  # on purpose: the user, the code of a task, or a cancellation that was asked for
 CUT: Final = "cut"  # still running when the grace period at the end of the run was over
 FAILURES: Final = {
     "http_status": "the server answered with a status of 400 or above, or a redirect",
@@ -22,9 +22,13 @@ FAILURES: Final = {
     "stream_error": "an error object inside a stream that began with HTTP 200",
     "truncated": "the stream ended without any finish_reason",
     "malformed": "bytes that are no HTTP, no event stream, or no JSON where it was promised",
-    "empty": "a finished answer without content, although the server counted tokens for it or gave no reason",
+    "empty": "a finished answer with neither content nor a count of its tokens from the server",
     "timeout": "not finished within the request timeout",
+    "first_token_timeout": "no first token within the first-token timeout",
+    "gap_timeout": "no bytes for the length of the gap timeout, in the middle of the answer",
     "refused": "the connection was refused",
+    "unreachable": "this machine knows no way to the server's address, or the server's network says it is not there",
+    "no_socket": "this machine has no open file or no port left for a connection",
     "connect_timeout": "no connection within the connect timeout",
     "dns": "the host's name could not be resolved",
     "tls": "the TLS handshake failed",

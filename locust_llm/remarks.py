@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from .delivery import CLIENT, GATE, USERS
 from .run import Run
 from .summary import Conditions, Counts, Summary
 from .verdict import FULL_CORE, INVALID, OK
@@ -40,23 +41,58 @@ def verdict_line(summary: Summary) -> str | None:
     )
 
 
+def delivery_line(summary: Summary) -> str | None:
+    """What stands above the tables when less than 98 % of the schedule was sent: the cause, with its figures."""
+    d = summary.delivery
+    if d is None or not d.cause:
+        return None
+    offered = f"{d.offered_per_s:.2f}/s"
+    if d.cause == GATE and d.in_prefill_needed is not None:
+        why = (
+            f"the prefill gate: {offered} x {d.ttft_s:.2f} s to the first token need {d.in_prefill_needed:.1f} requests "
+            f"in prefill at a time, the limit let in {d.prefill_limit:.4g}"
+        )
+    elif d.cause == CLIENT:
+        figures = [
+            f"{e.worker} used {e.cpu_share:.0%} of a core" for e in summary.evidence if (e.cpu_share or 0) > FULL_CORE
+        ]
+        why = f"the load generator: {'; '.join(figures or (summary.client.reasons if summary.client else ()))}"
+    elif d.cause == USERS and d.users_needed is not None:
+        why = (
+            f"too few users: {offered} x {d.busy_s:.2f} s that each keeps a user busy need {d.users_needed:.1f} users, "
+            f"there were at most {d.users}" + (" (--max-users was reached)" if d.out_of_users else "")
+        )
+    else:
+        gate = "" if d.in_prefill_needed is None else f"{d.in_prefill_needed:.1f} of {d.prefill_limit:.4g} slots, "
+        users = "?" if d.users_needed is None else f"{d.users_needed:.1f}"
+        why = f"a crowd at once, or shortly before the end: on average {gate}{users} of {d.users} users were needed"
+    waited = f"{d.due - d.sent} of {d.due} arrivals were not sent, {d.never_started} of them found no free user"
+    return f"NOT DELIVERED: {d.share:.1%} of the load that was asked for. The cause is {why}. {waited}."
+
+
 def loop_remark(conditions: Conditions) -> str:
-    """What the latencies of such a run leave out, and what to run for that (coordinated omission)."""
-    if conditions.loop == "open" and conditions.prefill_limit is None:
+    """What the latencies of such a run leave out, and what to look at or run for that (coordinated omission)."""
+    gated = conditions.prefill_limit is not None
+    if conditions.loop == "open":
+        gate = (
+            f" and at the gate (only {conditions.prefill_limit} at a time may wait for their first token)"
+            if gated
+            else ""
+        )
         return (
-            "Open loop: requests came by a schedule. Time to First Token begins at the send; what a user would have "
-            "waited is TTFT from Due."
+            "Open loop: requests came by a schedule, however slow the server was. Time to First Token begins at the send; "
+            f"what a user would have waited, the wait for a free user{gate} included, is TTFT from Due."
         )
     gate = (
         f" Only {conditions.prefill_limit} at a time may wait for their first token; the wait for that (Gate Wait) is "
         "in TTFT from Due, not in Time to First Token or Request Latency."
-        if conditions.prefill_limit is not None
+        if gated
         else ""
     )
     return (
         "Closed loop: a user asks again only when it has its answer, so a slow server is asked less, and the latencies "
         f"are lower than if requests kept coming (coordinated omission).{gate} For what users would see then, run an "
-        "open loop: requests at a fixed rate, no prefill limit."
+        "open loop: requests at a fixed rate (--request-rate), no prefill limit."
     )
 
 

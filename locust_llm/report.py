@@ -64,6 +64,9 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int) -> Summa
         evidence=summary.evidence,
         counts=summary.counts,
         gate=summary.gate,
+        delivery=summary.delivery,
+        breakdowns=summary.breakdowns,
+        cancelled=summary.cancelled,
         failures=summary.failures,
         definitions=DEFINITIONS,
     )

@@ -14,7 +14,8 @@ class LimitChange(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of our own before the run: what was asked to learn the length of prompts. Counted nowhere else."""
+    """A request of our own before the run, to learn the length of prompts, and what keeps outputs at theirs (``kind``
+    begins with ``length``: ``tokens`` are of the output). Counted nowhere else."""
 
     kind: str
     words: int

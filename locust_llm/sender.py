@@ -4,22 +4,33 @@ It begins closed: users that Locust spawns before the master's order is here (a 
 """
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from locust.env import Environment
 
 import msgspec
 
-from .budget import Budget
-from .gate import Gate
+from . import tokens
+from .body import extra_inputs
+from .budget import Budget, Permit
+from .conversation import Sessions
+from .gate import Gate, GateClosed
 from .health import Watch
 from .options import request_headers, settings_of
+from .pacer import Alarm
+from .plan import PROFILING
 from .prompts import Prompts
 from .record import Record
 from .settings import Settings, base_url
+from .sizes import mix
+from .supply import Supply
 from .survey import Survey
+
+SOON_S: Final = 0.3
+"""Users are added for arrivals that are due within it and find none free."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +53,7 @@ class Sender:
         self._headers: tuple[int, dict[str, str]] | None = None
         self.worker = "local"
         self.epoch = 0
+        self._alarm: Alarm | None = None
         self.clock_offset_s = time.time() - time.monotonic()
         self.keep: Callable[[Record], None] = lambda record: None
         """Where finished records go."""
@@ -49,6 +61,7 @@ class Sender:
 
     def _renew(self) -> None:
         self.model: str | None = None
+        self.length_way: tuple[str, ...] = ()
         self.closed = False
         self.turned_away = 0
         self.decoding = 0
@@ -57,8 +70,15 @@ class Sender:
         self.gate = Gate(0)
         self.limit_number = 0
         self.budget = Budget(self._want)
+        self.supply = Supply(self._want_sessions)
+        self._missed = 0
         self._watch: Watch | None = None
         self.prompts: Prompts
+        self.sessions: Sessions
+        self.extra: dict[str, Any] = {}
+        """More fields of every request's body."""
+        self.counts_sessions = False
+        """Sessions are dealt out by the control: each of the dataset once, or so many as were asked for."""
 
     def begin(self, order: Order) -> None:
         """A run starts. Its limit and its first share come in messages of their own."""
@@ -70,13 +90,29 @@ class Sender:
         self._watch = Watch()
         self.settings = s = order.settings
         self.model = order.survey.model
+        self.length_way = order.survey.length_way
         self.prompts = Prompts(
             order.survey.lengths,
+            mix(s.seq_dist) if s.seq_dist else None,
             input_tokens=(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
             output_tokens=(s.output_tokens_mean, s.output_tokens_stddev),
             seed=s.random_seed,
             worker=order.worker,
+            system_tokens=s.shared_system_prompt_length or 0,
+            prefixes=s.num_prefix_prompts or 0,
+            prefix_tokens=s.prefix_prompt_length or 0,
+            tokenizer=tokens.load(s.tokenizer) if s.tokenizer else None,
         )
+        self.sessions = Sessions(
+            self.prompts,
+            turns=(s.session_turns_mean, s.session_turns_stddev),
+            delay_ms=(s.session_turn_delay_mean, s.session_turn_delay_stddev),
+            seed=s.random_seed,
+            worker=order.worker,
+        )
+        self.extra = extra_inputs(s.extra_inputs) if s.extra_inputs else {}
+        self.counts_sessions = bool(s.input_file or s.num_sessions)
+        self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
         self.budget.ask_again()
 
     @property
@@ -99,6 +135,48 @@ class Sender:
         self.decoding -= bool(record.chunk_us)
         self.keep(record)
 
+    def arrive(self, phase: str, started_at: float, due: Iterable[tuple[float, int | None, bytes | None]]) -> None:
+        """Arrivals of the schedule, in seconds after its start, which was at ``started_at`` (Unix seconds)."""
+        zero = started_at - self.clock_offset_s
+        self.budget.arrive(Permit(phase, zero + at_s, slot, item) for at_s, slot, item in due)
+
+    def wait_until(self, at: float) -> None:
+        """Sleep until a moment of the monotonic clock. Raises GateClosed if the run ends before."""
+        if self._alarm is None:  # after any fork
+            self._alarm = Alarm()
+        self._alarm.wait_until(at)
+        if self.closed:
+            raise GateClosed
+
+    def item(self, phase: str) -> bytes | None:
+        """What the next session says, packed; None: something made up. Raises GateClosed when there is none any more."""
+        if not self.counts_sessions:
+            return None
+        begin = self.supply.take()
+        while begin.phase != phase:  # of the warmup, and it is over
+            begin = self.supply.take()
+        return begin.item
+
+    def session_ended(self, permit: Permit, left: int, *, dealt: bool) -> None:
+        """``left``: turns that were not asked."""
+        if permit.item is not None:
+            if left:  # the schedule had counted them
+                self.tell("llm_back", phase=permit.phase, count=left)
+        elif dealt:
+            self.supply.ended()
+
+    def cancel_after_s(self, phase: str) -> float | None:
+        """Drawn for each request: seconds after which it is cancelled on purpose."""
+        rate = self.settings.request_cancellation_rate
+        if rate is None or phase != PROFILING or self._random.random() * 100 >= rate:
+            return None
+        return self.settings.request_cancellation_delay
+
+    def over(self, phase: str) -> None:
+        """Nothing new starts in this phase."""
+        if self.budget.phase == phase and (left := self.budget.surrender()):
+            self.tell("llm_back", phase=phase, count=left)
+
     def news(self) -> dict[str, Any]:
         """How it stands, for the progress line and for whoever waits for a smaller quota."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
@@ -109,18 +187,23 @@ class Sender:
             "decoding": self.decoding,
             "ttfts_s": ttfts_s[-1000:],
             "number": self.limit_number,
+            "unreserved": self.budget.unreserved(time.monotonic() + SOON_S),
+            "sessions_ended": self.supply.told(),
         }
 
     def close(self) -> None:
         """Nothing new starts from here on."""
         self.closed = True
         self.gate.close()
-        self.budget.close()
+        self._missed += self.budget.close()
+        self.supply.close()
+        if self._alarm is not None:
+            self._alarm.wake_all()
 
     def last_words(self) -> dict[str, Any]:
         """What the control of the run learns when this process is through."""
         health = None if self._watch is None else msgspec.to_builtins(self._watch.stop(self.worker))
-        return {"turned_away": self.turned_away, "health": health}
+        return {"turned_away": self.turned_away, "missed": self._missed, "health": health}
 
     def tell(self, kind: str, **data: Any) -> None:
         """A message to whoever controls the run; none before there is a runner (then the hello will do)."""
@@ -130,6 +213,10 @@ class Sender:
     def _want(self) -> None:
         if self.epoch:
             self.tell("llm_want")
+
+    def _want_sessions(self) -> None:
+        if self.epoch:
+            self.tell("llm_want_sessions")
 
 
 _senders: WeakKeyDictionary[Environment, Sender] = WeakKeyDictionary()

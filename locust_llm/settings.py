@@ -81,6 +81,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     random_seed: int | None = None
     probe: bool = True
 
+    slo: tuple[str, ...] = ()
+    """Rules as text: see slo.py."""
+    slo_preset: str | None = None
+    goodput: str | None = None
+    """AIPerf's form: tag:limit pairs, in the unit of the tables."""
     percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0)
     report_dir: str = ""
     locustfile: str = ""
@@ -112,19 +117,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 def mistakes(s: Settings) -> Iterator[str]:
     """Each reason why this run cannot be, as one line that says what to do. Nothing is asked of the network."""
+    if s.users is not None and s.users < 1:
+        yield f"-u must be at least 1, got {s.users}"
+    yield from _limits(s)
+    yield from _numbers(s)
+    yield from _contradictions(s)
+    if "@" in urlsplit(s.host).netloc:
+        yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
+    for p in s.percentiles:
+        if not 0 < p <= 99.9:
+            yield f"--percentiles must lie above 0 and at most at 99.9, got {p:g}"
+
+
+def _limits(s: Settings) -> Iterator[str]:
+    """Of the prefill gate."""
     limits = (
         ("--prefill-concurrency", s.prefill_concurrency, "--prefill-concurrency-ramp-duration",
          s.prefill_concurrency_ramp_duration),
         ("--warmup-prefill-concurrency", s.warmup_prefill_concurrency, "--warmup-prefill-concurrency-ramp-duration",
          s.warmup_prefill_concurrency_ramp_duration),
     )  # fmt: skip
-    if s.users is not None and s.users < 1:
-        yield f"-u must be at least 1, got {s.users}"
+    most_users = s.users if s.users is not None or not s.open_loop else s.max_users
     for flag, limit, ramp_flag, ramp_s in limits:
         if limit is not None and limit < 1:
             yield f"{flag} must be at least 1, got {limit}"
-        elif limit is not None and s.users is not None and limit > s.users:
-            yield f"{flag} {limit} is above the {s.users} users (-u): at most {s.users} requests can run at a time"
+        elif limit is not None and most_users is not None and limit > most_users:
+            users = f"the {most_users} users ({'-u' if s.users is not None else '--max-users'})"
+            yield f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
         elif limit is not None and limit < s.processes:
             yield f"{flag} {limit} is below the {s.processes} processes: each needs at least one slot, use fewer processes"
         if limit is not None and not s.streaming:
@@ -133,24 +152,94 @@ def mistakes(s: Settings) -> Iterator[str]:
             yield f"{ramp_flag} must be above 0 seconds, got {ramp_s:g}"
         if ramp_s is not None and limit is None and s.prefill_concurrency is None:  # to which the warmup falls back
             yield f"{ramp_flag} has nothing to ramp: give {flag} too"
+
+
+def _numbers(s: Settings) -> Iterator[str]:
+    """Below what they must at least be."""
     for flag, value, least in (
         ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean, 1),
         ("--output-tokens-mean", s.output_tokens_mean, 1),
         ("--synthetic-input-tokens-stddev", s.synthetic_input_tokens_stddev, 0),
         ("--output-tokens-stddev", s.output_tokens_stddev, 0),
         ("--request-count", s.request_count, 1),
+        ("--num-sessions", s.num_sessions, 1),
+        ("--max-users", s.max_users, 1),
         ("--warmup-request-count", s.warmup_request_count, 1),
+        ("--warmup-concurrency", s.warmup_concurrency, 1),
+        ("--shared-system-prompt-length", s.shared_system_prompt_length, 1),
+        ("--num-prefix-prompts", s.num_prefix_prompts, 1),
+        ("--prefix-prompt-length", s.prefix_prompt_length, 1),
+        ("--session-turns-mean", s.session_turns_mean, 1),
+        ("--session-turns-stddev", s.session_turns_stddev, 0),
+        ("--session-turn-delay-mean", s.session_turn_delay_mean, 0),
+        ("--session-turn-delay-stddev", s.session_turn_delay_stddev, 0),
+        ("--request-cancellation-delay", s.request_cancellation_delay, 0),
+        ("--fixed-schedule-start-offset", s.fixed_schedule_start_offset, 0),
+        ("--fixed-schedule-end-offset", s.fixed_schedule_end_offset, 0),
         ("--wait-for-model-timeout", s.wait_for_model_timeout_s, 0),
     ):
         if value is not None and not value >= least:
             yield f"{flag} must be at least {least}, got {value:g}"
-    if "@" in urlsplit(s.host).netloc:
-        yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
-    if not s.request_timeout_s > 0:
-        yield f"--request-timeout must be above 0 seconds, got {s.request_timeout_s:g}"
-    for p in s.percentiles:
-        if not 0 < p <= 99.9:
-            yield f"--percentiles must lie above 0 and at most at 99.9, got {p:g}"
+    for flag, value in (
+        ("--request-rate", s.request_rate),
+        ("--user-centric-rate", s.user_centric_rate),
+        ("--arrival-smoothness", s.arrival_smoothness),
+        ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
+        ("--warmup-request-rate", s.warmup_request_rate),
+        ("--warmup-duration", s.warmup_duration),
+        ("--replay-speedup", s.replay_speedup),
+        ("--request-timeout", s.request_timeout_s),
+        ("--first-token-timeout", s.first_token_timeout_s),
+        ("--gap-timeout", s.gap_timeout_s),
+        ("--request-cancellation-rate", s.request_cancellation_rate),
+    ):
+        if value is not None and not value > 0:
+            yield f"{flag} must be above 0, got {value:g}"
+
+
+def _contradictions(s: Settings) -> Iterator[str]:
+    """Settings that cannot stand side by side, and those that need another."""
+    modes = [
+        flag
+        for flag, given in (
+            ("--fixed-schedule", s.fixed_schedule),
+            ("--user-centric-rate", s.user_centric_rate),
+            ("--request-rate-series", s.request_rate_series),
+            ("--request-rate", s.request_rate),
+        )
+        if given
+    ]
+    if len(modes) > 1:
+        yield f"{' and '.join(modes)} contradict each other: give one of them"
+    if s.user_centric_rate and s.users is None:
+        yield "--user-centric-rate needs the number of users (-u)"
+    if s.fixed_schedule and not s.input_file:
+        yield "--fixed-schedule needs a trace (--input-file)"
+    if s.fixed_schedule and s.dataset_sampling_strategy != "sequential":
+        yield "--fixed-schedule follows the times of its trace: --dataset-sampling-strategy has no place there"
+    start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
+    if start is not None and end is not None and end <= start:
+        yield f"--fixed-schedule-end-offset {end:g} must be above --fixed-schedule-start-offset {start:g}"
+    if s.arrival_smoothness is not None and s.arrival_pattern != "gamma":
+        yield f"--arrival-smoothness belongs to --arrival-pattern gamma, not to {s.arrival_pattern}"
+    if s.request_rate_ramp_duration is not None and not s.request_rate:
+        yield "--request-rate-ramp-duration has nothing to ramp: give --request-rate too"
+    if s.request_cancellation_rate is not None and s.request_cancellation_rate > 100:
+        yield f"--request-cancellation-rate is a percentage, at most 100, got {s.request_cancellation_rate:g}"
+    if s.request_cancellation_delay and s.request_cancellation_rate is None:
+        yield "--request-cancellation-delay needs --request-cancellation-rate"
+    if bool(s.num_prefix_prompts) != bool(s.prefix_prompt_length):
+        yield "--num-prefix-prompts and --prefix-prompt-length need each other"
+    for flag, given in (
+        ("--warmup-concurrency", s.warmup_concurrency),
+        ("--warmup-request-rate", s.warmup_request_rate),
+    ):
+        if given and not s.warms_up:
+            yield f"{flag} has nothing to apply to: give --warmup-request-count or --warmup-duration too"
+    if s.warmup_concurrency and s.users is None:
+        yield "--warmup-concurrency needs the number of users after it (-u)"
+    if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
+        yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
 
 
 def base_url(host: str) -> str:

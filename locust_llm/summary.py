@@ -44,9 +44,12 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     streaming: bool
     loop: str = "closed"
     """closed: a user asks again when it has its answer; open: requests come by a schedule, whatever the server does."""
+    arrivals: str = ""
+    """Of an open loop, in words: the pattern or schedule by which requests are due."""
     users: int | None
     processes: int
     rate_per_s: float | None = None
+    """Of an open loop: the rate asked for (that at the end of its ramp), of a series or a trace the mean of what was due."""
     prefill_limit: int | None
     prefill_ramp_s: float | None
     asked_input_tokens: float | None
@@ -56,6 +59,10 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     asked_output_tokens: float | None
     output_tokens: float | None
     output_deviation: float | None
+    sessions: int | None = None
+    """Conversations that began; None where none has a second turn."""
+    turns_per_session: float | None = None
+    """Turns that were answered, over ``sessions``."""
     cached_share: float | None
     """Cached of all input tokens, over the requests whose answer told."""
     duration_s: float | None
@@ -108,6 +115,60 @@ class GateUse(msgspec.Struct, frozen=True, kw_only=True):
     """Time-weighted mean of used / limit over those seconds: 1.0 when no slot lay idle although someone wanted it."""
 
 
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was stopped."""
+
+    duration_s: float
+    due: int
+    sent: int
+    """Those that were tried: sent, or failed on the way (a refused connection is an answer of a kind)."""
+    completed: int
+    """Those that were answered without a failure by then; what was answered during the drain is not among them."""
+    never_started: int
+    """Those that had found no free user by then."""
+    offered_per_s: float
+    sent_per_s: float
+    completed_per_s: float
+    share: float
+    """sent / due."""
+    cause: str = ""
+    """Why less than 98 % was sent: ``gate``, ``users``, ``client`` or ``end``; empty when it was not less."""
+    in_prefill_needed: float | None = None
+    """Requests offered a second x mean TTFT (Little's law): so many must be in prefill at a time; None without a gate."""
+    prefill_limit: float | None = None
+    """Its mean over the time."""
+    ttft_s: float | None = None
+    users_needed: float | None = None
+    """Arrivals offered a second x mean time that one takes a user, waiting at the gate included (Little's law)."""
+    users: int
+    """The most there were."""
+    busy_s: float | None = None
+    """That mean time."""
+    out_of_users: bool = False
+    """``--max-users`` was reached while arrivals waited."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that have something in common."""
+
+    label: str
+    succeeded: int
+    failed: int
+    failure_rate: float | None
+    rows: tuple[Row, ...]
+    """TTFT, ITL, and the wait that such a run is about: Gate Wait, or TTFT from Due. Each has the percentiles 50, 90, 99."""
+    input_tokens: float | None = None
+    """Mean as delivered; only by turn."""
+    cached_share: float | None = None
+
+
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of the profiling phase divided; a group may be all of them."""
+
+    by: str
+    groups: tuple[Group, ...]
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run amounts to."""
 
@@ -122,3 +183,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...]
     """What the client verdict rests on, a row a process."""
     gate: GateUse | None
+    delivery: Delivery | None = None
+    """None: a closed loop."""
+    breakdowns: tuple[Breakdown, ...] = ()
+    """Only those that divide: by one input length alone there is none."""
+    cancelled: tuple[Row, ...] = ()
+    """What requests that were cancelled on purpose had until then."""

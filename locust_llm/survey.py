@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 import requests
 
+from .body import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed
 from .chat import chat_body, status_message
 from .exchange import SIMULATOR
 from .prompts import Lengths, Prompts, fit
@@ -34,6 +35,8 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     simulated: bool = False
     lengths: Lengths = Lengths()
+    length_way: tuple[str, ...] = ()
+    """Fields of the body that keep an output at its length, where that needs any: see body.WAYS."""
     probes: tuple[Probe, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -57,7 +60,8 @@ def survey(
         found = Survey(model=model, server=server, simulated=server.startswith(SIMULATOR), notes=tuple(notes))
         if not settings.probe:
             return found
-        return _measure(session, settings, found)
+        found = _measure(session, settings, found)
+        return _keep_length(session, settings, found)
 
 
 def _models(
@@ -168,6 +172,33 @@ def _chat(session: requests.Session, settings: Settings, model: str | None, text
     except (ValueError, KeyError, TypeError):
         return None
     return tokens if isinstance(tokens, int) and tokens > 0 else None
+
+
+def _keep_length(session: requests.Session, settings: Settings, found: Survey) -> Survey:
+    """Learn which fields keep an output at its length, where answers end by themselves without; none where none is needed,
+    or none helps, or the user has chosen."""
+    if settings.extra_inputs and any(name in settings.extra_inputs for way in WAYS for name in way):
+        return found
+    probes = list(found.probes)
+    for way in ((), *WAYS):
+        body = chat_body(
+            found.model, [{"role": "user", "content": LENGTH_PROMPT}], LENGTH_TOKENS,
+            streaming=False, max_tokens_field=settings.max_tokens_field, **length_fields(way, LENGTH_TOKENS),
+        )  # fmt: skip
+        try:
+            answer = session.post(
+                settings.host + settings.endpoint, data=body, timeout=PROBE_TIMEOUT_S, allow_redirects=False,
+                headers={"Content-Type": "application/json"},
+            )  # fmt: skip
+            content = answer.json()
+            tokens, reason = content["usage"]["completion_tokens"], content["choices"][0].get("finish_reason")
+        except (requests.exceptions.RequestException, ValueError, KeyError, TypeError, IndexError, AttributeError):
+            continue
+        tokens = tokens if isinstance(tokens, int) else None
+        probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=tokens or 0))
+        if obeyed(answer.status_code, tokens, reason):
+            return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
+    return msgspec.structs.replace(found, probes=tuple(probes))
 
 
 def _root(error: BaseException) -> str:

@@ -9,18 +9,23 @@ from typing import Final, NamedTuple
 
 from tabulate import tabulate
 
-from .metrics import scarce
+from .breakdowns import PERCENTILES
+from .definitions import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
+from .parts import scarce
 from .record import FAILURES
-from .remarks import SIMULATED, remarks, verdict_line
+from .remarks import SIMULATED, delivery_line, remarks, verdict_line
 from .run import Run
-from .summary import Conditions, Failure, Row, Summary
+from .summary import Breakdown, Conditions, Failure, Group, Row, Summary
 
 WIDTH: Final = 120
 LABEL: Final = 30
-"""Longer labels take two lines on the console."""
+"""Longer labels take two lines on the console; where the numbers are wide, shorter ones too."""
 MESSAGE: Final = 80
 WARMUP: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
 """What is worth showing of the warmup; profile_export_aiperf.json has all of it."""
+SHORT: Final = {TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due"}
+"""The columns of a breakdown."""
+SCARCE: Final = "* too few values for this percentile (it takes 100 / (100 - p): 10 for p90, 100 for p99)"
 KINDS: Final = 20
 """How many kinds of failures are listed."""
 
@@ -53,11 +58,17 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield Text(SIMULATED, loud=True)
     if (blame := verdict_line(summary)) is not None:
         yield Text(blame, loud=True)
-    yield Table(("Conditions", ""), tuple(_conditions(summary)), numbers=False)
+    if (held_back := delivery_line(summary)) is not None:
+        yield Text(held_back, loud=True)
+    yield Table(("Conditions", ""), tuple(_conditions(summary, run)), numbers=False)
     yield Heading("Metrics")
     yield _metrics(summary.rows, chosen)
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
-        yield Text("* too few values for this percentile (it takes 100 / (100 - p): 10 for p90, 100 for p99)")
+        yield Text(SCARCE)
+    yield from _breakdowns(summary.breakdowns)
+    if summary.cancelled:
+        yield Heading(f"Cancelled on purpose ({_many(summary.conditions.cancelled, 'request')}, in no latency above)")
+        yield _metrics(summary.cancelled, chosen)
     if summary.adjusted:
         yield Heading("Latencies with every failure as +infinity")
         yield _adjusted(summary.adjusted, chosen)
@@ -97,6 +108,13 @@ def number(value: float | None) -> str:
     return f"{value:.2f}" if math.isfinite(value) else "fail"
 
 
+def brief(value: float | None) -> str:
+    """Four significant digits and no fraction above: 12.35, 123.5, 1235, 12346."""
+    if value is None:
+        return "-"
+    return f"{value:.{max(0, min(2, 3 - math.floor(math.log10(value)))) if value >= 1 else 2}f}"
+
+
 def clean(text: str) -> str:
     """One line without control or direction characters: an error message may hold anything."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
@@ -111,12 +129,44 @@ def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
     return Table(("Metric", "avg", "min", *map(_p, chosen), "max", "std", "count"), tuple(map(cells, rows)))
 
 
+def _breakdowns(breakdowns: Sequence[Breakdown]) -> Iterator[Block]:
+    for breakdown in breakdowns:
+        yield Heading(f"By {breakdown.by} (ms)")
+        yield _breakdown(breakdown)
+    if breakdowns:
+        tags = {row.tag for breakdown in breakdowns for row in breakdown.groups[0].rows}
+        wait = "; wait: Gate Wait, of failed requests too" if GATE_WAIT.tag in tags else ""
+        due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
+        yield Text(
+            f"ok: successful requests, TTFT and ITL are theirs; failed: share of failures{wait}{due}; * too few values"
+        )
+
+
+def _breakdown(breakdown: Breakdown) -> Table:
+    groups = breakdown.groups
+    told = any(group.input_tokens is not None for group in groups)
+    names = [(SHORT[row.tag], p) for row in groups[0].rows for p in PERCENTILES]
+    titles = [f"{name} {_p(p)}" if p == PERCENTILES[0] else _p(p) for name, p in names]
+
+    def cells(group: Group) -> Iterator[str]:
+        yield _cut(group.label, 2 * LABEL)
+        yield str(group.succeeded)
+        yield "-" if group.failure_rate is None else f"{group.failure_rate:.1%}"
+        yield from (_marked(row, p, brief) for row in group.rows for p in PERCENTILES)
+        if told:
+            yield brief(group.input_tokens)
+            yield "-" if group.cached_share is None else f"{group.cached_share:.1%}"
+
+    head = (breakdown.by, "ok", "failed", *titles, *(("input", "cached") if told else ()))
+    return Table(head, tuple(tuple(cells(group)) for group in groups))
+
+
 def _adjusted(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
     cells = ((label_of(row), *(_marked(row, p) for p in chosen), str(row.count)) for row in rows)
     return Table(("Metric", *map(_p, chosen), "count"), tuple(cells))
 
 
-def _marked(row: Row, percentile: float) -> str:
+def _marked(row: Row, percentile: float, number: Callable[[float | None], str] = number) -> str:
     value = row.percentiles.get(percentile)
     few = value is not None and row.count is not None and scarce(row.count, percentile)
     return number(value) + ("*" if few else "")
@@ -140,12 +190,19 @@ def _failures(summary: Summary) -> Iterator[Block]:
     yield Text("; ".join(f"{outcome}: {FAILURES.get(outcome, 'unknown')}" for outcome in outcomes))
 
 
-def _conditions(summary: Summary) -> Iterator[tuple[str, str]]:
+def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     c, counts, gate = summary.conditions, summary.counts, summary.gate
     yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
     yield "model", c.model or "-"
-    rate = f", {c.rate_per_s:g} requests/s" if c.rate_per_s is not None else ""
-    yield "load", f"{c.loop} loop, {_many(c.users, 'user')}{rate}, {_many(c.processes, 'process', 'processes')}"
+    yield "load", f"{_load(c, run)}, {_many(c.processes, 'process', 'processes')}"
+    if (d := summary.delivery) is not None:
+        yield (
+            "delivered",
+            (
+                f"offered {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s ({d.share:.1%}), "
+                f"completed {d.completed_per_s:.2f}/s in the {d.duration_s:.1f} s until the stop"
+            ),
+        )
     ramp = f", ramp from 1 over {c.prefill_ramp_s:g} s" if c.prefill_ramp_s else ""
     yield "prefill limit", "none" if c.prefill_limit is None else f"{c.prefill_limit}{ramp}"
     if gate is not None:
@@ -154,6 +211,8 @@ def _conditions(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "in prefill", f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wanted}"
     yield "input length", _length(c.asked_input_tokens, c.input_tokens, c.input_deviation)
     yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation)
+    if c.sessions is not None:
+        yield "sessions", f"{c.sessions}, {c.turns_per_session or 0:.2f} answered turns each on average"
     yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
     yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s, first send to last end"
     yield "requests", _requests(c)
@@ -162,6 +221,17 @@ def _conditions(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "chunks", f"{counts.chunks}, {merged:.2%} of them came more than one to a read{left_out}"
     yield "clock", f"{c.clock or '-'} stamps"
     yield "client verdict", _verdict(summary)
+
+
+def _load(c: Conditions, run: Run) -> str:
+    if c.loop == "closed":
+        return f"closed loop (burst), {_many(c.users, 'user')}"
+    if run.settings.user_centric_rate:
+        return f"open loop, {c.arrivals} over {_many(c.users, 'user')}"
+    if c.users is not None:
+        return f"open loop, {c.arrivals}, up to {_many(c.users, 'user')}"
+    came = f"{run.offer.most_users} of " if run.offer is not None else ""
+    return f"open loop, {c.arrivals}, as many users as needed ({came}at most {run.settings.max_users})"
 
 
 def _verdict(summary: Summary) -> str:
@@ -202,7 +272,14 @@ def _console(block: Block) -> str:
             lines = textwrap.fill(clean(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
             return f"{'!' * WIDTH}\n{lines}\n{'!' * WIDTH}" if loud and text == SIMULATED else lines
         case Table():
-            return _tabulate(block, "simple", clean, LABEL)
+            return _tabulate(block, "simple", clean, _room(block))
+
+
+def _room(table: Table) -> int:
+    """For the first column: what the others leave of the width, but neither too much nor too little."""
+    rows = [[f"{title}  " for title in table.head], *table.rows]  # tabulate's own padding of titles
+    others = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[1:])
+    return min(LABEL, max(LABEL // 2, WIDTH - others))
 
 
 def _markdown(block: Block, first: bool) -> str:

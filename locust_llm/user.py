@@ -2,9 +2,10 @@
 
 import os
 import ssl
+import time
 from functools import cache
 from http.cookies import CookieError, SimpleCookie
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 from locust import HttpUser
@@ -13,13 +14,18 @@ from locust.exception import StopUser
 
 import certifi
 import gevent
+import msgspec
 import requests
 from gevent import GreenletExit
 
 from . import events
+from .body import length_fields
+from .budget import Permit
 from .chat import chat_body
 from .connection import Target
+from .conversation import Ask
 from .exchange import Line, Request, exchange
+from .formats import Item
 from .gate import GateClosed
 from .record import CANCELLED, CUT, OK, Record
 from .sender import Sender, sender_of
@@ -38,8 +44,21 @@ class RequestCancelled(Exception):
     """Given up on purpose: no failure, and no reason for exit status 1."""
 
 
+class Turn(NamedTuple):
+    """What one request says, and what its record shall say of it."""
+
+    messages: list[dict[str, Any]]
+    input_tokens: int | None
+    output_tokens: int
+    session: str = ""
+    number: int = 0
+    body: dict[str, Any] | None = None
+    sized: bool = False
+    """It is about lengths: the output shall have just as many tokens, where the server can be brought to that."""
+
+
 class LLMUser(HttpUser):
-    """Write tasks that call ``self.chat(...)``; ``self.client`` remains Locust's for plain HTTP."""
+    """Write tasks that call ``self.session()`` or ``self.chat(...)``; ``self.client`` remains Locust's for plain HTTP."""
 
     abstract = True
     model: str | None = None
@@ -76,17 +95,84 @@ class LLMUser(HttpUser):
         None for the asked output length. ``name``: the row in Locust's tables. ``keep_text``: ``self.text`` holds the answer
         afterwards. Everything else goes into the body of the request. Raises StopUser when the run is ending.
         """
+        permit = self._permit()
+        asked: int | None = None
+        drawn = None
+        if messages is None:
+            drawn = self.sender.prompts.draw()
+            system = self.sender.prompts.system
+            messages = [*([system] if system else ()), {"role": "user", "content": drawn.text}]
+            asked = drawn.input_tokens
+        elif isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        if max_tokens is None:
+            max_tokens = self.sender.prompts.output_tokens() if drawn is None else drawn.output_tokens
+        turn = Turn(messages, asked, max_tokens, sized=drawn is not None)
+        return self._send(permit, turn, name, headers, keep_text, body)
+
+    def session(
+        self,
+        *,
+        name: str | None = None,
+        headers: dict[str, str] | None = None,
+        keep_text: bool = False,
+        **body: Any,
+    ) -> list[Record]:
+        """One session to its end: of the dataset, or made up, of as many turns as were asked for (most often one).
+
+        The history grows by the answers; a turn that fails ends it. Gives the records of its turns. ``self.chat`` is for
+        prompts of your own. Raises StopUser when the run is ending.
+        """
         sender = self.sender
+        permit = self._permit()
         try:
-            phase = sender.budget.take()
+            item = permit.item if permit.item is not None else sender.item(permit.phase)
+        except GateClosed:
+            sender.budget.put_back(permit)
+            raise StopUser from None
+        said = None if item is None else msgspec.msgpack.decode(item, type=Item)
+        conversation = sender.sessions.begin(said)
+        records: list[Record] = []
+        first_at: float | None = None
+        try:
+            while (ask := conversation.next()) is not None:
+                if records:
+                    permit = self._next_permit(permit, ask, first_at, records)
+                first_at = ask.at_s if first_at is None else first_at
+                more = conversation.left > 0
+                sized = said is None or said.turns[ask.turn].output_tokens is not None
+                turn = Turn(
+                    ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, ask.turn, ask.body, sized
+                )
+                record = self._send(permit, turn, name, headers, keep_text or more, body)
+                records.append(record)
+                if record.outcome != OK:
+                    break
+                if more:
+                    thought = record.reasoning_tokens or 0
+                    conversation.said(
+                        self.text, None if record.output_tokens is None else record.output_tokens - thought
+                    )
+        finally:
+            sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
+        return records
+
+    def _permit(self, *, later: bool = False) -> Permit:
+        try:
+            return self.sender.budget.take(self.number, later=later)
         except GateClosed:
             raise StopUser from None
-        try:
-            prepared, wire, labels = self._request(phase, messages, max_tokens, name, headers, body)
-        except BaseException:
-            sender.budget.put_back()
-            raise
-        return self._exchange(prepared, wire, labels, keep_text)
+
+    def _next_permit(self, permit: Permit, ask: Ask, first_at: float | None, records: list[Record]) -> Permit:
+        """For a later turn: when its trace says, or when there is one, after the think time."""
+        if permit.item is None:
+            gevent.sleep(ask.delay_s)
+            return self._permit(later=True)
+        if ask.at_s is not None and first_at is not None:
+            due_at = records[0].due_at + (ask.at_s - first_at) / self.sender.settings.replay_speedup
+        else:
+            due_at = records[-1].closed_at + ask.delay_s
+        return permit._replace(due_at=due_at)
 
     @property
     def text(self) -> str:
@@ -96,62 +182,69 @@ class LLMUser(HttpUser):
 
     def on_stop(self) -> None:
         self.line.close()
+        self.sender.budget.leave(self.number)
 
-    def _request(
+    def _send(
         self,
-        phase: str,
-        messages: str | list[dict[str, Any]] | None,
-        max_tokens: int | None,
+        permit: Permit,
+        turn: "Turn",
         name: str | None,
         headers: dict[str, str] | None,
+        keep_text: bool,
         body: dict[str, Any],
-    ) -> tuple[requests.PreparedRequest, bytes, dict[str, Any]]:
-        """(what requests made of it, the bytes to send, what its record shall say)."""
+    ) -> Record:
+        """One request, all the way to its record."""
         sender = self.sender
         settings = sender.settings
-        asked_input: int | None = None
-        if messages is None:
-            messages, asked_input = sender.prompts.prompt()
-        if max_tokens is None:
-            max_tokens = sender.prompts.output_tokens()
-        if isinstance(messages, str):
-            messages = [{"role": "user", "content": messages}]
-        model = self.model or sender.model
-        data = chat_body(
-            model, messages, max_tokens,
-            streaming=settings.streaming, max_tokens_field=settings.max_tokens_field, **body,
-        )  # fmt: skip
-        self._requests += 1
-        request_id = f"{sender.worker}-{self.number}-{self._requests}"
-        prepared, wire = self._prepare(data, request_id, headers)
-        labels = {
-            "id": request_id, "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
-            "name": name or settings.endpoint, "model": model or "", "phase": phase, "session": request_id,
-            "asked_input_tokens": asked_input, "asked_output_tokens": max_tokens,
-        }  # fmt: skip
-        return prepared, wire, labels
+        try:
+            self._requests += 1
+            request_id = f"{sender.worker}-{self.number}-{self._requests}"
+            session = turn.session or request_id
+            model = self.model or sender.model
+            way = length_fields(sender.length_way, turn.output_tokens) if turn.sized else {}
+            data = chat_body(
+                model, turn.messages, turn.output_tokens,
+                streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
+                **{**way, **sender.extra, **(turn.body or {}), **body},
+            )  # fmt: skip
+            if settings.session_header:
+                headers = {settings.session_header: session, **(headers or {})}
+            prepared, wire = self._prepare(data, request_id, headers)
+            labels = {
+                "id": request_id, "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
+                "name": name or settings.endpoint, "model": model or "", "phase": permit.phase, "session": session,
+                "turn": turn.number, "asked_input_tokens": turn.input_tokens, "asked_output_tokens": turn.output_tokens,
+            }  # fmt: skip
+            request = Request(
+                target=_target(prepared.url or "", self.client.verify, self.client.cert),
+                data=wire,
+                labels=labels,
+                due_at=permit.due_at,
+                timeout_s=settings.request_timeout_s,
+                first_token_timeout_s=settings.first_token_timeout_s if settings.streaming else None,
+                gap_timeout_s=settings.gap_timeout_s,
+                cancel_after_s=sender.cancel_after_s(permit.phase),
+                keep_text=keep_text,
+            )
+        except BaseException:
+            sender.budget.put_back(permit)
+            raise
+        return self._exchange(permit, request, prepared)
 
-    def _exchange(
-        self, prepared: requests.PreparedRequest, wire: bytes, labels: dict[str, Any], keep_text: bool
-    ) -> Record:
+    def _exchange(self, permit: Permit, request: Request, prepared: requests.PreparedRequest) -> Record:
         sender = self.sender
-        request = Request(
-            target=_target(prepared.url or "", self.client.verify, self.client.cert),
-            data=wire,
-            labels=labels,
-            timeout_s=sender.settings.request_timeout_s,
-            keep_text=keep_text,
-        )
         self.line.on_kill = lambda: CUT if sender.closed else CANCELLED
         try:
-            record = exchange(self.line, sender.gate, request, sender.clock_offset_s, self._first_token)
+            record = exchange(
+                self.line, sender.gate, request, sender.clock_offset_s, self._first_token, sender.wait_until
+            )
         except GateClosed:
-            sender.turned_away += 1
+            sender.turned_away += permit.due_at is None or permit.due_at <= time.monotonic()
             raise StopUser from None
         except BaseException as error:
             cut: Record | None = getattr(error, "record", None)
             if cut is None:
-                sender.budget.put_back()  # killed at the gate: nothing was sent
+                sender.budget.put_back(permit)  # killed before it was sent
             else:
                 self._finish(cut, prepared)
                 if not isinstance(error, GreenletExit):

@@ -1,4 +1,7 @@
-"""Chat with synthetic prompts: each user sends one streamed request after the other."""
+"""Chat with synthetic prompts: each user sends one streamed request after the other.
+
+locust -f locustfiles/chat.py --host localhost:8000 --headless -u 10 -t 60s
+"""
 
 from locust import task
 
@@ -8,4 +11,4 @@ from locust_llm import LLMUser
 class ChatUser(LLMUser):
     @task
     def ask(self) -> None:
-        self.chat()
+        self.session()

@@ -10,8 +10,9 @@ from gevent.event import Event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locust_llm.budget import OVER, PROFILING, WARMUP, WITHOUT_END, Budget, Plan
+from locust_llm.budget import Budget, Permit
 from locust_llm.gate import GateClosed
+from locust_llm.plan import OVER, PLENTY, PROFILING, WARMUP, Plan
 
 
 def turn() -> None:
@@ -20,54 +21,11 @@ def turn() -> None:
         gevent.sleep(0)
 
 
-# -- the plan, by pencil -----------------------------------------------------------------------------------------------
-
-
-def test_the_only_process_gets_everything_at_once() -> None:
-    plan = Plan(None, 100)
-    assert (plan.phase, plan.grant(1), plan.grant(1)) == (PROFILING, 100, 0)
-
-
-def test_shares_get_smaller_towards_the_end() -> None:
-    plan = Plan(None, 100)
-    shares = [plan.grant(2) for _ in range(40)]
-    # an eighth of what is left, at least one: 100/8, 88/8, 77/8, 68/8, 60/8, ...
-    assert shares[:8] == [12, 11, 9, 8, 7, 6, 5, 5]
-    assert shares[-2:] == [0, 0]
-    assert sum(shares) == 100
-
-
-def test_profiling_begins_when_the_whole_warmup_is_back() -> None:
-    plan = Plan(2, 3)
-    assert (plan.phase, plan.grant(1), plan.grant(1)) == (WARMUP, 2, 0)
-    assert plan.returned(WARMUP, 1) is False
-    assert (plan.phase, plan.grant(1)) == (WARMUP, 0)
-    assert plan.returned(WARMUP, 1) is True
-    assert (plan.phase, plan.grant(1)) == (PROFILING, 3)
-    assert [plan.returned(PROFILING, 1) for _ in range(3)] == [False, False, True]
-    assert (plan.phase, plan.grant(1)) == (OVER, 0)
-
-
-def test_what_is_put_back_is_granted_again_and_holds_the_phase() -> None:
-    plan = Plan(None, 5)
-    assert plan.grant(1) == 5
-    plan.put_back(PROFILING, 2)
-    assert plan.returned(PROFILING, 3) is False
-    assert (plan.grant(1), plan.grant(1)) == (2, 0)
-    assert plan.returned(PROFILING, 2) is True
-
-
-def test_a_plan_without_end_has_none() -> None:
-    plan = Plan(3, None)
-    assert plan.grant(1) == 3
-    assert plan.returned(WARMUP, 3) is True
-    assert [plan.grant(4), plan.grant(4)] == [WITHOUT_END, WITHOUT_END]
-    assert plan.returned(PROFILING, 1000) is False
-    plan.put_back(PROFILING, 5)
-    assert (plan.phase, plan.grant(4)) == (PROFILING, WITHOUT_END)
-
-
 # -- one process -------------------------------------------------------------------------------------------------------
+
+
+def phase(budget: Budget) -> str:
+    return budget.take().phase
 
 
 class Asks:
@@ -83,7 +41,7 @@ class Asks:
 
 def test_it_asks_once_and_again_when_a_quarter_is_left() -> None:
     asks = Asks()
-    user = gevent.spawn(asks.budget.take)
+    user = gevent.spawn(phase, asks.budget)
     turn()
     assert asks.count == 1
     asks.budget.grant(WARMUP, 8)
@@ -102,16 +60,16 @@ def test_it_asks_once_and_again_when_a_quarter_is_left() -> None:
 def test_the_answer_may_come_at_once() -> None:
     plan = Plan(None, 3)
     budget = Budget(lambda: budget.grant(plan.phase, plan.grant(1)))
-    assert [budget.take() for _ in range(3)] == [PROFILING] * 3
+    assert [phase(budget) for _ in range(3)] == [PROFILING] * 3
 
 
 def test_an_empty_answer_is_not_asked_about_again_until_something_changed() -> None:
     asks = Asks()
-    user = gevent.spawn(asks.budget.take)
+    user = gevent.spawn(phase, asks.budget)
     turn()
     asks.budget.grant(WARMUP, 0)
     turn()
-    second = gevent.spawn(asks.budget.take)
+    second = gevent.spawn(phase, asks.budget)
     turn()
     assert asks.count == 1
     asks.budget.ask_again()
@@ -122,20 +80,20 @@ def test_an_empty_answer_is_not_asked_about_again_until_something_changed() -> N
     assert (user.value, second.value) == (PROFILING, PROFILING)
 
 
-def test_a_share_without_end_never_ends() -> None:
+def test_a_share_of_plenty_does_not_end() -> None:
     asks = Asks()
-    users = [gevent.spawn(asks.budget.take) for _ in range(50)]
+    users = [gevent.spawn(phase, asks.budget) for _ in range(50)]
     turn()
-    asks.budget.grant(PROFILING, WITHOUT_END)
+    asks.budget.grant(PROFILING, PLENTY)
     turn()
     assert [user.value for user in users] == [PROFILING] * 50
-    assert [asks.budget.take() for _ in range(10_000)] == [PROFILING] * 10_000
-    asks.budget.put_back()
-    assert asks.budget.take() == PROFILING
-    assert (asks.count, asks.budget.close()) == (1, 0)
+    assert [phase(asks.budget) for _ in range(10_000)] == [PROFILING] * 10_000
+    asks.budget.put_back(Permit(PROFILING))
+    assert phase(asks.budget) == PROFILING
+    assert (asks.count, asks.budget.surrender()) == (1, PLENTY - 50 - 10_000)
 
 
-def test_closing_wakes_everyone_and_says_what_is_left() -> None:
+def test_closing_wakes_everyone() -> None:
     asks, turned_away = Asks(), []
 
     def user(number: int) -> None:
@@ -156,21 +114,21 @@ def test_closing_wakes_everyone_and_says_what_is_left() -> None:
     other = Asks().budget
     other.grant(PROFILING, 7)
     other.take()
-    assert other.close() == 6
+    assert other.close() == 0  # nothing of it had been due
     with pytest.raises(GateClosed):
         other.take()
 
 
 def test_the_share_of_a_killed_waiter_goes_to_the_next() -> None:
     budget = Asks().budget
-    gone, doomed, heir = (gevent.spawn(budget.take) for _ in range(3))
+    gone, doomed, heir = (gevent.spawn(phase, budget) for _ in range(3))
     turn()
     gone.kill()
     doomed.kill(block=False)
     budget.grant(PROFILING, 1)  # it is the turn of the doomed one, and the kill comes first
     turn()
     assert isinstance(doomed.value, GreenletExit)
-    assert (heir.value, budget.close()) == (PROFILING, 0)
+    assert (heir.value, budget.surrender()) == (PROFILING, 0)
 
 
 def test_what_is_left_of_an_earlier_phase_is_void() -> None:
@@ -178,7 +136,7 @@ def test_what_is_left_of_an_earlier_phase_is_void() -> None:
     budget.grant(WARMUP, 5)
     budget.take()
     budget.grant(PROFILING, 2)
-    assert (budget.take(), budget.close()) == (PROFILING, 1)
+    assert (phase(budget), budget.surrender()) == (PROFILING, 1)
 
 
 def test_surrender_gives_up_the_share_and_asks_for_another_when_somebody_comes() -> None:
@@ -186,22 +144,22 @@ def test_surrender_gives_up_the_share_and_asks_for_another_when_somebody_comes()
     asks.budget.grant(PROFILING, 5)
     asks.budget.take()
     assert (asks.budget.surrender(), asks.budget.surrender(), asks.count) == (4, 0, 0)
-    user = gevent.spawn(asks.budget.take)
+    user = gevent.spawn(phase, asks.budget)
     turn()
     assert asks.count == 1
-    asks.budget.grant(PROFILING, WITHOUT_END)
+    asks.budget.grant(PROFILING, 2)
     turn()
-    assert (user.value, asks.budget.surrender(), asks.budget.take()) == (PROFILING, 0, PROFILING)
+    assert (user.value, asks.budget.surrender()) == (PROFILING, 1)
 
 
 def test_put_back_serves_who_waits() -> None:
     budget = Asks().budget
     budget.grant(PROFILING, 1)
     budget.take()
-    waiter = gevent.spawn(budget.take)
+    waiter = gevent.spawn(phase, budget)
     turn()
     assert not waiter.ready()
-    budget.put_back()
+    budget.put_back(Permit(PROFILING))
     turn()
     assert waiter.value == PROFILING
 
@@ -231,7 +189,7 @@ class World:
     def _user(self, place: int) -> None:
         while True:
             try:
-                phase = self.budgets[place].take()
+                permit = self.budgets[place].take()
             except GateClosed:
                 return
             end = Event()
@@ -240,10 +198,10 @@ class World:
                 end.wait()
             finally:  # killed: then it was cut, which is recorded like everything else
                 if self.running.pop(end):
-                    self.sent.append(phase)
-                    self.records[place].append(phase)
+                    self.sent.append(permit.phase)
+                    self.records[place].append(permit.phase)
                 else:
-                    self.budgets[place].put_back()
+                    self.budgets[place].put_back(permit)
 
     def end(self, which: int, sent: bool) -> None:
         if self.running:
@@ -342,6 +300,76 @@ def test_exactly_n_are_sent_whatever_happens(
     world.run_on()
     assert world.sent == [WARMUP] * (warmup or 0) + [PROFILING] * count
     assert (world.plan.phase, world.over) == (OVER, 1)
-    assert [budget.close() for budget in world.budgets] == [0] * len(users)
+    assert [budget.surrender() for budget in world.budgets] == [0] * len(users)
+    for budget in world.budgets:
+        budget.close()
     turn()
     assert all(user.ready() for user in world.users)
+
+
+# -- arrivals ----------------------------------------------------------------------------------------------------------
+
+
+def arrival(due_at: float, slot: int | None = None) -> Permit:
+    return Permit(PROFILING, due_at, slot)
+
+
+def test_arrivals_go_in_their_order_to_who_waited_longest() -> None:
+    budget = Asks().budget
+    users = [gevent.spawn(budget.take, number) for number in range(3)]
+    turn()
+    budget.arrive([arrival(1.0), arrival(2.0)])
+    turn()
+    assert [user.value for user in users] == [arrival(1.0), arrival(2.0), None]
+    budget.arrive([arrival(3.0), arrival(4.0), arrival(5.0)])
+    turn()
+    assert users[2].value == arrival(3.0)
+    assert [budget.unreserved(until) for until in (4.0, 4.5, 9.0)] == [0, 1, 2]
+    assert budget.take() == arrival(4.0)
+    assert budget.close(now=4.9) == 0
+    other = Asks().budget
+    other.arrive([arrival(1.0), arrival(2.0), arrival(3.0)])
+    assert other.close(now=2.5) == 2  # the third was not due yet
+
+
+def test_a_session_that_goes_on_comes_before_new_ones() -> None:
+    budget = Asks().budget
+    new = gevent.spawn(budget.take, 1)
+    turn()
+    later = gevent.spawn(lambda: budget.take(2, later=True))
+    turn()
+    budget.arrive([arrival(1.0)])
+    turn()
+    assert (later.value, new.value) == (arrival(1.0), None)
+
+
+def test_an_arrival_that_was_taken_and_not_used_comes_again_in_its_order() -> None:
+    budget = Asks().budget
+    budget.arrive([arrival(1.0), arrival(2.0), arrival(3.0)])
+    first, second = budget.take(), budget.take()
+    budget.put_back(second)
+    budget.put_back(first)
+    assert [budget.take().due_at for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+def test_a_slot_belongs_to_one_user_and_a_user_has_one_slot() -> None:
+    budget = Asks().budget
+    budget.arrive([arrival(n / 2, n % 2) for n in range(4)])
+    assert [budget.take(user) for user in (7, 8, 8, 7)] == [
+        arrival(0.0, 0), arrival(0.5, 1), arrival(1.5, 1), arrival(1.0, 0),
+    ]  # fmt: skip
+    stranger = gevent.spawn(budget.take, 9)
+    budget.arrive([arrival(2.0, 0)])
+    turn()
+    assert stranger.value is None  # it is user 7's, however long that one takes
+    budget.leave(7)
+    budget.arrive([arrival(3.0, 0)])
+    turn()
+    assert stranger.value == arrival(2.0, 0)
+
+
+def test_arrivals_of_an_earlier_phase_are_void_and_surrender_gives_them_up() -> None:
+    budget = Asks().budget
+    budget.arrive([Permit(WARMUP, 1.0), Permit(WARMUP, 2.0), arrival(3.0), arrival(4.0)])
+    assert budget.take() == arrival(3.0)
+    assert (budget.surrender(), budget.unreserved(9.0)) == (1, 0)

@@ -1,6 +1,8 @@
 """Connections: opened, checked and closed in the open; each way to fail has its name, and none leaves a socket behind."""
 
+import errno
 import os
+import resource
 import socket
 import ssl
 import time
@@ -15,6 +17,7 @@ from gevent import Timeout
 from scripted import Scripted
 
 from locust_llm.connection import ConnectFailed, Connection, Target
+from locust_llm.record import FAILURES
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +79,39 @@ def test_names_that_do_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(gevent.get_hub().resolver, "getaddrinfo", unknown)
     assert failure(Target("nobody.test", 80)) == "dns"
+
+
+def test_no_open_file_is_left(scripted: Scripted) -> None:
+    """For a name too, of which the lookup fails first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert failure(Target("127.0.0.1", scripted.ports["plain"])) == "no_socket"
+        assert failure(Target("localhost", scripted.ports["plain"])) == "no_socket"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert failure(Target("a..b", 80)) == "dns"
+
+
+def test_a_network_that_is_not_there() -> None:
+    assert failure(Target("255.255.255.255", 80)) == "unreachable"  # no TCP to all hosts: connect(2) says ENETUNREACH
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"),
+    [
+        (errno.EMFILE, "no_socket"), (errno.ENFILE, "no_socket"), (errno.EADDRNOTAVAIL, "no_socket"),
+        (errno.ENETUNREACH, "unreachable"), (errno.EHOSTUNREACH, "unreachable"), (errno.ETIMEDOUT, "connect_timeout"),
+        (errno.ECONNREFUSED, "refused"), (errno.ECONNRESET, "reset"), (errno.EPROTO, "reset"),
+    ],
+)  # fmt: skip
+def test_whose_fault_it_is(monkeypatch: pytest.MonkeyPatch, number: int, outcome: str) -> None:
+    def connect(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(gevent.socket, "create_connection", connect)
+    assert failure(Target("127.0.0.1", 80)) == outcome
+    assert outcome in FAILURES
 
 
 def test_tls_with_somebody_who_speaks_none(scripted: Scripted) -> None:

@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 
 from locust_llm import control as module
 from locust_llm import gate
-from locust_llm.budget import OVER, PROFILING, WARMUP
-from locust_llm.control import Control, divide, make_folder
-from locust_llm.folder import RecordFile, read_run
+from locust_llm.control import Control
+from locust_llm.folder import RecordFile, make_folder, read_run
 from locust_llm.gate import Gate, Slot, follow
 from locust_llm.outbox import encode
+from locust_llm.plan import OVER, PROFILING, WARMUP
+from locust_llm.quotas import divide
 from locust_llm.run import LimitChange
 from locust_llm.sender import Order
 from locust_llm.settings import Settings
@@ -55,6 +56,8 @@ class Master:
         )
         self.told: list[Told] = []
         self.ended: list[str] = []
+        self.user_count = 30
+        self.asked_users: list[int] = []
 
     def send_message(self, kind: str, data: dict[str, Any], worker: str | None) -> None:
         self.told.append(Told(kind, worker, data))
@@ -62,6 +65,10 @@ class Master:
     def what_was_told(self) -> list[Told]:
         told, self.told = self.told, []
         return told
+
+    def start(self, users: int, spawn_rate: float) -> None:
+        self.asked_users.append(users)
+        self.user_count = users
 
     def quit(self) -> None:
         self.ended.append("quit")
@@ -78,7 +85,7 @@ def begun(tmp_path: Path) -> Iterator[Any]:
     def make(runner: Master, headless: bool = True, **asked: Any) -> Control:
         options = SimpleNamespace(headless=headless)
         environment: Any = SimpleNamespace(runner=runner, parsed_options=options)
-        what = Settings(report_dir=str(tmp_path / "run"), users=30, **asked)
+        what = Settings(**{"report_dir": str(tmp_path / "run"), "users": 30, **asked})
         control = Control(environment, what, Survey(model="m"), epoch=7)
         controls.append(control)
         control.begin()
@@ -412,13 +419,13 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     drain = gevent.spawn(control.drain)
     turn()
     assert kinds_told(runner) == ["llm_end"]
-    control.ended("a", {"turned_away": 2, "undelivered": 0})
+    control.ended("a", {"turned_away": 2, "undelivered": 0, "missed": 3})
     turn()
     assert not drain.ready()
     runner.clients.running.pop()  # the other one died
     drain.join(timeout=5)
     assert drain.ready()
-    control.ended("b", {"turned_away": 1, "undelivered": 4})
+    control.ended("b", {"turned_away": 1, "undelivered": 4, "missed": 0})
     facts = control.facts()
     assert (facts.turned_away, facts.records_lost) == (3, 4)
     assert facts.stopping_at is not None
@@ -470,3 +477,95 @@ def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         make_folder(Settings(report_dir=str(tmp_path / "file" / "run")), "m")
+
+
+# -- open loops, sessions, users ---------------------------------------------------------------------------------------
+
+
+def wait_for(true: Any) -> None:
+    with gevent.Timeout(10):
+        while not true():
+            gevent.sleep(0.01)
+
+
+def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, request_rate=100.0, arrival_pattern="constant", request_count=6)
+    control.want("a")
+    assert runner.told[-1] == Told("llm_grant", "a", {"epoch": 7, "phase": PROFILING, "count": 0})
+    wait_for(lambda: control.plan.left == 0)
+    dealt = [told for told in runner.what_was_told() if told.kind == "llm_arrivals"]
+    assert {told.worker for told in dealt} == {"a", "b"}
+    assert sorted(at_s for told in dealt for at_s, _, _ in told.data["due"]) == [n / 100 for n in range(6)]
+    for number in range(6):
+        assert runner.ended == []
+        control.keep(answered(100, id=str(number)))
+        turn()
+    assert runner.ended == ["quit"]
+    gevent.sleep(0.7)  # until the last one has been due
+    drain = gevent.spawn(control.drain)
+    turn()
+    for worker in "ab":
+        control.ended(worker, {"turned_away": 0, "undelivered": 0, "missed": 0})
+    drain.join(5)
+    offer = control.facts().offer
+    assert offer is not None
+    assert (offer.due, round(offer.duration_s, 3)) == (6, 0.06)
+
+
+def test_users_are_added_for_arrivals_that_find_none_free_up_to_the_most(begun: Any) -> None:
+    runner = Master("a")
+    runner.user_count = 1
+    control = begun(runner, users=None, request_rate=5.0, max_users=10)
+    control.hears("a", used=0, number=0, unreserved=4)
+    turn()
+    assert runner.asked_users == [5]
+    control.hears("a", used=0, number=0, unreserved=0)
+    control.hears("a", used=0, number=0, unreserved=20)
+    control.hears("a", used=0, number=0, unreserved=20)
+    control.hears("a", used=0, number=0, unreserved=20)
+    turn()
+    assert runner.asked_users[-1] == 10
+    assert max(runner.asked_users) == 10
+    control.hears("a", used=0, number=0, unreserved=20)
+    assert [note for note in control.facts().notes if "--max-users" in note] != []
+
+
+def test_a_number_of_users_that_was_asked_for_stays(begun: Any) -> None:
+    runner = Master("a")
+    control = begun(runner, request_rate=5.0)
+    control.hears("a", used=0, number=0, unreserved=4)
+    turn()
+    assert runner.asked_users == []
+
+
+def test_the_warmup_may_have_fewer_users(begun: Any) -> None:
+    runner = Master("a")
+    control = begun(runner, warmup_concurrency=3, warmup_request_count=1)
+    turn()
+    assert runner.asked_users == [3]
+    control.want("a")
+    control.keep(answered(100, id="w", phase=WARMUP))
+    turn()
+    assert runner.asked_users == [3, 30]
+
+
+def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, num_sessions=40)
+    runner.what_was_told()
+    for worker in "aba":
+        control.want_sessions(worker)
+    assert [(told.worker, len(told.data["items"]), told.data["over"]) for told in runner.what_was_told()] == [
+        ("a", 32, False), ("b", 8, False), ("a", 0, True),
+    ]  # fmt: skip
+    control.want("a")
+    control.hears("a", used=0, number=0, sessions_ended=32)
+    assert control.plan.phase == PROFILING
+    control.hears("b", used=0, number=0, sessions_ended=8)
+    assert ("llm_over", None) in [(told.kind, told.worker) for told in runner.told]
+    assert runner.ended == []
+    grant = next(told.data["count"] for told in runner.told if told.kind == "llm_grant")
+    control.put_back({"phase": PROFILING, "count": grant})  # what the sender has left of its share
+    turn()
+    assert (control.plan.phase, runner.ended) == (OVER, ["quit"])

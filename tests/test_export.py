@@ -9,13 +9,14 @@ import pytest
 from handmade import UNIX, a_run, answered, failed
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from locust_llm.columns import collect
 from locust_llm.export import STATS, summary_csv, summary_json
 from locust_llm.jsonl import line, parse_line
 from locust_llm.metrics import summarise
 from locust_llm.record import Record
-from locust_llm.run import Run
+from locust_llm.run import Offer, Run
 
 
 def test_a_line() -> None:
@@ -166,6 +167,42 @@ def test_the_settings_as_aiperf_would_have_them() -> None:
         {"name": "profiling", "type": "concurrency", "concurrency": 30, "prefill_concurrency": 3,
          "prefill_ramp": {"duration": 30.0}, "duration": 60.0}
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "phase"),
+    [
+        ({"request_rate": 10.0}, {"type": "poisson", "rate": 10.0}),
+        ({"request_rate": 10.0, "request_rate_ramp_duration": 5.0, "users": None, "prefill_concurrency": 9},
+         {"type": "poisson", "rate": 10.0, "rate_ramp": {"duration": 5.0}, "concurrency": None, "prefill_concurrency": 9}),
+        ({"request_rate": 1.0, "arrival_pattern": "gamma", "arrival_smoothness": 2.0},
+         {"type": "gamma", "rate": 1.0, "smoothness": 2.0}),
+        ({"user_centric_rate": 4.0}, {"type": "user_centric", "rate": 4.0, "users": 2}),
+        ({"user_centric_rate": 4.0, "users": 6}, {"type": "constant", "rate": 4.0, "concurrency": 6}),
+        ({"fixed_schedule": True, "fixed_schedule_start_offset": 500.0},
+         {"type": "fixed_schedule", "auto_offset": False, "start_offset": 500}),
+        ({"num_sessions": 7, "request_count": None}, {"type": "concurrency", "sessions": 7, "requests": None}),
+        ({"request_cancellation_rate": 10.0, "request_cancellation_delay": 0.5},
+         {"type": "concurrency", "cancellation": {"rate": 10.0, "delay": 0.5}}),
+        ({"users": None, "prefill_concurrency": 9}, {"type": "concurrency", "concurrency": None}),  # AIPerf's default is 1
+    ],
+)  # fmt: skip
+def test_the_load_as_a_phase_of_aiperf(settings: dict[str, object], phase: dict[str, object]) -> None:
+    config = exported(answered(1), run=a_run(**({"request_count": 5} | settings)))["input_config"]
+    assert isinstance(config, dict)
+    expected = {"name": "profiling", "concurrency": 2, "requests": 5} | phase
+    assert config["phases"] == [{key: value for key, value in expected.items() if value is not None}]
+
+
+def test_ours_beside_aiperfs() -> None:
+    run = replace(a_run(request_rate=1.0), offer=Offer(due=4, never_started=1, duration_s=10.0, most_users=2))
+    said = exported(answered(1, input_tokens=5), answered(2, input_tokens=6), failed("cancelled"), run=run)[
+        "locust_llm"
+    ]
+    assert isinstance(said, dict)
+    assert said["delivery"]["share"] == 0.75
+    assert [group["label"] for group in said["breakdowns"][0]["groups"]] == ["5", "6"]
+    assert said["cancelled"][0]["count"] == 0
 
 
 def test_the_summary_as_csv() -> None:

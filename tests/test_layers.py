@@ -24,12 +24,20 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record sse chat ramp arrivals sizes settings run prompts outbox verdict summary jsonl folder "
-        "formats logs rows dataset",
+        "record sse chat ramp arrivals sizes settings run corpus tokens prompts outbox verdict summary jsonl folder "
+        "formats logs rows dataset conversation body plan timetable",
     ),
-    ("arithmetic", NUMBERS, "gaps columns occupancy metrics remarks tables page export report"),
-    ("machine", MACHINE, "framing stream connection nowait reader gate budget health sockets exchange survey"),
-    ("Locust", HOST, "events options sender control progress user plugin"),
+    (
+        "arithmetic",
+        NUMBERS,
+        "gaps columns occupancy definitions parts delivery breakdowns metrics remarks tables page export report",
+    ),
+    (
+        "machine",
+        MACHINE,
+        "framing stream connection nowait reader gate pacer budget supply health sockets exchange survey",
+    ),
+    ("Locust", HOST, "events options sender dealer quotas crowd control progress user plugin"),
     ("door", HOST, "__init__ locustfile __main__"),
 )
 ORDER: Final = [name for _, _, names in LAYERS for name in names.split()]

@@ -1,22 +1,17 @@
 """A run's summary, figure by figure, from records small enough for a pencil."""
 
 import math
-from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from handmade import UNIX, a_run, answered, failed
-from hypothesis import given
-from hypothesis import strategies as st
 
 from locust_llm import remarks
 from locust_llm.columns import collect
-from locust_llm.metrics import EXPORTED, LATENCIES, adjusted, distribution, scarce, summarise
+from locust_llm.definitions import EXPORTED
+from locust_llm.metrics import summarise
 from locust_llm.record import Record
 from locust_llm.run import Run
 from locust_llm.summary import Row, Summary
-
-LATENCY = LATENCIES[0]
 
 
 def summary_of(*records: Record, run: Run | None = None, **settings: object) -> Summary:
@@ -228,46 +223,6 @@ def test_gate_use_is_of_the_benchmark() -> None:
     assert gate.utilisation == pytest.approx(0.1 / 0.15)
     assert gate.mean_used == pytest.approx(0.35 / 0.4)
     assert summary_of(one).gate is None
-
-
-@pytest.mark.parametrize(
-    ("count", "percentile", "few"),
-    [(1, 50, True), (2, 50, False), (9, 90, True), (10, 90, False), (99, 99, True), (100, 99, False),
-     (999, 99.9, True), (1000, 99.9, False)],
-)  # fmt: skip
-def test_too_few_values(count: int, percentile: float, few: bool) -> None:
-    assert scarce(count, percentile) == few
-
-
-@given(st.lists(st.floats(0, 1e4), min_size=1, max_size=60), st.lists(st.floats(0.1, 99.9), min_size=1, max_size=4))
-def test_percentiles_against_a_slow_twin(values: list[float], percentiles: list[float]) -> None:
-    said = distribution(LATENCY, np.array([*values, math.nan]), percentiles).percentiles
-    assert said == pytest.approx({p: 1e3 * interpolated(values, p) for p in percentiles})
-
-
-@given(
-    st.lists(st.floats(0, 1e4), max_size=40), st.integers(1, 40), st.lists(st.integers(1, 999), min_size=1, max_size=4)
-)
-def test_adjusted_against_a_slow_twin(values: list[float], failures: int, permille: list[int]) -> None:
-    percentiles = [p / 10 for p in permille]
-    said = adjusted(LATENCY, np.array(values), failures, percentiles).percentiles
-    everything = sorted(1e3 * value for value in values) + [math.inf] * failures
-    for p, thousandths in zip(percentiles, permille, strict=True):
-        smallest = next(i for i in range(1, len(everything) + 1) if i * 1000 >= thousandths * len(everything))
-        assert said[p] == pytest.approx(everything[smallest - 1])
-
-
-def interpolated(values: Sequence[float], percentile: float) -> float:
-    ordered = sorted(values)
-    place = percentile / 100 * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
-def test_nearest_rank_is_not_misled_by_floats() -> None:
-    """99.9 % of 1000 is the 999th value, although 99.9 / 100 * 1000 is 999.0000000000001."""
-    assert adjusted(LATENCY, np.arange(1, 1000) / 1e3, 1, (99.9,)).percentiles[99.9] == 999
 
 
 def test_an_answer_in_one_read_has_no_token_rate() -> None:

@@ -161,7 +161,7 @@ def test_the_page_asks_nothing_and_escapes_everything(tmp_path: Path) -> None:
     }  # fmt: skip
     assert not {name for _, attrs in said.tags for name in attrs} & {"src", "href", "style", "onerror"}
     assert "alert(1)" in said.words
-    assert [tag for tag, _ in said.tags].count("svg") == 3
+    assert [tag for tag, _ in said.tags].count("svg") == 4  # one of them the output lengths
     assert "Definitions" in said.words
 
 
@@ -173,6 +173,23 @@ def test_plots_show_what_happened(folder: Path) -> None:
     bottom = page.HEIGHT - page.BOTTOM
     first, second = (float(dot["cy"] or 0) for dot in dots[:2])
     assert (bottom - first) / (bottom - second) == pytest.approx(2.0, rel=0.01)  # 200 ms and 100 ms
+
+
+def test_lengths_are_drawn_where_there_are_several(tmp_path: Path) -> None:
+    """Three of 10 tokens, one of 40: of bins of 41 / 50 tokens the one with 10 is three times as high."""
+    fill(tmp_path, [answered(100, asked_input_tokens=25, input_tokens=tokens) for tokens in (10, 10, 10, 40)])
+    write(tmp_path, a_run())
+    text = (tmp_path / "report.html").read_text()
+    said = Page(text)
+    assert "Input length: requests, 25 asked for" in said.words
+    assert "Output length" not in said.words
+    assert "Time to First Token (ms) by input length" in said.words
+    drawn = text[text.index("Input length: requests") :]
+    outline = drawn[drawn.index("<polyline class=a points=") :].split('"')[1]
+    heights = [page.HEIGHT - page.BOTTOM - float(point.split(",")[1]) for point in outline.split()]
+    tops = sorted({round(height, 1) for height in heights if height > 0.05})
+    assert len(tops) == 2
+    assert tops[1] / tops[0] == pytest.approx(3, rel=0.01)
 
 
 def test_many_requests_become_quantiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

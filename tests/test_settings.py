@@ -47,7 +47,7 @@ MISTAKES = [
     ({"request_count": 0}, ["--request-count must be at least 1, got 0"]),
     ({"warmup_request_count": 0}, ["--warmup-request-count must be at least 1, got 0"]),
     ({"wait_for_model_timeout_s": -1.0}, ["--wait-for-model-timeout must be at least 0, got -1"]),
-    ({"request_timeout_s": 0.0}, ["--request-timeout must be above 0 seconds, got 0"]),
+    ({"request_timeout_s": 0.0}, ["--request-timeout must be above 0, got 0"]),
     (
         {"host": "http://user:s3cret@localhost:8000"},
         ["--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"],

@@ -32,6 +32,11 @@ def ask(server: TinyServer, headers: dict[str, str] | None = None, **settings: A
     return survey(Settings(host=server.url, **{"probe": False, **settings}), headers or {})
 
 
+def of_prompts(found: Survey) -> tuple[Probe, ...]:
+    """Those probes that are about the length of prompts."""
+    return tuple(probe for probe in found.probes if not probe.kind.startswith("length"))
+
+
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
@@ -90,7 +95,7 @@ def test_the_simulator_is_known_by_its_name(server: TinyServer) -> None:
 
 def test_every_request_carries_the_headers_and_the_mark_of_a_probe(server: TinyServer) -> None:
     ask(server, {"Authorization": "Bearer key", "X-Team": "a"}, probe=True)
-    assert server.paths() == ["/v1/models", "/tokenize", *["/v1/chat/completions"] * 4]
+    assert server.paths() == ["/v1/models", "/tokenize", *["/v1/chat/completions"] * (4 + 4)]
     for asked in server.asked:
         assert asked.headers[PROBE_HEADER.lower()] == "1"
         assert (asked.headers["authorization"], asked.headers["x-team"]) == ("Bearer key", "a")
@@ -187,9 +192,10 @@ def test_lengths_from_tokenize_cost_no_prefill(server: TinyServer) -> None:
     server.tokenize = words_and_a_half
     # 1,012 tokens are 741 words by the estimate of 1.35 tokens a word and 12 for the template
     found = ask(server, probe=True, model="tiny", synthetic_input_tokens_mean=1_012.0)
-    assert server.paths() == ["/v1/models", *["/tokenize"] * 4]
+    outputs = ["/v1/chat/completions"] * 4  # what keeps outputs at their length: nothing does here
+    assert server.paths() == ["/v1/models", *["/tokenize"] * 4, *outputs]
     assert server.asked[1].body["model"] == "tiny"
-    assert found.probes == (
+    assert of_prompts(found) == (
         Probe(kind="tokenize", words=1, tokens=22),
         *[Probe(kind="tokenize", words=741, tokens=1_132)] * 3,
     )
@@ -201,8 +207,8 @@ def test_lengths_from_tokenize_cost_no_prefill(server: TinyServer) -> None:
 def test_lengths_from_the_usage_of_a_chat_of_one_token(server: TinyServer) -> None:
     server.count = words_and_a_half
     found = ask(server, probe=True, max_tokens_field="max_completion_tokens")
-    assert server.paths() == ["/v1/models", "/tokenize", *["/v1/chat/completions"] * 4]
-    assert [probe.kind for probe in found.probes] == ["chat"] * 4
+    assert server.paths() == ["/v1/models", "/tokenize", *["/v1/chat/completions"] * (4 + 4)]
+    assert [probe.kind for probe in of_prompts(found)] == ["chat"] * 4
     body = server.asked[2].body
     assert (body["max_completion_tokens"], body.get("stream", False)) == (1, False)
     assert found.lengths.tokens_a_word == pytest.approx(1.5, rel=0.001)
@@ -212,20 +218,20 @@ def test_lengths_from_the_usage_of_a_chat_of_one_token(server: TinyServer) -> No
 def test_probes_are_as_long_as_the_prompts_within_bounds(server: TinyServer, mean_tokens: float, words: int) -> None:
     server.tokenize = words_and_a_half
     found = ask(server, probe=True, synthetic_input_tokens_mean=mean_tokens)
-    assert [probe.words for probe in found.probes] == [1, words, words, words]
+    assert [probe.words for probe in of_prompts(found)] == [1, words, words, words]
 
 
 def test_a_server_that_counts_nothing_leaves_an_estimate(server: TinyServer) -> None:
     server.count = None
     found = ask(server, probe=True, model="tiny")
-    assert (found.lengths, found.probes) == (Lengths(), ())
+    assert (found.lengths, of_prompts(found)) == (Lengths(), ())
     assert found.notes == ("the server does not say how many tokens a prompt has: lengths of prompts are estimates",)
 
 
 def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None:
     server.count = lambda text: 7
     found = ask(server, probe=True, model="tiny")
-    assert (found.lengths, len(found.probes)) == (Lengths(), 4)
+    assert (found.lengths, len(of_prompts(found))) == (Lengths(), 4)
     assert found.notes[0].startswith("lengths: no line fits the token counts of the probes: [(1, 7), ")
 
 
@@ -259,7 +265,7 @@ def test_prompts_have_the_asked_mean_on_any_tokenizer(server: TinyServer, tokeni
     server.count = count = TOKENIZERS[tokenizer]
     found = ask(server, probe=True, synthetic_input_tokens_mean=tokens)
     prompts = Prompts(found.lengths, input_tokens=(tokens, tokens / 10), output_tokens=(1, 0), seed=3)
-    delivered = [count(prompts.prompt()[0]) for _ in range(200)]
+    delivered = [count(prompts.draw().text) for _ in range(200)]
     assert mean(delivered) == pytest.approx(tokens, rel=0.05)
 
 
@@ -267,3 +273,41 @@ def test_what_was_learnt_survives_the_way_to_a_worker(server: TinyServer) -> Non
     server.tokenize = words_and_a_half
     found = ask(server, probe=True)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=Survey) == found
+
+
+# -- outputs of the asked length ---------------------------------------------------------------------------------------
+
+
+class Talker:
+    """Answers end by themselves after 3 tokens unless these fields are there; fields it does not know it refuses, or not."""
+
+    def __init__(self, keeps: set[str], knows: set[str], polite: bool) -> None:
+        self.keeps, self.knows, self.polite = keeps, knows, polite
+
+    def __call__(self, request: Any) -> tuple[int, Any]:
+        strange = {"ignore_eos", "min_tokens"} & set(request.body) - self.knows
+        if strange and self.polite:
+            return 400, {"error": {"message": f"unknown field {strange}"}}
+        asked = request.body["max_tokens"]
+        whole = not self.keeps - set(request.body)
+        usage = {"prompt_tokens": 20, "completion_tokens": asked if whole else min(asked, 3)}
+        reason = "length" if whole or asked <= 3 else "stop"
+        message = {"role": "assistant", "content": "x"}
+        return 200, {"usage": usage, "choices": [{"index": 0, "message": message, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize(
+    ("talker", "way"),
+    [
+        (Talker(set(), set(), True), ()),
+        (Talker({"ignore_eos"}, {"ignore_eos", "min_tokens"}, True), ("ignore_eos",)),
+        (Talker({"min_tokens"}, {"min_tokens"}, True), ("min_tokens",)),
+        (Talker({"ignore_eos", "min_tokens"}, {"ignore_eos", "min_tokens"}, False), ("ignore_eos", "min_tokens")),
+        (Talker({"magic"}, set(), True), ()),
+        (Talker({"magic"}, set(), False), ()),
+    ],
+)
+def test_what_keeps_an_output_at_its_length(server: TinyServer, talker: Talker, way: tuple[str, ...]) -> None:
+    server.chat = talker
+    assert ask(server, probe=True).length_way == way
+    assert ask(server, probe=True, extra_inputs="ignore_eos:false").length_way == ()

@@ -4,12 +4,13 @@ import re
 
 import pytest
 from handmade import a_run, answered, failed
+from msgspec.structs import replace
 
 from locust_llm.columns import collect
 from locust_llm.metrics import summarise
 from locust_llm.record import Record
-from locust_llm.run import Run
-from locust_llm.tables import clean, console, markdown, number
+from locust_llm.run import Offer, Run
+from locust_llm.tables import brief, clean, console, markdown, number
 
 HOSTILE = "<script>alert(1)</script> | [link](javascript:x) `a` \x1b[31mred\u202e\nsecond line"
 
@@ -48,11 +49,69 @@ def test_conditions_come_first() -> None:
     )
     assert text.index("Conditions") < text.index("Metrics")
     assert cells(text, "server") == ["server", "http://server:8000"]
-    assert cells(text, "load") == ["load", "closed loop, 30 users, 1 process"]
+    assert cells(text, "load") == ["load", "closed loop (burst), 30 users, 1 process"]
     assert cells(text, "prefill limit") == ["prefill limit", "2, ramp from 1 over 30 s"]
     assert cells(text, "input length") == ["input length", "100.0 tokens on average, asked for 80.0 (+25.0%)"]
     assert cells(text, "requests") == ["requests", "2: 1 succeeded, 1 failed (50.0%), 0 cut, 0 cancelled"]
     assert cells(text, "duration")[1].startswith("1.00 s")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"users": 100}, "open loop, 10/s poisson, up to 100 users, 1 process"),
+        ({"users": None}, "open loop, 10/s poisson, as many users as needed (7 of at most 1000), 1 process"),
+        ({"users": 20, "user_centric_rate": 5.0}, "open loop, user-centric 5/s over 20 users, 1 process"),
+    ],
+)
+def test_an_open_loop_says_what_it_offered_and_sent(settings: dict[str, object], said: str) -> None:
+    offer = Offer(due=1000, never_started=2, duration_s=100.0, most_users=7)
+    run = replace(a_run(**({"request_rate": 10.0} | settings)), offer=offer)
+    text = shown(*[answered(100)] * 998, run=run)
+    assert cells(text, "load")[1] == said
+    assert cells(text, "delivered")[1] == (
+        "offered 10.00/s, sent 9.98/s (99.8%), completed 9.98/s in the 100.0 s until the stop"
+    )
+    assert "NOT DELIVERED" not in text
+
+
+def test_what_was_not_delivered_stands_above_everything() -> None:
+    run = replace(a_run(request_rate=10.0), offer=Offer(due=1000, never_started=5, duration_s=100.0, most_users=7))
+    text = shown(*[answered(100)] * 900, run=run)
+    assert text.index("NOT DELIVERED: 90.0%") < text.index("Conditions")
+
+
+def test_breakdowns_stand_below_the_metrics() -> None:
+    short, long = {"input_tokens": 64}, {"input_tokens": 2048}
+    many = [answered(100, 120, admitted_at=10.0, asked_at=9.75, **short)] * 100
+    text = shown(*many, answered(1500, 1520, **long), failed(**long), run=a_run(((0.0, 2),)))
+    below = text[text.index("By input length (ms)") :]
+    assert text.index("Metrics") < text.index("By input length")
+    assert cells(below, "input length") == [
+        "input length", "ok", "failed", "TTFT p50", "p90", "p99", "ITL p50", "p90", "p99", "wait p50", "p90", "p99",
+    ]  # fmt: skip
+    assert cells(below, "64") == ["64", "100", "0.0%", *["100.0"] * 3, *["20.00"] * 3, *["250.0"] * 3]
+    assert cells(below, "2048")[:5] == ["2048", "1", "50.0%", "1500*", "1500*"]
+    assert "wait: Gate Wait, of failed requests too" in below
+    assert "By " not in shown(*many)  # one length only: nothing to break down
+
+
+def test_turns_have_their_input_and_what_was_cached() -> None:
+    text = shown(answered(200, turn=0, cached_tokens=0), answered(100, turn=1, input_tokens=1234, cached_tokens=617))
+    assert cells(text, "sessions") == ["sessions", "1, 2.00 answered turns each on average"]
+    assert cells(text, "later")[-2:] == ["1234", "50.0%"]
+
+
+def test_cancelled_requests_have_what_they_had() -> None:
+    given_up = {"outcome": "cancelled", "closed_at": 12.0}
+    text = shown(answered(5), answered(100, 200, **given_up), answered(300, **given_up), failed(**given_up))
+    below = text[text.index("Cancelled on purpose (3 requests") :]
+    assert cells(below, "Time to First Token (ms)")[1] == "200.00"
+    assert cells(below, "Time to First Token (ms)")[-1] == "2"
+    assert cells(below, "Time until the Cancel (ms)")[1] == "2000.00"
+    assert cells(below, "Output Tokens until then")[1] == "1.50"
+    assert cells(text, "Time to First Token (ms)")[1] == "5.00"  # that of the only success
+    assert "Cancelled on purpose" not in shown(answered(5))
 
 
 def test_failures_have_a_table_and_fail_in_another() -> None:
@@ -85,6 +144,23 @@ def test_warmup_has_its_own_small_table() -> None:
 def test_fits_120_columns() -> None:
     records = [answered(9000 + i, 9020 + i, 12345.678 + i, input_tokens=16_000, cached_tokens=0) for i in range(200)]
     assert max(map(len, shown(*records).splitlines())) <= 120
+
+
+def test_breakdowns_fit_120_columns() -> None:
+    records = [
+        answered(
+            12_345.6, 13_000, user_class="AUserClassOfSomeLength" * 2, name=f"/v1/chat/completions/{i}", turn=i % 2,
+            input_tokens=(10_000, 100_000)[i % 2], cached_tokens=0, asked_at=-89.0, admitted_at=10.0,
+        )
+        for i in range(5)
+    ]  # fmt: skip
+    run = replace(
+        a_run(((0.0, 9999), (5.0, 10_000)), request_rate=10.0, prefill_concurrency=10_000),
+        offer=Offer(due=123_456, never_started=12_345, duration_s=12_345.6, most_users=1000),
+    )
+    text = shown(*records, run=run)
+    assert all(f"By {by}" in text for by in ("input length", "turn", "name"))
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_percentiles_up_to_99_9() -> None:
@@ -127,6 +203,12 @@ def test_nothing_recorded_is_a_report_too() -> None:
 
 def test_numbers() -> None:
     assert [number(value) for value in (None, 0.0, 1234567.891, float("inf"))] == ["-", "0.00", "1234567.89", "fail"]
+
+
+def test_brief_numbers() -> None:
+    values = (None, 0.0, 0.456, 9.999, 12.345, 99.996, 123.45, 1234.5, 12_345.6, -1.0)
+    said = ["-", "0.00", "0.46", "10.00", "12.35", "100.00", "123.5", "1234", "12346", "-1.00"]
+    assert [brief(value) for value in values] == said
 
 
 def test_clean() -> None:

@@ -33,6 +33,8 @@ class TinyServer(ThreadingHTTPServer):
         """Tokens of a prompt; None: there is no such route."""
         self.count: Callable[[str], int] | None = lambda text: 7
         """``usage.prompt_tokens`` of a chat completion; None: no usage."""
+        self.chat: Callable[[Asked], tuple[int, Any]] | None = None
+        """Answers chat completions; None: as below."""
         self.chat_status = 200
         self.location = ""
         """Where every answer points, if anywhere."""
@@ -51,6 +53,8 @@ class TinyServer(ThreadingHTTPServer):
         text = asked.body["messages"][0]["content"] if "messages" in asked.body else ""
         if asked.path == "/tokenize" and self.tokenize is not None:
             return 200, {"count": self.tokenize(text)}
+        if asked.path == "/v1/chat/completions" and self.chat is not None:
+            return self.chat(asked)
         if asked.path == "/v1/chat/completions":
             if self.chat_status != 200:
                 return self.chat_status, {"error": {"message": "no room for this prompt"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +33,10 @@ class ChatRequest:
     include_usage: bool
 
 
-def parse_chat(body: bytes, model: str, max_model_len: int) -> ChatRequest:
-    """Raises RefusedError."""
+def parse_chat(body: bytes, names: Sequence[str], max_model_len: int) -> ChatRequest:
+    """``names``: those the model goes by. Raises RefusedError."""
     asked = _parse_object(body)
-    _check_model(asked, model)
+    _check_model(asked, names)
     messages = _parse_messages(asked)
     stream = _field(asked, "stream", bool) or False
     options = _field(asked, "stream_options", dict) or {}
@@ -76,10 +77,10 @@ def parse_chat(body: bytes, model: str, max_model_len: int) -> ChatRequest:
     )
 
 
-def tokenize(body: bytes, model: str, max_model_len: int) -> dict[str, Any]:
+def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str, Any]:
     """The answer to POST /tokenize. Raises RefusedError."""
     asked = _parse_object(body)
-    _check_model(asked, model)
+    _check_model(asked, names)
     if "prompt" in asked:
         text = _field(asked, "prompt", str) or ""
         ids = tokens.encode_prompt(text, add_special_tokens=asked.get("add_special_tokens") is not False)
@@ -88,17 +89,16 @@ def tokenize(body: bytes, model: str, max_model_len: int) -> dict[str, Any]:
     return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
 
 
-def models(model: str, max_model_len: int) -> dict[str, Any]:
+def models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
     card = {
-        "id": model,
         "object": "model",
         "created": int(time.time()),
         "owned_by": NAME,
-        "root": model,
+        "root": names[0],
         "parent": None,
         "max_model_len": max_model_len,
     }
-    return {"object": "list", "data": [card]}
+    return {"object": "list", "data": [{"id": name, **card} for name in names]}
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
@@ -170,10 +170,10 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _check_model(asked: dict[str, Any], model: str) -> None:
+def _check_model(asked: dict[str, Any], names: Sequence[str]) -> None:
     name = asked.get("model")
-    if name is not None and name != model:
-        message = f"The model `{name}` does not exist. Valid aliases: {model}."
+    if name is not None and name not in names:
+        message = f"The model `{name}` does not exist. Valid aliases: {', '.join(names)}."
         raise RefusedError(404, message, kind="NotFoundError", param="model")
 
 

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--host", "(default: %(default)s)", default="127.0.0.1", metavar="ADDRESS")
     add("--port", "0 takes a free one (default: %(default)s)", type=_number(int, least=0, most=65535), default=8000)
     add("--model", "(default: %(default)s)", choices=MODELS, default="llama-3.1-8b", metavar=None)
-    add("--served-model-name", "the name it goes by (default: --model)", metavar="NAME")
+    add(
+        "--served-model-name", "names it goes by; answers carry the first (default: --model)", metavar="NAME", nargs="+"
+    )
     add("--gpu", "(default: %(default)s)", choices=GPUS, default="h100", metavar=None)
     add("--max-num-batched-tokens", "token budget of a step (default: vLLM's on this GPU)", type=count)
     add("--max-num-seqs", "sequences running at a time (default: vLLM's on this GPU)", type=count)
@@ -84,7 +86,7 @@ async def _serve(options: argparse.Namespace) -> int:
         engine = FixedEngine(ttft_s, itl_s, loop, jitter_s=jitter_s, seed=options.seed)
     server = Server(
         engine,
-        model=options.served_model_name or options.model,
+        names=tuple(options.served_model_name or [options.model]),
         max_model_len=max_model_len,
         seed=options.seed,
         full_truth=options.truth == "full",

@@ -42,21 +42,22 @@ class Server:
         self,
         engine: Engine,
         *,
-        model: str,
+        names: tuple[str, ...],
         max_model_len: int,
         seed: int = 0,
         full_truth: bool = False,
         idle_close_s: float | None = None,
     ) -> None:
-        self.engine, self.model, self.max_model_len = engine, model, max_model_len
+        """``names``: all are accepted and listed, answers carry the first (vLLM's --served-model-name)."""
+        self.engine, self.names, self.max_model_len = engine, names, max_model_len
         self.idle_close_s = idle_close_s
         self.truth = Truth(full=full_truth)
         self.random = Random(seed)
         self.connections: set[Connection] = set()
         self.routes: dict[str, tuple[str, Callable[[Connection, Request], None]]] = {
             "/v1/chat/completions": ("POST", self.chat),
-            "/v1/models": ("GET", lambda c, _: c.respond(200, api.models(model, max_model_len))),
-            "/tokenize": ("POST", lambda c, r: c.respond(200, api.tokenize(r.body, model, max_model_len))),
+            "/v1/models": ("GET", lambda c, _: c.respond(200, api.models(names, max_model_len))),
+            "/tokenize": ("POST", lambda c, r: c.respond(200, api.tokenize(r.body, names, max_model_len))),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
             "/truth": ("GET", lambda c, _: c.respond(200, {**self.truth.as_json(), "engine": engine.state()})),
             "/truth/reset": ("POST", self.reset_truth),
@@ -77,7 +78,7 @@ class Server:
             connection.respond(error.status, error.body)
 
     def chat(self, connection: Connection, request: Request) -> None:
-        asked = api.parse_chat(request.body, self.model, self.max_model_len)
+        asked = api.parse_chat(request.body, self.names, self.max_model_len)
         own_id = f"{self.random.getrandbits(64):016x}"
         answer_id = f"chatcmpl-{request.id or own_id}"
         row = Row(request.id or answer_id, asked.prompt_tokens, asked.max_tokens, request.arrived_at)
@@ -124,7 +125,7 @@ class WholeAnswer(Answer):
             return
         first, count = self.first_word, self.sequence.num_output_tokens
         text = " ".join(WORDS[index % len(WORDS)] for index in range(first, first + count))
-        body = api.completion(self.id, self.server.model, text, self.usage())
+        body = api.completion(self.id, self.server.names[0], text, self.usage())
         before = monotonic()
         self.connection.respond(200, body)
         self.row.first_at = before, monotonic()
@@ -138,7 +139,7 @@ class StreamedAnswer(Answer):
         self, server: Server, connection: Connection, asked: api.ChatRequest, row: Row, answer_id: str
     ) -> None:
         super().__init__(server, connection, asked, row, answer_id)
-        self.chunks = api.Chunks(answer_id, server.model)
+        self.chunks = api.Chunks(answer_id, server.names[0])
         self.frame = connection.begin_stream()
 
     def on_token(self) -> None:

@@ -1,0 +1,48 @@
+"""The crowd: how many users there are; in an open loop without a number as many as the arrivals need."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+
+from .settings import Settings
+
+
+class Crowd:
+    """``say`` hears, once, that there may be no more users."""
+
+    def __init__(self, settings: Settings, runner: Any, say: Callable[[str], None]) -> None:
+        self.most = settings.max_users
+        self.grows = not settings.users and settings.open_loop
+        """Nobody said how many users."""
+        self.count = settings.users or 0
+        """How many there are, or are asked for; never falls but by ``become``."""
+        self.exhausted = False
+        """There are as many as there may be, and arrivals wait."""
+        self._runner, self._say = runner, say
+        self._missing: dict[str, int] = {}
+
+    def become(self, count: int) -> None:
+        """As from the web page, but that the run goes on."""
+        self.count = count
+        gevent.spawn(self._runner.start, count, float(max(count, 100)))
+
+    def wait(self, timeout_s: float) -> None:
+        """Until they are there."""
+        with gevent.Timeout(timeout_s, False):
+            while self._runner.user_count < max(1, self.count):
+                gevent.sleep(0.02)
+
+    def heard(self, worker: str, unreserved: int) -> None:
+        """A process tells how many arrivals are due soon and find no free user."""
+        self._missing[worker] = unreserved
+        missing = sum(self._missing.values())
+        there = self._runner.user_count
+        self.count = max(self.count, there)
+        if not missing or not self.grows or there < self.count:  # some are on their way
+            return
+        if self.count < self.most:
+            self.become(min(self.most, self.count + missing))
+        elif not self.exhausted:
+            self.exhausted = True
+            self._say(f"all {self.most} users are busy and arrivals wait: --max-users is reached")

@@ -1,0 +1,71 @@
+"""The pacer: an alarm that wakes greenlets at moments of the monotonic clock, to within a fraction of a millisecond.
+
+gevent's own timers are rounded to milliseconds (libev waits with epoll_wait). This one is a timerfd, see timerfd_create(2),
+that the event loop watches like a socket: set to the nearest moment, absolute, so lateness does not add up.
+"""
+
+import ctypes
+import heapq
+import os
+import time
+from struct import Struct
+from typing import Final
+
+import gevent
+from gevent.event import Event
+
+_CLOCK_MONOTONIC: Final = 1
+_ABSOLUTE: Final = 1
+_itimerspec: Final = Struct("qqqq")
+
+
+class Alarm:
+    """One a process that sends; ``wait_until`` may be called by any number of greenlets."""
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._set_time = libc.timerfd_settime
+        self._fd = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._sleepers: list[tuple[float, int, Event]] = []
+        self._number = 0
+        self._watcher = gevent.get_hub().loop.io(self._fd, 1)  # 1: to read
+        self._watcher.start(self._ring)
+
+    def wait_until(self, at: float) -> None:
+        """Sleep until ``at`` (seconds of time.monotonic); at once if that is over."""
+        if at <= time.monotonic():
+            return
+        self._number += 1
+        sleeper = at, self._number, Event()
+        heapq.heappush(self._sleepers, sleeper)
+        if self._sleepers[0] is sleeper:
+            self._arm()
+        sleeper[2].wait()  # one that is killed here stays in the heap until its time has come, and harms nobody
+
+    def wake_all(self) -> None:
+        """Nobody waits any longer."""
+        while self._sleepers:
+            heapq.heappop(self._sleepers)[2].set()
+
+    def close(self) -> None:
+        self.wake_all()
+        self._watcher.stop()
+        self._watcher.close()
+        os.close(self._fd)
+
+    def _ring(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:
+            return
+        now = time.monotonic()
+        while self._sleepers and self._sleepers[0][0] <= now:
+            heapq.heappop(self._sleepers)[2].set()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._sleepers:
+            seconds, rest = divmod(self._sleepers[0][0], 1)
+            self._set_time(self._fd, _ABSOLUTE, _itimerspec.pack(0, 0, int(seconds), int(rest * 1e9)), None)

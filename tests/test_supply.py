@@ -1,0 +1,74 @@
+"""The supply of sessions: each comes once, and whoever waits for one hears when there are no more."""
+
+import gevent
+import pytest
+
+from locust_llm.gate import GateClosed
+from locust_llm.supply import Begin, Supply
+
+
+def turn() -> None:
+    for _ in range(4):
+        gevent.sleep(0)
+
+
+def test_it_asks_when_it_is_empty_and_when_a_quarter_is_left() -> None:
+    asks: list[int] = []
+    supply = Supply(lambda: asks.append(1))
+    first = gevent.spawn(supply.take)
+    turn()
+    assert len(asks) == 1
+    supply.grant("profiling", [b"a", b"b", b"c", b"d"], over=False)
+    turn()
+    assert first.value == Begin("profiling", b"a")
+    assert [supply.take().item for _ in range(2)] == [b"b", b"c"]
+    assert len(asks) == 2  # one of four is left
+    assert supply.take().item == b"d"
+    assert len(asks) == 2  # the answer is still on its way
+
+
+def test_the_answer_may_come_at_once() -> None:
+    given = iter([b"a", b"b"])
+
+    def answer() -> None:
+        item = next(given, None)
+        supply.grant("profiling", [] if item is None else [item], over=item is None)
+
+    supply = Supply(answer)
+    assert [supply.take().item, supply.take().item] == [b"a", b"b"]
+    with pytest.raises(GateClosed):
+        supply.take()
+
+
+def test_the_last_ones_are_taken_and_then_everybody_is_sent_away() -> None:
+    supply = Supply(lambda: None)
+    users = [gevent.spawn(supply.take) for _ in range(3)]
+    turn()
+    supply.grant("profiling", [None], over=False)
+    turn()
+    supply.grant("profiling", [], over=True)
+    turn()
+    assert users[0].value == Begin("profiling", None)
+    assert all(isinstance(user.exception, GateClosed) for user in users[1:])
+
+
+def test_another_phase_begins_anew() -> None:
+    supply = Supply(lambda: None)
+    supply.grant("warmup", [b"w", b"x"], over=False)
+    supply.grant("profiling", [b"p"], over=False)
+    assert supply.take() == Begin("profiling", b"p")
+    supply.grant("profiling", [], over=True)
+    supply.again()
+    waiter = gevent.spawn(supply.take)
+    turn()
+    assert not waiter.ready()
+    supply.close()
+    turn()
+    assert isinstance(waiter.exception, GateClosed)
+
+
+def test_sessions_that_ended_are_told_once() -> None:
+    supply = Supply(lambda: None)
+    supply.ended()
+    supply.ended()
+    assert (supply.told(), supply.told()) == (2, 0)
