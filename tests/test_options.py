@@ -364,7 +364,8 @@ def test_a_run_sends_the_key_and_the_headers_and_writes_them_nowhere(server: Tin
     words = ["--host", server.url, "-u", "2", "--model", "mine", "--request-count", "6", "--report-dir", "run"]
     ended = locust(*words, *processes, "--header", f"X-Key: {SECRET}", OPENAI_API_KEY=KEY)
     assert ended.status == 0, ended.err
-    chats: list[Any] = [asked for asked in server.asked if asked.path == "/v1/chat/completions"]
+    sent = [asked for asked in server.asked if "x-locust-llm-probe" not in asked.headers]
+    chats: list[Any] = [asked for asked in sent if asked.path == "/v1/chat/completions"]
     assert len(chats) == 6
     for one in server.asked:
         assert (one.headers["authorization"], one.headers["x-key"]) == (f"Bearer {KEY}", SECRET)
