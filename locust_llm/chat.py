@@ -58,6 +58,11 @@ class Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
+BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
+"""Reasons that say that an answer was broken off: vLLM's engine when it shuts down or pauses (abort), SGLang's abort
+requests, TensorRT-LLM's time-outs and cancellations."""
+
+
 class Message(msgspec.Struct, gc=False):
     """One event of a stream, or a whole answer."""
 
@@ -158,6 +163,8 @@ class Answer:
     def _finish(self, choice: Choice) -> None:
         self.finish_reason = choice.finish_reason
         self.finished.add(choice.index)
+        if choice.finish_reason in BROKEN and self.error is None:
+            self.error = f"finish_reason {choice.finish_reason}"
 
     def _keep(self, delta: Delta) -> None:
         self.content = True

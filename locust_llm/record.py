@@ -19,7 +19,7 @@ FAILURES: Final = {
     "http_status": "the server answered with a status of 400 or above, or a redirect",
     "rate_limited": "HTTP 429",
     "unavailable": "HTTP 503",
-    "stream_error": "an error object inside a stream that began with HTTP 200",
+    "stream_error": "an error object in a stream that began with HTTP 200, or a finish_reason that says it was broken off",
     "truncated": "the stream ended without any finish_reason",
     "malformed": "bytes that are no HTTP, no event stream, or no JSON where it was promised",
     "empty": "a finished answer with neither content nor a count of its tokens from the server",

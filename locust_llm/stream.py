@@ -110,7 +110,7 @@ class Stream:
 
     def _outcome(self) -> tuple[str, str]:
         status = self.status
-        if self.failure is not None and self.failure[0] in (CUT, CANCELLED, "timeout", "malformed"):
+        if self.failure is not None and self.failure[0] in (CUT, CANCELLED, "malformed"):
             return self.failure
         if status is not None and not 200 <= status < 300:
             return STATUS_OUTCOMES.get(status, "http_status"), f"HTTP {status}: {status_message(self.body)}"

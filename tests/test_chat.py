@@ -245,3 +245,12 @@ def test_the_body_of_a_request() -> None:
     body = msgspec.json.decode(chat_body(None, messages, 5, streaming=False, max_tokens_field="max_completion_tokens"))
     assert body == {"messages": messages, "max_completion_tokens": 5}
     assert msgspec.json.decode(chat_body("m", messages, None, model="other"))["model"] == "other"
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "timeout", "cancelled"])
+def test_a_finish_reason_that_says_broken_off_is_a_failure_and_the_chunks_stay(reason: str) -> None:
+    answer = Answer()
+    answer.add((0, "message", b'{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}'))
+    answer.add((1, "message", b'{"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]}' % reason.encode()))
+    assert answer.outcome() == ("stream_error", f"finish_reason {reason}")
+    assert answer.chunk_reads == [0]
