@@ -26,7 +26,7 @@ from gevent.event import Event
 
 from .crowd import Crowd
 from .dealer import Dealer
-from .folder import RECORDS, make_folder, write_run
+from .folder import RECORDS, make_folder, read_status, write_run
 from .formats import Item
 from .gate import follow
 from .jsonl import line
@@ -43,6 +43,7 @@ from .timetable import Due, sessions, timetable
 
 logger = logging.getLogger("locust_llm")
 
+EXIT_STATUS: Final = {"PASS": 0, "FAIL": 3, "INCONCLUSIVE": 4}
 DRAIN_MARGIN_S: Final = 15.0
 SPAWNING_S: Final = 3.0
 """How long the schedule of an open loop waits for its first users."""
@@ -129,6 +130,7 @@ class Control:
         dues = timetable(s, phase, (item for item in self._items or () if item is not None))
         self._open = dues is not None
         if dues is not None:
+            logger.info("Open loop: requests come by a schedule, whatever the server does")
             self._dealing = gevent.spawn(self._deal_out, dues, phase)
             self._jobs.append(self._dealing)
         else:
@@ -141,6 +143,7 @@ class Control:
             if lead_s:
                 self._profiling_at = time.time() + lead_s
             if s.run_time_s:
+                logger.info(f"Profiling for {s.run_time_s:g} s")
                 self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._time_is_up))
         elif s.warmup_duration:
             self._jobs.append(gevent.spawn_later(lead_s + s.warmup_duration, self._close_phase, phase))
@@ -403,6 +406,12 @@ class Control:
         if done.returncode:
             logger.error(f"The report failed; the records are safe: {again}\n{done.stderr}")
         return done.stdout
+
+    def exit_status(self) -> int | None:
+        """What the rules say of this run, once it has its report; None without rules."""
+        if not (self.settings.slo or self.settings.slo_preset):
+            return None
+        return EXIT_STATUS.get(read_status(self.folder), EXIT_STATUS["INCONCLUSIVE"])
 
     def close(self) -> None:
         self._file.close()

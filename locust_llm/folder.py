@@ -57,8 +57,20 @@ def replace(path: Path, data: bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
+def read_status(folder: Path) -> str:
+    """What the rules of a run came to, as run.json has it: PASS, FAIL or INCONCLUSIVE; "" where nothing is said."""
+    try:
+        return msgspec.json.decode((folder / RUN).read_bytes(), type=_Status).slo_status
+    except (OSError, ValueError):
+        return ""
+
+
 class _RunFile(msgspec.Struct):
     run: Run
+
+
+class _Status(msgspec.Struct):
+    slo_status: str = ""
 
 
 def make_folder(settings: Settings, model: str | None) -> Path:

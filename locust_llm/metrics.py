@@ -11,16 +11,20 @@ from .definitions import DEFINITIONS as DEFINITIONS
 from .definitions import EXPORTED, GIVEN_UP, LATENCIES, LENGTHS, PER_USER, SELDOM, WAITS, Metric
 from .delivery import arrivals, delivery, rate_per_s
 from .gaps import Gaps
+from .judgement import Seen, goodput_rows, judge_rules, overall
 from .occupancy import gate_use, occupancy
 from .parts import Floats, Part, adjusted, distribution, mean, ratio, total
-from .record import CANCELLED, CUT, FAILURES, OK
+from .record import CANCELLED, CUT, FAILURES, OK, Record
 from .run import Health, Run
 from .summary import Conditions, Counts, Failure, Row, Summary
 from .verdict import Evidence, Verdict, judge
 
 
-def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
-    """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup``."""
+def summarise(columns: Columns, run: Run, broken_lines: int = 0, records: Iterable[Record] = ()) -> Summary:
+    """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup``.
+
+    ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps.
+    """
     everything = Part(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
     warm, main = everything.only(phase == "warmup"), everything.only(phase == "profiling")
@@ -30,23 +34,27 @@ def summarise(columns: Columns, run: Run, broken_lines: int = 0) -> Summary:
     verdict = judge(found)
     conditions = _conditions(main, run, verdict)
     levels = occupancy(columns.requests, run.limits) if run.limits else None
+    delivered = delivery(main, run, verdict)
+    slos = judge_rules(Seen(main, run, verdict, delivered, records))
     return Summary(
         conditions=conditions,
         counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
-        rows=_rows(main, gaps["profiling"], percentiles),
+        rows=_rows(main, gaps["profiling"], percentiles, goodput_rows(main, run.settings.goodput)),
         adjusted=_adjusted(main, percentiles) if conditions.failed else (),
         warmup=_rows(warm, gaps["warmup"], percentiles) if warm.size else (),
         failures=_failures(main),
         client=verdict,
         evidence=found,
         gate=gate_use(levels, *main.span()) if levels else None,
-        delivery=delivery(main, run, verdict),
+        delivery=delivered,
         breakdowns=tuple(breakdowns(main, run)),
         cancelled=_given_up(main.outcome(CANCELLED), percentiles),
+        slos=slos,
+        slo_status=overall(slos),
     )
 
 
-def _rows(part: Part, gaps: Gaps, percentiles: Sequence[float]) -> tuple[Row, ...]:
+def _rows(part: Part, gaps: Gaps, percentiles: Sequence[float], goodput: Sequence[Row] = ()) -> tuple[Row, ...]:
     ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
 
     def row(metric: Metric) -> Row:
@@ -55,7 +63,7 @@ def _rows(part: Part, gaps: Gaps, percentiles: Sequence[float]) -> tuple[Row, ..
         return distribution(metric, (finished if metric.tag in WAITS else ok)[metric.column], percentiles)
 
     rows = [row(metric) for metric in _latencies(ok)]
-    rows += _throughputs(ok, part.span())
+    rows += (*_throughputs(ok, part.span()), *goodput)
     itl = ok[PER_USER.column]
     rows.append(distribution(PER_USER, 1 / itl[itl > 0], percentiles))
     lengths = [row(metric) for metric in LENGTHS]

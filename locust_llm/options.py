@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from argparse import BooleanOptionalAction, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 
 from locust.argument_parser import LocustArgumentParser
@@ -146,6 +146,9 @@ FLAGS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("--request-cancellation-rate", float, None, "Percent of the requests to cancel on purpose"),
     ("--request-cancellation-delay", float, 0.0, "Seconds after its send when such a request is cancelled"),
     ("--wait-for-model-timeout", float, 0.0, "Seconds to wait for the server to answer before the run"),
+    ("--slo-file", str, None, "File with a rule a line, # begins a comment"),
+    ("--slo-preset", str, None, "Rules by name, see the README"),
+    ("--goodput", str, None, "AIPerf's form: time_to_first_token:300 inter_token_latency:20"),
     ("--percentiles", _percentiles, "50,90,95,99", "Percentiles of the tables, up to 99.9"),
     ("--report-dir", str, None, "Folder for the reports; by default reports/<time>-<model>"),
 )
@@ -173,6 +176,9 @@ def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace],
         )
     for flag, value, text in SWITCHES:
         parser.add_argument(flag, action=BooleanOptionalAction, default=value, help=text)
+    parser.add_argument("--slo", action="append", default=[], metavar="RULE", include_in_web_ui=False,
+                        help="What must hold, as 'ttft p95 < 500ms' or 'error_rate < 1%%'; may be repeated; the "
+                             "environment variable LOCUST_LLM_SLO holds a rule a line")  # fmt: skip
     parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE", include_in_web_ui=False,
                         help="Send this header with every request; may be repeated")  # fmt: skip
     # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
@@ -212,6 +218,8 @@ def check(options: Namespace) -> Settings:
             refuse(f"--header {name.strip()}: its value has characters that no header can carry")
     try:
         settings = settings_of(options)
+    except OSError as error:
+        refuse(f"--slo-file {error.filename}: {error.strerror}")
     except ValueError as error:
         refuse(f"--host {options.host!r} is no URL: {error}")
     for mistake in mistakes(settings):
@@ -263,6 +271,7 @@ def settings_of(options: Namespace | None) -> Settings:
     for name in ("request_timeout", "first_token_timeout", "gap_timeout", "wait_for_model_timeout"):
         values[f"{name}_s"] = values.pop(name)
     del values["api_key_file"]
+    values["slo"] = tuple(_rules(options, values.pop("slo_file")))
     settings = Settings(
         host=base_url(options.host or ""),
         header_names=tuple(header.partition(":")[0].strip() for header in options.header),
@@ -277,6 +286,17 @@ def settings_of(options: Namespace | None) -> Settings:
     if settings.users is None and options.headless and not settings.open_loop:
         settings = msgspec.structs.replace(settings, users=1)  # Locust's default
     return settings
+
+
+def _rules(options: Namespace, path: str | None) -> Iterator[str]:
+    """Of the flag, of the environment, of the file. Raises OSError."""
+    lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
+    if path:
+        with open(path, encoding="utf-8") as file:
+            lines += file
+    for line in lines:
+        if rule := line.partition("#")[0].strip():
+            yield rule
 
 
 def _processes(options: Namespace) -> int:

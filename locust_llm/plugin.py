@@ -37,6 +37,8 @@ _control: Control | None = None
 _progress: gevent.Greenlet | None = None
 _report = ""
 """What the console shows at the end."""
+_status: int | None = None
+"""The exit status that the rules of the last run call for."""
 _epoch = 0
 
 
@@ -61,6 +63,8 @@ def _before_load(options: Namespace) -> None:
     if options.headless or options.autostart:
         options.llm_run_time, options.run_time = options.run_time, None  # -t is of the profiling phase: see control.py
         options.llm_users = options.num_users  # before Locust makes it 1
+        if options.llm_run_time:
+            logging.getLogger("locust.main").addFilter(_says_no_run_time)
     if options.processes and not options.worker:
         options.master_port = options.master_bind_port = _free_port(options.master_bind_port)
     if options.spawn_rate is None and options.num_users:
@@ -99,6 +103,11 @@ def _before_load(options: Namespace) -> None:
         _surveyed = survey(settings, headers, verify=authorities(), sleep=gevent.sleep)
     except SurveyFailed as error:
         refuse(str(error))
+
+
+def _says_no_run_time(line: logging.LogRecord) -> bool:
+    """Locust believes that there is no -t, as this library bounds the run: that line would mislead."""
+    return not line.getMessage().startswith("No run time limit set")
 
 
 def _free_port(port: int) -> int:
@@ -321,7 +330,7 @@ def _stopping(environment: Environment, **kw: Any) -> None:
 @events.test_stop.add_listener
 def _stop(environment: Environment, **kw: Any) -> None:
     """All users are gone: the report. A worker only makes itself ready for the next run."""
-    global _control, _progress, _report
+    global _control, _progress, _report, _status
     if isinstance(environment.runner, WorkerRunner):
         # Locust's worker would sleep another stop_timeout before it is ready again; the next spawn restores the value
         environment.stop_timeout = 0
@@ -335,6 +344,7 @@ def _stop(environment: Environment, **kw: Any) -> None:
     if isinstance(environment.runner, LocalRunner):
         control.ended("local", {**sender_of(environment).last_words(), "undelivered": 0})
     _report = control.report()
+    _status = control.exit_status()
     control.close()
     if environment.web_ui is not None:
         _print()
@@ -352,7 +362,9 @@ def _quitting(environment: Environment, **kw: Any) -> None:
         environment.stop_timeout = 0
         runner.user_greenlets.kill(block=True, timeout=5)
         runner.stop()
-    if environment.process_exit_code is None and runner.errors and not runner.exceptions:
+    if _status is not None:  # where there are rules they alone decide
+        environment.process_exit_code = _status
+    elif environment.process_exit_code is None and runner.errors and not runner.exceptions:
         harmless = ("RequestCut(", "RequestCancelled(")
         if all(str(_error(error)).startswith(harmless) for error in runner.errors.values()):
             environment.process_exit_code = 2 if locust.log.unhandled_greenlet_exception else 0

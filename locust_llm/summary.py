@@ -169,6 +169,29 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[Group, ...]
 
 
+class SloResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one SLO rule. Values are in ``unit``, the one in which the rule gives its limit."""
+
+    rule: str
+    """Its canonical text; as it was given where it cannot be read."""
+    status: str
+    """PASS, FAIL or INCONCLUSIVE."""
+    decides: bool = True
+    """False: it only warns."""
+    abort: bool = False
+    observed: float | None = None
+    """Infinite: a percentile that lands on a failure (null in JSON)."""
+    limit: float | None = None
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    """The ends of its 95 % interval; None: too few samples for an end, or a figure that has no interval."""
+    count: int | None = None
+    """How many values or requests it is made of, failures included where they count."""
+    reason: str = ""
+    """One sentence: why it is inconclusive, or what else is to be known."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run amounts to."""
 
@@ -189,3 +212,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Only those that divide: by one input length alone there is none."""
     cancelled: tuple[Row, ...] = ()
     """What requests that were cancelled on purpose had until then."""
+    slos: tuple[SloResult, ...] = ()
+    slo_status: str | None = None
+    """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""

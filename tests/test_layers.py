@@ -24,13 +24,14 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record sse chat ramp arrivals sizes settings run corpus tokens prompts outbox verdict summary jsonl folder "
+        "record sse chat ramp arrivals sizes definitions slo settings run corpus tokens prompts outbox verdict summary jsonl folder "
         "formats logs rows dataset conversation body plan timetable",
     ),
     (
         "arithmetic",
         NUMBERS,
-        "gaps columns occupancy definitions parts delivery breakdowns metrics remarks tables page export report",
+        "gaps columns occupancy parts delivery breakdowns intervals judgement metrics remarks tables junit page export "
+        "report",
     ),
     (
         "machine",
