@@ -55,7 +55,7 @@ def simulate(words: list[str]) -> int:
 
 def report(words: list[str]) -> int:
     """The reports of a run, made anew from its records."""
-    from . import report, tables
+    from . import junit, report, tables
 
     parser = argparse.ArgumentParser(
         prog="locust-llm report", description="Make a run's reports anew from its records."
@@ -67,6 +67,7 @@ def report(words: list[str]) -> int:
         return 5
     summary, facts = report.remake(folder)
     print(tables.console(summary, facts, folder))
+    print(junit.announce(summary, facts, os.environ), end="")
     return 0
 
 

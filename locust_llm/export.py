@@ -47,6 +47,8 @@ def summary_json(summary: Summary, run: Run) -> bytes:
             "delivery": summary.delivery,
             "breakdowns": summary.breakdowns,
             "cancelled": summary.cancelled,
+            "slos": summary.slos,
+            "slo_status": summary.slo_status,
         },
     }
     return msgspec.json.format(

@@ -10,8 +10,9 @@ from .columns import Columns
 from .definitions import DEFINITIONS as DEFINITIONS
 from .definitions import EXPORTED, GIVEN_UP, LATENCIES, LENGTHS, PER_USER, SELDOM, WAITS, Metric
 from .delivery import arrivals, delivery, rate_per_s
+from .figures import Seen
 from .gaps import Gaps
-from .judgement import Seen, goodput_rows, judge_rules, overall
+from .judgement import goodput_rows, judge_rules, overall
 from .occupancy import gate_use, occupancy
 from .parts import Floats, Part, adjusted, distribution, mean, ratio, total
 from .record import CANCELLED, CUT, FAILURES, OK, Record

@@ -14,6 +14,7 @@ from .metrics import DEFINITIONS
 from .occupancy import Occupancy, thinned
 from .record import OK
 from .run import Run
+from .slo import FAIL, INCONCLUSIVE, PASS
 from .summary import Summary
 from .tables import Block, Heading, Table, Text, clean, document
 
@@ -25,6 +26,8 @@ STRETCHES: Final = 40
 POINTS: Final = 400
 BINS: Final = 50
 LENGTHS: Final = ["input_tokens", "output_tokens", "asked_input_tokens", "asked_output_tokens", "ttft_s"]
+RESULTS: Final = {PASS: "pass", FAIL: "loud", INCONCLUSIVE: "open"}
+"""The classes of cells that hold the result of a rule."""
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 250, 48, 20, 8, 44
 
 STYLE: Final = """
@@ -39,7 +42,8 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: top; }
 .numbers td, .numbers th { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .numbers td:first-child, .numbers th:first-child { text-align: left; white-space: normal; min-width: 9rem; }
-.loud { color: var(--loud); font-weight: 600; }
+.loud, .numbers .loud { color: var(--loud); font-weight: 600; }
+.pass { color: var(--c); font-weight: 600; } .open { color: var(--b); font-weight: 600; }
 figure { margin: 1.5rem 0; } figcaption { font-weight: 600; } svg { width: 100%; max-width: 54rem; display: block; }
 svg text { fill: var(--ink); font-size: 12px; }
 @media (max-width: 40rem) { svg text { font-size: 17px; } } td:first-child { min-width: 6rem; }
@@ -220,7 +224,8 @@ def _html(block: Block) -> str:
 
 
 def _line(kind: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{kind}>{_text(cell)}</{kind}>' for cell in cells)}</tr>\n"
+    opened = (f"<{kind} class={RESULTS[cell]}>" if cell in RESULTS else f"<{kind}>" for cell in cells)
+    return f"<tr>{''.join(f'{tag}{_text(cell)}</{kind}>' for tag, cell in zip(opened, cells, strict=True))}</tr>\n"
 
 
 def _text(text: str) -> str:

@@ -20,7 +20,7 @@ import msgspec
 
 from .control import Control
 from .folder import make_folder
-from .options import add_options, check, refuse, request_headers, settings_of
+from .options import add_options, check, look_through, refuse, request_headers, settings_of
 from .outbox import Outbox
 from .progress import progress
 from .sender import Order, Sender, sender_of
@@ -270,6 +270,8 @@ def _start(environment: Environment, **kw: Any) -> None:
             found = survey(settings, headers, verify=authorities(), sleep=gevent.sleep)
         _surveyed = None  # the next run asks anew: the form may name another server
         _epoch += 1
+        if dataset := look_through(settings):  # again: in the web page it came from the form
+            found = msgspec.structs.replace(found, notes=(*found.notes, f"dataset: {dataset}"))
         _control = Control(environment, settings, found, _epoch)
     except (SurveyFailed, OSError, ValueError) as error:
         logger.error(f"The run cannot start: {error}")

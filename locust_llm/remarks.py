@@ -5,12 +5,14 @@ from typing import Final
 
 from .delivery import CLIENT, GATE, USERS
 from .run import Run
+from .slo import FAIL, INCONCLUSIVE, PASS
 from .summary import Conditions, Counts, Summary
 from .verdict import FULL_CORE, INVALID, OK
 
 SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
 DEVIATION: Final = 0.05
 """From this share on, the difference of asked and delivered lengths is worth a warning."""
+COUNTED: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
 MERGED: Final = 0.01
 """From this share on, chunks that came more than one to a read are worth a remark."""
 
@@ -68,6 +70,16 @@ def delivery_line(summary: Summary) -> str | None:
         why = f"a crowd at once, or shortly before the end: on average {gate}{users} of {d.users} users were needed"
     waited = f"{d.due - d.sent} of {d.due} arrivals were not sent, {d.never_started} of them found no free user"
     return f"NOT DELIVERED: {d.share:.1%} of the load that was asked for. The cause is {why}. {waited}."
+
+
+def slo_line(summary: Summary) -> str | None:
+    """What the rules came to, in one line; None without rules."""
+    if summary.slo_status is None:
+        return None
+    said = [(what, [r for r in summary.slos if r.status == status]) for status, what in COUNTED]
+    counts = ", ".join(f"{len(some)} {what}" for what, some in said if some)
+    warnings = sum(not r.decides for r in summary.slos)
+    return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them only warn)." if warnings else ".")
 
 
 def loop_remark(conditions: Conditions) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import export, tables
+from . import export, junit, tables
 from .columns import Columns, collect, frames
 from .folder import RECORDS, RUN, RecordFile, read_run, replace, write_run
 from .metrics import DEFINITIONS, summarise
@@ -55,7 +55,7 @@ def read(folder: Path | str) -> Results:
 
 
 def _write(folder: Path, run: Run, columns: Columns, broken_lines: int) -> Summary:
-    summary = summarise(columns, run, broken_lines)
+    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS))
     write_run(
         folder,
         run,
@@ -68,10 +68,16 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int) -> Summa
         breakdowns=summary.breakdowns,
         cancelled=summary.cancelled,
         failures=summary.failures,
+        slos=summary.slos,
+        slo_status=summary.slo_status,
         definitions=DEFINITIONS,
     )
     replace(folder / "profile_export_aiperf.json", export.summary_json(summary, run))
     replace(folder / "profile_export_aiperf.csv", export.summary_csv(summary).encode())
+    if summary.slos:
+        replace(folder / "junit.xml", junit.xml(summary, run))
+    else:
+        (folder / "junit.xml").unlink(missing_ok=True)  # of rules that the run no longer has
     replace(folder / "summary.md", tables.markdown(summary, run, folder).encode())
     levels = occupancy(columns.requests, run.limits)
     replace(folder / "report.html", page(summary, run, columns.requests, levels).encode())

@@ -5,6 +5,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from . import slo
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """What was asked. Never holds a key or a password: of headers only the names are kept here."""
@@ -122,6 +124,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _limits(s)
     yield from _numbers(s)
     yield from _contradictions(s)
+    yield from slo.mistakes(s.slo, s.slo_preset, s.goodput)
     if "@" in urlsplit(s.host).netloc:
         yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
     for p in s.percentiles:

@@ -13,13 +13,16 @@ from .breakdowns import PERCENTILES
 from .definitions import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from .parts import scarce
 from .record import FAILURES
-from .remarks import SIMULATED, delivery_line, remarks, verdict_line
+from .remarks import SIMULATED, delivery_line, remarks, slo_line, verdict_line
 from .run import Run
-from .summary import Breakdown, Conditions, Failure, Group, Row, Summary
+from .slo import PASS, goodput
+from .summary import Breakdown, Conditions, Failure, Group, Row, SloResult, Summary
 
 WIDTH: Final = 120
 LABEL: Final = 30
 """Longer labels take two lines on the console; where the numbers are wide, shorter ones too."""
+RULE: Final = 60
+"""The same of SLO rules."""
 MESSAGE: Final = 80
 WARMUP: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
 """What is worth showing of the warmup; profile_export_aiperf.json has all of it."""
@@ -45,6 +48,8 @@ class Table(NamedTuple):
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numbers: bool = True
+    label: int = LABEL
+    """How wide the first column may be on the console."""
 
 
 Block = Heading | Text | Table
@@ -60,6 +65,7 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield Text(blame, loud=True)
     if (held_back := delivery_line(summary)) is not None:
         yield Text(held_back, loud=True)
+    yield from _slos(summary)
     yield Table(("Conditions", ""), tuple(_conditions(summary, run)), numbers=False)
     yield Heading("Metrics")
     yield _metrics(summary.rows, chosen)
@@ -97,8 +103,8 @@ def markdown(summary: Summary, run: Run, folder: Path | str = "") -> str:
 
 
 def label_of(row: Row) -> str:
-    """``Time to First Token (ms)``; token counts name their unit already."""
-    return row.label if row.unit == "tokens" else f"{row.label} ({row.unit})"
+    """``Time to First Token (ms)``; counts name their unit already."""
+    return row.label if row.unit in ("tokens", "requests") else f"{row.label} ({row.unit})"
 
 
 def number(value: float | None) -> str:
@@ -120,11 +126,47 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def amount(value: float | None, unit: str) -> str:
+    """Four significant digits: ``612.3ms``, ``0.98%``, ``12346/s``; ``?`` for nothing, ``fail`` for what lands on one."""
+    if value is None:
+        return "?"
+    if not math.isfinite(value):
+        return "fail"
+    return (f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}") + unit
+
+
+def observed(result: SloResult) -> str:
+    return "-" if result.observed is None else amount(result.observed, result.unit)
+
+
+def interval(result: SloResult) -> str:
+    """``590ms to 640ms``."""
+    if result.low is None and result.high is None:
+        return "-"
+    return f"{amount(result.low, result.unit)} to {amount(result.high, result.unit)}"
+
+
+def _slos(summary: Summary) -> Iterator[Block]:
+    if (line := slo_line(summary)) is None:
+        return
+    yield Text(line, loud=summary.slo_status != PASS)
+
+    def cells(result: SloResult) -> tuple[str, ...]:
+        return result.rule, result.status, observed(result), interval(result), str(result.count or "-")
+
+    head = ("SLO", "result", "observed", "95 % interval", "count")
+    yield Table(head, tuple(map(cells, summary.slos)), label=RULE)
+    for result in summary.slos:
+        if result.reason:
+            yield Text(f"{result.rule}: {result.status}, {result.reason}.")
+
+
 def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
     def cells(row: Row) -> tuple[str, ...]:
         quantiles = (_marked(row, p) for p in chosen)
         count = "-" if row.count is None else str(row.count)
-        return label_of(row), number(row.avg), number(row.min), *quantiles, number(row.max), number(row.std), count
+        avg = f"{row.avg:.4f}" if row.unit == "ratio" and row.avg is not None else number(row.avg)
+        return label_of(row), avg, number(row.min), *quantiles, number(row.max), number(row.std), count
 
     return Table(("Metric", "avg", "min", *map(_p, chosen), "max", "std", "count"), tuple(map(cells, rows)))
 
@@ -214,6 +256,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if c.sessions is not None:
         yield "sessions", f"{c.sessions}, {c.turns_per_session or 0:.2f} answered turns each on average"
     yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
+    if run.settings.goodput:
+        yield "good requests", _good(run.settings.goodput)
     yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s, first send to last end"
     yield "requests", _requests(c)
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
@@ -242,6 +286,13 @@ def _verdict(summary: Summary) -> str:
         if summary.client.reasons
         else summary.client.level
     )
+
+
+def _good(text: str) -> str:
+    try:
+        return f"those with {' and '.join(map(str, goodput(text)))}"
+    except ValueError as error:
+        return str(error)
 
 
 def _requests(c: Conditions) -> str:
@@ -279,7 +330,7 @@ def _room(table: Table) -> int:
     """For the first column: what the others leave of the width, but neither too much nor too little."""
     rows = [[f"{title}  " for title in table.head], *table.rows]  # tabulate's own padding of titles
     others = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[1:])
-    return min(LABEL, max(LABEL // 2, WIDTH - others))
+    return min(table.label, max(LABEL // 2, WIDTH - others))
 
 
 def _markdown(block: Block, first: bool) -> str:

@@ -217,3 +217,13 @@ def test_the_summary_as_csv() -> None:
     singles = dict(csv.reader(io.StringIO(second)))
     assert singles["Request Throughput (requests/sec)"] == "2.00"
     assert singles["Request Count"] == "2"
+
+
+def test_goodput_by_its_tags() -> None:
+    """Of two requests in half a second (200 and 400 ms to the first token) and one failure, one is good."""
+    records = (answered(200, 300), answered(400, 500), failed(closed_at=10.25))
+    said = exported(*records, run=a_run(goodput="time_to_first_token:300"))
+    assert said["goodput"] == {"unit": "requests/sec", "avg": 2.0}
+    assert said["good_request_count"] == {"unit": "requests", "avg": 1.0}
+    assert said["good_request_fraction"] == {"unit": "ratio", "avg": 0.333333}
+    assert "goodput" not in exported(*records)

@@ -24,14 +24,14 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record sse chat ramp arrivals sizes definitions slo settings run corpus tokens prompts outbox verdict summary jsonl folder "
-        "formats logs rows dataset conversation body plan timetable",
+        "record sse chat ramp arrivals sizes definitions measures slo settings run corpus tokens prompts outbox verdict "
+        "summary jsonl folder formats logs rows dataset conversation body plan timetable",
     ),
     (
         "arithmetic",
         NUMBERS,
-        "gaps columns occupancy parts delivery breakdowns intervals judgement metrics remarks tables junit page export "
-        "report",
+        "gaps columns occupancy parts delivery breakdowns intervals figures judgement metrics remarks tables junit page "
+        "export report",
     ),
     (
         "machine",

@@ -220,3 +220,30 @@ def test_report_needs_no_locust(folder: Path) -> None:
         "assert not {'locust', 'gevent', 'requests', 'flask'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, cwd=Path(report.__file__).parent.parent)
+
+
+def test_rules_are_judged_told_and_written(tmp_path: Path) -> None:
+    """The two answers have three gaps: 20, 80 and 400 ms."""
+    fill(tmp_path, [answered(200, 220, 300), answered(100, 500, sent_at=11.0), failed()])
+    rules = ("icl max < 300ms", "error_rate < 1%", "ttft p50 < 1s")
+    summary = write(tmp_path, a_run(slo=rules))
+    assert [(r.status, r.observed) for r in summary.slos[:1]] == [("FAIL", 400)]
+    assert summary.counts.broken_lines == 0  # the second look at the records counts nothing twice
+    said = json.loads((tmp_path / "run.json").read_text())
+    assert said["slo_status"] == "FAIL"
+    assert [r["rule"] for r in said["slos"]] == list(rules)
+    assert b'name="icl max &lt; 300ms"' in (tmp_path / "junit.xml").read_bytes()
+    assert "SLO FAIL" in (tmp_path / "summary.md").read_text()
+    shown = Page((tmp_path / "report.html").read_text())
+    assert ("td", {"class": "loud"}) in shown.tags
+    assert ("td", {"class": "open"}) in shown.tags
+    assert json.loads((tmp_path / "profile_export_aiperf.json").read_text())["locust_llm"]["slo_status"] == "FAIL"
+    assert remake(tmp_path)[0] == summary
+    assert remake(tmp_path)[0].slo_status == "FAIL"
+
+
+def test_without_rules_there_is_no_junit_file(folder: Path) -> None:
+    assert write(folder, a_run(slo=("error_rate < 1%",))).slo_status == "INCONCLUSIVE"
+    assert (folder / "junit.xml").exists()
+    assert write(folder, a_run()).slo_status is None
+    assert not (folder / "junit.xml").exists()

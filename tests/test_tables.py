@@ -213,3 +213,28 @@ def test_brief_numbers() -> None:
 
 def test_clean() -> None:
     assert clean("a\tb\nc\x00µ…") == "a b c\N{REPLACEMENT CHARACTER}µ…"
+
+
+def test_rules_come_first() -> None:
+    """TTFTs of 1 to 20 ms: the median is 10.5, its interval 6 to 15."""
+    records = [answered(i, i + 10, sent_at=10.0 + i) for i in range(1, 21)]
+    text = shown(*records, slo=("ttft p50 < 16ms", "warn: ttft p50 < 6ms", "ttft p99 < 1s"), goodput="ttft:5")
+    assert text.index("SLO INCONCLUSIVE: 1 failed, 1 inconclusive, 1 passed (1 of them only warn).") < text.index(
+        "Cond"
+    )
+    assert cells(text, "ttft p50 < 16ms") == ["ttft p50 < 16ms", "PASS", "10.5ms", "6ms to 15ms", "20"]
+    assert cells(text, "warn: ttft p50 < 6ms")[1] == "FAIL"
+    assert cells(text, "ttft p99 < 1s")[1:] == ["INCONCLUSIVE", "0.01981s", "0.019s to ?", "20"]
+    assert "ttft p99 < 1s: INCONCLUSIVE, too few samples: the interval of p99 takes 368 requests" in text
+    assert cells(text, "good requests") == ["good requests", "those with ttft <= 5ms"]
+    assert cells(text, "Good Requests")[1] == "5.00"
+    assert cells(text, "Good Request Fraction (ratio)")[1] == "0.2500"
+    assert "SLO" not in shown(*records)
+
+
+def test_a_rule_with_a_hostile_name_stays_in_its_cell() -> None:
+    run = a_run(slo=(f'ttft{{name="{HOSTILE}"}} p50 < 1s',))
+    text = markdown(summarise(collect([answered(1)]), run), run)
+    line = next(line for line in text.splitlines() if line.startswith("| ttft"))
+    assert "<script" not in line
+    assert line.replace(r"\|", "").count("|") == 6
