@@ -94,12 +94,16 @@ class Control:
         self._dealer = Dealer(self._tell, self._clients)
         self._open = False
         """Arrivals come by a schedule in this phase."""
+        self._held = False
+        """Nothing is sent yet: the phase waits for its users."""
         self._items: Iterator[Item | None] | None = None
         """The sessions of this phase; None: users make them up, without end."""
         self._items_over = False
         self._due: tuple[int, float] | None = None
         """Arrivals of the profiling phase that were due by its end, and over how many seconds; None: a closed loop."""
         self._missed = 0
+        self._profiled = 0
+        """Records of the profiling phase."""
         self._finishing = False
 
     # -- start and phases ----------------------------------------------------------------------------------------------
@@ -121,13 +125,25 @@ class Control:
 
     def _begin_phase(self) -> None:
         s, phase = self.settings, self.plan.phase
-        warm = phase == WARMUP
-        self._limit_of(warm)
+        self._limit_of(phase == WARMUP)
         if s.warmup_concurrency:
-            self._crowd.become(s.warmup_concurrency if warm else s.users or 1)
+            self._held = True
+            users = s.warmup_concurrency if phase == WARMUP else s.users or 1
+            self._jobs.append(gevent.spawn(self._begin_with, users, phase))
+        else:
+            self._begin_sending(phase)
+
+    def _begin_with(self, users: int, phase: str) -> None:
+        """When there are just as many users."""
+        self._crowd.become(users)
+        self._held = False
+        self._begin_sending(phase)
+        self._tell("llm_again", phase=self.plan.phase)
+
+    def _begin_sending(self, phase: str) -> None:
         self._items_over, self._dealer.sessions_out = False, 0
-        self._items = sessions(s, phase)
-        dues = timetable(s, phase, (item for item in self._items or () if item is not None))
+        self._items = sessions(self.settings, phase)
+        dues = timetable(self.settings, phase, (item for item in self._items or () if item is not None))
         self._open = dues is not None
         if dues is not None:
             logger.info("Open loop: requests come by a schedule, whatever the server does")
@@ -169,7 +185,7 @@ class Control:
 
     def _deal_out(self, dues: Iterator[Due], phase: str) -> None:
         """The schedule of an open loop, from its first arrival to its last."""
-        self._crowd.wait(SPAWNING_S)
+        self._crowd.wait()
         self._begin_clock(phase, LEAD_S)
         try:
             self._dealer.deal_out(dues, phase, time.time(), LEAD_S, self.plan.deal, self._lasts_s(phase))
@@ -189,7 +205,7 @@ class Control:
             return
         if self._dealing is not None and self._dealing is not gevent.getcurrent():
             self._dealing.kill(block=False)
-        self._count_due()
+        self._count_due(sent=self._items_over)
         if self.plan.close():
             self._next_phase()
         else:
@@ -206,11 +222,11 @@ class Control:
         logger.info("Warmup is over, profiling begins")
         self._profiling_at = time.time()
         self._begin_phase()
-        self._tell("llm_again")
+        self._tell("llm_again", phase=self.plan.phase)
 
     def want(self, worker: str) -> None:
         """A process asks for a share of the requests that are still to be sent."""
-        count = 0 if self._open else self.plan.grant(max(1, len(self._workers)))
+        count = 0 if self._open or self._held else self.plan.grant(max(1, len(self._workers)))
         self._tell("llm_grant", worker, phase=self.plan.phase, count=count)
 
     def put_back(self, data: dict[str, Any]) -> None:
@@ -218,10 +234,12 @@ class Control:
         if self.plan.put_back(data["phase"], data["count"]):
             self._next_phase()
         else:
-            self._tell("llm_again")
+            self._tell("llm_again", phase=self.plan.phase)
 
     def want_sessions(self, worker: str) -> None:
         """A process asks for sessions of the dataset, or of a number that was asked for."""
+        if self._held:
+            return  # it will ask again
         if self._items is None:  # a warmup, which has no number of sessions
             self._dealer.sessions(worker, repeat(None), self.plan.phase)
             return
@@ -286,6 +304,7 @@ class Control:
         """Onto the disk, before anything else is made of it."""
         self._file.write(line(record) + b"\n")
         self.counts[record.outcome] += 1
+        self._profiled += record.phase == PROFILING
         self.output_tokens += record.output_tokens or 0
         if self.settings.streaming and not record.streamed and record.outcome == OK:
             self._say(
@@ -378,9 +397,11 @@ class Control:
             notes=tuple(self._notes),
         )
 
-    def _count_due(self) -> None:
+    def _count_due(self, *, sent: bool = False) -> None:
+        """``sent``: there was nothing to send in the arrivals that are left."""
         if self._open and self.plan.phase != WARMUP and self._due is None:  # the run may be over by now
-            self._due = self._dealer.due()
+            count, span_s = self._dealer.due()
+            self._due = (self._profiled if sent else count), span_s
 
     def _offered(self) -> Offer | None:
         if self._due is None:

@@ -1,11 +1,14 @@
 """The crowd: how many users there are; in an open loop without a number as many as the arrivals need."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import gevent
 
 from .settings import Settings
+
+SPAWNING_S: Final = 3.0
+"""How long a phase waits for its first users."""
 
 
 class Crowd:
@@ -23,13 +26,18 @@ class Crowd:
         self._missing: dict[str, int] = {}
 
     def become(self, count: int) -> None:
-        """As from the web page, but that the run goes on."""
+        """As from the web page, but that the run goes on. Comes back when they are there, or after SPAWNING_S."""
         self.count = count
-        gevent.spawn(self._runner.start, count, float(max(count, 100)))
+        with gevent.Timeout(SPAWNING_S, False):
+            while self._runner.state not in ("spawning", "running"):  # else Locust would take it for another run
+                gevent.sleep(0.01)
+            self._runner.start(count, float(max(count, 100)))
+            while self._runner.user_count != count:
+                gevent.sleep(0.02)
 
-    def wait(self, timeout_s: float) -> None:
-        """Until they are there."""
-        with gevent.Timeout(timeout_s, False):
+    def wait(self) -> None:
+        """Until they are there, or SPAWNING_S are over."""
+        with gevent.Timeout(SPAWNING_S, False):
             while self._runner.user_count < max(1, self.count):
                 gevent.sleep(0.02)
 
@@ -42,7 +50,8 @@ class Crowd:
         if not missing or not self.grows or there < self.count:  # some are on their way
             return
         if self.count < self.most:
-            self.become(min(self.most, self.count + missing))
+            self.count = min(self.most, self.count + missing)
+            gevent.spawn(self.become, self.count)
         elif not self.exhausted:
             self.exhausted = True
             self._say(f"all {self.most} users are busy and arrivals wait: --max-users is reached")

@@ -147,7 +147,7 @@ def _receive(runner: Any, sender: Sender) -> None:
     def again(msg: Any, **kw: Any) -> None:
         if msg.data["epoch"] == sender.epoch:
             sender.budget.ask_again()
-            sender.supply.again()
+            sender.supply.again(msg.data["phase"])
 
     def arrivals(msg: Any, **kw: Any) -> None:
         if msg.data["epoch"] == sender.epoch:

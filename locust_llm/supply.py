@@ -25,6 +25,7 @@ class Supply:
         self._asked = False
         self._over = False
         self._low = 0
+        self._phase = ""
         self._begins: deque[Begin] = deque()
         self._more = Event()
         self._ended = 0
@@ -45,8 +46,9 @@ class Supply:
 
     def grant(self, phase: str, items: Iterable[bytes | None], *, over: bool) -> None:
         """More sessions of ``phase``; those of an earlier one are void. ``over``: they are the last."""
-        if self._begins and self._begins[0].phase != phase:
+        if phase != self._phase:
             self._begins.clear()
+            self._phase = phase
         self._begins.extend(Begin(phase, item) for item in items)
         self._low = len(self._begins) // 4
         self._over, self._asked = over, False
@@ -61,10 +63,12 @@ class Supply:
         ended, self._ended = self._ended, 0
         return ended
 
-    def again(self) -> None:
-        """A phase begins: there is something to ask for again."""
-        self._begins.clear()
-        self._over = self._asked = False
+    def again(self, phase: str) -> None:
+        """Something changed at the control; a phase that is new here has sessions of its own."""
+        if phase != self._phase:
+            self._begins.clear()
+            self._phase, self._over = phase, False
+        self._asked = False
         self._more.set()
 
     def close(self) -> None:

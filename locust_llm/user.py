@@ -137,7 +137,11 @@ class LLMUser(HttpUser):
         try:
             while (ask := conversation.next()) is not None:
                 if records:
-                    permit = self._next_permit(permit, ask, first_at, records)
+                    following = self._next_permit(permit, ask, first_at, records)
+                    if following.phase != permit.phase:  # the warmup is over, and its sessions with it
+                        sender.budget.put_back(following)
+                        break
+                    permit = following
                 first_at = ask.at_s if first_at is None else first_at
                 more = conversation.left > 0
                 sized = said is None or said.turns[ask.turn].output_tokens is not None

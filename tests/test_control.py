@@ -57,6 +57,7 @@ class Master:
         self.told: list[Told] = []
         self.ended: list[str] = []
         self.user_count = 30
+        self.state = "running"
         self.asked_users: list[int] = []
 
     def send_message(self, kind: str, data: dict[str, Any], worker: str | None) -> None:

@@ -171,6 +171,22 @@ def test_a_replay_at_twice_the_speed_between_two_times_of_the_trace(server: Serv
     assert due_s(got) == exactly(n * 0.025 for n in range(13))
 
 
+@pytest.mark.full
+def test_the_count_bounds_a_replay_in_requests(server: Server, tmp_path: Path) -> None:
+    path = trace(tmp_path / "trace.jsonl", 24, 25, turns=3)
+    words = ("-u", "8", "--fixed-schedule", "--input-file", str(path), "--request-count", "10")
+    assert len(ran(server, tmp_path / "r", *words, *SHORT)) == 10
+
+
+@pytest.mark.full
+def test_a_replay_is_whole_after_a_warmup(server: Server, tmp_path: Path) -> None:
+    path = trace(tmp_path / "trace.jsonl", 24, 25, turns=3)
+    words = ("-u", "8", "--fixed-schedule", "--input-file", str(path), "--warmup-request-count", "4")
+    warm, main = phases(ran(server, tmp_path / "r", *words, *SHORT))
+    assert len(warm) == 4
+    assert sorted(record.asked_output_tokens or 0 for record in main) == list(range(1, 25))
+
+
 # -- datasets and sessions ---------------------------------------------------------------------------------------------
 
 
@@ -333,12 +349,31 @@ def test_a_gap_time_out_keeps_what_came(tmp_path: Path) -> None:
 # -- users and what could not be delivered -----------------------------------------------------------------------------
 
 
-def test_a_rate_without_users_adds_as_many_as_it_needs(server: Server, tmp_path: Path) -> None:
-    got = ran(server, tmp_path / "r", "--request-rate", "40", *CONSTANT, "--request-count", "40", *SHORT)
+@pytest.mark.parametrize("processes", REPEATED)
+def test_a_rate_without_users_adds_as_many_as_it_needs(
+    server: Server, tmp_path: Path, processes: tuple[str, ...]
+) -> None:
+    words = ("--request-rate", "40", *CONSTANT, "--request-count", "40", *processes)
+    got = ran(server, tmp_path / "r", *words, *SHORT)
     assert due_s(got) == exactly(n / 40 for n in range(40))
-    users = len({record.user for record in got})
+    users = len({(record.worker, record.user) for record in got})
     assert 5 <= users <= offer(tmp_path / "r")["most_users"] < 40  # 40/s x 0.125 s keep five busy
     assert "NOT DELIVERED" not in (tmp_path / "r" / "summary.md").read_text()
+
+
+@pytest.mark.full
+def test_a_trace_without_users_is_replayed_whole_by_two_processes(server: Server, tmp_path: Path) -> None:
+    path = trace(tmp_path / "trace.jsonl", 24, 25, turns=3)
+    got = ran(server, tmp_path / "r", "--fixed-schedule", "--input-file", str(path), *TWO, *SHORT)
+    assert sorted(record.asked_output_tokens or 0 for record in got) == list(range(1, 25))
+
+
+@pytest.mark.full
+def test_users_that_two_processes_cannot_share_evenly_have_all_their_turns(server: Server, tmp_path: Path) -> None:
+    words = ("-u", "5", "--user-centric-rate", "20", "--request-count", "40", *TWO)
+    got = ran(server, tmp_path / "r", *words, *SHORT)
+    assert due_s(got) == exactly(n / 20 for n in range(40))
+    assert sorted(Counter((record.worker, record.user) for record in got).values()) == [8] * 5
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,23 @@ def test_another_phase_begins_anew() -> None:
     supply.grant("profiling", [b"p"], over=False)
     assert supply.take() == Begin("profiling", b"p")
     supply.grant("profiling", [], over=True)
-    supply.again()
+    supply.again("profiling")  # it is still the same one: nothing more
+    with pytest.raises(GateClosed):
+        supply.take()
+    supply.again("another")
     waiter = gevent.spawn(supply.take)
     turn()
     assert not waiter.ready()
     supply.close()
     turn()
     assert isinstance(waiter.exception, GateClosed)
+
+
+def test_what_was_dealt_is_not_lost_when_something_changes_elsewhere() -> None:
+    supply = Supply(lambda: None)
+    supply.grant("profiling", [b"a"], over=True)
+    supply.again("profiling")
+    assert supply.take().item == b"a"
 
 
 def test_sessions_that_ended_are_told_once() -> None:
