@@ -145,10 +145,13 @@ class Budget:
             self._due.insert(at, permit)
         self._hand_out()
 
-    def surrender(self) -> int:
-        """Give up what is left of the share, arrivals too; how much that was."""
-        left, self._left = self._left + len(self._due), 0
-        self._due.clear()
+    def surrender(self, *, arrivals: bool = False) -> int:
+        """Give up what is left of the share, and ``arrivals`` if they are over (else they wait for users to come); how much
+        that was."""
+        left, self._left = self._left, 0
+        if arrivals:
+            left += len(self._due)
+            self._due.clear()
         self._asked = False
         return left
 

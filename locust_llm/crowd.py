@@ -31,7 +31,8 @@ class Crowd:
         with gevent.Timeout(SPAWNING_S, False):
             while self._runner.state not in ("spawning", "running"):  # else Locust would take it for another run
                 gevent.sleep(0.01)
-            self._runner.start(count, float(max(count, 100)))
+            if self._runner.target_user_count != count:
+                self._runner.start(count, float(max(count, 100)))
             while self._runner.user_count != count:
                 gevent.sleep(0.02)
 

@@ -63,6 +63,8 @@ def _before_load(options: Namespace) -> None:
     if options.headless or options.autostart:
         options.llm_run_time, options.run_time = options.run_time, None  # -t is of the profiling phase: see control.py
         options.llm_users = options.num_users  # before Locust makes it 1
+        if settings.warmup_concurrency:
+            options.num_users = settings.warmup_concurrency  # Locust lets users go only when their tasks end
         if options.llm_run_time:
             logging.getLogger("locust.main").addFilter(_says_no_run_time)
     if options.processes and not options.worker:
@@ -291,7 +293,9 @@ def _start(environment: Environment, **kw: Any) -> None:
 def _users(runner: Any, settings: Settings) -> int | None:
     """How many were asked for; None: as many as the arrivals need."""
     grows = settings.users is None and settings.open_loop
-    return None if grows else runner.target_user_count or settings.users
+    if grows or (settings.warmup_concurrency and settings.users):  # Locust knows those of the warmup
+        return settings.users
+    return runner.target_user_count or settings.users
 
 
 def _enough_sockets(environment: Environment, settings: Settings) -> None:

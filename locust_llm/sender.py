@@ -174,7 +174,7 @@ class Sender:
 
     def over(self, phase: str) -> None:
         """Nothing new starts in this phase."""
-        if self.budget.phase == phase and (left := self.budget.surrender()):
+        if self.budget.phase == phase and (left := self.budget.surrender(arrivals=True)):
             self.tell("llm_back", phase=phase, count=left)
 
     def news(self) -> dict[str, Any]:

@@ -372,4 +372,5 @@ def test_arrivals_of_an_earlier_phase_are_void_and_surrender_gives_them_up() -> 
     budget = Asks().budget
     budget.arrive([Permit(WARMUP, 1.0), Permit(WARMUP, 2.0), arrival(3.0), arrival(4.0)])
     assert budget.take() == arrival(3.0)
-    assert (budget.surrender(), budget.unreserved(9.0)) == (1, 0)
+    assert (budget.surrender(), budget.unreserved(9.0)) == (0, 1)
+    assert (budget.surrender(arrivals=True), budget.unreserved(9.0)) == (1, 0)

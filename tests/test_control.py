@@ -58,6 +58,7 @@ class Master:
         self.ended: list[str] = []
         self.user_count = 30
         self.state = "running"
+        self.target_user_count = 30
         self.asked_users: list[int] = []
 
     def send_message(self, kind: str, data: dict[str, Any], worker: str | None) -> None:
@@ -69,7 +70,7 @@ class Master:
 
     def start(self, users: int, spawn_rate: float) -> None:
         self.asked_users.append(users)
-        self.user_count = users
+        self.user_count = self.target_user_count = users
 
     def quit(self) -> None:
         self.ended.append("quit")
