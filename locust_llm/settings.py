@@ -216,6 +216,8 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield f"{' and '.join(modes)} contradict each other: give one of them"
     if s.user_centric_rate and s.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
+    if s.user_centric_rate and s.users is not None and s.users % s.processes:
+        yield f"--user-centric-rate over {s.processes} processes needs users (-u) that they share evenly, got {s.users}"
     if s.fixed_schedule and not s.input_file:
         yield "--fixed-schedule needs a trace (--input-file)"
     if s.fixed_schedule and s.dataset_sampling_strategy != "sequential":

@@ -109,7 +109,10 @@ def _replayed(s: Settings, items: Iterable[Item]) -> Iterator[Due]:
 
 
 def _bounded(due: Iterator[Due], *, count: int | None, duration_s: float | None) -> Iterator[Due]:
-    for number, one in enumerate(due):
-        if (count is not None and number >= count) or (duration_s is not None and one.at_s >= duration_s):
+    """``count``: of requests; a session that has begun is sent to its end."""
+    requests = 0
+    for one in due:
+        if (count is not None and requests >= count) or (duration_s is not None and one.at_s >= duration_s):
             return
+        requests += 1 if one.item is None else len(one.item.turns)
         yield one

@@ -7,6 +7,20 @@ from locust_llm.settings import Settings, base_url, mistakes
 NEEDS_STREAMING = "needs --streaming: without a stream nobody can tell when the first token came"
 
 MISTAKES = [
+    (
+        {"user_centric_rate": 5.0, "users": 5, "processes": 2},
+        ["--user-centric-rate over 2 processes needs users (-u) that they share evenly, got 5"],
+    ),
+    ({"user_centric_rate": 5.0, "users": 6, "processes": 2}, []),
+    ({"user_centric_rate": 5.0}, ["--user-centric-rate needs the number of users (-u)"]),
+    (
+        {"request_rate": 5.0, "fixed_schedule": True, "input_file": "x"},
+        ["--fixed-schedule and --request-rate contradict each other: give one of them"],
+    ),
+    (
+        {"slo": ("ttft p99 < 5",)},
+        ["SLO 'ttft p99 < 5': the limit of ttft has no unit: there are ms, s and us, as 500ms"],
+    ),
     ({"prefill_concurrency": 0}, ["--prefill-concurrency must be at least 1, got 0"]),
     ({"prefill_concurrency": -3, "users": 2}, ["--prefill-concurrency must be at least 1, got -3"]),
     ({"warmup_prefill_concurrency": 0}, ["--warmup-prefill-concurrency must be at least 1, got 0"]),

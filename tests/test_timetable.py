@@ -75,3 +75,10 @@ def test_a_series_comes_from_its_file_and_names_it_when_it_is_wrong() -> None:
     assert rate.count(5.0) == 5.0
     with pytest.raises(ValueError, match=r"^r\.json: point 1"):
         rate_of(Settings(request_rate_series="r.json"), lambda path: '[["a", 1]]')
+
+
+def test_a_count_is_of_requests_and_a_session_is_sent_to_its_end() -> None:
+    turns = tuple(Turn(row=n, at_s=1.0, input_tokens=9) for n in range(3))
+    items = [Item(id=str(n), turns=turns, row=n) for n in range(9)]
+    dues = timetable(Settings(fixed_schedule=True, input_file="x", request_count=10), PROFILING, items)
+    assert len(list(dues or ())) == 4  # twelve requests: the fourth session was begun after nine
