@@ -17,19 +17,33 @@ def alarm() -> Iterator[Alarm]:
     alarm.close()
 
 
-def test_all_wake_in_their_order_and_none_before_its_time(alarm: Alarm) -> None:
+def sleepers(alarm: Alarm, moments: list[float]) -> tuple[list[gevent.Greenlet], list[tuple[float, float]]]:
+    """Greenlets that wait for these, begun in any order, and what they say when they wake: (moment, now)."""
     woken: list[tuple[float, float]] = []
 
     def sleeper(at: float) -> None:
         alarm.wait_until(at)
         woken.append((at, time.monotonic()))
 
+    shuffled = random.Random(1).sample(moments, len(moments))
+    return [gevent.spawn(sleeper, at) for at in shuffled], woken
+
+
+def test_none_wakes_before_its_time(alarm: Alarm) -> None:
     began = time.monotonic() + 0.05
-    moments = [began + n / 2000 for n in range(200)]
-    random.Random(1).shuffle(moments)
-    gevent.joinall([gevent.spawn(sleeper, at) for at in moments], timeout=5)
-    assert [at for at, _ in woken] == sorted(moments)
+    jobs, woken = sleepers(alarm, [began + n / 2000 for n in range(200)])
+    gevent.joinall(jobs, timeout=5)
+    assert len(woken) == 200
     assert all(now >= at for at, now in woken)
+
+
+def test_they_wake_in_the_order_of_their_moments(alarm: Alarm) -> None:
+    later = [time.monotonic() + 3600 + n for n in range(200)]  # all sleep before the first one's time can come
+    jobs, woken = sleepers(alarm, later)
+    gevent.sleep(0)
+    alarm.wake_all()
+    gevent.joinall(jobs, timeout=5)
+    assert [at for at, _ in woken] == later
 
 
 def test_what_is_over_is_not_waited_for(alarm: Alarm) -> None:
