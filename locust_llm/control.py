@@ -38,12 +38,12 @@ from .record import OK, Record
 from .run import Health, LimitChange, Offer, Run
 from .sender import Order
 from .settings import Settings
+from .slo import EXIT_STATUS, INCONCLUSIVE
 from .survey import Survey
 from .timetable import Due, sessions, timetable
 
 logger = logging.getLogger("locust_llm")
 
-EXIT_STATUS: Final = {"PASS": 0, "FAIL": 3, "INCONCLUSIVE": 4}
 DRAIN_MARGIN_S: Final = 15.0
 SPAWNING_S: Final = 3.0
 """How long the schedule of an open loop waits for its first users."""
@@ -432,7 +432,7 @@ class Control:
         """What the rules say of this run, once it has its report; None without rules."""
         if not (self.settings.slo or self.settings.slo_preset):
             return None
-        return EXIT_STATUS.get(read_status(self.folder), EXIT_STATUS["INCONCLUSIVE"])
+        return EXIT_STATUS.get(read_status(self.folder), EXIT_STATUS[INCONCLUSIVE])
 
     def close(self) -> None:
         self._file.close()

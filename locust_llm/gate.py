@@ -50,14 +50,13 @@ class _Waiter:
 class Gate:
     """Shared by the users of a process. ``limit`` None: no gate, everything is admitted at once."""
 
-    def __init__(self, limit: int | None = None, on_limit: Callable[[int | None], None] | None = None) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         self.limit: int | None = None
         self.used = 0
         self._held_back = 0
         self._semaphore = BoundedSemaphore(CEILING)
         self._queue: deque[_Waiter] = deque()
         self._closed = False
-        self._on_limit = on_limit
         self.set_limit(limit)
 
     @property
@@ -90,11 +89,8 @@ class Gate:
         """From now on ``limit`` slots; 0 admits nobody. Takes effect at once upwards, downwards as slots come back."""
         if limit is not None and not 0 <= limit <= CEILING:
             raise ValueError(f"a limit from 0 to {CEILING}, not {limit}")
-        changed = limit != self.limit
         self.limit = limit
         self._settle()
-        if changed and self._on_limit is not None:
-            self._on_limit(limit)
 
     def close(self) -> None:
         """Turn away those who wait and all who come; what was admitted goes on."""

@@ -8,10 +8,6 @@ run and have no interval. A failure counts as a value that breaks the rule, whic
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
-
-import msgspec
 
 from .delivery import CLIENT
 from .figures import Found, Seen, figure, meets
@@ -20,11 +16,9 @@ from .measures import BY_WORD, GIVEN
 from .parts import Part
 from .record import FAILURES, OK
 from .slo import ABORT, FAIL, INCONCLUSIVE, PASS, Rule, goodput, ready, texts
-from .summary import Row, SloResult, Summary
+from .summary import Row, SloResult
 from .verdict import INVALID
 from .verdict import OK as FINE
-
-EXIT_STATUS: Final = {PASS: 0, FAIL: 3, INCONCLUSIVE: 4}
 
 
 def judge_rules(seen: Seen) -> tuple[SloResult, ...]:
@@ -46,18 +40,6 @@ def overall(results: Sequence[SloResult]) -> str | None:
         return None
     found = {result.status for result in results if result.decides}
     return FAIL if FAIL in found else INCONCLUSIVE if INCONCLUSIVE in found else PASS
-
-
-def status_of(found: Summary | Path | str) -> int | None:
-    """The exit status that the rules of a run ask for: 0, 3 for FAIL, 4 for INCONCLUSIVE; None without rules.
-
-    ``found``: a summary, or the path of a run.json. Raises OSError, and ValueError for a file that holds none.
-    """
-    if isinstance(found, Summary):
-        status = found.slo_status
-    else:
-        status = msgspec.json.decode(Path(found).read_bytes(), type=_RunFile).slo_status
-    return None if status is None else EXIT_STATUS[status]
 
 
 def goodput_rows(main: Part, text: str | None) -> list[Row]:
@@ -145,7 +127,3 @@ def _blame(rule: Rule, seen: Seen) -> str:
     if not timed and seen.verdict.level != INVALID:
         return ""
     return f"the client verdict is {seen.verdict.level}: {'; '.join(seen.verdict.reasons)}"
-
-
-class _RunFile(msgspec.Struct):
-    slo_status: str | None = None

@@ -27,6 +27,7 @@ from .measures import BY_NAME, BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE, TI
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
+EXIT_STATUS: Final = {PASS: 0, FAIL: 3, INCONCLUSIVE: 4}
 
 WARN: Final = "warn"
 ABORT: Final = "abort"

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
@@ -504,7 +505,7 @@ def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -
         control.keep(answered(100, id=str(number)))
         turn()
     assert runner.ended == ["quit"]
-    gevent.sleep(0.7)  # until the last one has been due
+    control._dealer._clock = lambda: time.monotonic() + 60  # the last one has been due
     drain = gevent.spawn(control.drain)
     turn()
     for worker in "ab":
@@ -571,3 +572,17 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     control.put_back({"phase": PROFILING, "count": grant})  # what the sender has left of its share
     turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [('"PASS"', 0), ('"FAIL"', 3), ('"INCONCLUSIVE"', 4), ("null", 4), ("", 4)],  # no verdict on rules is no pass
+)
+def test_the_exit_status_follows_what_the_report_says_of_the_rules(begun: Any, said: str, status: int) -> None:
+    control = begun(Master("a"), slo=("ttft p95 < 1s",))
+    (control.folder / "run.json").write_text(f'{{"run": {{}}, "slo_status": {said}}}' if said else "half")
+    assert control.exit_status() == status
+
+
+def test_without_rules_the_exit_status_is_locusts(begun: Any) -> None:
+    assert begun(Master("a")).exit_status() is None

@@ -1,7 +1,6 @@
 """PASS, FAIL or INCONCLUSIVE, and why, from records small enough for a pencil."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from handmade import UNIX, a_run, answered, failed
@@ -11,12 +10,12 @@ from msgspec.structs import replace
 
 from locust_llm.columns import collect
 from locust_llm.intervals import STUDENT
-from locust_llm.judgement import overall, status_of
+from locust_llm.judgement import overall
 from locust_llm.metrics import summarise
 from locust_llm.parts import scarce
 from locust_llm.record import Record
 from locust_llm.run import Offer, Run
-from locust_llm.summary import SloResult, Summary
+from locust_llm.summary import SloResult
 from locust_llm.verdict import DEGRADED, INVALID
 
 
@@ -261,23 +260,6 @@ def results(*statuses: str) -> list[SloResult]:
 )
 def test_all_rules_together(statuses: tuple[str, ...], whole: str | None) -> None:
     assert overall(results(*statuses)) == whole
-
-
-def test_exit_status(tmp_path: Path) -> None:
-    def status(*rules: str) -> int | None:
-        summary: Summary = summarise(collect(steps(20)), a_run(slo=rules))
-        file = tmp_path / "run.json"
-        file.write_text('{"run": {}, "slo_status": %s}' % (f'"{summary.slo_status}"' if summary.slo_status else "null"))
-        assert status_of(file) == status_of(summary)
-        return status_of(summary)
-
-    assert status() is None
-    assert status("ttft p50 < 1s") == 0
-    assert status("ttft p50 < 1s", "ttft p50 < 1ms") == 3
-    assert status("ttft p50 < 1s", "ttft p99 < 1s") == 4
-    (tmp_path / "run.json").write_text("half")
-    with pytest.raises(ValueError, match="JSON"):
-        status_of(tmp_path / "run.json")
 
 
 def test_presets_and_conditions_of_a_run() -> None:
