@@ -23,9 +23,11 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How one process of the load generator was over the run."""
+    """How one process of the load generator was over the run, or over one stage of it."""
 
     worker: str
+    stage: int = 0
+    """Over which stage; 0: over the whole run."""
     cpu_share: float
     """CPU seconds a second: 1 is a whole core."""
     loop_lag_p99_ms: float
@@ -33,6 +35,24 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     cpu_wait_share: float | None = None
     """The part of the run in which a thread of it (the one worst off) was ready to run and had no core; None where the
     kernel does not say."""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of one load level: a step of a sweep, or of the same load repeated. Times are Unix seconds."""
+
+    number: int
+    """From 1; the ``stage`` of its records."""
+    value: float
+    """Of what the sweep changes."""
+    began_at: float
+    measured_at: float | None = None
+    """From here on, when the first wave was over, its requests count; None: it never was."""
+    ended_at: float
+    """Nothing new was sent from here on."""
+    residual: float | None = None
+    """Of Little's law over what was measured: see stages.residual."""
+    why: str = ""
+    """Why it ended: stationary, time, count or stopped."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +96,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[LimitChange, ...] = ()
     offer: Offer | None = None
     """None: a closed loop."""
+    stage: Stage | None = None
+    """The one that this folder is about; None: it is about a whole run."""
+    stages: tuple[Stage, ...] = ()
+    """Of a sweep, or of repeats; each has a folder of its own, ``stages/<number>``."""
+    sweep_end: str = ""
+    """Why a sweep ended."""
     turned_away: int = 0
     """Requests that waited at the gate when the run ended, and were never sent."""
     records_lost: int = 0

@@ -83,6 +83,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     random_seed: int | None = None
     probe: bool = True
 
+    sweep: str | None = None
+    """Stages: see stages.py."""
+    find_max: bool = False
+    repeats: int = 1
+    stage_duration: str = "10..120"
+    """Seconds at least and at most of a stage of a sweep, or one number for both."""
+    stage_requests: int | None = None
+    """So many requests a stage of a sweep has at least, if its time allows; None: as many as the rules need."""
+    gpus: int | None = None
+    """How many the server has."""
+    gpu_hour: float | None = None
+    """What an hour of one costs, in any currency."""
+
     slo: tuple[str, ...] = ()
     """Rules as text: see slo.py."""
     slo_preset: str | None = None

@@ -192,6 +192,79 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence: why it is inconclusive, or what else is to be known."""
 
 
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a sweep or of repeats, as a row of its table. Figures are of what was measured of it."""
+
+    number: int
+    value: float
+    """Of what the sweep changes."""
+    users: int | None
+    """Concurrent sessions asked for; None: as many as the arrivals needed."""
+    duration_s: float | None
+    requests: int
+    succeeded: int
+    failure_rate: float | None
+    residual: float | None
+    """Of Little's law: above 5 % the stage was not stationary."""
+    why: str
+    """Why it ended."""
+    client: str | None
+    """The client verdict."""
+    client_reasons: tuple[str, ...] = ()
+    requests_per_s: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    latencies: dict[str, Row]
+    """By tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due, request_latency, prefill_gate_wait,
+    output_token_throughput_per_user, as in its own summary."""
+    in_flight: float | None = None
+    """Time-weighted mean of requests at the gate, in prefill or decoding."""
+    attainment: float | None = None
+    """Share of its requests that meet every condition; None where no rule gives any."""
+    goodput_per_s: float | None = None
+    goodput_low: float | None = None
+    goodput_high: float | None = None
+    """The ends of its 95 % interval."""
+    slos: tuple[SloResult, ...] = ()
+    slo_status: str | None = None
+
+    @property
+    def sound(self) -> bool:
+        """It may found a conclusion: the load generator was up to it."""
+        return self.client in (None, "OK") and self.succeeded > 0
+
+
+class Knee(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a sweep turns, by one named rule."""
+
+    rule: str
+    """Its name: see knee.py."""
+    value: float | None
+    """Of what the sweep changes; None: this rule finds none, and ``text`` says why."""
+    low: float | None = None
+    high: float | None = None
+    """Between which values it lies; None: open on that side."""
+    text: str
+    """What was found and how, one or two sentences."""
+
+
+class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep, or repeats of one load, amount to."""
+
+    axis: str
+    """concurrency, request-rate, prefill-concurrency, input-tokens or repeat."""
+    unit: str
+    levels: tuple[Level, ...]
+    """In the order of their values; of repeats in that of time."""
+    ended: str
+    """Why there are no more."""
+    conditions: str = ""
+    """What a good request is, in words; empty: nothing says so."""
+    knees: tuple[Knee, ...] = ()
+    findings: tuple[str, ...] = ()
+    """What follows from it, one sentence or two each: slope, limits for a gateway, cost."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run amounts to."""
 
@@ -215,3 +288,5 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     slos: tuple[SloResult, ...] = ()
     slo_status: str | None = None
     """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
+    sweep: SweepSummary | None = None
+    """None: no stages."""

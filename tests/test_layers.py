@@ -24,7 +24,7 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record sse chat ramp arrivals sizes definitions measures slo settings run corpus tokens prompts outbox verdict "
+        "record sse chat ramp arrivals sizes definitions measures slo stages settings run corpus tokens prompts outbox verdict "
         "summary jsonl folder formats logs rows dataset conversation body plan timetable",
     ),
     (
