@@ -8,8 +8,6 @@ import logging
 import os
 import platform
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,14 +29,17 @@ from .formats import Item
 from .gate import follow
 from .jsonl import line
 from .outbox import Inbox
-from .plan import OVER, PROFILING, WARMUP, Plan
+from .plan import BETWEEN, OVER, PROFILING, WARMUP, Plan, label_of, profiling
 from .quotas import Quotas
 from .ramp import ramp
 from .record import OK, Record
-from .run import Health, LimitChange, Offer, Run
+from .reporter import make_reports
+from .run import Health, LimitChange, Offer, Run, Stage
 from .sender import Order
 from .settings import Settings
 from .slo import EXIT_STATUS, INCONCLUSIVE
+from .stages import CONCURRENCY, INPUT, PREFILL
+from .stepper import Stepper
 from .survey import Survey
 from .timetable import Due, sessions, timetable
 
@@ -49,6 +50,10 @@ SPAWNING_S: Final = 3.0
 """How long the schedule of an open loop waits for its first users."""
 LEAD_S: Final = 0.5
 """How long after its users are there a schedule begins: they make their first requests ready, and connect."""
+LOOK_S: Final = 0.25
+"""How often a stage is looked at: whether it has lasted long enough."""
+HEALTH_S: Final = 2.0
+"""How long the processes have to tell how they were in a stage."""
 PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
 
 
@@ -64,7 +69,10 @@ class Control:
         self.settings = settings
         self.survey = survey
         self.epoch = epoch
-        self.plan = Plan(settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up)
+        stages = settings.staged
+        self.plan = Plan(
+            settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up, staged=stages is not None
+        )
         self.counts: Counter[str] = Counter()
         self.output_tokens = 0
         """Of all finished requests."""
@@ -74,6 +82,10 @@ class Control:
         """By process, as last told: requests in prefill, waiting at the gate, decoding."""
         self.folder = make_folder(settings, survey.model)
         self._file = (self.folder / RECORDS).open("ab")
+        self.stepper = None if stages is None else Stepper(settings, stages, self.folder)
+        """None: the run has no stages."""
+        self._asked = settings if self.stepper is None else self.stepper.settings
+        """The settings of this phase: in a sweep those of its stage."""
         self._inbox = Inbox()
         self._ended: dict[str, Event] = {}
         self._workers: list[str] = []
@@ -88,8 +100,8 @@ class Control:
         self._jobs: list[gevent.Greenlet] = []
         """Of this phase: the ramp, the schedule, the clock."""
         self._dealing: gevent.Greenlet | None = None
-        gated = settings.prefill_concurrency is not None or settings.warmup_limit is not None
-        self._quotas = Quotas(self._tell, self._senders, gated=gated)
+        gated = settings.prefill_concurrency or settings.warmup_limit or settings.sweeps(PREFILL)
+        self._quotas = Quotas(self._tell, self._senders, gated=bool(gated))
         self._crowd = Crowd(settings, environment.runner, self._say)
         self._dealer = Dealer(self._tell, self._clients)
         self._open = False
@@ -105,6 +117,11 @@ class Control:
         self._profiled = 0
         """Records of the profiling phase."""
         self._finishing = False
+        self._stage_health: list[Health] = []
+        self._stage_limits = 0
+        """How many changes of the limit there had been before this stage."""
+        self._stepping: gevent.Greenlet | None = None
+        """Between two stages."""
 
     # -- start and phases ----------------------------------------------------------------------------------------------
 
@@ -122,9 +139,15 @@ class Control:
         order = Order(epoch=self.epoch, settings=self.settings, survey=self.survey, worker=self._workers.index(worker))
         self._tell("llm_begin", worker, order=msgspec.msgpack.encode(order))
         self._quotas.tell(worker)
+        if self.stepper is not None and self.plan.phase not in (WARMUP, BETWEEN):
+            self._tell_stage(self.stepper.number, worker)
 
     def _begin_phase(self) -> None:
-        s, phase = self.settings, self.plan.phase
+        if self.plan.phase == BETWEEN:
+            self._held = True
+            self._stepping = gevent.spawn(self._step)
+            return
+        s, phase = self._asked, self.plan.phase
         self._limit_of(phase == WARMUP)
         if s.warmup_concurrency:
             self._held = True
@@ -142,8 +165,8 @@ class Control:
 
     def _begin_sending(self, phase: str) -> None:
         self._items_over, self._dealer.sessions_out = False, 0
-        self._items = sessions(self.settings, phase)
-        dues = timetable(self.settings, phase, (item for item in self._items or () if item is not None))
+        self._items = sessions(self._asked, phase)
+        dues = timetable(self._asked, phase, (item for item in self._items or () if item is not None))
         self._open = dues is not None
         if dues is not None:
             logger.info("Open loop: requests come by a schedule, whatever the server does")
@@ -154,8 +177,15 @@ class Control:
 
     def _begin_clock(self, phase: str, lead_s: float = 0.0) -> None:
         """Bound the phase, which begins in ``lead_s``, in time."""
-        s = self.settings
-        if phase == PROFILING:
+        s, stepper = self.settings, self.stepper
+        if stepper is not None and label_of(phase) == PROFILING:
+            stepper.begin(time.time() + lead_s)
+            self._jobs.append(gevent.spawn(self._look, phase))
+            if s.run_time_s and stepper.repeats:
+                self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._close_phase, phase))
+            elif s.run_time_s and stepper.number == 1:
+                gevent.spawn_later(s.run_time_s, self._time_is_up)
+        elif phase == PROFILING:
             if lead_s:
                 self._profiling_at = time.time() + lead_s
             if s.run_time_s:
@@ -165,11 +195,13 @@ class Control:
             self._jobs.append(gevent.spawn_later(lead_s + s.warmup_duration, self._close_phase, phase))
 
     def _time_is_up(self) -> None:
+        if self._finishing:
+            return
         logger.info(f"Time is up after {self.settings.run_time_s:g} s")
         self.finish()
 
     def _limit_of(self, warm: bool) -> None:
-        s = self.settings
+        s = self._asked
         limit = s.warmup_limit if warm else s.prefill_concurrency
         ramp_s = s.warmup_ramp_s if warm else s.prefill_concurrency_ramp_duration
         name = "Warmup prefill" if warm else "Prefill"
@@ -196,7 +228,7 @@ class Control:
 
     def _lasts_s(self, phase: str) -> float | None:
         """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
-        s = self.settings
+        s = self._asked
         return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.run_time_s
 
     def _close_phase(self, phase: str) -> None:
@@ -205,6 +237,8 @@ class Control:
             return
         if self._dealing is not None and self._dealing is not gevent.getcurrent():
             self._dealing.kill(block=False)
+        if self.stepper is not None and phase != WARMUP:
+            self.stepper.stop(time.time())
         self._count_due(sent=self._items_over)
         if self.plan.close():
             self._next_phase()
@@ -216,13 +250,99 @@ class Control:
             if job is not gevent.getcurrent():
                 job.kill(block=False)
         self._jobs.clear()
-        if self.plan.phase == OVER:
+        if self.plan.phase == OVER or self._finishing:
             self.finish()
             return
-        logger.info("Warmup is over, profiling begins")
-        self._profiling_at = time.time()
+        if self.stepper is None or not self.stepper.number:
+            logger.info("Warmup is over, profiling begins")
+            self._profiling_at = time.time()
         self._begin_phase()
         self._tell("llm_again", phase=self.plan.phase)
+
+    # -- stages --------------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """From one stage to the next: nothing is sent meanwhile, and the reports of the one that is over are made."""
+        stepper = self.stepper
+        assert stepper is not None
+        if stepper.number:
+            self._end_stage(report=True)
+        if not stepper.next():
+            logger.info(f"The stages are over: {stepper.end}")
+            self.plan.end()
+            self.finish()
+            return
+        logger.info(str(stepper).capitalize())
+        self._asked = stepper.settings
+        self._due, self._stage_limits = None, len(self._limits)
+        self._tell_stage(stepper.number)
+        if stepper.asked.axis == CONCURRENCY:
+            self._crowd.become(int(stepper.value))
+        self.plan.begin(stepper.number, self._asked.request_count)
+        if stepper.number == 1:
+            self._profiling_at = time.time()
+        self._held = False
+        self._limit_of(False)
+        self._begin_sending(self.plan.phase)
+        self._tell("llm_again", phase=self.plan.phase)
+
+    def _tell_stage(self, number: int, worker: str | None = None) -> None:
+        stepper = self.stepper
+        assert stepper is not None
+        tokens = stepper.value if number and stepper.asked.axis == INPUT else None
+        self._tell("llm_stage", worker, number=number, input_tokens=tokens)
+
+    def _look(self, phase: str) -> None:
+        """The greenlet that ends a stage when it has lasted long enough."""
+        assert self.stepper is not None
+        while True:
+            gevent.sleep(LOOK_S)
+            inside = sum(map(sum, self.stand.values())) + (self._crowd.missing if self._open else 0)
+            if self.stepper.look(time.time(), inside, self._dealer.due()[0] if self._open else 0):
+                self._close_phase(phase)
+                return
+
+    def _end_stage(self, *, report: bool) -> None:
+        """All of it is back: its records and what is known of it go into its folder."""
+        assert self.stepper is not None
+        self._stage_health = []
+        self._tell_stage(0)
+        with gevent.Timeout(HEALTH_S, False):
+            while len(self._stage_health) < len(self._clients()):
+                gevent.sleep(0.02)
+        self.flush()
+        self.stepper.close(self._facts_of, report=report)
+
+    def healthy(self, health: dict[str, Any]) -> None:
+        """How a process was in the stage that is over."""
+        self._stage_health.append(msgspec.convert(health, Health))
+
+    def _facts_of(self, stage: Stage) -> Run:
+        """Of the stage that is over, as of a run of its own."""
+        assert self.stepper is not None
+        measured_at, offer = stage.measured_at or stage.ended_at, self._offered()
+        if offer is not None and not self.stepper.repeats:
+            due = self.stepper.due[1] - self.stepper.due[0]
+            offer = msgspec.structs.replace(
+                offer,
+                due=due,
+                never_started=min(self._crowd.missing, due),
+                duration_s=stage.ended_at - measured_at,
+            )
+        return msgspec.structs.replace(
+            self.facts(),
+            name=f"{self.folder.name}, {self.stepper}",
+            settings=self._asked,
+            started_at=stage.began_at,
+            profiling_at=measured_at,
+            stopping_at=stage.ended_at,
+            ended_at=time.time(),
+            stage=stage,
+            stages=(),
+            health=tuple(self._stage_health),
+            limits=tuple(change for change in self._limits[self._stage_limits :] if change.limit is not None),
+            offer=offer,
+        )
 
     def want(self, worker: str) -> None:
         """A process asks for a share of the requests that are still to be sent."""
@@ -302,6 +422,9 @@ class Control:
 
     def keep(self, record: Record) -> None:
         """Onto the disk, before anything else is made of it."""
+        phase = profiling(record.stage) if record.phase == PROFILING else record.phase
+        if self.stepper is not None and record.stage == self.stepper.number and record.stage:
+            record = self.stepper.keep(record)
         self._file.write(line(record) + b"\n")
         self.counts[record.outcome] += 1
         self._profiled += record.phase == PROFILING
@@ -311,7 +434,7 @@ class Control:
                 "the server answered a streaming request with one JSON body: such answers have no time to first token"
                 + (", and their slots of the prefill gate are free only at their end" if self.limit is not None else "")
             )
-        if self.plan.returned(record.phase, 1):
+        if self.plan.returned(phase, 1):
             self._next_phase()
 
     def batch(self, worker: str, batch: dict[str, Any]) -> None:
@@ -328,6 +451,8 @@ class Control:
 
     def flush(self) -> None:
         self._file.flush()
+        if self.stepper is not None:
+            self.stepper.flush()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -349,6 +474,11 @@ class Control:
             if job is not gevent.getcurrent():
                 job.kill(block=False)
         self._finishing = True
+        if self._stepping is not None and self._stepping is not gevent.getcurrent():
+            self._stepping.kill()
+        if self.stepper is not None:
+            self.stepper.end = self.stepper.end or "the run was stopped"
+            self.stepper.stop(self._stopping_at)
         self._count_due()
         workers = self._clients()
         self._ended = {worker: Event() for worker in workers}
@@ -391,7 +521,9 @@ class Control:
             probes=self.survey.probes,
             health=tuple(self._health),
             limits=tuple(sent),
-            offer=self._offered(),
+            offer=None if self.stepper is not None else self._offered(),
+            stages=() if self.stepper is None else tuple(self.stepper.stages),
+            sweep_end="" if self.stepper is None else self.stepper.end,
             turned_away=self._turned_away,
             records_lost=self._lost,
             notes=tuple(self._notes),
@@ -415,18 +547,12 @@ class Control:
         )
 
     def report(self) -> str:
-        """Make the reports; what the console shall show. In a process of its own: pandas and all the records would
-        weigh on the load generator, and a reporter that dies must not take a run with it."""
+        """Make the reports; what the console shall show."""
+        if self.stepper is not None:
+            self._end_stage(report=False)
         self._file.flush()
         write_run(self.folder, self.facts())
-        again = f"locust-llm report {self.folder}"
-        done = subprocess.run(
-            [sys.executable, "-m", "locust_llm", "report", str(self.folder)],
-            capture_output=True, text=True, encoding="utf-8", check=False,
-        )  # fmt: skip
-        if done.returncode:
-            logger.error(f"The report failed; the records are safe: {again}\n{done.stderr}")
-        return done.stdout
+        return make_reports(self.folder)
 
     def exit_status(self) -> int | None:
         """What the rules say of this run, once it has its report; None without rules."""

@@ -25,6 +25,11 @@ class Crowd:
         self._runner, self._say = runner, say
         self._missing: dict[str, int] = {}
 
+    @property
+    def missing(self) -> int:
+        """Arrivals that are due about now, and find no free user."""
+        return sum(self._missing.values())
+
     def become(self, count: int) -> None:
         """As from the web page, but that the run goes on. Comes back when they are there, or after SPAWNING_S."""
         self.count = count
@@ -45,7 +50,7 @@ class Crowd:
     def heard(self, worker: str, unreserved: int) -> None:
         """A process tells how many arrivals are due soon and find no free user."""
         self._missing[worker] = unreserved
-        missing = sum(self._missing.values())
+        missing = self.missing
         there = self._runner.user_count
         self.count = max(self.count, there)
         if not missing or not self.grows or there < self.count:  # some are on their way

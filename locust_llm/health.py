@@ -53,13 +53,14 @@ class Watch:
             self._lags_s.append(now - due)
             due = now + STEP_S
 
-    def stop(self, worker: str) -> Health:
+    def stop(self, worker: str, stage: int = 0) -> Health:
         self._greenlet.kill(block=False)
         elapsed_s = max(1e-9, self._clock() - self._began)
         lags_s = sorted(self._lags_s) or [0.0]
         waits_s = [wait_s - self._waits_began_s.get(thread, 0.0) for thread, wait_s in self._cpu_waits_s().items()]
         return Health(
             worker=worker,
+            stage=stage,
             cpu_share=(self._cpu_clock() - self._cpu_began) / elapsed_s,
             loop_lag_p99_ms=max(0.0, lags_s[int(0.99 * (len(lags_s) - 1))]) * 1000,
             cpu_wait_share=max(waits_s) / elapsed_s if waits_s else None,

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from numpy import float64
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # the load generator asks here too, and numpy would be 20 MB more of it
+    from numpy import float64
+    from numpy.typing import NDArray
 
-Floats = NDArray[float64]
+    Floats = NDArray[float64]
+
 Ends = tuple[float | None, float | None]
 """None: there are too few values for this end."""
 
@@ -18,7 +20,7 @@ STUDENT: Final = 2.2621571628
 """97.5 % of Student's t with SECTIONS - 1 degrees of freedom."""
 
 
-def of_percentile(ordered: Floats, percentile: float) -> Ends:
+def of_percentile(ordered: "Floats | Sequence[float]", percentile: float) -> Ends:
     """Of a percentile, from the order statistics of ``ordered`` (ascending; failures may be infinite).
 
     Exact for any distribution (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2): how many of n values

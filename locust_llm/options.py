@@ -24,11 +24,14 @@ from .dataset import check as check_dataset
 from .logs import columns_of
 from .settings import Settings, base_url, mistakes
 from .sizes import mix
+from .stages import CONCURRENCY
 from .timetable import ORDERS, rate_of
 
 BAD_SETTINGS: Final = 5
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
+_BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
+"""Of a line of rules: a # within quotes begins no comment."""
 
 
 def refuse(reason: str) -> NoReturn:
@@ -81,6 +84,23 @@ FLAGS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("--max-users", int, 1000, "Without -u, a rate adds users as arrivals find none free, up to this many"),
     ("--request-count", int, None, "Send exactly this many requests, then end"),
     ("--num-sessions", int, None, "Begin exactly this many sessions, then end"),
+    # stages
+    (
+        "--sweep",
+        str,
+        None,
+        "Stages: concurrency=1..64 (by doubling), request-rate=1,2,4, prefill-concurrency=..., input-tokens=...",
+    ),
+    ("--stage-duration", str, "10..120", "Seconds that a stage of a sweep is measured at least and at most"),
+    (
+        "--stage-requests",
+        int,
+        None,
+        "Requests measured at least in a stage; by default as many as the rules need, or 100",
+    ),
+    ("--repeats", int, 1, "Run the same load so many times, and tell the spread"),
+    ("--gpus", int, None, "GPUs of the server: tells tokens a second of each"),
+    ("--gpu-hour", float, None, "What an hour of one GPU costs: tells the cost of a million tokens at the SLO"),
     # the prefill gate
     ("--prefill-concurrency", int, None, "At most this many requests wait for their first token at a time"),
     ("--prefill-concurrency-ramp-duration", float, None, "Seconds in which the prefill limit rises from 1"),
@@ -163,6 +183,7 @@ SWITCHES: Final = (
     ("--probe", True, "Before the run, ask the server how many tokens a few prompts have"),
     ("--fixed-schedule", False, "Replay a trace: each session of the dataset is sent at its own time"),
     ("--fixed-schedule-auto-offset", True, "The first time of the trace is the start of the run"),
+    ("--find-max", False, "After a sweep, look between its last stage within the SLO and the first beyond it"),
     ("--skip-broken-rows", False, "Leave broken rows of the dataset out, and count them"),
 )
 
@@ -283,7 +304,7 @@ def settings_of(options: Namespace | None) -> Settings:
         command=_command(options.header),
         **values,
     )
-    if settings.users is None and options.headless and not settings.open_loop:
+    if settings.users is None and options.headless and not settings.open_loop and not settings.sweeps(CONCURRENCY):
         settings = msgspec.structs.replace(settings, users=1)  # Locust's default
     return settings
 
@@ -295,7 +316,7 @@ def _rules(options: Namespace, path: str | None) -> Iterator[str]:
         with open(path, encoding="utf-8") as file:
             lines += file
     for line in lines:
-        if rule := line.partition("#")[0].strip():
+        if rule := _BEFORE_COMMENT.match(line)[0].strip():  # type: ignore[index]  # it always matches
             yield rule
 
 

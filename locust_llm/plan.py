@@ -3,22 +3,44 @@
 It lives in one place (the master, or the only process). What is granted to a process, or dealt out to it as arrivals,
 is out until it comes back as a record or is put back; a phase is over when nothing more is to be granted and nothing is
 out.
+
+In a sweep each stage is a profiling phase of its own, ``profiling 3`` for the third; between two of them nothing is sent.
 """
 
 from typing import Final
 
 WARMUP: Final = "warmup"
 PROFILING: Final = "profiling"
+BETWEEN: Final = "between stages"
 OVER: Final = "over"
 PLENTY: Final = 10**9
 """A share of a phase that has no count."""
 
 
-class Plan:
-    """``warmup``, ``count``: how many requests the phases have; None: until they are closed."""
+def profiling(stage: int = 0) -> str:
+    """The phase of a stage (from 1), or that of a run without stages."""
+    return f"{PROFILING} {stage}" if stage else PROFILING
 
-    def __init__(self, warmup: int | None, count: int | None, *, warms_up: bool | None = None) -> None:
-        self.phase = WARMUP if warmup or warms_up else PROFILING
+
+def stage_of(phase: str) -> int:
+    """0: of no stage."""
+    return int(phase.partition(" ")[2]) if phase.startswith(f"{PROFILING} ") else 0
+
+
+def label_of(phase: str) -> str:
+    """What records say of it: ``warmup`` or ``profiling``."""
+    return WARMUP if phase == WARMUP else PROFILING
+
+
+class Plan:
+    """``warmup``, ``count``: how many requests the phases have; None: until they are closed. ``staged``: whoever holds
+    the plan begins each stage, and says when there are no more."""
+
+    def __init__(
+        self, warmup: int | None, count: int | None, *, warms_up: bool | None = None, staged: bool = False
+    ) -> None:
+        self._staged = staged
+        self.phase = WARMUP if warmup or warms_up else BETWEEN if staged else PROFILING
         self._left: dict[str, int | None] = {WARMUP: warmup, PROFILING: count}
         self._out = {WARMUP: 0, PROFILING: 0}
         self._closed: set[str] = set()
@@ -30,7 +52,7 @@ class Plan:
 
     def grant(self, senders: int) -> int:
         """A share for one of ``senders`` processes; 0 when there is nothing now."""
-        if self.phase == OVER:
+        if self.phase not in self._left:
             return 0
         left = self._left[self.phase]
         if left is None:
@@ -43,6 +65,8 @@ class Plan:
 
     def deal(self, count: int) -> None:
         """``count`` arrivals of this phase go to the processes."""
+        if self.phase not in self._left:  # it ended in between
+            return
         left = self._left[self.phase]
         self._left[self.phase] = None if left is None else max(0, left - count)
         self._out[self.phase] += count
@@ -57,7 +81,7 @@ class Plan:
     def close(self) -> bool:
         """Nothing more is given away in this phase. True if that began the next one."""
         phase = self.phase
-        if phase == OVER:
+        if phase not in self._left:
             return False
         self._left[phase] = 0
         self._closed.add(phase)
@@ -70,5 +94,14 @@ class Plan:
         self._out[phase] -= count
         if phase != self.phase or self._left[phase] != 0 or self._out[phase] > 0:
             return False
-        self.phase = PROFILING if phase == WARMUP else OVER
+        self.phase = BETWEEN if self._staged else PROFILING if phase == WARMUP else OVER
         return True
+
+    def begin(self, stage: int, count: int | None) -> None:
+        """This stage is on, with so many requests; None: until it is closed."""
+        self.phase = profiling(stage)
+        self._left[self.phase], self._out[self.phase] = count, 0
+
+    def end(self) -> None:
+        """There are no more stages."""
+        self.phase = OVER

@@ -26,6 +26,7 @@ from .progress import progress
 from .sender import Order, Sender, sender_of
 from .settings import Settings, base_url, mistakes
 from .sockets import local_ports, raise_open_files, shortage
+from .stages import CONCURRENCY, sweep
 from .survey import Survey, SurveyFailed, survey
 from .user import authorities
 
@@ -65,7 +66,9 @@ def _before_load(options: Namespace) -> None:
         options.llm_users = options.num_users  # before Locust makes it 1
         if settings.warmup_concurrency:
             options.num_users = settings.warmup_concurrency  # Locust lets users go only when their tasks end
-        if options.llm_run_time:
+        if settings.sweeps(CONCURRENCY):
+            options.num_users = int(sweep(settings.sweep or "").values[0])
+        if options.llm_run_time or settings.staged is not None:
             logging.getLogger("locust.main").addFilter(_says_no_run_time)
     if options.processes and not options.worker:
         options.master_port = options.master_bind_port = _free_port(options.master_bind_port)
@@ -87,8 +90,8 @@ def _before_load(options: Namespace) -> None:
         return
     if not settings.host:
         refuse("--host is missing: the server's address, such as --host localhost:8000")
-    if settings.users and not options.master:  # else the senders are elsewhere
-        short = shortage(settings.users, settings.processes, files, local_ports())
+    if settings.most_users and not options.master:  # else the senders are elsewhere
+        short = shortage(settings.most_users, settings.processes, files, local_ports())
         if short:
             refuse(short)
     if not os.path.exists(authorities()):
@@ -163,7 +166,12 @@ def _receive(runner: Any, sender: Sender) -> None:
         if msg.data["epoch"] == sender.epoch:
             sender.over(msg.data["phase"])
 
+    def stage(msg: Any, **kw: Any) -> None:
+        if msg.data["epoch"] == sender.epoch:
+            sender.stage(msg.data["number"], msg.data["input_tokens"])
+
     runner.register_message("llm_begin", begin)
+    runner.register_message("llm_stage", stage)
     runner.register_message("llm_limit", limit)
     runner.register_message("llm_grant", grant)
     runner.register_message("llm_again", again)
@@ -240,6 +248,7 @@ def _master(environment: Environment, runner: Any) -> None:
     runner.register_message(
         "llm_want_sessions", of_this_run(lambda control, worker, data: control.want_sessions(worker))
     )
+    runner.register_message("llm_health", of_this_run(lambda control, worker, data: control.healthy(data["health"])))
     runner.register_message("llm_records", of_this_run(lambda control, worker, data: control.batch(worker, data)))
     runner.register_message("llm_ended", of_this_run(lambda control, worker, data: control.ended(worker, data)))
     runner.register_message("llm_news", of_this_run(_hears))
@@ -293,7 +302,9 @@ def _start(environment: Environment, **kw: Any) -> None:
 def _users(runner: Any, settings: Settings) -> int | None:
     """How many were asked for; None: as many as the arrivals need."""
     grows = settings.users is None and settings.open_loop
-    if grows or (settings.warmup_concurrency and settings.users):  # Locust knows those of the warmup
+    if (
+        grows or settings.sweeps(CONCURRENCY) or (settings.warmup_concurrency and settings.users)
+    ):  # Locust knows those of the warmup
         return settings.users
     return runner.target_user_count or settings.users
 
@@ -302,8 +313,8 @@ def _enough_sockets(environment: Environment, settings: Settings) -> None:
     """For the number of users that came from the form. Raises SurveyFailed."""
     options = environment.parsed_options
     here = isinstance(environment.runner, LocalRunner) or (options is not None and options.processes)
-    if settings.users and here:
-        short = shortage(settings.users, settings.processes, raise_open_files(), local_ports())
+    if settings.most_users and here:
+        short = shortage(settings.most_users, settings.processes, raise_open_files(), local_ports())
         if short:
             raise SurveyFailed(short)
 

@@ -134,6 +134,10 @@ class Prompts:
         text = self.text(tokens, prefix=self._random.choice(self._prefixes) if self._prefixes else ("", 0))
         return Drawn(text, tokens + self.system_tokens, output_tokens)
 
+    def resize(self, sizes: Sizes) -> None:
+        """Draw from these from now on; the prompts stay unlike all that were there before."""
+        self._sizes = sizes
+
     def output_tokens(self) -> int:
         """For a prompt that is given."""
         return self._sizes(self._random)[1]

@@ -21,11 +21,11 @@ from .gate import Gate, GateClosed
 from .health import Watch
 from .options import request_headers, settings_of
 from .pacer import Alarm
-from .plan import PROFILING
+from .plan import PROFILING, label_of
 from .prompts import Prompts
 from .record import Record
 from .settings import Settings, base_url
-from .sizes import mix
+from .sizes import independent, mix, normal
 from .supply import Supply
 from .survey import Survey
 
@@ -73,6 +73,8 @@ class Sender:
         self.supply = Supply(self._want_sessions)
         self._missed = 0
         self._watch: Watch | None = None
+        self._stage = 0
+        self._stage_watch: Watch | None = None
         self.prompts: Prompts
         self.sessions: Sessions
         self.extra: dict[str, Any] = {}
@@ -114,6 +116,19 @@ class Sender:
         self.counts_sessions = bool(s.input_file or s.num_sessions)
         self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
         self.budget.ask_again()
+
+    def stage(self, number: int, input_tokens: float | None) -> None:
+        """This stage begins (0: none), with prompts of so many tokens; of the one before it the health is told."""
+        if number == self._stage:
+            return
+        if self._stage_watch is not None:
+            health = msgspec.to_builtins(self._stage_watch.stop(self.worker, self._stage))
+            self.tell("llm_health", health=health)
+        self._stage, self._stage_watch = number, Watch() if number else None
+        s = self.settings
+        if input_tokens is not None:
+            sizes = (input_tokens, s.synthetic_input_tokens_stddev), (s.output_tokens_mean, s.output_tokens_stddev)
+            self.prompts.resize(independent(normal(*sizes[0]), normal(*sizes[1])))
 
     @property
     def headers(self) -> dict[str, str]:
@@ -168,7 +183,7 @@ class Sender:
     def cancel_after_s(self, phase: str) -> float | None:
         """Drawn for each request: seconds after which it is cancelled on purpose."""
         rate = self.settings.request_cancellation_rate
-        if rate is None or phase != PROFILING or self._random.random() * 100 >= rate:
+        if rate is None or label_of(phase) != PROFILING or self._random.random() * 100 >= rate:
             return None
         return self.settings.request_cancellation_delay
 

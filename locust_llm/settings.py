@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from . import slo
+from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -109,7 +110,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     @property
     def open_loop(self) -> bool:
         """Requests come by a schedule, whatever the server does."""
-        return bool(self.request_rate or self.request_rate_series or self.user_centric_rate or self.fixed_schedule)
+        rates = self.request_rate or self.request_rate_series or self.user_centric_rate or self.sweeps(RATE)
+        return bool(rates or self.fixed_schedule)
+
+    @property
+    def most_users(self) -> int | None:
+        """At a time, as far as that was asked for."""
+        stages = self.staged
+        return int(stages.values[-1]) if stages is not None and self.sweeps(CONCURRENCY) else self.users
+
+    def sweeps(self, axis: str) -> bool:
+        """Its stages differ in this."""
+        return (self.sweep or "").partition("=")[0].strip() == axis
+
+    @property
+    def staged(self) -> Sweep | None:
+        """The stages that were asked for; None without any. Raises ValueError."""
+        if self.sweep:
+            return sweep(self.sweep)
+        return Sweep(REPEAT, tuple(map(float, range(1, self.repeats + 1)))) if self.repeats > 1 else None
 
     @property
     def warms_up(self) -> bool:
@@ -130,6 +149,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         return self.prefill_concurrency_ramp_duration
 
 
+def of_stage(s: Settings, axis: str, value: float) -> Settings:
+    """The settings of one stage, as if it were a run of its own."""
+    limit = s.prefill_concurrency
+    changes: dict[str, dict[str, int | float | None]] = {
+        CONCURRENCY: {"users": int(value), "prefill_concurrency": min(limit, int(value)) if limit else None},
+        RATE: {"request_rate": value},
+        PREFILL: {"prefill_concurrency": int(value)},
+        INPUT: {"synthetic_input_tokens_mean": value},
+        REPEAT: {},
+    }
+    return msgspec.structs.replace(s, sweep=None, repeats=1, find_max=False, **changes[axis])
+
+
 def mistakes(s: Settings) -> Iterator[str]:
     """Each reason why this run cannot be, as one line that says what to do. Nothing is asked of the network."""
     if s.users is not None and s.users < 1:
@@ -137,6 +169,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _limits(s)
     yield from _numbers(s)
     yield from _contradictions(s)
+    yield from _stages(s)
     yield from slo.mistakes(s.slo, s.slo_preset, s.goodput)
     if "@" in urlsplit(s.host).netloc:
         yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
@@ -180,6 +213,9 @@ def _numbers(s: Settings) -> Iterator[str]:
         ("--request-count", s.request_count, 1),
         ("--num-sessions", s.num_sessions, 1),
         ("--max-users", s.max_users, 1),
+        ("--repeats", s.repeats, 1),
+        ("--stage-requests", s.stage_requests, 1),
+        ("--gpus", s.gpus, 1),
         ("--warmup-request-count", s.warmup_request_count, 1),
         ("--warmup-concurrency", s.warmup_concurrency, 1),
         ("--shared-system-prompt-length", s.shared_system_prompt_length, 1),
@@ -208,6 +244,7 @@ def _numbers(s: Settings) -> Iterator[str]:
         ("--first-token-timeout", s.first_token_timeout_s),
         ("--gap-timeout", s.gap_timeout_s),
         ("--request-cancellation-rate", s.request_cancellation_rate),
+        ("--gpu-hour", s.gpu_hour),
     ):
         if value is not None and not value > 0:
             yield f"{flag} must be above 0, got {value:g}"
@@ -258,6 +295,50 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield "--warmup-concurrency needs the number of users after it (-u)"
     if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
         yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
+
+
+def _stages(s: Settings) -> Iterator[str]:
+    """Of a sweep or repeats: what it is, what it cannot be together with, and each stage as a run of its own."""
+    try:
+        duration(s.stage_duration)
+        stages = s.staged
+    except ValueError as error:
+        yield str(error)
+        return
+    if s.find_max and not s.sweep:
+        yield "--find-max needs --sweep: between its highest stage that passes and the lowest that does not it looks on"
+    if s.find_max and not (s.slo or s.slo_preset):
+        yield "--find-max needs a rule (--slo): the highest stage within it is looked for"
+    if s.gpu_hour is not None and s.gpus is None:
+        yield "--gpu-hour needs the number of GPUs (--gpus)"
+    if stages is None:
+        return
+    if s.sweep and s.repeats > 1:
+        yield "--sweep and --repeats contradict each other: repeat the whole sweep, and compare"
+    if s.repeats > 1 and not (s.request_count or s.num_sessions or s.run_time_s or s.fixed_schedule):
+        yield "--repeats needs an end of each run: give -t, --request-count or --num-sessions"
+    contradicting: dict[str, list[tuple[str, object]]] = {
+        CONCURRENCY: [("-u", s.users), ("a request rate", s.open_loop)],
+        RATE: [("--request-rate", s.request_rate), ("--request-rate-series", s.request_rate_series)],
+        PREFILL: [("--prefill-concurrency", s.prefill_concurrency)],
+        INPUT: [("--seq-dist", s.seq_dist), ("--input-file", s.input_file)],
+    }
+    others = contradicting.get(stages.axis, [])
+    if s.sweep:
+        others += [
+            ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
+            ("--request-count", s.request_count), ("--num-sessions", s.num_sessions), ("--fixed-schedule", s.fixed_schedule),
+            ("--user-centric-rate", s.user_centric_rate), ("--warmup-concurrency", s.warmup_concurrency),
+            ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
+        ]  # fmt: skip
+    for flag, given in others:
+        if given:
+            yield f"--sweep {stages.axis}=... and {flag} contradict each other: leave {flag} out"
+            return
+    for value in {stages.values[0], stages.values[-1]} if s.sweep else ():
+        for mistake in mistakes(of_stage(s, stages.axis, value)):
+            yield f"--sweep {stages.axis}={value:g}: {mistake}"
+            return
 
 
 def base_url(host: str) -> str:

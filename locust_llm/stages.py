@@ -28,6 +28,12 @@ GAIN: Final = 0.05
 """From one stage to the next; below it throughput counts as flat."""
 PRECISION: Final = 0.05
 """How close ``--find-max`` comes, as a share of the value."""
+STATIONARY: Final = "stationary"
+OVERLOADED: Final = "overloaded"
+TIME_UP: Final = "time"
+COUNT: Final = "count"
+STOPPED: Final = "stopped"
+"""Why a stage ended."""
 RESIDUAL: Final = 0.05
 """From this difference of Little's law on a stage is not stationary."""
 
@@ -116,10 +122,11 @@ def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> 
 
 
 def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
-    """The highest value that passed below the lowest that did not, and that one."""
-    broken = min((stage.value for stage in done if stage.status != PASS), default=None)
-    passed = [stage.value for stage in done if stage.status == PASS and (broken is None or stage.value < broken)]
-    return max(passed, default=None), broken
+    """The highest value that passed, below all that failed, and the lowest above it that did not pass."""
+    failed = min((stage.value for stage in done if stage.status == FAIL), default=math.inf)
+    passed = max((stage.value for stage in done if stage.status == PASS and stage.value < failed), default=None)
+    others = [stage.value for stage in done if stage.status != PASS and (passed is None or stage.value > passed)]
+    return passed, min(others, default=None)
 
 
 def _stopped(asked: Sweep, done: Sequence[Done]) -> str:
@@ -144,3 +151,113 @@ def residual(inside: float, completed: int, seconds: float, latency_s: float) ->
     if not inside > 0 or not seconds > 0:
         return math.inf
     return abs(inside - completed / seconds * latency_s) / inside
+
+
+class Stretch:
+    """One stage of a sweep while it is on: its first wave, what is measured, its last wave. Times are Unix seconds.
+
+    The first wave, which finds the server idle, is over when as many requests have ended as can be inside at a time. What
+    is sent from then on is measured, until it is stationary and enough, or its time is up. The load stays on while that
+    comes back, one more wave: else the last requests would find the server emptier than those before them.
+    """
+
+    def __init__(
+        self, began_at: float, users: int | None, *, at_least_s: float, at_most_s: float, requests: int
+    ) -> None:
+        """``users``: of a closed loop; ``requests``: so many successful ones are enough."""
+        self.began_at = began_at
+        self.measured_at: float | None = None
+        self.ended_at: float | None = None
+        self.why = ""
+        """Why it was enough: stationary, overloaded or time."""
+        self._users = users
+        self._at_least_s, self._at_most_s, self._requests = at_least_s, at_most_s, requests
+        self._wave = 0
+        """Requests that have ended in this wave."""
+        self._wave_size = 0
+        self._inside = 0
+        self._inside_first = 0
+        self._area = 0.0
+        self._looked_at = began_at
+        self._completed = 0
+        self._latencies_s = 0.0
+        self._samples = 0
+
+    def ended(self, due_at: float, sent_at: float | None, closed_at: float, *, ok: bool) -> bool:
+        """A request of this stage has ended; whether it is measured."""
+        self._wave += 1
+        if self.measured_at is None:
+            return False
+        if self.ended_at is None:
+            self._completed += 1
+            self._latencies_s += closed_at - due_at
+        tried_at = due_at if sent_at is None else sent_at
+        measured = tried_at >= self.measured_at and (self.ended_at is None or tried_at <= self.ended_at)
+        self._samples += measured and ok
+        return measured
+
+    def look(self, now: float, inside: int) -> bool:
+        """``inside``: how many are due and have not ended. True: the stage is over."""
+        if self.measured_at is None:
+            if self._first_wave(now, inside):
+                return True
+        elif self.ended_at is None:
+            self._area += (self._inside + inside) / 2 * (now - self._looked_at)
+            if why := self._enough(now, inside):
+                self.why, self.ended_at = why, now
+                self._wave, self._wave_size = 0, inside
+        else:
+            self._inside, self._looked_at = inside, now
+            return self._wave >= self._wave_size or now - self.ended_at >= self._at_most_s
+        self._inside, self._looked_at = inside, now
+        return False
+
+    @property
+    def residual(self) -> float | None:
+        """Of Little's law, over what was measured so far; None before anything was."""
+        if self.measured_at is None or not self._completed:
+            return None
+        seconds = self._looked_at - self.measured_at if self.ended_at is None else self.ended_at - self.measured_at
+        if not seconds > 0 or not self._area > 0:
+            return None
+        return residual(self._area / seconds, self._completed, seconds, self._latencies_s / self._completed)
+
+    def _first_wave(self, now: float, inside: int) -> bool:
+        """True: nothing comes back, and the stage ends with nothing measured."""
+        size = self._users or max(1, inside)
+        late = now - self.began_at >= (self._at_most_s if self._users else self._at_least_s)
+        if self._wave >= size or (late and self._wave):  # an open loop that is too much for the server never turns over
+            self.measured_at, self._inside_first = now, inside
+        elif now - self.began_at >= 2 * self._at_most_s:
+            self.why, self.ended_at = TIME_UP, now
+        return self.ended_at is not None
+
+    def _enough(self, now: float, inside: int) -> str:
+        assert self.measured_at is not None
+        self._looked_at = now
+        seconds = now - self.measured_at
+        if seconds >= self._at_most_s:
+            return TIME_UP
+        if seconds < self._at_least_s or not self._completed:
+            return ""
+        grown = inside - self._inside_first
+        arrived = self._completed + grown
+        chance = 4 * math.sqrt(max(1, inside))  # of random arrivals: the number inside varies by about its root
+        if self._users is None and seconds >= 2 * self._at_least_s and grown > max(RESIDUAL * arrived, chance):
+            return OVERLOADED
+        rest = self.residual
+        if self._samples >= self._requests and rest is not None and rest < RESIDUAL:
+            return STATIONARY
+        return ""
+
+
+def duration(text: str) -> tuple[float, float]:
+    """``10..120``: seconds at least and at most; ``30`` for both. Raises ValueError of one sentence."""
+    low, dots, high = text.partition("..")
+    try:
+        at_least_s, at_most_s = float(low), float(high if dots else low)
+    except ValueError:
+        at_least_s = at_most_s = 0.0
+    if not 0 < at_least_s <= at_most_s < math.inf:
+        raise ValueError(f"--stage-duration {text!r}: write 10..120, seconds at least and at most, or one number")
+    return at_least_s, at_most_s

@@ -27,6 +27,7 @@ from .conversation import Ask
 from .exchange import Line, Request, exchange
 from .formats import Item
 from .gate import GateClosed
+from .plan import label_of, stage_of
 from .record import CANCELLED, CUT, OK, Record
 from .sender import Sender, sender_of
 from .stream import Stream
@@ -216,7 +217,7 @@ class LLMUser(HttpUser):
             prepared, wire = self._prepare(data, request_id, headers)
             labels = {
                 "id": request_id, "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
-                "name": name or settings.endpoint, "model": model or "", "phase": permit.phase, "session": session,
+                "name": name or settings.endpoint, "model": model or "", "phase": label_of(permit.phase), "stage": stage_of(permit.phase), "session": session,
                 "turn": turn.number, "asked_input_tokens": turn.input_tokens, "asked_output_tokens": turn.output_tokens,
             }  # fmt: skip
             request = Request(

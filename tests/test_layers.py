@@ -30,15 +30,15 @@ LAYERS: Final = (
     (
         "arithmetic",
         NUMBERS,
-        "gaps columns occupancy parts delivery breakdowns intervals figures judgement metrics remarks tables junit page "
-        "export report",
+        "gaps columns occupancy parts delivery breakdowns intervals abort figures judgement knee metrics sweeps blocks "
+        "remarks curves document tables junit page export report",
     ),
     (
         "machine",
         MACHINE,
         "framing stream connection nowait reader gate pacer budget supply health sockets exchange survey",
     ),
-    ("Locust", HOST, "events options sender dealer quotas crowd control progress user plugin"),
+    ("Locust", HOST, "events options sender dealer quotas crowd reporter stepper control progress user plugin"),
     ("door", HOST, "__init__ locustfile __main__"),
 )
 ORDER: Final = [name for _, _, names in LAYERS for name in names.split()]

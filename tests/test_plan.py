@@ -1,6 +1,6 @@
 """The plan of a run, by pencil."""
 
-from locust_llm.plan import OVER, PLENTY, PROFILING, WARMUP, Plan
+from locust_llm.plan import BETWEEN, OVER, PLENTY, PROFILING, WARMUP, Plan, label_of, profiling, stage_of
 
 
 def test_the_only_process_gets_everything_at_once() -> None:
@@ -67,3 +67,25 @@ def test_arrivals_that_are_dealt_out_are_of_the_count() -> None:
     assert (plan.left, plan.returned(PROFILING, 3)) == (2, False)
     plan.deal(2)
     assert [plan.returned(PROFILING, 1), plan.returned(PROFILING, 1)] == [False, True]
+
+
+def test_each_stage_is_a_phase_and_between_two_nothing_is_given_away() -> None:
+    plan = Plan(1, None, staged=True)
+    assert (plan.phase, plan.grant(1), plan.returned(WARMUP, 1)) == (WARMUP, 1, True)
+    assert (plan.phase, plan.grant(1), plan.close()) == (BETWEEN, 0, False)
+    plan.begin(1, None)
+    assert (plan.phase, plan.grant(1)) == ("profiling 1", PLENTY)
+    assert plan.close() is False
+    assert plan.put_back("profiling 1", PLENTY - 2) is False
+    assert plan.returned("profiling 1", 2) is True
+    plan.begin(2, 3)
+    assert (plan.phase, plan.grant(1), plan.returned("profiling 1", 1)) == ("profiling 2", 3, False)
+    assert plan.returned("profiling 2", 3) is True
+    plan.end()
+    assert (plan.phase, plan.grant(1)) == (OVER, 0)
+
+
+def test_the_names_of_phases() -> None:
+    assert [profiling(), profiling(12)] == [PROFILING, "profiling 12"]
+    assert [stage_of(phase) for phase in (WARMUP, PROFILING, "profiling 12", BETWEEN)] == [0, 0, 12, 0]
+    assert [label_of(phase) for phase in (WARMUP, PROFILING, "profiling 12")] == [WARMUP, PROFILING, PROFILING]
