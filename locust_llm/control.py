@@ -391,7 +391,7 @@ class Control:
     def set_limit(self, limit: int | None) -> None:
         """The limit over all processes from now on; None: no gate."""
         self._quotas.limit = limit
-        self._limits.append(LimitChange(time.time(), limit, self.plan.phase))
+        self._limits.append(LimitChange(time.time(), limit, label_of(self.plan.phase)))
         self._quotas.share_out()
 
     def share_out(self) -> None:

@@ -315,7 +315,7 @@ def _stages(s: Settings) -> Iterator[str]:
         return
     if s.sweep and s.repeats > 1:
         yield "--sweep and --repeats contradict each other: repeat the whole sweep, and compare"
-    if s.repeats > 1 and not (s.request_count or s.num_sessions or s.run_time_s or s.fixed_schedule):
+    elif s.repeats > 1 and not (s.request_count or s.num_sessions or s.run_time_s or s.fixed_schedule):
         yield "--repeats needs an end of each run: give -t, --request-count or --num-sessions"
     contradicting: dict[str, list[tuple[str, object]]] = {
         CONCURRENCY: [("-u", s.users), ("a request rate", s.open_loop)],

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from locust_llm import control as module
-from locust_llm import gate
+from locust_llm import gate, stepper
 from locust_llm.control import Control
 from locust_llm.folder import RecordFile, make_folder, read_run
 from locust_llm.gate import Gate, Slot, follow
@@ -319,6 +319,48 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
     facts = control.facts()
     assert [(change.limit, change.phase) for change in facts.limits] == [(2, WARMUP), (5, PROFILING)]
     assert facts.started_at < facts.limits[0].at < facts.profiling_at <= facts.limits[1].at
+
+
+def test_stages_follow_each_other_and_the_run_ends_with_the_last(
+    begun: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(stepper, "make_reports", lambda folder: "")
+    monkeypatch.setattr(module, "HEALTH_S", 0.0)
+    runner = Master("a")
+    control = begun(runner, users=None, repeats=2, request_count=2, warmup_request_count=1, prefill_concurrency=3)
+    control.want("a")
+    control.keep(answered(100, id="w", phase=WARMUP))
+    for number in (1, 2):
+        with gevent.Timeout(5):
+            while control.plan.phase != f"profiling {number}":
+                turn()
+        turn()
+        told = runner.what_was_told()
+        assert Told("llm_stage", None, {"epoch": 7, "number": number, "input_tokens": None}) in told
+        assert told[-1] == Told("llm_again", None, {"epoch": 7, "phase": f"profiling {number}"})
+        control.want("a")
+        grant = {"epoch": 7, "phase": f"profiling {number}", "count": 2}
+        assert runner.what_was_told() == [Told("llm_grant", "a", grant)]
+        control.healthy({"worker": "a", "stage": number, "cpu_share": 0.1, "loop_lag_p99_ms": 1.0})
+        for request in "xy":
+            assert runner.ended == []
+            control.keep(answered(100, id=f"{request}{number}", stage=number))
+        control.want("a")  # between two stages nothing is granted
+        assert runner.what_was_told()[-1].data["count"] == 0
+    with gevent.Timeout(5):
+        while not runner.ended:
+            turn()
+    assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
+    facts = control.facts()
+    assert [(stage.number, stage.why) for stage in facts.stages] == [(1, "count"), (2, "count")]
+    assert facts.sweep_end == "all stages are done"
+    for number in (1, 2):
+        folder = tmp_path / "run" / "stages" / str(number)
+        assert [record.id for record in RecordFile(folder / "profile_export.jsonl")] == [f"x{number}", f"y{number}"]
+        run = read_run(folder)
+        assert run.stage == facts.stages[number - 1]
+        assert [(change.limit, change.phase) for change in run.limits] == [(3, PROFILING)]
+    assert len(list(RecordFile(tmp_path / "run" / "profile_export.jsonl"))) == 5
 
 
 def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:

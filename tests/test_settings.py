@@ -2,11 +2,52 @@
 
 import pytest
 
-from locust_llm.settings import Settings, base_url, mistakes
+from locust_llm.settings import Settings, base_url, mistakes, of_stage
 
 NEEDS_STREAMING = "needs --streaming: without a stream nobody can tell when the first token came"
 
 MISTAKES = [
+    (
+        {"sweep": "users=1,2"},
+        [
+            "--sweep 'users=1,2': write AXIS=VALUES with one of concurrency, request-rate, "
+            "prefill-concurrency, input-tokens, as concurrency=1..64"
+        ],
+    ),
+    ({"sweep": "concurrency=1,2", "users": 3}, ["--sweep concurrency=... and -u contradict each other: leave -u out"]),
+    (
+        {"sweep": "concurrency=1,2", "request_rate": 3.0},
+        ["--sweep concurrency=... and a request rate contradict each other: leave a request rate out"],
+    ),
+    (
+        {"sweep": "request-rate=1,2", "request_count": 3},
+        ["--sweep request-rate=... and --request-count contradict each other: leave --request-count out"],
+    ),
+    (
+        {"sweep": "prefill-concurrency=1..64", "users": 32},
+        [
+            "--sweep prefill-concurrency=64: --prefill-concurrency 64 is above the 32 users (-u): at most 32 requests can run "
+            "at a time"
+        ],
+    ),
+    (
+        {"sweep": "concurrency=1,2", "repeats": 2},
+        ["--sweep and --repeats contradict each other: repeat the whole sweep, and compare"],
+    ),
+    ({"repeats": 2}, ["--repeats needs an end of each run: give -t, --request-count or --num-sessions"]),
+    (
+        {"find_max": True, "slo": ("ttft p99 < 5s",)},
+        ["--find-max needs --sweep: between its highest stage that passes and the lowest that does not it looks on"],
+    ),
+    (
+        {"find_max": True, "sweep": "concurrency=1,2"},
+        ["--find-max needs a rule (--slo): the highest stage within it is looked for"],
+    ),
+    (
+        {"stage_duration": "9..3"},
+        ["--stage-duration '9..3': write 10..120, seconds at least and at most, or one number"],
+    ),
+    ({"gpu_hour": 2.0}, ["--gpu-hour needs the number of GPUs (--gpus)"]),
     (
         {"user_centric_rate": 5.0, "users": 5, "processes": 2},
         ["--user-centric-rate over 2 processes needs users (-u) that they share evenly, got 5"],
@@ -88,6 +129,11 @@ def test_what_cannot_be_is_said_in_one_line_each(asked: dict[str, object], lines
 
 POSSIBLE = [
     {},
+    {"sweep": "concurrency=1..8", "prefill_concurrency": 4},  # the limit of a stage is at most its users
+    {"sweep": "request-rate=1..8", "users": 30, "prefill_concurrency": 4},
+    {"sweep": "prefill-concurrency=1..8", "users": 8},
+    {"sweep": "input-tokens=100..1600", "request_rate": 2.0},
+    {"repeats": 3, "run_time_s": 5.0, "request_rate": 2.0},
     # AIPerf's constraints: at most the concurrency, if both are set; streaming
     {"prefill_concurrency": 30, "users": 30},
     {"prefill_concurrency": 1, "users": 1},
@@ -145,3 +191,18 @@ def test_the_warmup_falls_back_to_the_main_phase() -> None:
 def test_a_host_in_all_its_forms(host: str, url: str) -> None:
     assert base_url(host) == url
     assert base_url(url) == url
+
+
+def test_a_stage_is_a_run_of_its_own() -> None:
+    asked = Settings(sweep="concurrency=2,8", prefill_concurrency=4, find_max=True)
+    assert asked.most_users == 8
+    assert [
+        (s.users, s.prefill_concurrency, s.sweep, s.staged) for s in (of_stage(asked, "concurrency", v) for v in (2, 8))
+    ] == [
+        (2, 2, None, None),
+        (8, 4, None, None),
+    ]
+    rates = Settings(sweep="request-rate=0.5,2")
+    assert rates.open_loop
+    assert of_stage(rates, "request-rate", 0.5).request_rate == 0.5
+    assert Settings(repeats=3).staged == ("repeat", (1, 2, 3))
