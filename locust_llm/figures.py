@@ -9,22 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .breakdowns import lengths
-from .definitions import PER_USER, WAITS, Metric
+from .definitions import NEEDS_TWO, PER_USER, WAITS, Metric
 from .gaps import Gaps
 from .intervals import SECTIONS, Ends, of_percentile, of_sections, of_share
 from .measures import BY_WORD, POOLED, RATE
 from .parts import Floats, Part, scarce, total
 from .record import FAILURES, OK, Record
 from .run import Run
-from .slo import OPERATORS, Condition, Rule
+from .slo import OPERATORS, STAGES, Condition, Rule
 from .slo import lengths as range_of
+from .steady import Time
 from .summary import Delivery
 from .verdict import Verdict
 
 Mask = NDArray[np.bool_]
 
-NEEDS_TWO: Final = ("itl_s", "longest_stall_s")
-"""What an answer of one token, or of one chunk, cannot have: there such a condition is met."""
 AMOUNTS: Final = {
     "output_token_throughput": ("output_tokens",),
     "input_token_throughput": ("input_tokens",),
@@ -64,6 +63,10 @@ class Seen(NamedTuple):
     delivery: Delivery | None
     records: Iterable[Record]
     """Those that ``main.requests`` was made of, in its order, to be read again: only for rules about pooled gaps."""
+    ended: Part
+    """The requests of which rates are made: of a stage those that ended in its measured time, else ``main``."""
+    time: Time
+    """What these rates are over."""
 
 
 def figure(rule: Rule, seen: Seen) -> Found:
@@ -81,7 +84,7 @@ def figure(rule: Rule, seen: Seen) -> Found:
     if measure.metric is not None:
         return _distribution(rule, part, measure.metric)
     if measure.units is RATE:
-        return _rate(rule, part, seen.main.span())
+        return _rate(rule, selected(rule, seen.ended), seen.time)
     return _share(rule, part)
 
 
@@ -91,6 +94,8 @@ def selected(rule: Rule, main: Part) -> Part:
     for key, value in rule.where:
         if key in KEYS:
             part = part.only(main.requests[KEYS[key]] == value)
+        elif key in STAGES:
+            continue  # these requests are of that stage
         elif key == "turn":
             part = part.only((main.requests["turn"] == 0) == (value == "first"))
         else:
@@ -117,18 +122,14 @@ def _nobody(rule: Rule, main: Part) -> str:
 
 def _distribution(rule: Rule, part: Part, metric: Metric) -> Found:
     """Of a number that each request has. Percentiles as in the tables: linear without failures, else nearest rank."""
-    ok, failures = part.outcome(OK), part.outcome(*FAILURES).size
-    measured = part.outcome(OK, *FAILURES) if metric.tag in WAITS else ok
-    values = _values(measured, metric)
-    known = ~np.isnan(values)
-    counted = failures if metric.adjusted or metric is PER_USER else 0
-    if not known.any() and not counted:
+    values, at = each(rule, part, metric)
+    counted = part.outcome(*FAILURES).size if _counts_failures(metric) else 0
+    if not len(values) and not counted:
         return Found(None, note=_none(rule.metric))
     if rule.stat == "avg":
-        note = f"{failures} failures are in no average: a rule on error_rate counts them" if counted else ""
-        return _average(values[known], measured["asked_at"][known], note)
-    worst = math.inf if rule.op.startswith("<") else -math.inf
-    ordered = np.sort(np.append(values[known], np.full(counted, worst)))
+        note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
+        return _average(values, at, note)
+    ordered = np.sort(values)
     percentile = rule.percentile
     if percentile is None:
         value = float(ordered[0] if rule.stat == "min" else ordered[-1])
@@ -139,12 +140,35 @@ def _distribution(rule: Rule, part: Part, metric: Metric) -> Found:
     return Found(value, of_percentile(ordered, percentile), len(ordered), note)
 
 
+def each(rule: Rule, part: Part, metric: Metric) -> tuple[Floats, Floats]:
+    """(what each request counts with, when it was sent), in seconds or a number a second, and Unix seconds. A failure has
+    a value that breaks the rule, but for averages and for waits before the send."""
+    measured = part.outcome(OK, *FAILURES) if metric.tag in WAITS else part.outcome(OK)
+    values, at = _values(measured, metric), sent(measured)
+    known = ~np.isnan(values)
+    values, at = values[known], at[known]
+    if rule.stat != "avg" and _counts_failures(metric):
+        failed = sent(part.outcome(*FAILURES))
+        worst = math.inf if rule.op.startswith("<") else -math.inf
+        values, at = np.append(values, np.full(len(failed), worst)), np.append(at, failed)
+    return values, at
+
+
+def sent(part: Part) -> Floats:
+    """When; of requests that could not be sent, when they were asked for."""
+    return np.where(np.isnan(part["sent_at"]), part["asked_at"], part["sent_at"])
+
+
+def _counts_failures(metric: Metric) -> bool:
+    return metric.adjusted or metric is PER_USER
+
+
 def _landed(rule: Rule, value: float, failures: int, count: int) -> str:
     return f"{failures} of {count} requests failed, and {rule.stat} lands on one" if math.isinf(value) else ""
 
 
 def _average(values: Floats, at: Floats, note: str) -> Found:
-    """Of values asked for at these moments."""
+    """Of values of requests sent at these moments."""
     if not len(values):
         return Found(None, note="no request succeeded")
     value = float(values.mean())
@@ -155,40 +179,49 @@ def _average(values: Floats, at: Floats, note: str) -> Found:
 
 
 def _share(rule: Rule, part: Part) -> Found:
-    ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
-    count = ok.size + failed
-    if rule.metric == "error_rate":
-        return Found(failed / count, of_share(failed, count), count)
-    if absent := _absent(ok, rule.given):
+    if absent := _absent(part.outcome(OK), rule.given):
         return Found(None, note=absent)
-    good = int(meets(ok, rule.given).sum())
-    return Found(good / count, of_share(good, count), count)
+    ones, _ = hits(rule, part)
+    some, count = int(ones.sum()), len(ones)
+    return Found(some / count, of_share(some, count), count)
 
 
-def _rate(rule: Rule, part: Part, span: tuple[float, float]) -> Found:
+def hits(rule: Rule, part: Part) -> tuple[Floats, Floats]:
+    """(1 for each request that is what the share is about, else 0; when it was sent)."""
+    ok, counted, hit = part.outcome(OK), part.outcome(OK, *FAILURES), np.zeros(len(part.requests))
+    if rule.metric == "error_rate":
+        hit[counted.chosen & ~ok.chosen] = 1
+    else:
+        hit[ok.chosen] = meets(ok, rule.given)
+    return hit[counted.chosen], sent(counted)
+
+
+def _rate(rule: Rule, part: Part, time: Time) -> Found:
     """What successful requests amount to a second of the phase; in its stretches each counts where it was over."""
     ok, count = part.outcome(OK), part.outcome(OK, *FAILURES).size
-    tag, seconds = BY_WORD[rule.metric].tag, span[1] - span[0]
+    tag, seconds = BY_WORD[rule.metric].tag, time.seconds
     if not seconds > 0:
         return Found(None, note="the phase took no time")
-    if rule.metric == "goodput":
-        if absent := _absent(ok, rule.given):
-            return Found(None, note=absent)
-        amounts = meets(ok, rule.given).astype(np.float64)
-    elif tag in AMOUNTS:
-        columns = [ok[column] for column in AMOUNTS[tag]]
-        if ok.size and any(total(column) is None for column in columns):
-            return Found(None, note="no request has a count of its tokens")
-        amounts = np.sum([np.nan_to_num(column) for column in columns], axis=0)
-    else:
-        amounts = np.ones(ok.size)
-    value = float(amounts.sum()) / seconds
+    if absent := _absent(ok, rule.given):
+        return Found(None, note=absent)
+    if ok.size and any(total(ok[column]) is None for column in AMOUNTS.get(tag, ())):
+        return Found(None, note="no request has a count of its tokens")
+    through, over = amounts(rule, ok)
+    value = float(through.sum()) / seconds
     if count < SECTIONS:
         return Found(value, count=count, note=_few(count))
-    over = np.fmax(ok["closed_at"], ok["last_chunk_at"])
-    stretch = np.clip(((over - span[0]) / seconds * SECTIONS).astype(np.int64), 0, SECTIONS - 1)
-    rates = np.bincount(stretch, amounts, SECTIONS) / (seconds / SECTIONS)
+    stretch = np.clip((time.of(over) / seconds * SECTIONS).astype(np.int64), 0, SECTIONS - 1)
+    rates = np.bincount(stretch, through, SECTIONS) / (seconds / SECTIONS)
     return Found(value, of_sections(value, rates.tolist()), count)
+
+
+def amounts(rule: Rule, ok: Part) -> tuple[Floats, Floats]:
+    """(what each of these requests adds to what a rate counts, when it was over)."""
+    over = np.fmax(ok["closed_at"], ok["last_chunk_at"])
+    if rule.metric == "goodput":
+        return meets(ok, rule.given).astype(np.float64), over
+    columns = [np.nan_to_num(ok[column]) for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())]
+    return np.sum(columns, axis=0) if columns else np.ones(ok.size), over
 
 
 def _pooled(rule: Rule, ok: Part, records: Iterable[Record]) -> Found:

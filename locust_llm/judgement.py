@@ -5,33 +5,47 @@ limit. Percentiles of numbers that each request has: order statistics. Shares: e
 gaps: ten stretches of the run. The smallest and the largest value, and what was delivered of a schedule, are facts of the
 run and have no interval. A failure counts as a value that breaks the rule, whichever way that points (a latency of
 +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so.
+
+Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up to the highest one, which
+is found. A rule that names stages must hold at each of them, one with a base at each that the base has too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
+from msgspec.structs import replace
+
+from .compare import worse
 from .delivery import CLIENT
-from .figures import Found, Seen, figure, meets
+from .figures import Found, Seen, figure
 from .intervals import needed
+from .knee import at, blamed, bounds, plain, unsound, within
 from .measures import BY_WORD, GIVEN
-from .parts import Part
-from .record import FAILURES, OK
-from .slo import ABORT, FAIL, INCONCLUSIVE, PASS, Rule, goodput, ready, texts
-from .summary import Row, SloResult
+from .run import Run
+from .settings import Settings
+from .sides import partner
+from .slo import ABORT, FAIL, INCONCLUSIVE, PASS, Rule, parse, ready, texts
+from .summary import Level, SloResult, SweepSummary
 from .verdict import INVALID
 from .verdict import OK as FINE
 
+WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
+
 
 def judge_rules(seen: Seen) -> tuple[SloResult, ...]:
-    """A result for each rule of the run, and for each that cannot be read (by another version, say)."""
-    settings = seen.run.settings
-    try:
-        found = texts(settings.slo, settings.slo_preset)
-    except ValueError as error:
-        found = settings.slo
-        lost = [SloResult(rule=settings.slo_preset or "", status=INCONCLUSIVE, reason=str(error))]
-    else:
-        lost = []
-    return (*(_judged(text, seen) for text in found), *lost)
+    """A result for each rule of the run, and for each that cannot be read (by another version, say). Of a stage: those
+    that name no stage, or this one."""
+    found, lost = _texts(seen.run.settings)
+    results = (_judged(text, seen) for text in found)
+    return (*(result for result in results if result is not None), *lost)
+
+
+def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:
+    """The same for a sweep, from the results of its stages."""
+    found, lost = _texts(run.settings)
+    results = [_judged_by_stages(text, sweep, run) for text in found]
+    return (*results, *_together(results, sweep), *lost)
 
 
 def overall(results: Sequence[SloResult]) -> str | None:
@@ -42,34 +56,33 @@ def overall(results: Sequence[SloResult]) -> str | None:
     return FAIL if FAIL in found else INCONCLUSIVE if INCONCLUSIVE in found else PASS
 
 
-def goodput_rows(main: Part, text: str | None) -> list[Row]:
-    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one."""
+def _texts(settings: Settings) -> tuple[tuple[str, ...], list[SloResult]]:
+    """The rules of a run, and what is to be said of a preset that is not known."""
     try:
-        given = goodput(text) if text else ()
-    except ValueError:
-        return []
-    ok, failed = main.outcome(OK), main.outcome(*FAILURES).size
-    start, end = main.span()
-    count = int(meets(ok, given).sum())
-    rows = (
-        ("Goodput", "goodput", "requests/s", count / (end - start) if end > start else None),
-        ("Good Requests", "good_request_count", "requests", float(count)),
-        ("Good Request Fraction", "good_request_fraction", "ratio", count / max(ok.size + failed, 1)),
-    )
-    return [Row(label=label, tag=tag, unit=unit, avg=value) for label, tag, unit, value in rows] if given else []
+        return texts(settings.slo, settings.slo_preset), []
+    except ValueError as error:
+        return settings.slo, [SloResult(rule=settings.slo_preset or "", status=INCONCLUSIVE, reason=str(error))]
 
 
 # -- a rule ------------------------------------------------------------------------------------------------------------
 
 
-def _judged(text: str, seen: Seen) -> SloResult:
+def _judged(text: str, seen: Seen) -> SloResult | None:
+    """None: it is about other stages, or about those of a base that has none like this."""
+    stage = seen.run.stage
     try:
         rule = ready(text, seen.run.settings.goodput)
     except ValueError as error:
         return SloResult(rule=text, status=INCONCLUSIVE, reason=str(error))
-    found = figure(rule, seen)
+    if rule.staged and stage is None:
+        return _open(rule, "it names stages, and this is no sweep")
+    if stage is not None and not rule.at(stage.value):
+        return None
+    found = _against_base(rule, seen) if rule.base else figure(rule, seen)
+    if found is None:
+        return None
     status, reason = _decided(rule, found, seen)
-    factor = BY_WORD[rule.metric].units[rule.unit]
+    factor = rule.factor
 
     def shown(value: float | None) -> float | None:
         return None if value is None else value * factor
@@ -88,6 +101,19 @@ def _judged(text: str, seen: Seen) -> SloResult:
         count=found.count,
         reason=reason,
     )
+
+
+def _against_base(rule: Rule, seen: Seen) -> Found | None:
+    """By how much the figure is worse than that of the base; None: the base has no such stage."""
+    try:
+        base = partner(Path(rule.base), seen.run)
+    except (OSError, ValueError) as error:
+        return Found(None, note=f"it cannot be compared: {error}")
+    if base is None:
+        return None
+    if blame := _blame(rule, base.seen):
+        return Found(None, note=f"in {rule.base} {blame}")
+    return worse(rule, base.seen, seen)
 
 
 def _decided(rule: Rule, found: Found, seen: Seen) -> tuple[str, str]:
@@ -127,3 +153,96 @@ def _blame(rule: Rule, seen: Seen) -> str:
     if not timed and seen.verdict.level != INVALID:
         return ""
     return f"the client verdict is {seen.verdict.level}: {'; '.join(seen.verdict.reasons)}"
+
+
+# -- a rule in a sweep -------------------------------------------------------------------------------------------------
+
+
+def _judged_by_stages(text: str, sweep: SweepSummary, run: Run) -> SloResult:
+    try:
+        rule = ready(text, run.settings.goodput)
+    except ValueError as error:
+        return SloResult(rule=text, status=INCONCLUSIVE, reason=str(error))
+    if rule.base:
+        return _at_partners(rule, sweep)
+    if rule.staged:
+        return _at_stages(rule, sweep, run)
+
+    def status_of(level: Level) -> str | None:
+        result = _result(level, rule)
+        return None if result is None else result.status
+
+    found = within(sweep.levels, status_of)
+    if (level := found.highest) is not None and (result := _result(level, rule)) is not None:
+        reason = f"holds up to {at(sweep.axis, level)}; {bounds(sweep.axis, found, status_of)}"
+        return replace(result, status=PASS, reason="; ".join(filter(None, [reason, result.reason])))
+    lowest = next((level for level in sweep.levels if not blamed(level) and status_of(level)), None)
+    if lowest is not None and (result := _result(lowest, rule)) is not None:
+        reason = f"at {at(sweep.axis, lowest)}, the lowest{'; ' * bool(result.reason)}{result.reason}"
+        return replace(result, status=FAIL if result.status == FAIL else INCONCLUSIVE, reason=reason)
+    why = unsound(sweep.axis, sweep.levels[0]) if sweep.levels else "there is none"
+    return _open(rule, f"no stage may found a conclusion; {why}")
+
+
+def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
+    """The worst of the stages that it names; each of them must have been."""
+    asked = _asked(run.settings)
+    if not any(rule.at(value, sweep.axis) for value in (*asked, *(level.value for level in sweep.levels))):
+        return _open(rule, f"this sweep has no such stage: it is of {sweep.axis} {', '.join(map(plain, asked))}")
+    named = [(level, result) for level in sweep.levels if (result := _result(level, rule)) is not None]
+    there = {level.value for level, _ in named}
+    absent = [value for value in asked if rule.at(value, sweep.axis) and value not in there]
+    level, worst = max(named, key=lambda pair: WORSE.index(pair[1].status)) if named else (None, None)
+    if level is not None and worst is not None and (worst.status == FAIL or not absent):
+        return replace(worst, reason=f"at {at(sweep.axis, level)}{'; ' * bool(worst.reason)}{worst.reason}")
+    missing = f"{sweep.axis} {', '.join(map(plain, absent))}"
+    return _open(rule, f"there is no stage of {missing}: {sweep.ended or 'the run did not end in order'}")
+
+
+def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
+    """The worst of the stages that the base has too."""
+    held = [(level, result) for level in sweep.levels if (result := _result(level, rule)) is not None]
+    if not held:
+        return _open(rule, f"{rule.base} has none of the stages that were measured")
+    level, worst = max(held, key=lambda pair: WORSE.index(pair[1].status))
+    alone = [plain(level.value) for level in sweep.levels if _result(level, rule) is None and rule.at(level.value)]
+    told = [f"at {at(sweep.axis, level)}", worst.reason, f"not compared: {', '.join(alone)}" if alone else ""]
+    return replace(worst, reason="; ".join(filter(None, told)))
+
+
+def _together(results: Sequence[SloResult], sweep: SweepSummary) -> Iterator[SloResult]:
+    """Where each rule holds somewhere, and no stage holds all of them."""
+    if any(result.decides and result.status != PASS for result in results):
+        return
+    rules = [parse(result.rule) for result in results if result.decides]
+    common = {str(rule) for rule in rules if not rule.staged and not rule.base}
+    each = [[result for result in level.slos if result.rule in common] for level in sweep.levels if level.sound]
+    statuses = {overall(some) for some in each if some}
+    if len(common) > 1 and PASS not in statuses:
+        status = INCONCLUSIVE if INCONCLUSIVE in statuses else FAIL
+        reason = "each of them holds at some stage, and none holds them all"
+        yield SloResult(rule="all of these at one stage", status=status, reason=reason)
+
+
+def _result(level: Level, rule: Rule) -> SloResult | None:
+    return next((result for result in level.slos if result.rule == str(rule)), None)
+
+
+def _asked(settings: Settings) -> tuple[float, ...]:
+    """The values of the stages that were asked for."""
+    try:
+        return settings.staged.values if settings.staged else ()
+    except ValueError:
+        return ()
+
+
+def _open(rule: Rule, reason: str) -> SloResult:
+    return SloResult(
+        rule=str(rule),
+        status=INCONCLUSIVE,
+        decides=rule.decides,
+        abort=rule.kind == ABORT,
+        limit=rule.number,
+        unit=rule.unit,
+        reason=reason,
+    )

@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from .blocks import clean, interval, observed
 from .run import Run
 from .slo import FAIL, INCONCLUSIVE, PASS
 from .summary import SloResult, Summary
-from .tables import clean, interval, markdown, observed
+from .tables import markdown
 
 
 def xml(summary: Summary, run: Run) -> bytes:

@@ -12,50 +12,71 @@ from .definitions import EXPORTED, GIVEN_UP, LATENCIES, LENGTHS, PER_USER, SELDO
 from .delivery import arrivals, delivery, rate_per_s
 from .figures import Seen
 from .gaps import Gaps
-from .judgement import goodput_rows, judge_rules, overall
+from .good import good, goodput_rows
+from .growth import growth
+from .judgement import judge_rules, judge_sweep, overall
 from .occupancy import gate_use, occupancy
 from .parts import Floats, Part, adjusted, distribution, mean, ratio, total
 from .record import CANCELLED, CUT, FAILURES, OK, Record
 from .run import Health, Run
-from .summary import Conditions, Counts, Failure, Row, Summary
+from .steady import Time, ended_in, measured, pauses, steady
+from .summary import Conditions, Counts, Failure, Row, Summary, SweepSummary
 from .verdict import Evidence, Verdict, judge
 
 
-def summarise(columns: Columns, run: Run, broken_lines: int = 0, records: Iterable[Record] = ()) -> Summary:
-    """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup``.
+def summarise(
+    columns: Columns,
+    run: Run,
+    broken_lines: int = 0,
+    records: Iterable[Record] = (),
+    sweep: SweepSummary | None = None,
+) -> Summary:
+    """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup`` and for what went
+    through in the measured time of a stage.
 
-    ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps.
+    ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps; ``sweep``: what
+    the stages of the run came to. Of a sweep they decide about the rules; repeats are judged together.
     """
     everything = Part(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
     warm, main = everything.only(phase == "warmup"), everything.only(phase == "profiling")
+    within = measured(run)
+    span, ended = (main.span(), main) if within is None else (within, ended_in(everything, within))
+    repeats = sweep is not None and sweep.repeats
+    swept = None if repeats else sweep
+    time = Time(span, tuple(pauses(main, run)) if repeats else ())
     percentiles = tuple(sorted({*EXPORTED, *run.settings.percentiles}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
     found = evidence(main, run.health)
     verdict = judge(found)
-    conditions = _conditions(main, run, verdict)
+    conditions = _conditions(main, time, run, verdict)
     levels = occupancy(columns.requests, run.limits) if run.limits else None
     delivered = delivery(main, run, verdict)
-    slos = judge_rules(Seen(main, run, verdict, delivered, records))
+    seen = Seen(main, run, verdict, delivered, records, ended, time)
+    slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
     return Summary(
         conditions=conditions,
         counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
-        rows=_rows(main, gaps["profiling"], percentiles, goodput_rows(main, run.settings.goodput)),
+        rows=_rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)]),
         adjusted=_adjusted(main, percentiles) if conditions.failed else (),
-        warmup=_rows(warm, gaps["warmup"], percentiles) if warm.size else (),
+        warmup=_rows(warm, gaps["warmup"], percentiles, _throughputs(warm, Time(warm.span()))) if warm.size else (),
         failures=_failures(main),
         client=verdict,
         evidence=found,
-        gate=gate_use(levels, *main.span()) if levels else None,
+        gate=gate_use(levels, *span) if levels else None,
         delivery=delivered,
         breakdowns=tuple(breakdowns(main, run)),
         cancelled=_given_up(main.outcome(CANCELLED), percentiles),
         slos=slos,
         slo_status=overall(slos),
+        good=good(seen) if swept is None else None,
+        steady=steady(everything, ended, span, run),
+        growth=growth(main) if swept is None else None,
+        sweep=sweep,
     )
 
 
-def _rows(part: Part, gaps: Gaps, percentiles: Sequence[float], goodput: Sequence[Row] = ()) -> tuple[Row, ...]:
+def _rows(part: Part, gaps: Gaps, percentiles: Sequence[float], rates: Sequence[Row]) -> tuple[Row, ...]:
     ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
 
     def row(metric: Metric) -> Row:
@@ -64,7 +85,7 @@ def _rows(part: Part, gaps: Gaps, percentiles: Sequence[float], goodput: Sequenc
         return distribution(metric, (finished if metric.tag in WAITS else ok)[metric.column], percentiles)
 
     rows = [row(metric) for metric in _latencies(ok)]
-    rows += (*_throughputs(ok, part.span()), *goodput)
+    rows += rates
     itl = ok[PER_USER.column]
     rows.append(distribution(PER_USER, 1 / itl[itl > 0], percentiles))
     lengths = [row(metric) for metric in LENGTHS]
@@ -94,10 +115,10 @@ def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
     )
 
 
-def _throughputs(ok: Part, ends: tuple[float, float]) -> list[Row]:
+def _throughputs(part: Part, time: Time) -> list[Row]:
     """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
     output_token_throughput, input_token_throughput, total_token_throughput."""
-    duration_s = ends[1] - ends[0]
+    ok, duration_s = part.outcome(OK), time.seconds
     tokens_in, tokens_out = (total(ok[name]) for name in ("input_tokens", "output_tokens"))
     both = None if tokens_in is None or tokens_out is None else tokens_in + tokens_out
 
@@ -138,9 +159,8 @@ def _failures(part: Part) -> tuple[Failure, ...]:
     return tuple(sorted(rows, key=lambda row: -row.count))
 
 
-def _conditions(part: Part, run: Run, verdict: Verdict | None) -> Conditions:
+def _conditions(part: Part, time: Time, run: Run, verdict: Verdict | None) -> Conditions:
     ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
-    start, end = part.span()
     settings = run.settings
     count, turns = sessions(part)
     return Conditions(
@@ -165,7 +185,7 @@ def _conditions(part: Part, run: Run, verdict: Verdict | None) -> Conditions:
         sessions=count,
         turns_per_session=turns,
         cached_share=ratio(ok["cached_tokens"], ok["input_tokens"]),
-        duration_s=None if math.isnan(end - start) else end - start,
+        duration_s=None if math.isnan(time.seconds) else time.seconds,
         requests=part.size,
         succeeded=ok.size,
         failed=failed,

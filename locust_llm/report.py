@@ -1,20 +1,29 @@
-"""Report: a folder of records made into a run's files; the same again from yesterday's folder, or as DataFrames."""
+"""Report: a folder of records made into a run's files; the same again from yesterday's folder, or as DataFrames.
+
+The stages of a sweep have folders of their own, ``stages/<number>``, each like that of a run. What they came to is made
+again from their records, so that the sweep needs nothing else of them; their files only where they are not up to date.
+"""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pandas as pd
 
 from . import export, junit, tables
-from .columns import Columns, collect, frames
+from .columns import Columns, frames
 from .folder import RECORDS, RUN, RecordFile, read_run, replace, write_run
+from .harvest import harvest
 from .metrics import DEFINITIONS, summarise
 from .occupancy import occupancy
 from .page import page
 from .run import Run
 from .settings import Settings
-from .summary import Summary
+from .summary import Summary, SweepSummary
+from .sweeps import axis_of, sweep_summary
+
+PAGE: Final = "report.html"
 
 
 @dataclass(frozen=True)
@@ -30,20 +39,18 @@ class Results:
 def write(folder: Path | str, run: Run) -> Summary:
     """Make every file of a run's folder from its profile_export.jsonl and what is known of the run."""
     folder = Path(folder)
-    file = RecordFile(folder / RECORDS)
-    return _write(folder, run, collect(file), file.broken)
+    return _write(folder, run, *harvest(folder / RECORDS))
 
 
-def remake(folder: Path | str) -> tuple[Summary, Run]:
+def remake(folder: Path | str, *, stages: bool = False) -> tuple[Summary, Run]:
     """Make them again, from run.json and the records. Without a readable run.json the records alone must do; what was
-    there is kept as run.json.damaged."""
+    there is kept as run.json.damaged. ``stages``: also those of stages that are up to date."""
     folder = Path(folder)
-    file = RecordFile(folder / RECORDS)
-    columns = collect(file)
+    columns, broken = harvest(folder / RECORDS)
     run, damage = _run(folder, columns.requests)
     if damage and (folder / RUN).exists():
         os.replace(folder / RUN, folder / f"{RUN}.damaged")
-    return _write(folder, run, columns, file.broken), run
+    return _write(folder, run, columns, broken, stages=stages), run
 
 
 def read(folder: Path | str) -> Results:
@@ -54,8 +61,9 @@ def read(folder: Path | str) -> Results:
     return Results(requests=requests, gaps=gaps, run=_run(folder, requests)[0], broken_lines=file.broken)
 
 
-def _write(folder: Path, run: Run, columns: Columns, broken_lines: int) -> Summary:
-    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS))
+def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stages: bool = False) -> Summary:
+    sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
+    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS), sweep)
     write_run(
         folder,
         run,
@@ -70,18 +78,60 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int) -> Summa
         failures=summary.failures,
         slos=summary.slos,
         slo_status=summary.slo_status,
+        good=summary.good,
+        steady=summary.steady,
+        sweep=summary.sweep,
         definitions=DEFINITIONS,
     )
     replace(folder / "profile_export_aiperf.json", export.summary_json(summary, run))
     replace(folder / "profile_export_aiperf.csv", export.summary_csv(summary).encode())
+    if sweep is not None:
+        replace(folder / "sweep.csv", export.sweep_csv(sweep).encode())
     if summary.slos:
         replace(folder / "junit.xml", junit.xml(summary, run))
     else:
         (folder / "junit.xml").unlink(missing_ok=True)  # of rules that the run no longer has
     replace(folder / "summary.md", tables.markdown(summary, run, folder).encode())
     levels = occupancy(columns.requests, run.limits)
-    replace(folder / "report.html", page(summary, run, columns.requests, levels).encode())
+    replace(folder / PAGE, page(summary, run, columns, levels, RecordFile(folder / RECORDS).since).encode())
     return summary
+
+
+def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
+    """From the folders of the stages. What is wrong with one is said, and the others count."""
+    found, missing = [], []
+    for stage in run.stages:
+        try:
+            found.append(_stage(folder / "stages" / str(stage.number), again))
+        except FileNotFoundError:
+            why = "its run.json is missing"
+        except (OSError, ValueError) as error:
+            why = f"its run.json cannot be read ({getattr(error, 'strerror', None) or error})"
+        else:
+            continue
+        missing.append(f"stage {stage.number} ({axis_of(run)} {stage.value:g}) is left out: {why}.")
+    return sweep_summary(run, found, missing)
+
+
+def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
+    """What is known of a stage, and what it came to; its files are made if they are older than that. Raises OSError, and
+    ValueError for what is no stage."""
+    run = read_run(folder)
+    if run.stage is None:
+        raise ValueError("it is of no stage")
+    columns, broken = harvest(folder / RECORDS)
+    if again or not _up_to_date(folder):
+        return run, _write(folder, run, columns, broken)
+    return run, summarise(columns, run, broken, RecordFile(folder / RECORDS))
+
+
+def _up_to_date(folder: Path) -> bool:
+    """The page, which is made last, is no older than what it is made of."""
+    try:
+        made = (folder / PAGE).stat().st_mtime_ns
+        return all((folder / name).stat().st_mtime_ns <= made for name in (RECORDS, RUN))
+    except OSError:
+        return False
 
 
 def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:

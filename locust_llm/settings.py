@@ -1,11 +1,12 @@
 """Settings: what was asked of a run, frozen, and the rules that tell a possible run from an impossible one."""
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from . import slo
+from .failure import is_secret
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
 
 
@@ -59,6 +60,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     first_token_timeout_s: float = 1800.0
     gap_timeout_s: float = 600.0
     wait_for_model_timeout_s: float = 0.0
+    max_retries: int = 0
+    """Of a request that is refused with HTTP 429 or 503."""
+    insecure: bool = False
+    """The server's TLS certificate is not verified."""
 
     synthetic_input_tokens_mean: float = 550.0
     synthetic_input_tokens_stddev: float = 0.0
@@ -119,6 +124,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         stages = self.staged
         return int(stages.values[-1]) if stages is not None and self.sweeps(CONCURRENCY) else self.users
 
+    @property
+    def first_users(self) -> int | None:
+        """How many begin the run: of a warmup or a first stage other than later on. None: nobody said."""
+        if self.warmup_concurrency:
+            return self.warmup_concurrency
+        stages = self.staged
+        return int(stages.values[0]) if stages is not None and self.sweeps(CONCURRENCY) else self.users
+
     def sweeps(self, axis: str) -> bool:
         """Its stages differ in this."""
         return (self.sweep or "").partition("=")[0].strip() == axis
@@ -170,9 +183,12 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _numbers(s)
     yield from _contradictions(s)
     yield from _stages(s)
-    yield from slo.mistakes(s.slo, s.slo_preset, s.goodput)
+    yield from slo.mistakes(s.slo, s.slo_preset, s.goodput, (s.sweep or "").partition("=")[0].strip())
     if "@" in urlsplit(s.host).netloc:
         yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
+    for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
+        if is_secret(name):
+            yield f"--endpoint must not hold a key ({name}), every report would: use --header, or --api-key-file"
     for p in s.percentiles:
         if not 0 < p <= 99.9:
             yield f"--percentiles must lie above 0 and at most at 99.9, got {p:g}"
@@ -226,6 +242,7 @@ def _numbers(s: Settings) -> Iterator[str]:
         ("--session-turn-delay-mean", s.session_turn_delay_mean, 0),
         ("--session-turn-delay-stddev", s.session_turn_delay_stddev, 0),
         ("--request-cancellation-delay", s.request_cancellation_delay, 0),
+        ("--max-retries", s.max_retries, 0),
         ("--fixed-schedule-start-offset", s.fixed_schedule_start_offset, 0),
         ("--fixed-schedule-end-offset", s.fixed_schedule_end_offset, 0),
         ("--wait-for-model-timeout", s.wait_for_model_timeout_s, 0),

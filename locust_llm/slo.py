@@ -1,6 +1,7 @@
 """SLO rules: one grammar for flag, file, environment and web form, the presets, and AIPerf's way to say a goodput.
 
     [warn:|abort:] metric [{selector, ...}] [statistic] operator limit [given condition and condition ...]
+    [warn:] metric [{selector, ...}] [statistic] within room of folder [given ...]
 
     ttft p95 < 500ms                                        a latency needs a statistic: avg, min, max, med or pNN
     error_rate < 1%                                         shares and rates are one number
@@ -8,21 +9,26 @@
     attainment >= 99% given ttft < 1s and itl < 50ms        the share of requests that meet every condition
     goodput >= 5/s given ttft < 1s                          those requests a second
     ttft{class=ShortQuestions, input=1k..4k} p95 < 300ms    only these requests
+    ttft{concurrency=8..32} p95 < 500ms                     only these stages of a sweep, 8 and 32 being two of them
+    ttft p95 within 5% of reports/base                      no worse than that run's by more than 5 % of it (or 20ms)
+    error_rate within 1pp of "reports/last night"           of shares in percentage points
 
 ``warn:`` is reported and never decides; ``abort:`` decides like any other, and may end the run as soon as it is broken.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import ge, gt, le, lt
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 
 from .measures import BY_NAME, BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE, TIME, Measure
+from .selectors import QUOTED, nearest, plain, quoted, refuse, selectors, stage_values
+from .selectors import STAGES as STAGES
+from .selectors import lengths as lengths
 
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
@@ -32,9 +38,9 @@ EXIT_STATUS: Final = {PASS: 0, FAIL: 3, INCONCLUSIVE: 4}
 WARN: Final = "warn"
 ABORT: Final = "abort"
 OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
+WITHIN: Final = "within"
+"""The operator of a rule that is about the same figure of another run, its base."""
 STATISTICS: Final = "avg, min, max, med and pNN (p95)"
-SELECTORS: Final = ("class", "input", "name", "model", "turn")
-TURNS: Final = ("first", "later")
 
 PRESETS: Final[dict[str, tuple[str, ...]]] = {
     # "Prefill and Decode for Concurrent Requests" (B. Merkel, TNG) on interactive use: a first token in 3 seconds or
@@ -73,7 +79,7 @@ class Condition(msgspec.Struct, frozen=True):
         return self.number / BY_WORD[self.metric].units[self.unit]
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.op} {_plain(self.number)}{self.unit}"
+        return f"{self.metric} {self.op} {plain(self.number)}{self.unit}"
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -88,15 +94,29 @@ class Rule(msgspec.Struct, frozen=True):
     stat: str = ""
     """``avg``, ``min``, ``max`` or ``p95``; empty for a measure that is one number."""
     where: tuple[tuple[str, str], ...] = ()
-    """Selectors and their values; lengths as ``1000..4000`` (from 1,000 to 3,999), ``550``, ``..200`` or ``5000..``."""
+    """Selectors and their values; lengths as ``1000..4000`` (from 1,000 to 3,999), ``550``, ``..200`` or ``5000..``;
+    values of stages likewise, but with both ends."""
     given: tuple[Condition, ...] = ()
     kind: str = ""
     """``warn``, ``abort`` or neither."""
+    base: str = ""
+    """Of ``within``: the folder of the run that this one must not be worse than, by more than the limit."""
 
     @property
     def limit(self) -> float:
-        """Seconds, a share of 1, or a number a second."""
-        return self.number / BY_WORD[self.metric].units[self.unit]
+        """Seconds, a share of 1, or a number a second; of ``within`` also a share (``%``) of the base's figure."""
+        return self.number / self.factor
+
+    @property
+    def factor(self) -> float:
+        """From the unit of ``limit`` to ``unit``."""
+        measure = BY_WORD[self.metric]
+        return (_rooms(measure) if self.base else measure.units)[self.unit]
+
+    @property
+    def less_is_better(self) -> bool:
+        """As it is of latencies and errors, not of throughput and what is good."""
+        return BY_WORD[self.metric].units is TIME or self.metric == "error_rate"
 
     @property
     def percentile(self) -> float | None:
@@ -106,17 +126,38 @@ class Rule(msgspec.Struct, frozen=True):
     def decides(self) -> bool:
         return self.kind != WARN
 
+    @property
+    def staged(self) -> bool:
+        """It is about some stages of a sweep."""
+        return any(key in STAGES for key, _ in self.where)
+
+    def at(self, value: float, axis: str = "") -> bool:
+        """It is about a stage of this value. ``axis``: what the sweep changes; empty where nobody says."""
+        ranges = [(key, stage_values(range_)) for key, range_ in self.where if key in STAGES]
+        return all(low <= value <= high and (key == "stage" or axis in ("", key)) for key, (low, high) in ranges)
+
+    @property
+    def early(self) -> bool:
+        """It can be certainly broken while the run is on: no rate, and no end that a later request may still meet."""
+        measure = BY_WORD[self.metric]
+        if self.base:
+            return False
+        if measure.metric is None:
+            return measure.units is SHARE and measure.word != "delivered"
+        return (self.stat, self.op[0]) not in (("max", ">"), ("min", "<"))
+
     def holds(self, value: float) -> bool:
-        """For this value, in the unit of ``limit``."""
-        return bool(OPERATORS[self.op](value, self.limit))
+        """For this value, in the unit of ``limit``; of ``within``: for by how much it is worse than that of the base."""
+        return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
 
     def __str__(self) -> str:
-        where = ", ".join(f"{key}={_quoted(value)}" for key, value in self.where)
+        where = ", ".join(f"{key}={quoted(value)}" for key, value in self.where)
         stat = f" {self.stat}" if self.stat else ""
         given = f" given {' and '.join(map(str, self.given))}" if self.given else ""
         kind = f"{self.kind}: " if self.kind else ""
         braces = f"{{{where}}}" if where else ""
-        return f"{kind}{self.metric}{braces}{stat} {self.op} {_plain(self.number)}{self.unit}{given}"
+        base = f" of {_path(self.base)}" if self.base else ""
+        return f"{kind}{self.metric}{braces}{stat} {self.op} {plain(self.number)}{self.unit}{base}{given}"
 
 
 def parse(text: str) -> Rule:
@@ -139,7 +180,7 @@ def goodput(text: str) -> tuple[Condition, ...]:
 def preset(name: str) -> tuple[str, ...]:
     """The rules of a preset, as text. Raises ValueError of one sentence."""
     if name not in PRESETS:
-        raise ValueError(f"unknown SLO preset {name!r}{_nearest(name, PRESETS)}; there are: {', '.join(PRESETS)}")
+        raise ValueError(f"unknown SLO preset {name!r}{nearest(name, PRESETS)}; there are: {', '.join(PRESETS)}")
     return PRESETS[name]
 
 
@@ -161,9 +202,10 @@ def ready(text: str, good: str | None) -> Rule:
     return msgspec.structs.replace(rule, given=goodput(good))
 
 
-def mistakes(slo: Iterable[str], slo_preset: str | None, good: str | None) -> Iterator[str]:
-    """Each reason why these rules cannot be judged, one sentence each."""
-    checks: list[Callable[[], object]] = [partial(ready, text, good) for text in slo]
+def mistakes(slo: Iterable[str], slo_preset: str | None, good: str | None, axis: str = "") -> Iterator[str]:
+    """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep changes, if there is one."""
+    checks: list[Callable[[], object]] = [partial(_fits, text, good, axis) for text in slo]
+    checks += [partial(_early, text) for text in slo]
     if slo_preset:
         checks.append(partial(preset, slo_preset))
     if good:
@@ -178,32 +220,37 @@ def mistakes(slo: Iterable[str], slo_preset: str | None, good: str | None) -> It
                 yield str(error)
 
 
-def lengths(value: str) -> tuple[float, float]:
-    """[from, to) in tokens, of a selector's value: ``1k..4k`` and the bucket ``1k-4k`` are 1,000 to 3,999."""
-    if match := re.fullmatch(r"<(\w+)", value):
-        low, high = 0.0, _tokens(match[1])
-    elif match := re.fullmatch(r"(\w+)\+", value):
-        low, high = _tokens(match[1]), float("inf")
-    elif match := re.fullmatch(r"(\w*)(?:\.\.|-)(\w*)", value):
-        low = _tokens(match[1]) if match[1] else 0.0
-        high = _tokens(match[2]) if match[2] else float("inf")
-    else:
-        low = _tokens(value)
-        high = low + 1
-    if low >= high:
-        raise ValueError(f"no length lies in input={value}: write input=1k..4k for 1,000 to 3,999 tokens")
-    return low, high
+def _early(text: str) -> None:
+    """Raises ValueError for an ``abort:`` that could never be."""
+    rule = parse(text)
+    if rule.kind == ABORT and rule.base:
+        raise ValueError(f"SLO {text.strip()[:200]!r}: runs are compared when they are over: leave out abort:")
+    if rule.kind == ABORT and not rule.early:
+        what = f"{rule.metric} {rule.stat}".strip()
+        raise ValueError(
+            f"SLO {text.strip()[:200]!r}: {what} can meet the limit until the end of the run: leave out abort:, "
+            "the rule is judged then"
+        )
+
+
+def _fits(text: str, good: str | None, axis: str) -> None:
+    """It can be judged in this sweep."""
+    for key, _ in ready(text, good).where:
+        if axis and key in STAGES and key not in ("stage", axis):
+            raise ValueError(f"SLO {text.strip()[:200]!r}: this sweep changes {axis}, so its stages have no {key}")
 
 
 # -- parts of a rule ---------------------------------------------------------------------------------------------------
 
-_TEXT: Final = r'"(?:[^"]|"")*+"'
 _HEAD: Final = re.compile(
-    rf"(?:(?P<kind>\w+)\s*:)?\s*(?P<metric>\w+)\s*(?:\{{(?P<where>(?:[^\"{{}}]|{_TEXT})*)\}})?(?P<rest>.*)", re.DOTALL
+    rf"(?:(?P<kind>\w+)\s*:)?\s*(?P<metric>\w+)\s*(?:\{{(?P<where>(?:[^\"{{}}]|{QUOTED})*)\}})?(?P<rest>.*)", re.DOTALL
 )
-_PICK: Final = re.compile(rf'\s*(?P<key>\w+)\s*=\s*(?P<value>{_TEXT}|[^",]*[^",\s])\s*(?:,|$)')
 _GIVEN: Final = re.compile(r"\bgiven\b", re.IGNORECASE)
 _AND: Final = re.compile(r"\band\b", re.IGNORECASE)
+_WITHIN: Final = re.compile(rf"\b{WITHIN}\b", re.IGNORECASE)
+_ROOM: Final = re.compile(
+    rf'(?P<room>.*?)\s+of\s+(?P<base>{QUOTED}|[^\s"]\S*)(?:\s+given\b(?P<given>.*))?', re.IGNORECASE | re.DOTALL
+)
 _LIMIT: Final = re.compile(r"(?P<left>[^<>=!]*?)\s*(?P<op>[<>=!]+)\s*(?P<limit>.*)", re.DOTALL)
 _NUMBER: Final = re.compile(r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>\D\S*)?", re.DOTALL)
 
@@ -211,32 +258,60 @@ _NUMBER: Final = re.compile(r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s
 def _rule(text: str) -> Rule:
     head = _HEAD.fullmatch(text)
     if not head:
-        _refuse("it begins with no metric: write, for one, 'ttft p95 < 500ms'")
+        refuse("it begins with no metric: write, for one, 'ttft p95 < 500ms'")
     kind, rest = (head["kind"] or "").lower(), head["rest"].strip()
     if kind not in ("", WARN, ABORT):
-        _refuse(f"unknown prefix {head['kind']}: there are warn: and abort:")
+        refuse(f"unknown prefix {head['kind']}: there are warn: and abort:")
     measure = _measure(head["metric"])
     if rest.startswith("{"):
-        _refuse("the braces after the metric do not close: write {class=ShortQuestions}")
-    where = () if head["where"] is None else _where(head["where"])
-    if where and measure.word == "delivered":
-        _refuse("delivered is about the whole schedule: leave out the braces")
-    left, *given = _GIVEN.split(rest, maxsplit=1)
-    stat, op, number, unit = _compared(left, measure)
+        refuse("the braces after the metric do not close: write {class=ShortQuestions}")
+    where = () if head["where"] is None else selectors(head["where"])
+    if measure.word == "delivered" and any(key not in STAGES for key, _ in where):
+        refuse("delivered is about the whole schedule: leave out the braces")
+    if (within := _WITHIN.search(rest)) is not None:
+        stat, op = rest[: within.start()].strip(), WITHIN
+        number, unit, base, given = _room(rest[within.end() :], measure)
+    else:
+        left, *given = _GIVEN.split(rest, maxsplit=1)
+        stat, op, number, unit = _compared(left, measure)
+        base = ""
+    if base and stat.lower() in ("min", "max"):
+        refuse(f"the {stat} of two runs differs by chance, however long they are: compare p99, say")
     if given and measure.word not in GIVEN:
-        _refuse(f"{measure.word} has no conditions: 'given' belongs to {' and '.join(GIVEN)}")
+        refuse(f"{measure.word} has no conditions: 'given' belongs to {' and '.join(GIVEN)}")
     conditions = tuple(_condition(text) for part in given for text in _AND.split(part))
-    return Rule(measure.word, op, number, unit, _statistic(stat, measure), where, conditions, kind)
+    return Rule(measure.word, op, number, unit, _statistic(stat, measure), where, conditions, kind, base)
+
+
+def _room(text: str, measure: Measure) -> tuple[float, str, str, list[str]]:
+    """(number, unit, folder of the base, conditions) of what stands after ``within``."""
+    match = _ROOM.fullmatch(text.strip())
+    if not match or match["base"] == '""':
+        refuse("within what of which run? Write 'within 5% of reports/base', and a path with spaces in double quotes")
+    if measure.units is SHARE and match["room"].endswith("%"):
+        refuse(f"{match['room']} of a share can be read in two ways: write 5pp, in percentage points")
+    number, unit = _amount(match["room"], measure, _rooms(measure))
+    base = match["base"][1:-1].replace('""', '"') if match["base"].startswith('"') else match["base"]
+    return number, unit, base, [] if match["given"] is None else [match["given"]]
+
+
+def _rooms(measure: Measure) -> Mapping[str, float]:
+    """Units in which to say how much worse than a base a figure may be."""
+    return {"pp": 100.0} if measure.units is SHARE else {"%": 100.0, **measure.units}
+
+
+def _path(base: str) -> str:
+    return base if re.fullmatch(r'[^\s"]\S*', base) else '"' + base.replace('"', '""') + '"'
 
 
 def _condition(text: str) -> Condition:
     match = re.fullmatch(r"(\w+)(.*)", text.strip(), re.DOTALL)
     if not match:
-        _refuse("a condition is missing: write 'given ttft < 1s and itl < 50ms'")
+        refuse("a condition is missing: write 'given ttft < 1s and itl < 50ms'")
     measure = _of_one_request(match[1])
     stat, op, number, unit = _compared(match[2], measure)
     if stat:
-        _refuse(
+        refuse(
             f"a condition is about one request, so {measure.word} has no {stat} there: write '{measure.word} {op} ...'"
         )
     return Condition(measure.word, op, number, unit)
@@ -246,7 +321,7 @@ def _pair(text: str) -> Condition:
     name, colon, limit = text.partition(":")
     number = _NUMBER.fullmatch(limit)
     if not colon or not number or number["unit"]:
-        _refuse(f"{text!r} is not tag:limit, as in time_to_first_token:300 (in ms)")
+        refuse(f"{text!r} is not tag:limit, as in time_to_first_token:300 (in ms)")
     measure = _of_one_request(name)
     unit, op = ("ms", "<=") if measure.units is TIME else ("/s", ">=")
     return Condition(measure.word, op, float(number["number"]), unit)
@@ -254,7 +329,7 @@ def _pair(text: str) -> Condition:
 
 def _measure(name: str) -> Measure:
     if (found := BY_NAME.get(name.lower())) is None:
-        _refuse(f"unknown metric {name}{_nearest(name.lower(), BY_NAME)}; there are: {', '.join(BY_WORD)}")
+        refuse(f"unknown metric {name}{nearest(name.lower(), BY_NAME)}; there are: {', '.join(BY_WORD)}")
     return found
 
 
@@ -262,7 +337,7 @@ def _of_one_request(name: str) -> Measure:
     measure = _measure(name)
     if measure.metric is None or measure.tag == POOLED:
         words = [m.word for m in MEASURES if m.metric is not None and m.tag != POOLED]
-        _refuse(f"{measure.word} is no number of one request: a condition is about one of {', '.join(words)}")
+        refuse(f"{measure.word} is no number of one request: a condition is about one of {', '.join(words)}")
     return measure
 
 
@@ -271,74 +346,46 @@ def _compared(text: str, measure: Measure) -> tuple[str, str, float, str]:
     match = _LIMIT.fullmatch(text.strip())
     if not match or match["op"] not in OPERATORS:
         what = f"unknown operator {match['op']}" if match else "there is no operator"
-        _refuse(f"{what}: there are {', '.join(OPERATORS)}")
-    number = _NUMBER.fullmatch(match["limit"].strip())
+        refuse(f"{what}: there are {', '.join(OPERATORS)}")
+    value, unit = _amount(match["limit"], measure, measure.units)
+    if measure.units is SHARE and value == 1 and not unit:
+        refuse("1 can be read as 1 % and as all: write 1% or 100%")
+    if measure.units is SHARE and value > SHARE[unit]:
+        refuse(f"{plain(value)}{unit} is more than all: {_units(measure)}")
+    return match["left"], match["op"], value, unit
+
+
+def _amount(text: str, measure: Measure, units: Mapping[str, float]) -> tuple[float, str]:
+    """A number and its unit, one of ``units``."""
+    there = _units(measure) if units is measure.units else f"there are {', '.join(units)}, as 5{next(iter(units))}"
+    number = _NUMBER.fullmatch(text.strip())
     if not number or math.isinf(float(number["number"])):
-        _refuse(f"{match['limit'].strip()!r} is no limit: write a number and its unit ({_units(measure)})")
+        refuse(f"{text.strip()!r} is no limit: write a number and its unit ({there})")
     value, unit = float(number["number"]), (number["unit"] or "").lower().replace("\N{MICRO SIGN}", "u")
-    if measure.units is RATE and not unit:
+    if units is RATE and not unit:
         unit = "/s"
-    if unit not in measure.units:
+    if unit not in units:
         what = (
             f"unknown unit {number['unit']} for {measure.word}" if unit else f"the limit of {measure.word} has no unit"
         )
-        _refuse(f"{what}: {_units(measure)}")
-    if measure.units is SHARE and value == 1 and not unit:
-        _refuse("1 can be read as 1 % and as all: write 1% or 100%")
-    if measure.units is SHARE and value > SHARE[unit]:
-        _refuse(f"{_plain(value)}{unit} is more than all: {_units(measure)}")
-    return match["left"], match["op"], value, unit
+        refuse(f"{what}: {there}")
+    return value, unit
 
 
 def _statistic(text: str, measure: Measure) -> str:
     stat = text.lower()
     if measure.metric is None and stat:
-        _refuse(f"{measure.word} is one number: leave out {text}")
+        refuse(f"{measure.word} is one number: leave out {text}")
     if measure.metric is not None and not stat:
-        _refuse(f"{measure.word} needs a statistic: {STATISTICS}")
+        refuse(f"{measure.word} needs a statistic: {STATISTICS}")
     if stat in ("", "avg", "min", "max"):
         return stat
     match = re.fullmatch(r"p(\d{1,9}(?:\.\d{1,4})?)", "p50" if stat == "med" else stat)
     if not match:
-        _refuse(f"unknown statistic {text}: there are {STATISTICS}")
+        refuse(f"unknown statistic {text}: there are {STATISTICS}")
     if not 0 < float(match[1]) < 100:
-        _refuse(f"the percentile {text} is out of range: it must lie above 0 and below 100 (min and max are the ends)")
-    return f"p{_plain(float(match[1]))}"
-
-
-def _where(text: str) -> tuple[tuple[str, str], ...]:
-    found: dict[str, str] = {}
-    at = 0
-    while at < len(text) or not found:
-        pick = _PICK.match(text, at)
-        if not pick:
-            _refuse(f"{{{text}}} is no selector: write {{class=ShortQuestions}}, with {', '.join(SELECTORS)} as keys")
-        key, value, at = pick["key"].lower(), pick["value"], pick.end()
-        if key not in SELECTORS:
-            _refuse(f"unknown selector {key}{_nearest(key, SELECTORS)}; there are: {', '.join(SELECTORS)}")
-        if key in found:
-            _refuse(f"{key} is there twice: a request has one, so no request would be left")
-        if value.startswith('"'):
-            value = value[1:-1].replace('""', '"')
-        if key == "input":
-            value = _range(*lengths(value.strip()))
-        if key == "turn" and value not in TURNS:
-            _refuse(f"unknown turn {value}: there are {' and '.join(TURNS)}")
-        found[key] = value
-    return tuple(found.items())
-
-
-def _tokens(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,12})([kM]?)", text)
-    if not match:
-        _refuse(f"{text!r} is no length: write input=1k..4k, a bucket of the report (1k-2k) or a number of tokens")
-    return float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]]
-
-
-def _range(low: float, high: float) -> str:
-    if high == low + 1:
-        return f"{low:.0f}"
-    return f"{f'{low:.0f}' if low else ''}..{f'{high:.0f}' if high < float('inf') else ''}"
+        refuse(f"the percentile {text} is out of range: it must lie above 0 and below 100 (min and max are the ends)")
+    return f"p{plain(float(match[1]))}"
 
 
 def _units(measure: Measure) -> str:
@@ -349,21 +396,3 @@ def _units(measure: Measure) -> str:
         if measure.units is SHARE
         else "there is /s, as 5/s or just 5"
     )
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = get_close_matches(name, names, 1)
-    return f" (did you mean {near[0]}?)" if near else ""
-
-
-def _plain(number: float) -> str:
-    return repr(number).removesuffix(".0")
-
-
-def _quoted(value: str) -> str:
-    plain = value == value.strip() and not re.search(r'["{},]', value)
-    return value if plain else '"' + value.replace('"', '""') + '"'
-
-
-def _refuse(why: str) -> NoReturn:
-    raise ValueError(why)

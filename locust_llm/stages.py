@@ -122,11 +122,14 @@ def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> 
 
 
 def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
-    """The highest value that passed, below all that failed, and the lowest above it that did not pass."""
-    failed = min((stage.value for stage in done if stage.status == FAIL), default=math.inf)
-    passed = max((stage.value for stage in done if stage.status == PASS and stage.value < failed), default=None)
-    others = [stage.value for stage in done if stage.status != PASS and (passed is None or stage.value > passed)]
-    return passed, min(others, default=None)
+    """From the lowest value that passed up to the highest before one that did not, and that one; rules on throughput need
+    some load, so what lies below the first that passed says nothing."""
+    rising = sorted(done, key=lambda stage: stage.value)
+    first = next((i for i, stage in enumerate(rising) if stage.status == PASS), None)
+    if first is None:
+        return None, rising[0].value if rising else None
+    end = next((i for i in range(first, len(rising)) if rising[i].status != PASS), len(rising))
+    return rising[end - 1].value, rising[end].value if end < len(rising) else None
 
 
 def _stopped(asked: Sweep, done: Sequence[Done]) -> str:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from .stages import REPEAT
 from .verdict import Evidence, Verdict
 
 
@@ -66,7 +67,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     cached_share: float | None
     """Cached of all input tokens, over the requests whose answer told."""
     duration_s: float | None
-    """First send to last end."""
+    """First send to last end, without the pauses between repeats; of a stage of a sweep its measured time."""
     requests: int
     succeeded: int
     failed: int
@@ -192,6 +193,29 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence: why it is inconclusive, or what else is to be known."""
 
 
+class Good(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests met every condition. Its rate has a 95 % interval."""
+
+    conditions: str
+    """In words, and where they come from."""
+    attainment: float
+    """Their share; failures are in the denominator."""
+    goodput_per_s: float
+    low: float | None
+    high: float | None
+
+
+class Steady(msgspec.Struct, frozen=True, kw_only=True):
+    """What was inside and what went through in the measured time of a stage, whenever it was sent."""
+
+    in_flight: float
+    """Time-weighted mean of requests at the gate, in prefill or decoding."""
+    delivered: float | None = None
+    """Of an open loop: requests answered in this time, over those that were due in it."""
+    kept_up: bool | None = None
+    """Of an open loop: that is 95 % and more, or what is missing may be inside by chance."""
+
+
 class Level(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of a sweep or of repeats, as a row of its table. Figures are of what was measured of it."""
 
@@ -218,7 +242,9 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     """By tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due, request_latency, prefill_gate_wait,
     output_token_throughput_per_user, as in its own summary."""
     in_flight: float | None = None
-    """Time-weighted mean of requests at the gate, in prefill or decoding."""
+    delivered: float | None = None
+    kept_up: bool | None = None
+    """These three as in Steady."""
     attainment: float | None = None
     """Share of its requests that meet every condition; None where no rule gives any."""
     goodput_per_s: float | None = None
@@ -243,7 +269,7 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     """Of what the sweep changes; None: this rule finds none, and ``text`` says why."""
     low: float | None = None
     high: float | None = None
-    """Between which values it lies; None: open on that side."""
+    """Between which values it lies; None: open on that side, or this rule has no bounds."""
     text: str
     """What was found and how, one or two sentences."""
 
@@ -263,6 +289,32 @@ class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
     knees: tuple[Knee, ...] = ()
     findings: tuple[str, ...] = ()
     """What follows from it, one sentence or two each: slope, limits for a gateway, cost."""
+    spread: tuple[Row, ...] = ()
+    """Of repeats: a figure over all of them; ``count`` is how many had it."""
+    missing: tuple[str, ...] = ()
+    """Stages that are not among the levels, and why: one sentence each."""
+
+    @property
+    def repeats(self) -> bool:
+        """Of one load: all of them together are as good as one long run."""
+        return self.axis == REPEAT
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time to the first token goes with the length of the prompt, over successful requests."""
+
+    short_tokens: float
+    long_tokens: float
+    """The quartiles of the input lengths."""
+    short_ttft_ms: float
+    long_ttft_ms: float
+    """The median of TTFT of the quarter with the shortest, and of that with the longest prompts."""
+    correlation: float
+    correlation_high: float
+    """Of ranks, and the upper end of its 95 % interval."""
+    spread: float
+    """p90 of TTFT over its p10."""
+    count: int
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,5 +340,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     slos: tuple[SloResult, ...] = ()
     slo_status: str | None = None
     """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
+    good: Good | None = None
+    """None: no rule says what a good request is."""
+    steady: Steady | None = None
+    """None: it is about no stage."""
+    growth: Growth | None = None
+    """None: too few requests, or prompts too much alike, to tell."""
     sweep: SweepSummary | None = None
     """None: no stages."""
+
+    @property
+    def swept(self) -> bool:
+        """Its requests were sent under different loads: what they have together says nothing."""
+        return self.sweep is not None and not self.sweep.repeats

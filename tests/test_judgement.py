@@ -7,6 +7,7 @@ from handmade import UNIX, a_run, answered, failed
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from staged import a_level, a_stage
 
 from locust_llm.columns import collect
 from locust_llm.intervals import STUDENT
@@ -15,7 +16,8 @@ from locust_llm.metrics import summarise
 from locust_llm.parts import scarce
 from locust_llm.record import Record
 from locust_llm.run import Offer, Run
-from locust_llm.summary import SloResult
+from locust_llm.slo import parse
+from locust_llm.summary import SloResult, SweepSummary
 from locust_llm.verdict import DEGRADED, INVALID
 
 
@@ -305,3 +307,127 @@ def test_a_decision_needs_the_figure_and_its_interval_on_one_side(
     if found.status == "PASS":
         assert not scarce(len(records), percentile)
         assert failures <= len(records) * (1 - percentile / 100)
+
+
+# -- rules in a sweep --------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_about_stages_has_none_in_a_run_without_them() -> None:
+    for run in (None, a_run(repeats=3, slo=("ttft{stage=2} p50 < 1s",))):
+        found = judged("ttft{stage=2} p50 < 1s", steps(20), run)
+        assert (found.status, found.reason) == ("INCONCLUSIVE", "it names stages, and this is no sweep")
+        assert (found.limit, found.unit) == (1, "s")
+
+
+def test_a_stage_is_judged_by_the_rules_that_are_about_it() -> None:
+    rules = (
+        "ttft p50 < 16ms",
+        "ttft{stage=4} p50 < 15ms",
+        "ttft{concurrency=2..4} p50 < 6ms",
+        "ttft{stage=8..} p50 < 1s",
+    )
+    run = a_stage(a_run(sweep="concurrency=1,4,8", slo=rules), 2, 4.0, "concurrency")
+    records = steps(20)
+    found = summarise(collect(records), run, 0, records).slos
+    assert [(r.rule, r.status) for r in found] == [
+        ("ttft p50 < 16ms", "PASS"),
+        ("ttft{stage=4} p50 < 15ms", "INCONCLUSIVE"),
+        ("ttft{concurrency=2..4} p50 < 6ms", "FAIL"),
+    ]
+    assert found[0].observed == pytest.approx(10.5)
+
+
+def swept(
+    rules: tuple[str, ...], *stages: Sequence[str], sweep: str = "concurrency=1,2,4,8", **other: object
+) -> list[SloResult]:
+    """The results of a sweep whose stages, 1, 2, 4, ..., came to these: one for each rule, ``-`` for none; ``FAIL?`` of a
+    stage whose client was burnt."""
+    run = replace(a_run(sweep=sweep, slo=rules, users=None), sweep_end="all stages are done")
+    levels = []
+    for i, statuses in enumerate(stages):
+        results = [
+            SloResult(
+                rule=str(parse(rule)),
+                status=status.strip("?"),
+                observed=10.0 * 2**i,
+                unit="ms",
+                reason="",
+                decides="warn" not in rule,
+            )
+            for rule, status in zip(rules, statuses, strict=True)
+            if status != "-"
+        ]
+        burnt = {"client": "INVALID"} if any("?" in status for status in statuses) else {}
+        levels.append(a_level(2.0**i, slos=tuple(results), **burnt))
+    found = SweepSummary(axis=sweep.partition("=")[0], unit="users", levels=tuple(levels), ended=run.sweep_end)
+    return list(summarise(collect([]), replace(run, **other), sweep=found).slos)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "observed", "reason"),
+    [
+        (["PASS", "PASS", "FAIL", "FAIL"], "PASS", 20, "holds up to concurrency 2; broken at 4"),
+        (["PASS"] * 4, "PASS", 80, "holds up to concurrency 8; no higher stage was run"),
+        (["FAIL", "FAIL"], "FAIL", 10, "at concurrency 1, the lowest"),
+        (["FAIL", "PASS", "PASS"], "PASS", 40, "holds up to concurrency 4; no higher stage was run; but not at conc"),
+        (["INCONCLUSIVE", "FAIL"], "INCONCLUSIVE", 10, "at concurrency 1, the lowest"),
+        (["PASS", "PASS?"], "PASS", 10, "holds up to concurrency 1; at 2 the load generator was not up to the load"),
+        (["INCONCLUSIVE?", "FAIL"], "FAIL", 20, "at concurrency 2, the lowest"),
+        (["PASS?", "INCONCLUSIVE?"], "INCONCLUSIVE", None, "no stage may found a conclusion; at concurrency 1 the client"),
+        ([], "INCONCLUSIVE", None, "no stage may found a conclusion; there is none"),
+    ],
+)  # fmt: skip
+def test_a_sweep_passes_up_to_the_highest_stage_that_does(
+    statuses: list[str], status: str, observed: float | None, reason: str
+) -> None:
+    (found,) = swept(("ttft p50 < 1s",), *[[status] for status in statuses])
+    assert (found.status, found.observed) == (status, observed)
+    assert found.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("rule", "statuses", "status", "reason"),
+    [
+        ("ttft{stage=2..4} p50 < 1s", "- PASS PASS -", "PASS", "at concurrency 2"),
+        ("ttft{concurrency=2..4} p50 < 1s", "- PASS FAIL -", "FAIL", "at concurrency 4"),
+        ("ttft{stage=..2} p50 < 1s", "INCONCLUSIVE PASS - -", "INCONCLUSIVE", "at concurrency 1"),
+        ("ttft{stage=8} p50 < 1s", "- -", "INCONCLUSIVE", "there is no stage of concurrency 8: all stages are done"),
+        ("ttft{stage=2..} p50 < 1s", "- PASS", "INCONCLUSIVE", "there is no stage of concurrency 4, 8: all stages are done"),
+        ("ttft{stage=2..} p50 < 1s", "- FAIL", "FAIL", "at concurrency 2"),
+        ("ttft{stage=3} p50 < 1s", "- -", "INCONCLUSIVE", "this sweep has no such stage: it is of concurrency 1, 2, 4, 8"),
+        ("ttft{request-rate=2} p50 < 1s", "- -", "INCONCLUSIVE", "this sweep has no such stage"),
+    ],
+)  # fmt: skip
+def test_a_rule_must_hold_at_each_stage_that_it_names(rule: str, statuses: str, status: str, reason: str) -> None:
+    (found,) = swept((rule,), *[[status] for status in statuses.split()])
+    assert found.status == status
+    assert found.reason.startswith(reason)
+
+
+def test_rules_that_hold_at_no_stage_together_do_not_hold() -> None:
+    rules = ("ttft p50 < 1s", "requests_per_s > 5")
+    apart = swept(rules, ["PASS", "FAIL"], ["PASS", "FAIL"], ["FAIL", "PASS"])
+    assert [r.status for r in apart] == ["PASS", "PASS", "FAIL"]
+    assert apart[-1].rule == "all of these at one stage"
+    assert [r.status for r in swept(rules, ["PASS", "FAIL"], ["PASS", "PASS"])] == ["PASS", "PASS"]
+    maybe = swept(rules, ["PASS", "FAIL"], ["INCONCLUSIVE", "PASS"])
+    assert [r.status for r in maybe] == ["PASS", "PASS", "INCONCLUSIVE"]
+    warned = swept(("ttft p50 < 1s", "warn: requests_per_s > 5"), ["PASS", "FAIL"], ["FAIL", "PASS"])
+    assert [r.status for r in warned] == ["PASS", "PASS"]
+    named = swept(
+        ("ttft p50 < 1s", "requests_per_s{stage=2} > 5"), ["PASS", "-"], ["FAIL", "PASS"], sweep="concurrency=1,2"
+    )
+    assert [r.status for r in named] == ["PASS", "PASS"]
+
+
+def test_a_rule_that_cannot_be_read_is_inconclusive_in_a_sweep_too() -> None:
+    run = a_run(sweep="concurrency=1", slo=("of another version",), slo_preset="lost")
+    found = SweepSummary(axis="concurrency", unit="users", levels=(), ended="")
+    assert [r.status for r in summarise(collect([]), run, sweep=found).slos] == ["INCONCLUSIVE"] * 2
+
+
+def test_repeats_are_judged_together() -> None:
+    run = a_run(repeats=2, slo=("ttft p50 < 16ms",))
+    both = SweepSummary(axis="repeat", unit="", levels=(a_level(1, slo="FAIL"), a_level(2, slo="FAIL")), ended="")
+    records = steps(20)
+    assert [r.status for r in summarise(collect(records), run, 0, records, both).slos] == ["PASS"]

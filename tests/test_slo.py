@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.measures import BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE
-from locust_llm.slo import PRESETS, Condition, Rule, goodput, lengths, mistakes, parse, preset, ready, texts
+from locust_llm.slo import PRESETS, STAGES, Condition, Rule, goodput, lengths, mistakes, parse, preset, ready, texts
+from locust_llm.stages import AXES
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,13 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
         ("ttft{input=long} p95 < 1s", "'long' is no length"),
         ("ttft{input=4k..1k} p95 < 1s", "no length lies in input=4k..1k"),
         ("delivered{class=a} > 98%", "delivered is about the whole schedule"),
+        ("delivered{stage=4, turn=first} > 98%", "delivered is about the whole schedule"),
+        ("ttft{stage=} p95 < 1s", "{stage=} is no selector"),
+        ("ttft{stage=..} p95 < 1s", "'..' is no value of a stage: write 32, or 8..32"),
+        ("ttft{concurrency=few} p95 < 1s", "'few' is no value of a stage"),
+        ("ttft{request-rate=1k} p95 < 1s", "'1k' is no value of a stage"),
+        ("ttft{stage=32..8} p95 < 1s", "no value lies in 32..8"),
+        ("ttft{stages=8} p95 < 1s", "unknown selector stages (did you mean stage?)"),
         ("ttft p95 < 1s given itl < 4ms", "ttft has no conditions: 'given' belongs to attainment and goodput"),
         ("goodput > 5 given", "a condition is missing"),
         ("goodput > 5 given icl < 3ms", "icl is no number of one request"),
@@ -116,6 +124,11 @@ spans = st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)).map(
     lambda ends: f"{ends[0] or ''}..{ends[0] + ends[1]}" if ends[1] > 1 else str(ends[0])
 )
 names = st.text(min_size=1, max_size=12)
+values = st.one_of(
+    st.integers(0, 10**6).map(str), st.integers(0, 10**6).map(lambda low: f"{low}.."),
+    st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)).map(lambda ends: f"{ends[0]}..{sum(ends)}"),
+    st.integers(1, 10**6).map(lambda high: f"..{high}"), st.integers(1, 999).map(lambda quarters: f"{quarters / 4:g}"),
+)  # fmt: skip
 
 
 @st.composite
@@ -128,7 +141,7 @@ def rules(draw: st.DrawFn) -> Rule:
         st.fixed_dictionaries(
             {},
             optional={"class": names, "name": names, "model": names, "input": spans,
-                      "turn": st.sampled_from(["first", "later"])},
+                      "turn": st.sampled_from(["first", "later"]), **dict.fromkeys(STAGES, values)},
         )
     )  # fmt: skip
     return Rule(
@@ -137,7 +150,7 @@ def rules(draw: st.DrawFn) -> Rule:
         number,
         unit,
         draw(stats) if measure.metric else "",
-        () if measure.word == "delivered" else tuple(where.items()),
+        tuple((key, value) for key, value in where.items() if key in STAGES or measure.word != "delivered"),
         tuple(draw(st.lists(conditions(), max_size=3))) if measure.word in GIVEN else (),
         draw(st.sampled_from(["", "warn", "abort"])),
     )
@@ -166,6 +179,43 @@ def test_any_text_is_a_rule_or_one_sentence(text: str) -> None:
 )  # fmt: skip
 def test_lengths_are_half_open_like_buckets(value: str, ends: tuple[float, float]) -> None:
     assert lengths(value) == ends
+
+
+@pytest.mark.parametrize(
+    ("value", "canonical", "inside", "outside"),
+    [
+        ("32", "32", (32,), (31.9, 33)), ("8..32", "8..32", (8, 16, 32), (7, 33)), ("8..8", "8", (8,), (9,)),
+        ("..32", "..32", (0.5, 32), (33,)), ("0..32", "..32", (1,), (33,)), ("8..", "8..", (8, 1e9), (7,)),
+        ("0..", "0..", (1,), ()), ("2.50", "2.5", (2.5,), (2, 3)), ('" 8..32 "', "8..32", (8,), ()),
+    ],
+)  # fmt: skip
+def test_values_of_stages_have_both_ends(
+    value: str, canonical: str, inside: tuple[float, ...], outside: tuple[float, ...]
+) -> None:
+    for key in STAGES:
+        rule = parse(f"ttft{{{key}={value}, class=a}} p95 < 1s")
+        assert str(rule) == f"ttft{{{key}={canonical}, class=a}} p95 < 1s"
+        assert rule.staged
+        assert all(rule.at(at) for at in inside)
+        assert not any(rule.at(at) for at in outside)
+
+
+def test_a_rule_may_name_what_the_sweep_changes() -> None:
+    rule = parse("ttft{concurrency=8..32} p95 < 1s")
+    assert rule.at(8, "concurrency")
+    assert not rule.at(8, "request-rate")
+    assert parse("ttft{stage=8..32} p95 < 1s").at(8, "request-rate")
+    assert parse("ttft{input=8} p95 < 1s").at(1, "request-rate")  # about any stage
+    assert not parse("ttft{input=8} p95 < 1s").staged
+    assert set(STAGES) == {"stage", *AXES}
+
+
+def test_a_rule_about_stages_that_this_sweep_cannot_have_is_a_mistake() -> None:
+    rules = ("ttft{concurrency=8} p95 < 1s", "ttft{stage=8, class=a} p95 < 1s")
+    assert not list(mistakes(rules, None, None, "concurrency"))
+    assert not list(mistakes(rules, None, None))
+    (said,) = mistakes(rules, None, None, "request-rate")
+    assert said.endswith("this sweep changes request-rate, so its stages have no concurrency")
 
 
 def test_goodput_as_aiperf_writes_it() -> None:

@@ -147,6 +147,7 @@ def test_a_bracket_has_what_failed_lowest_above_it() -> None:
     assert bracket([]) == (None, None)
     assert bracket([done(1, INCONCLUSIVE), done(2, PASS), done(4, INCONCLUSIVE), done(8, FAIL)]) == (2, 4)
     assert bracket([done(1, PASS), done(2, FAIL), done(4, PASS)]) == (1, 2)
+    assert bracket([done(1, FAIL), done(2, PASS), done(4, PASS), done(8, FAIL)]) == (4, 8)  # a rule on throughput
     assert bracket([done(4, INCONCLUSIVE)]) == (None, 4)
 
 

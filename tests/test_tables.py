@@ -10,7 +10,7 @@ from locust_llm.columns import collect
 from locust_llm.metrics import summarise
 from locust_llm.record import Record
 from locust_llm.run import Offer, Run
-from locust_llm.tables import brief, clean, console, markdown, number
+from locust_llm.tables import console, markdown
 
 HOSTILE = "<script>alert(1)</script> | [link](javascript:x) `a` \x1b[31mred\u202e\nsecond line"
 
@@ -199,20 +199,6 @@ def test_nothing_recorded_is_a_report_too() -> None:
     text = shown()
     assert "nothing to report" in text
     assert cells(text, "Request Latency (ms)")[1:] == [*["-"] * 8, "0"]
-
-
-def test_numbers() -> None:
-    assert [number(value) for value in (None, 0.0, 1234567.891, float("inf"))] == ["-", "0.00", "1234567.89", "fail"]
-
-
-def test_brief_numbers() -> None:
-    values = (None, 0.0, 0.456, 9.999, 12.345, 99.996, 123.45, 1234.5, 12_345.6, -1.0)
-    said = ["-", "0.00", "0.46", "10.00", "12.35", "100.00", "123.5", "1234", "12346", "-1.00"]
-    assert [brief(value) for value in values] == said
-
-
-def test_clean() -> None:
-    assert clean("a\tb\nc\x00µ…") == "a b c\N{REPLACEMENT CHARACTER}µ…"
 
 
 def test_rules_come_first() -> None:

@@ -1,0 +1,68 @@
+"""Harvest: the columns of a run's records; those of a long file read by several processes at a time."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from .columns import Columns, collect, joined
+from .folder import RecordFile
+
+PART: Final = 100 * 2**20
+"""Bytes that are worth a process of their own: about a second."""
+PROCESSES: Final = 4
+"""Each takes some 100 MB."""
+
+
+def harvest(path: Path) -> tuple[Columns, int]:
+    """(the columns of the records of this file, how many of its lines are broken)."""
+    begins = list(parts(path.stat().st_size if path.exists() else 0))
+    with ExitStack() as stack:
+        others = [stack.enter_context(_reader(path, *part)) for part in begins[1:]]
+        found = [read(path, *begins[0])]
+        for part, other in zip(begins[1:], others, strict=True):
+            found.append(_result(other) or read(path, *part))
+    if len(found) == 1:
+        return found[0]
+    return joined([columns for columns, _ in found]), sum(broken for _, broken in found)
+
+
+def parts(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
+    """(begin, end) in bytes of about equal parts."""
+    cores = cores or len(os.sched_getaffinity(0))
+    count = max(1, min(cores, PROCESSES, size // PART))
+    ends = [size * i // count for i in range(count + 1)]
+    return pairwise(ends)
+
+
+def read(path: Path, begin: int, end: int) -> tuple[Columns, int]:
+    file = RecordFile(path, begin, end)
+    return collect(file), file.broken
+
+
+def _reader(path: Path, begin: int, end: int) -> "subprocess.Popen[bytes]":
+    """A process that reads a part. A fresh one: a fork would take along what else this one does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, str(path), str(begin), str(end)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _result(reader: "subprocess.Popen[bytes]") -> tuple[Columns, int] | None:
+    """None: it failed, whatever the reason; the part can be read here."""
+    assert reader.stdout is not None
+    try:
+        found: tuple[Columns, int] = pickle.load(reader.stdout)
+    except (EOFError, pickle.UnpicklingError):
+        return None
+    return found
+
+
+if __name__ == "__main__":
+    pickle.dump(read(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])), sys.stdout.buffer, protocol=5)

@@ -1,0 +1,107 @@
+"""Selectors: which requests, or which stages of a sweep, an SLO rule is about; what stands in its braces."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final, NoReturn
+
+STAGES: Final = ("stage", "concurrency", "request-rate", "prefill-concurrency", "input-tokens")
+"""Selectors of stages, by the value of what the sweep changes: by any name, or by that of what it must be."""
+SELECTORS: Final = ("class", "input", "name", "model", "turn", *STAGES)
+TURNS: Final = ("first", "later")
+
+QUOTED: Final = r'"(?:[^"]|"")*+"'
+"""A value in quotes; two stand for one."""
+_PICK: Final = re.compile(rf'\s*(?P<key>[\w-]+)\s*=\s*(?P<value>{QUOTED}|[^",]*[^",\s])\s*(?:,|$)')
+
+
+def selectors(text: str) -> tuple[tuple[str, str], ...]:
+    """Keys and values in their canonical form. Raises ValueError of one sentence."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(text) or not found:
+        pick = _PICK.match(text, at)
+        if not pick:
+            refuse(f"{{{text}}} is no selector: write {{class=ShortQuestions}}, with {', '.join(SELECTORS)} as keys")
+        key, value, at = pick["key"].lower(), pick["value"], pick.end()
+        if key not in SELECTORS:
+            refuse(f"unknown selector {key}{nearest(key, SELECTORS)}; there are: {', '.join(SELECTORS)}")
+        if key in found:
+            refuse(f"{key} is there twice: a request has one, so no request would be left")
+        if value.startswith('"'):
+            value = value[1:-1].replace('""', '"')
+        if key == "input":
+            value = _range(*lengths(value.strip()))
+        if key in STAGES:
+            value = _stages(*stage_values(value.strip()))
+        if key == "turn" and value not in TURNS:
+            refuse(f"unknown turn {value}: there are {' and '.join(TURNS)}")
+        found[key] = value
+    return tuple(found.items())
+
+
+def lengths(value: str) -> tuple[float, float]:
+    """[from, to) in tokens, of a selector's value: ``1k..4k`` and the bucket ``1k-4k`` are 1,000 to 3,999."""
+    if match := re.fullmatch(r"<(\w+)", value):
+        low, high = 0.0, _tokens(match[1])
+    elif match := re.fullmatch(r"(\w+)\+", value):
+        low, high = _tokens(match[1]), float("inf")
+    elif match := re.fullmatch(r"(\w*)(?:\.\.|-)(\w*)", value):
+        low = _tokens(match[1]) if match[1] else 0.0
+        high = _tokens(match[2]) if match[2] else float("inf")
+    else:
+        low = _tokens(value)
+        high = low + 1
+    if low >= high:
+        raise ValueError(f"no length lies in input={value}: write input=1k..4k for 1,000 to 3,999 tokens")
+    return low, high
+
+
+def stage_values(value: str) -> tuple[float, float]:
+    """Both ends, which belong to it, of a selector's value: ``8..32``, ``32``, ``8..`` or ``..32``."""
+    number = r"(\d{1,12}(?:\.\d{1,4})?)"
+    match = re.fullmatch(rf"(?:{number}?(\.\.))?{number}?", value)
+    if not match or not (match[1] or match[3]):
+        raise ValueError(f"{value!r} is no value of a stage: write 32, or 8..32 for those from 8 to 32")
+    high = float(match[3] or "inf")
+    low = float(match[1] or 0) if match[2] else high
+    if low > high:
+        raise ValueError(f"no value lies in {value}: write 8..32 for those from 8 to 32")
+    return low, high
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, names, 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def plain(number: float) -> str:
+    return repr(number).removesuffix(".0")
+
+
+def quoted(value: str) -> str:
+    plain = value == value.strip() and not re.search(r'["{},]', value)
+    return value if plain else '"' + value.replace('"', '""') + '"'
+
+
+def refuse(why: str) -> NoReturn:
+    raise ValueError(why)
+
+
+def _tokens(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,12})([kM]?)", text)
+    if not match:
+        refuse(f"{text!r} is no length: write input=1k..4k, a bucket of the report (1k-2k) or a number of tokens")
+    return float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]]
+
+
+def _range(low: float, high: float) -> str:
+    if high == low + 1:
+        return f"{low:.0f}"
+    return f"{f'{low:.0f}' if low else ''}..{f'{high:.0f}' if high < float('inf') else ''}"
+
+
+def _stages(low: float, high: float) -> str:
+    if low == high:
+        return plain(low)
+    return f"{plain(low)}.." if high == float("inf") else f"{plain(low) if low else ''}..{plain(high)}"

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# What a build does with exit statuses: five runs against HOST, each with the status that it must end with.
+#   ci.sh HOST FOLDER     (PYTHON names the interpreter)
+set -u
+host=$1 folder=$2
+run() {
+  want=$1 name=$2
+  shift 2
+  "${PYTHON:-python3}" -m locust_llm run --headless --host "$host" --no-probe -u 4 --request-count 40 \
+    --synthetic-input-tokens-mean 50 --output-tokens-mean 5 --report-dir "$folder/$name" "$@" >"$folder/$name.out" 2>&1
+  got=$?
+  echo "$name: status $got, $([ "$got" = "$want" ] && echo "as it should be" || echo "should be $want")"
+  [ "$got" = "$want" ] || wrong=1
+}
+wrong=0
+run 0 passed --slo "error_rate < 20%" --slo "ttft p50 < 10s"
+run 1 failed-requests --request-timeout 0.02
+run 3 slo-failed --slo "ttft p50 < 1ms"
+run 4 too-few-samples --slo "ttft p99 < 10s"
+run 5 bad-rule --slo "ttft p50 < 10"
+exit $wrong
