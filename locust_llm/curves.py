@@ -60,7 +60,7 @@ def curves(sweep: SweepSummary) -> Iterator[Block]:
 def _latencies(sweep: SweepSummary) -> Iterator[Column]:
     yield "ok", lambda level: str(level.succeeded)
     yield "failed", lambda level: "-" if level.failure_rate is None else f"{level.failure_rate:.1%}"
-    waits = any(_worst(level, GATE_WAIT.tag) >= 1 for level in sweep.levels)
+    waits = any(_p99(level, GATE_WAIT.tag) >= 1 for level in sweep.levels)
     for name, tag in LATENCIES:
         if (tag == GATE_WAIT.tag and not waits) or (tag == TTFT_FROM_DUE.tag and (waits or sweep.axis != RATE)):
             continue  # without a wait it is TTFT again
@@ -133,6 +133,6 @@ def _percentile(tag: str, p: float) -> Callable[[Level], str]:
     return cell
 
 
-def _worst(level: Level, tag: str) -> float:
+def _p99(level: Level, tag: str) -> float:
     row = level.latencies.get(tag)
-    return 0.0 if row is None or row.max is None else row.max
+    return 0.0 if row is None else row.percentiles.get(99.0, 0.0)
