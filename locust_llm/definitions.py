@@ -72,6 +72,8 @@ DEFINITIONS: Final = {metric.label: metric.means for metric in (*LATENCIES, PER_
 }  # fmt: skip
 WAITS: Final = frozenset({"prefill_gate_wait", "schedule_delay", "http_req_connecting"})
 """Waits before the send: failed requests had them like any other, so they are in these rows as they are."""
+NEEDS_TWO: Final = ("itl_s", "longest_stall_s")
+"""Columns that an answer of one token, or of one chunk, cannot have: there a condition on them is met."""
 SELDOM: Final = frozenset({"time_to_first_output_token", "usage_prompt_cache_read_tokens", "reasoning_token_count"})
 """Rows that are left out where they say nothing."""
 _BY_TAG: Final = {metric.tag: metric for metric in LATENCIES}

@@ -9,15 +9,24 @@ from typing import Any, Final
 
 import msgspec
 
-from .definitions import EXPORTED
+from .definitions import EXPORTED, PER_USER
 from .run import Run
 from .settings import Settings
-from .summary import Row, Summary
+from .summary import Row, Summary, SweepSummary
 
 SCHEMA: Final = "1.4"
-UNITS: Final = {"requests/s": "requests/sec", "tokens/s": "tokens/sec"}
+UNITS: Final = {"requests/s": "requests/sec", "tokens/s": "tokens/sec", "tokens/s/gpu": "tokens/sec/gpu"}
 STATS: Final = ("avg", "min", "max", "sum", *(f"p{p:g}" for p in EXPORTED), "std")
 """AIPerf's columns of the CSV, in its order."""
+BEFORE: Final = (
+    "number", "users", "duration_s", "requests", "succeeded", "failure_rate", "requests_per_s", "input_tokens_per_s",
+    "output_tokens_per_s", "in_flight",
+)  # fmt: skip
+AFTER: Final = (
+    "delivered", "attainment", "goodput_per_s", "goodput_low", "goodput_high", "slo_status", "client", "residual", "why",
+)  # fmt: skip
+"""The columns of a stage before and after its latencies."""
+SWEPT: Final = (50.0, 90.0, 95.0, 99.0)
 
 Block = dict[str, float | int | str]
 
@@ -25,7 +34,9 @@ Block = dict[str, float | int | str]
 def summary_json(summary: Summary, run: Run) -> bytes:
     """profile_export_aiperf.json; AIPerf's model of it is JsonExportData. What is not finite is left out, as AIPerf
     does: an ``adj_`` percentile that is missing landed on a failure."""
-    blocks = {row.tag: _block(row) for row in (*summary.rows, *_totals(summary), *summary.adjusted)}
+    blocks = {
+        row.tag: _block(row) for row in (*summary.rows, *_totals(summary), *_per_gpu(summary, run), *summary.adjusted)
+    }
     whole: dict[str, Any] = {
         "schema_version": SCHEMA,
         "benchmark_id": run.name,
@@ -49,6 +60,7 @@ def summary_json(summary: Summary, run: Run) -> bytes:
             "cancelled": summary.cancelled,
             "slos": summary.slos,
             "slo_status": summary.slo_status,
+            "sweep": summary.sweep,
         },
     }
     return msgspec.json.format(
@@ -63,13 +75,29 @@ def summary_csv(summary: Summary) -> str:
     write(["Metric", *STATS])
     for row in (*summary.rows, *summary.adjusted):
         if row.count is not None:
-            block = _block(row)
-            write([_name(row), *(_cell(block.get(stat)) for stat in STATS)])
+            stats = _stats(row)
+            write([_name(row), *(_cell(stats.get(stat)) for stat in STATS)])
     write([])
     write(["Metric", "Value"])
     for row in (*summary.rows, *_totals(summary)):
         if row.count is None:
-            write([_name(row), _cell(_block(row).get("avg"))])
+            write([_name(row), _cell(_stats(row).get("avg"))])
+    return out.getvalue()
+
+
+def sweep_csv(sweep: SweepSummary) -> str:
+    """sweep.csv: a row a stage; shares of 1, latencies in ms."""
+    out = io.StringIO()
+    write = csv.writer(out).writerow
+    tags = dict.fromkeys(tag for level in sweep.levels for tag in level.latencies)
+    titles = [f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag in tags for p in SWEPT]
+    write([sweep.axis, *BEFORE, *titles, *AFTER])
+    for level in sweep.levels:
+        before, after = ([getattr(level, name) for name in names] for names in (BEFORE, AFTER))
+        rows = [level.latencies.get(tag) for tag in tags]
+        figures = [None if row is None else row.percentiles.get(p) for row in rows for p in SWEPT]
+        cells = (level.value, *before, *figures, *after)
+        write([f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else cell for cell in cells])
     return out.getvalue()
 
 
@@ -89,13 +117,28 @@ def _totals(summary: Summary) -> Sequence[Row]:
     return [Row(label=label, tag=tag, unit=unit, avg=value) for label, tag, unit, value in totals if value is not None]
 
 
+def _per_gpu(summary: Summary, run: Run) -> Sequence[Row]:
+    """What `aiperf plot` sets latencies against; AIPerf counts the GPUs in its telemetry."""
+    per_s = next((row.avg for row in summary.rows if row.tag == "output_token_throughput"), None)
+    if per_s is None or not run.settings.gpus:
+        return ()
+    label, tag = "Output Token Throughput per GPU", "output_token_throughput_per_gpu"
+    return (Row(label=label, tag=tag, unit="tokens/s/gpu", avg=per_s / run.settings.gpus),)
+
+
 def _block(row: Row) -> Block:
     """AIPerf's JsonMetricResult: a unit and those stats that are finite numbers."""
-    unit = UNITS.get(row.unit, row.unit) + ("/user" if row.tag.endswith("_per_user") else "")
+    return {"unit": _unit(row), **{name: round(value, 6) for name, value in _stats(row).items()}}
+
+
+def _unit(row: Row) -> str:
+    return UNITS.get(row.unit, row.unit) + ("/user" if row.tag.endswith("_per_user") else "")
+
+
+def _stats(row: Row) -> dict[str, float]:
     stats = {"avg": row.avg, "min": row.min, "max": row.max, "std": row.std, "count": row.count, "sum": row.sum}
     stats |= {f"p{p:g}": value for p, value in row.percentiles.items()}
-    finite = {name: round(value, 6) for name, value in stats.items() if value is not None and math.isfinite(value)}
-    return {"unit": unit, **finite}
+    return {name: value for name, value in stats.items() if value is not None and math.isfinite(value)}
 
 
 def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
@@ -159,12 +202,13 @@ def _arrivals(s: Settings, summary: Summary) -> dict[str, Any]:
 
 
 def _name(row: Row) -> str:
-    unit = str(_block(row)["unit"])
+    unit = _unit(row)
     label = row.label + " (error-adjusted)" * row.tag.startswith("adj_")
     return label if unit == "requests" else f"{label} ({unit})"
 
 
-def _cell(value: float | int | str | None) -> str:
+def _cell(value: float | None) -> str:
+    """Rounded once, as on the console."""
     return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 

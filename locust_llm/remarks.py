@@ -1,17 +1,30 @@
 """Remarks: what a reader must know before trusting the figures of a run, one sentence or two each."""
 
+import contextlib
+import math
 from collections.abc import Iterator
 from typing import Final
 
 from .delivery import CLIENT, GATE, USERS
+from .intervals import needed
+from .parts import scarce
 from .run import Run
-from .slo import FAIL, INCONCLUSIVE, PASS
+from .slo import FAIL, INCONCLUSIVE, PASS, Rule, parse
 from .summary import Conditions, Counts, Summary
 from .verdict import FULL_CORE, INVALID, OK
 
 SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
 DEVIATION: Final = 0.05
 """From this share on, the difference of asked and delivered lengths is worth a warning."""
+READS: Final = 1.0
+"""ms for 1,000 tokens. No model reads so fast: one of a billion parameters takes 2e12 operations for these, and an H100 does
+some 5e14 a second, which is 4 ms. To parse a long request takes a stub some tenths."""
+CACHED: Final = 0.5
+UNASKED: Final = (
+    "nobody asked for shared prefixes, so prompts repeat, and TTFT is that of a server which has seen them before."
+)
+OPEN: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
+"""What a rule in a closed loop does not mean."""
 COUNTED: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
 MERGED: Final = 0.01
 """From this share on, chunks that came more than one to a read are worth a remark."""
@@ -21,8 +34,12 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that apply, the run's own notes first."""
     yield from run.notes
     yield loop_remark(summary.conditions)
+    yield from _read_as_open(summary)
     yield from _missing(summary, run)
     yield from _lengths(summary.conditions)
+    if not summary.swept:  # else each stage has its own
+        yield from _unreal(summary, run)
+        yield from _few(summary, run)
     yield from _tokens(summary.counts, summary.conditions.succeeded)
     yield from _clock(summary)
     yield from _busy(summary)
@@ -144,6 +161,64 @@ def _lengths(conditions: Conditions) -> Iterator[str]:
             yield f"WARNING: the mean {what} length is {deviation:+.1%} off the {asked:.1f} tokens asked for."
 
 
+def _unreal(summary: Summary, run: Run) -> Iterator[str]:
+    """Signs of an endpoint that computes less than users' requests would make it: a stub, or one that knows the prompts."""
+    s, c, g = run.settings, summary.conditions, summary.growth
+    if g is not None and g.high < READS:
+        yield (
+            f"WARNING: TTFT does not depend on the length of the prompt: {g.short_ttft_ms:.1f} ms for {g.short_tokens:.0f} "
+            f"tokens and fewer, {g.long_ttft_ms:.1f} ms for {g.long_tokens:.0f} and more, which is {g.ms_per_1k:.2f} ms for "
+            f"1,000 tokens (95 % interval {g.low:.2f} to {g.high:.2f}). A stub answers so, or a cache: a load test of it "
+            "says nothing about a model, which must read the whole prompt."
+        )
+    if c.cached_share is not None and c.cached_share > CACHED:
+        turns = c.turns_per_session is not None
+        shared = bool(s.shared_system_prompt_length or s.num_prefix_prompts)
+        why = " and ".join(["conversations that grow"] * turns + ["shared prefixes"] * shared)
+        yield (
+            f"{'' if why else 'WARNING: '}{c.cached_share:.0%} of the input tokens came from the server's prefix cache: "
+            + (f"{why} make it so, and TTFT is that of such a load." if why else UNASKED)
+        )
+    sent = c.sessions or c.requests
+    if run.dataset_sessions and sent > run.dataset_sessions:
+        yield (
+            f"WARNING: {sent} sessions were taken from a dataset of {run.dataset_sessions}: the same prompts came "
+            f"{sent / run.dataset_sessions:.1f} times, and a server with a prefix cache need not read them again."
+        )
+
+
+def _read_as_open(summary: Summary) -> Iterator[str]:
+    """Rules about what arrives, where nothing does of itself."""
+    if summary.conditions.loop == "open":
+        return
+    said = {rule.metric for result in summary.slos for rule in _parsed(result.rule) if rule.metric in OPEN}
+    if said:
+        users = "these users" if summary.conditions.users is None else f"{summary.conditions.users} users"
+        yield (
+            f"A rule about {' and '.join(sorted(said))} in a closed loop says what {users} got who waited for their "
+            "answers, not whether the server keeps up with requests that keep coming. An open loop tells (--request-rate)."
+        )
+
+
+def _few(summary: Summary, run: Run) -> Iterator[str]:
+    """A percentile that one or two requests decide."""
+    count = summary.conditions.succeeded
+    few = [p for p in sorted(run.settings.percentiles) if count and scarce(count, p)]
+    for p in few[:1]:
+        above = " and above" * (len(few) > 1)
+        yield (
+            f"WARNING: p{p:g}{above} of {_count(count)} is little more than the slowest of them: p{p:g} takes "
+            f"{math.ceil(100 / (100 - p))}, and {needed(p)} for both ends of its interval. A longer run (-t) or more "
+            "requests (--request-count) would tell."
+        )
+
+
+def _parsed(text: str) -> Iterator[Rule]:
+    """Nothing of a rule that cannot be read."""
+    with contextlib.suppress(ValueError):
+        yield parse(text)
+
+
 def _tokens(counts: Counts, succeeded: int) -> Iterator[str]:
     if succeeded and counts.tokens_from_usage == succeeded:
         yield "Tokens: counted by the server (usage) for every request."
@@ -190,4 +265,8 @@ def _busy(summary: Summary) -> Iterator[str]:
 
 
 def _requests(count: int) -> str:
-    return "1 request was" if count == 1 else f"{count} requests were"
+    return f"{_count(count)} {'was' if count == 1 else 'were'}"
+
+
+def _count(requests: int) -> str:
+    return "1 request" if requests == 1 else f"{requests} requests"

@@ -3,6 +3,7 @@ AIPERF_PYTHON=/path/to/python (aiperf pins versions that would not live with our
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -36,13 +37,17 @@ print(json.dumps({
 """
 
 
-def loaded(folder: Path) -> dict[str, object]:
+def aiperf_python() -> str:
     python = os.environ.get("AIPERF_PYTHON")
     if not python:
         pytest.skip("AIPERF_PYTHON names no interpreter with aiperf 0.13")
     if subprocess.run([python, "-c", "import aiperf"], capture_output=True).returncode:
         pytest.skip(f"{python} cannot import aiperf")
-    done = subprocess.run([python, "-c", LOADER, str(folder)], capture_output=True, text=True)
+    return python
+
+
+def loaded(folder: Path) -> dict[str, object]:
+    done = subprocess.run([aiperf_python(), "-c", LOADER, str(folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
@@ -73,3 +78,45 @@ def test_aiperf_loads_a_run_without_a_model_a_host_or_users(tmp_path: Path) -> N
     (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100)) + b"\n")
     write(tmp_path, a_run(host="", model=None, users=None, prefill_concurrency=3))
     assert loaded(tmp_path)["model"] == "unknown"
+
+
+def plotted(folder: Path) -> tuple[set[str], str]:
+    """What `aiperf plot` draws of a folder, and what it says. It draws with a Chrome."""
+    if not any(map(shutil.which, ("google-chrome", "chrome", "chromium", "chromium-browser"))):
+        pytest.skip("aiperf plot needs a Chrome or Chromium")
+    done = subprocess.run(
+        [aiperf_python(), "-m", "aiperf", "plot", str(folder)],
+        capture_output=True, text=True, env=os.environ | {"HOME": str(folder.parent)}, timeout=120,
+    )  # fmt: skip
+    images = list((folder / "plots").glob("*.png"))
+    assert all(image.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for image in images)
+    assert all(image.stat().st_size > 20_000 for image in images)  # an empty one has 10 kB
+    return {image.stem for image in images}, done.stdout + done.stderr
+
+
+def test_aiperf_plots_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    records = [answered(90 + i, 150, 200 + 5 * i, sent_at=10.0 + i / 3, id=str(i)) for i in range(30)]
+    (folder / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
+    write(folder, a_run())
+    images, said = plotted(folder)
+    assert images == {"ttft_over_time", "ttft_timeline"}, said
+
+
+def test_aiperf_plots_the_stages_of_a_sweep_against_each_other(tmp_path: Path) -> None:
+    """All that it draws by default of several runs, which takes the number of GPUs."""
+    for number, users in enumerate((1, 2, 4, 8), 1):
+        folder = tmp_path / "stages" / str(number)
+        folder.mkdir(parents=True)
+        records = [
+            answered(50 * users + 3 * i, 60 * users + 50 + 3 * i, sent_at=10.0 + i / users, id=str(i))
+            for i in range(40)
+        ]
+        (folder / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
+        write(folder, a_run(users=users, gpus=1))
+    images, said = plotted(tmp_path / "stages")
+    assert images == {
+        "pareto_curve_throughput_per_gpu_vs_latency", "pareto_curve_throughput_per_gpu_vs_interactivity",
+        "ttft_vs_throughput", "latency_throughput_uncertainty",
+    }, said  # fmt: skip

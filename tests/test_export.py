@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from locust_llm.blocks import number
 from locust_llm.columns import collect
 from locust_llm.export import STATS, summary_csv, summary_json
 from locust_llm.jsonl import line, parse_line
 from locust_llm.metrics import summarise
 from locust_llm.record import Record
 from locust_llm.run import Offer, Run
+from locust_llm.summary import Row
 
 
 def test_a_line() -> None:
@@ -217,6 +219,23 @@ def test_the_summary_as_csv() -> None:
     singles = dict(csv.reader(io.StringIO(second)))
     assert singles["Request Throughput (requests/sec)"] == "2.00"
     assert singles["Request Count"] == "2"
+
+
+def test_the_csv_rounds_what_the_console_rounds() -> None:
+    """Once: of 0.0049999996 the JSON's six digits are 0.005, and two of these would be 0.01."""
+    row = Row(label="a", tag="a", unit="ms", count=1, avg=0.0049999996, percentiles={99.0: 1234.5650000001})
+    summary = replace(summarise(collect([answered(1)]), a_run()), rows=(row,), adjusted=())
+    cells = next(csv.reader(io.StringIO(summary_csv(summary).split("\r\n")[1])))
+    assert [cells[1 + STATS.index(stat)] for stat in ("avg", "p99")] == [number(0.0049999996), number(1234.5650000001)]
+    assert cells[1] == "0.00"
+
+
+def test_tokens_a_second_of_each_gpu_where_their_number_is_known() -> None:
+    """Four tokens in half a second on two GPUs."""
+    records = (answered(100, 300), answered(300, 500))
+    said = exported(*records, run=a_run(gpus=2))
+    assert said["output_token_throughput_per_gpu"] == {"unit": "tokens/sec/gpu", "avg": 4.0}
+    assert "output_token_throughput_per_gpu" not in exported(*records)
 
 
 def test_goodput_by_its_tags() -> None:

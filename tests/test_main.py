@@ -1,0 +1,22 @@
+"""The door: what the command does with the world around it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from handmade import answered
+
+from locust_llm.jsonl import line
+
+
+def test_a_report_that_nobody_reads_to_its_end_is_no_error(tmp_path: Path) -> None:
+    """``locust-llm report DIR | head``: the files are made, and nothing is said of a pipe."""
+    (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100)) + b"\n")
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "locust_llm", "report", str(tmp_path)]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "report.html").is_file()
