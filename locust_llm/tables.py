@@ -19,16 +19,17 @@ WIDTH: Final = 120
 
 def console(summary: Summary, run: Run, folder: Path | str = "") -> str:
     """The document as plain text, at most 120 columns wide where the numbers allow, control characters harmless."""
-    return "\n\n".join(map(_console, document(summary, run, folder))) + "\n"
+    return "\n\n".join(map(plain_block, document(summary, run, folder))) + "\n"
 
 
 def markdown(summary: Summary, run: Run, folder: Path | str = "") -> str:
     """The document as GitHub's Markdown; what came from outside can neither add markup nor break a table."""
     blocks = enumerate(document(summary, run, folder))
-    return "\n\n".join(_markdown(block, first=i == 0) for i, block in blocks) + "\n"
+    return "\n\n".join(markdown_block(block, first=i == 0) for i, block in blocks) + "\n"
 
 
-def _console(block: Block) -> str:
+def plain_block(block: Block) -> str:
+    """For the console."""
     match block:
         case Heading(text):
             return f"{clean(text)}\n{'=' * min(len(text), WIDTH)}"
@@ -46,7 +47,8 @@ def _room(table: Table) -> int:
     return min(table.label, max(LABEL // 2, WIDTH - others))
 
 
-def _markdown(block: Block, first: bool) -> str:
+def markdown_block(block: Block, first: bool) -> str:
+    """``first``: a heading of the first level."""
     match block:
         case Heading(text):
             return f"{'#' if first else '##'} {_escaped(text)}"

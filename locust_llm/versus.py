@@ -18,7 +18,7 @@ from .sides import Side, load
 from .slo import Condition, Rule
 from .stages import AXES
 from .sweeps import axis_of
-from .tables import _console, _markdown
+from .tables import markdown_block, plain_block
 
 SCHEMA: Final = 1
 NAME: Final = 16
@@ -135,12 +135,12 @@ def document(found: Comparison) -> Iterator[Block]:
 
 def console(found: Comparison) -> str:
     """The document as plain text, 120 columns wide."""
-    return "\n\n".join(map(_console, document(found))) + "\n"
+    return "\n\n".join(map(plain_block, document(found))) + "\n"
 
 
 def markdown(found: Comparison) -> str:
     """The document as GitHub's Markdown."""
-    return "\n\n".join(_markdown(block, first=i == 0) for i, block in enumerate(document(found))) + "\n"
+    return "\n\n".join(markdown_block(block, first=i == 0) for i, block in enumerate(document(found))) + "\n"
 
 
 def _pair(base: Side, run: Side) -> Pair:
