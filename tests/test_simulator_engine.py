@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from locust_llm.simulator.cost import GPUS, MODELS, Cost, Model, step_s
-from locust_llm.simulator.engine import BatchEngine, FineSelector, FixedEngine, VirtualClock
-from locust_llm.simulator.scheduler import Config, Scheduler, Sequence
+from locust_llm.simulator.clock import FineSelector, VirtualClock
+from locust_llm.simulator.cost import LLAMA_8B_H100 as H100
+from locust_llm.simulator.cost import Model, step_s
+from locust_llm.simulator.engine import BatchEngine
+from locust_llm.simulator.fixed import FixedEngine
+from locust_llm.simulator.policies import POLICIES
+from locust_llm.simulator.scheduler import Config, Scheduler
+from locust_llm.simulator.sequence import Sequence
 
-H100 = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS["h100"])
 NOTHING = Model(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
 ONE_SECOND = replace(H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)  # every step takes just that
 
@@ -35,9 +39,9 @@ class Run:
         return self
 
 
-def batch_engine(cost=ONE_SECOND, budget=4, seqs=8, kv_tokens=1024, **more):
+def batch_engine(cost=ONE_SECOND, budget=4, seqs=8, kv_tokens=1024, policy="chunked", **more):
     config = Config(max_num_batched_tokens=budget, max_num_seqs=seqs, kv_tokens=kv_tokens)
-    return lambda clock: BatchEngine(Scheduler(config), cost, clock, **more)
+    return lambda clock: BatchEngine(Scheduler(config, POLICIES[policy]), cost, clock, **more)
 
 
 def test_an_exact_run_of_one_second_steps():
@@ -52,11 +56,45 @@ def test_an_exact_run_of_one_second_steps():
         "running": 0,
         "waiting": 0,
         "used_blocks": 0,
+        "max_used_blocks": 2,
+        "num_blocks": 64,
         "preemptions": 0,
+        "cache_queries": 0,
+        "cache_hits": 0,
         "steps": 6,
+        "busy_s": 6,
         "max_late_s": 0,
+        "late_p99_s": 0,
         "lost_s": 0,
     }
+
+
+def test_without_each_only_the_first_and_the_last_token_are_told():
+    run = Run(batch_engine(budget=100))
+    told = []
+    for out in (1, 2, 5):
+        sequence = Sequence(3, out)
+        run.engine.add(
+            sequence, lambda sequence=sequence: told.append((run.clock.now, sequence.max_tokens)), each=False
+        )
+    run.go()
+    assert told == [(1, 2), (1, 5), (1, 1), (2, 2), (5, 5)]
+
+
+def test_the_next_step_has_begun_when_tokens_are_given_out():
+    """Who answers a token at once, like a user with the next request, is too late for the step that follows it."""
+    run = Run(batch_engine(budget=100))
+    second = Sequence(1, 1)
+    times = []
+
+    def on_token():
+        times.append(run.clock.now)
+        if len(times) == 1:
+            run.engine.add(second, lambda: times.append(-run.clock.now))
+
+    run.engine.add(Sequence(1, 3), on_token)
+    run.go()
+    assert times == [1, 2, 3, -3]
 
 
 def test_requests_of_one_moment_share_their_first_step():

@@ -1,74 +1,15 @@
 """A real simulator over real sockets: vLLM's bytes, and a truth that fits them."""
 
-import http.client
 import json
 import re
 import socket
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 
 import pytest
+from simulated import CHAT, HELLO, events, post, received, started
 
 from locust_llm.simulator.api import NAME
-from locust_llm.simulator.cost import GPUS, MODELS, Cost, step_s
-
-CHAT = "/v1/chat/completions"
-HELLO = [{"role": "user", "content": "Hello there"}]  # 12 tokens
-
-
-class Simulator:
-    def __init__(self, process, port):
-        self.process, self.port = process, port
-
-    def connect(self):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        connection.connect()
-        return connection
-
-    def call(self, method, path, body=None, connection=None, **headers):
-        """Status and parsed body."""
-        own = connection or self.connect()
-        own.request(method, path, body if isinstance(body, bytes | None) else json.dumps(body), headers)
-        answer = own.getresponse()
-        content = json.loads(answer.read())
-        assert answer.headers["Server"] == NAME
-        if not connection:
-            own.close()
-        return answer.status, content
-
-    def chat(self, connection=None, headers=None, **body):
-        return self.call("POST", CHAT, {"messages": HELLO, **body}, connection, **(headers or {}))
-
-    def truth(self):
-        return self.call("GET", "/truth")[1]
-
-    def row(self, row_id):
-        return next(row for row in self.truth()["requests"] if row["id"] == row_id)
-
-    def until(self, condition):
-        """Poll /truth until the condition holds of it."""
-        deadline = time.monotonic() + 5
-        while not condition(told := self.truth()):
-            assert time.monotonic() < deadline, told
-            time.sleep(0.01)
-        return told
-
-    def raw(self, data):
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=5)
-        connection.sendall(data)
-        return connection
-
-
-@contextmanager
-def started(*flags):
-    command = [sys.executable, "-m", "locust_llm.simulator", "--port", "0", *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        ready = process.stdout.readline()
-        yield Simulator(process, int(re.search(r"listening on http://127\.0\.0\.1:(\d+) \(model llama", ready)[1]))
-        process.terminate()
-        assert process.wait(5) == 0
+from locust_llm.simulator.cost import LLAMA_8B_H100, step_s
 
 
 @pytest.fixture(scope="module")
@@ -81,27 +22,6 @@ def fixed():
 def batching():
     with started() as simulator:
         yield simulator
-
-
-def post(body, headers=b""):
-    return b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (CHAT.encode(), headers, len(body), body)
-
-
-def received(connection):
-    """Everything until the other side closes."""
-    with connection:
-        data = b""
-        while more := connection.recv(65536):
-            data += more
-        return data
-
-
-def events(response_body):
-    """The data of each event; fails on anything that is no event."""
-    *found, tail = response_body.split(b"\n\n")
-    assert tail == b""
-    assert all(event.startswith(b"data: ") for event in found)
-    return [event.removeprefix(b"data: ") for event in found]
 
 
 def test_a_stream_looks_like_vllms(fixed):
@@ -339,7 +259,7 @@ def test_max_prefilling_counts_those_before_their_first_token(fixed):
 
 
 def test_a_step_takes_its_time_and_no_more(batching):
-    decode_s = step_s(Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS["h100"]), [(12, 1)])
+    decode_s = step_s(LLAMA_8B_H100, [(12, 1)])
     batching.chat(max_tokens=60, headers={"X-Request-Id": "steps"})
     row = batching.row("steps")
     took = row["first_at"][0] - row["arrived_at"]

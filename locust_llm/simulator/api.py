@@ -1,4 +1,4 @@
-"""vLLM's JSON: which requests are accepted, how they are refused, what the answers look like."""
+"""Requests as vLLM takes them: which are accepted, and how the others are refused."""
 
 from __future__ import annotations
 
@@ -22,15 +22,25 @@ class RefusedError(Exception):
     def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+        self.body = error_body(status, message, kind, param)
+
+
+def error_body(status: int, message: str, kind: str, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    prompt_tokens: int
+    pieces: list[str]  # of the prompt, one a token
     max_tokens: int
+    ignore_eos: bool
     stream: bool
     include_usage: bool
+    continuous_usage: bool
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.pieces)
 
 
 def parse_chat(body: bytes, names: Sequence[str], max_model_len: int) -> ChatRequest:
@@ -56,7 +66,8 @@ def parse_chat(body: bytes, names: Sequence[str], max_model_len: int) -> ChatReq
             f"Please request fewer output tokens. {_value(name, max_tokens)}",
             param=name,
         )
-    prompt_tokens = tokens.count_chat(messages)
+    pieces = tokens.chat_pieces(messages)
+    prompt_tokens = len(pieces)
     room = max_model_len - prompt_tokens
     if room < (max_tokens or 1):
         excess = "which exceeds this limit even without any output tokens"
@@ -70,10 +81,12 @@ def parse_chat(body: bytes, names: Sequence[str], max_model_len: int) -> ChatReq
             param="input_tokens",
         )
     return ChatRequest(
-        prompt_tokens=prompt_tokens,
+        pieces=pieces,
         max_tokens=max_tokens or min(DEFAULT_MAX_TOKENS, room),
+        ignore_eos=asked.get("ignore_eos") is True,
         stream=stream,
         include_usage=options.get("include_usage") is True,
+        continuous_usage=options.get("continuous_usage_stats") is True,
     )
 
 
@@ -83,9 +96,10 @@ def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str,
     _check_model(asked, names)
     if "prompt" in asked:
         text = _field(asked, "prompt", str) or ""
-        ids = tokens.encode_prompt(text, add_special_tokens=asked.get("add_special_tokens") is not False)
+        pieces = tokens.prompt_pieces(text, add_special_tokens=asked.get("add_special_tokens") is not False)
     else:
-        ids = tokens.encode_chat(_parse_messages(asked))
+        pieces = tokens.chat_pieces(_parse_messages(asked))
+    ids = tokens.encode(pieces)
     return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
 
 
@@ -101,54 +115,8 @@ def models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
     return {"object": "list", "data": [{"id": name, **card} for name in names]}
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
-    return {
-        "prompt_tokens": prompt_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "completion_tokens": completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    }
-
-
-def completion(answer_id: str, model: str, text: str, used: dict[str, Any]) -> dict[str, Any]:
-    """The body of an answer that is not streamed."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text, "refusal": None, "reasoning": None},
-        "logprobs": None,
-        "finish_reason": "length",
-        "stop_reason": None,
-    }
-    return {**_head(answer_id, "chat.completion", model), "choices": [choice], "usage": used}
-
-
-class Chunks:
-    """The events of one streamed answer. A content event is `before` + word + MIDDLE or LAST."""
-
-    __slots__ = ("_opening", "before", "role")
-
-    def __init__(self, answer_id: str, model: str) -> None:
-        head = dump(_head(answer_id, "chat.completion.chunk", model))
-        self._opening = b"data: " + head[:-1] + b',"choices":['
-        self.role = self._opening + _ROLE
-        self.before = self._opening + b'{"index":0,"delta":{"content":"'
-
-    def usage(self, used: dict[str, Any]) -> bytes:
-        return self._opening + b'],"usage":' + dump(used) + b"}\n\n"
-
-
-_ROLE = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
-MIDDLE = b'"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
-LAST = b'"},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}]}\n\n'
-DONE = b"data: [DONE]\n\n"
-
-
 def dump(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _head(answer_id: str, kind: str, model: str) -> dict[str, Any]:
-    return {"id": answer_id, "object": kind, "created": int(time.time()), "model": model, "system_fingerprint": NAME}
 
 
 def _value(name: str, value: object) -> str:

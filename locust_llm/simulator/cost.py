@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 BLOCK_SIZE = 16  # tokens of one KV block; vLLM's default on CUDA
 
@@ -45,22 +45,24 @@ GPUS = {
     "h100": GPU(memory_bytes=80e9, bandwidth=3.35e12, flops=989e12, max_num_batched_tokens=8192, max_num_seqs=1024),
     # NVIDIA A100 40GB data sheet: 1,555 GB/s, 312 TFLOP/s. vLLM gives its small defaults to every A100.
     "a100-40": GPU(memory_bytes=40e9, bandwidth=1.555e12, flops=312e12, max_num_batched_tokens=2048, max_num_seqs=256),
+    # NVIDIA A40 data sheet: 48 GB GDDR6, 696 GB/s, 149.7 TFLOP/s bf16 without sparsity.
+    "a40": GPU(memory_bytes=48e9, bandwidth=0.696e12, flops=149.7e12, max_num_batched_tokens=2048, max_num_seqs=256),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Constants of `step_s`. The four fitted ones: least squares on 20 load stages published by inference-perf
-    (kubecon-na-2025 demo; Llama-3.1-8B, one H100, vLLM 0.11): RMS log error of the time per token 0.12, in sample.
-    Nothing was fitted on another GPU: there they are a guess."""
+    """Constants of `step_s`. The fitted ones: least squares of the log errors of `calibration`, which prints them row by
+    row, all six at once (these four, and V0's two extra overheads). Nothing was fitted on another GPU: there they are a
+    guess."""
 
     model: Model
     gpu: GPU
-    bandwidth_efficiency: float = 0.94  # fitted
-    mfu: float = 0.586  # fitted; share of peak FLOP/s in the linear layers: 27.7 us a prompt token on H100
+    bandwidth_efficiency: float = 0.981  # fitted; share of the data sheet's bandwidth
+    mfu: float = 0.571  # fitted; share of peak FLOP/s in the linear layers: 28.4 us a prompt token on H100
     attention_mfu: float = 0.4  # assumed, not fitted; share of peak FLOP/s in prefill attention
-    step_overhead_s: float = 2.53e-3  # fitted; launch, scheduling, sampling: once a step
-    seq_overhead_s: float = 10.6e-6  # fitted; the same, for each sequence of the step
+    step_overhead_s: float = 2.55e-3  # fitted; launch, scheduling, sampling: once a step
+    seq_overhead_s: float = 11.3e-6  # fitted; the same, for each sequence of the step
 
     @property
     def kv_tokens(self) -> int:
@@ -70,14 +72,27 @@ class Cost:
         return int(free / self.model.kv_bytes_per_token) // BLOCK_SIZE * BLOCK_SIZE
 
 
-def step_s(cost: Cost, segments: Iterable[tuple[int, int]]) -> float:
-    """Seconds of one step. Each segment is one sequence's (tokens computed before, tokens computed in this step).
+LLAMA_8B_H100 = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS["h100"])
+V0_LLAMA_8B_H100 = replace(  # V0's Python did more between two steps: 0.41 ms, and 45 us for each sequence. Fitted
+    LLAMA_8B_H100,
+    step_overhead_s=LLAMA_8B_H100.step_overhead_s + 0.41e-3,
+    seq_overhead_s=LLAMA_8B_H100.seq_overhead_s + 45e-6,
+)
+FOUR_LLAMA_8B_H100 = replace(  # the same four for both: fitted apart
+    LLAMA_8B_H100, bandwidth_efficiency=0.880, mfu=0.595, step_overhead_s=2.38e-3, seq_overhead_s=16.5e-6
+)
+
+
+def step_s(cost: Cost, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
+    """Seconds of one step. Each segment is one sequence's (tokens computed before, tokens computed in this step); besides
+    these there may be num_decodes sequences that compute one token each, with num_context_tokens in all their contexts.
 
     The linear layers read all weights once or compute 2 FLOP a parameter and token, whichever takes longer; attention
     reads the KV cache of every sequence, and prefills (segments of more than one token) also compute
     4 x layers x hidden_size FLOP for each pair of a new token and a token before it.
     """
-    tokens = seqs = context_tokens = 0
+    tokens = seqs = num_decodes
+    context_tokens = num_context_tokens
     attention_pairs = 0.0
     for computed, new in segments:
         tokens += new

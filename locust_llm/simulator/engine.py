@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import heapq
-import select
-import selectors
+from collections import deque
 from collections.abc import Callable
-from random import Random
 from typing import Protocol
 
+from locust_llm.simulator.clock import Clock
 from locust_llm.simulator.cost import Cost, step_s
-from locust_llm.simulator.scheduler import Scheduler, Sequence, Status
+from locust_llm.simulator.scheduler import Batch, Scheduler
+from locust_llm.simulator.sequence import Sequence
 
 MAX_LATE_S = 0.1
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Clock(Protocol):
-    """What is used of an asyncio loop (real time); `VirtualClock` is the other one."""
-
-    def time(self) -> float: ...
-    def call_at(self, when: float, callback: Callable[[], object], /) -> Timer: ...
+NUM_LATE = 20_000
 
 
 class Engine(Protocol):
-    def add(self, sequence: Sequence, on_token: Callable[[], None]) -> None:
-        """Start a sequence. on_token is called at each output token, the last time with the sequence finished."""
+    def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
+        """Start a sequence. on_token is called at each output token, the last time with the sequence finished; without
+        ``each`` only at the first and at the last."""
 
     def abort(self, sequence: Sequence) -> None:
         """Drop a sequence: its blocks are free at once and on_token is not called again."""
@@ -42,22 +32,27 @@ class BatchEngine:
 
     The end of a step is computed from the end of the one before, not from the clock, so a busy engine does not drift.
     Beyond MAX_LATE_S behind (a stopped process, a host too slow for the load) the excess is given up and counted in
-    lost_s: answering arrivals in steps long past would be faster than light.
+    lost_s: answering arrivals in steps long past would be faster than light. The next step begins before the tokens of
+    the last one are given out, as in vLLM, where another process does that.
     """
 
     def __init__(self, scheduler: Scheduler, cost: Cost, clock: Clock, *, time_scale: float = 1.0) -> None:
         self.scheduler, self.cost, self.clock, self.time_scale = scheduler, cost, clock, time_scale
         self.num_steps = 0
+        self.busy_s = 0.0
+        self.max_used_blocks = 0
         self.max_late_s = 0.0
         self.lost_s = 0.0
-        self._on_token: dict[Sequence, Callable[[], None]] = {}
-        self._batch: dict[Sequence, int] = {}
+        self.late_s: deque[float] = deque(maxlen=NUM_LATE)  # how late the last steps began
+        self._each: dict[Sequence, Callable[[], None]] = {}
+        self._ends: dict[Sequence, Callable[[], None]] = {}
+        self._batch = Batch()
         self._due = 0.0
         self._idle = True
 
-    def add(self, sequence: Sequence, on_token: Callable[[], None]) -> None:
+    def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
         self.scheduler.add(sequence)
-        self._on_token[sequence] = on_token
+        (self._each if each else self._ends)[sequence] = on_token
         if self._idle:
             self._idle = False
             self._due = self.clock.time()
@@ -66,143 +61,67 @@ class BatchEngine:
 
     def abort(self, sequence: Sequence) -> None:
         self.scheduler.finish(sequence)
-        self._on_token.pop(sequence, None)
+        self._each.pop(sequence, None)
+        self._ends.pop(sequence, None)
 
     def _begin_step(self) -> None:
-        self._batch = self.scheduler.schedule()
-        if not self._batch:
+        batch = self._batch = self.scheduler.schedule()
+        if not batch.prefills and not batch.num_decodes:
             self._idle = True
             return
-        segments = ((sequence.num_computed_tokens, new) for sequence, new in self._batch.items())
-        self._due += self.time_scale * step_s(self.cost, segments)
+        blocks = self.scheduler.blocks
+        self.max_used_blocks = max(self.max_used_blocks, blocks.num_blocks - blocks.num_free)
+        segments = []
+        for sequence, num_new_tokens in batch.prefills.items():
+            segments.append((sequence.computed_then, num_new_tokens))
+            if sequence.started_at is None:
+                sequence.started_at = self._due
+        took = self.time_scale * step_s(self.cost, segments, batch.num_decodes, batch.num_context_tokens)
+        self.busy_s += took
+        self._due += took
         self.clock.call_at(self._due, self._end_step)
 
     def _end_step(self) -> None:
+        scheduler, due = self.scheduler, self._due
+        late = self.clock.time() - due
         self.num_steps += 1
-        late = self.clock.time() - self._due
-        self.max_late_s = max(self.max_late_s, late)
+        self.late_s.append(late)
+        if late > self.max_late_s:
+            self.max_late_s = late
         if late > MAX_LATE_S:
             self._due += late - MAX_LATE_S
             self.lost_s += late - MAX_LATE_S
-        for sequence in self.scheduler.postprocess(self._batch):
-            on_token = self._on_token.pop(sequence) if sequence.is_finished else self._on_token[sequence]
-            on_token()
+        in_round = list(scheduler.decoding.sequences) if self._each and scheduler.decoding.in_round else ()
+        prefilled, finished = scheduler.postprocess(self._batch, due)
         self._begin_step()
+        for sequence in in_round:
+            if on_token := self._each.get(sequence):
+                on_token()
+        for sequence in prefilled:
+            on_token = self._each.get(sequence)
+            if not on_token and sequence.num_output_tokens == 1 < sequence.max_tokens:
+                on_token = self._ends.get(sequence)
+            if on_token:
+                on_token()
+        for sequence in finished:
+            self._each.pop(sequence, None)
+            if on_token := self._ends.pop(sequence, None):
+                on_token()
 
     def state(self) -> dict[str, float]:
-        scheduler = self.scheduler
+        scheduler, late = self.scheduler, sorted(self.late_s)
         return {
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting),
-            "used_blocks": scheduler.num_blocks - scheduler.num_free_blocks,
+            "used_blocks": scheduler.blocks.num_blocks - scheduler.blocks.num_free,
+            "max_used_blocks": self.max_used_blocks,
+            "num_blocks": scheduler.blocks.num_blocks,
             "preemptions": scheduler.num_preemptions,
+            "cache_queries": scheduler.num_cache_queries,
+            "cache_hits": scheduler.num_cache_hits,
             "steps": self.num_steps,
+            "busy_s": self.busy_s,
             "max_late_s": self.max_late_s,
+            "late_p99_s": late[len(late) * 99 // 100] if late else 0.0,
             "lost_s": self.lost_s,
         }
-
-
-class FixedEngine:
-    """No batching: a request's first token after ttft_s, one more each itl_s, whatever else is going on.
-
-    With jitter_s each of these is drawn evenly from plus or minus jitter_s around it (never below 0).
-    """
-
-    def __init__(self, ttft_s: float, itl_s: float, clock: Clock, *, jitter_s: float = 0.0, seed: int = 0) -> None:
-        self.ttft_s, self.itl_s, self.jitter_s, self.clock = ttft_s, itl_s, jitter_s, clock
-        self.random = Random(seed)
-        self.max_late_s = 0.0
-        self._drips: dict[Sequence, _Drip] = {}
-
-    def add(self, sequence: Sequence, on_token: Callable[[], None]) -> None:
-        sequence.status = Status.RUNNING
-        drip = self._drips[sequence] = _Drip(self, sequence, on_token)
-        drip.wait(self.ttft_s)
-
-    def abort(self, sequence: Sequence) -> None:
-        drip = self._drips.pop(sequence, None)
-        if drip:
-            sequence.status = Status.FINISHED
-            drip.timer.cancel()
-
-    def finish(self, sequence: Sequence) -> None:
-        sequence.status = Status.FINISHED
-        del self._drips[sequence]
-
-    def state(self) -> dict[str, float]:
-        return {"running": len(self._drips), "waiting": 0, "max_late_s": self.max_late_s}
-
-
-class _Drip:
-    """One sequence of a `FixedEngine`: each token is due a latency after the one before was due."""
-
-    __slots__ = ("due", "engine", "on_token", "sequence", "timer")
-    timer: Timer
-
-    def __init__(self, engine: FixedEngine, sequence: Sequence, on_token: Callable[[], None]) -> None:
-        self.engine, self.sequence, self.on_token = engine, sequence, on_token
-        self.due = engine.clock.time()
-
-    def wait(self, latency_s: float) -> None:
-        engine = self.engine
-        if engine.jitter_s:
-            latency_s = max(0.0, latency_s + engine.random.uniform(-engine.jitter_s, engine.jitter_s))
-        self.due += latency_s
-        self.timer = engine.clock.call_at(self.due, self.emit)
-
-    def emit(self) -> None:
-        engine, sequence = self.engine, self.sequence
-        engine.max_late_s = max(engine.max_late_s, engine.clock.time() - self.due)
-        sequence.num_output_tokens += 1
-        if sequence.num_output_tokens == sequence.max_tokens:
-            engine.finish(sequence)
-        else:
-            self.wait(engine.itl_s)
-        self.on_token()
-
-
-class FineSelector(selectors.EpollSelector):
-    """For an asyncio loop whose timers are exact to about 0.1 ms: epoll itself rounds up to whole milliseconds, a
-    seventh of a decode step. An epoll descriptor can be waited for like any other, and `select.select` takes fractions.
-    """
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout > 0:
-            select.select([self], [], [], timeout)
-        return super().select(0)
-
-
-class VirtualClock:
-    """Time that jumps from one callback to the next: exact, and as fast as the machine. Equal times run in order."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._count = 0
-        self._timers: list[tuple[float, int, _VirtualTimer]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, when: float, callback: Callable[[], object], /) -> Timer:
-        timer = _VirtualTimer(callback)
-        heapq.heappush(self._timers, (when, self._count, timer))
-        self._count += 1
-        return timer
-
-    def run(self) -> None:
-        """Until nothing is left to happen."""
-        while self._timers:
-            when, _, timer = heapq.heappop(self._timers)
-            if timer.callback:
-                self.now = max(self.now, when)
-                timer.callback()
-
-
-class _VirtualTimer:
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None

@@ -1,40 +1,15 @@
-"""Which sequences compute how many tokens in the next step: vLLM V1's scheduler, chunked prefill on."""
+"""The queues, and the moves that every policy is made of."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum, auto
+from dataclasses import dataclass, field
+from operator import attrgetter
 
+from locust_llm.simulator.blocks import Blocks
 from locust_llm.simulator.cost import BLOCK_SIZE
-
-
-class Status(Enum):
-    WAITING = auto()
-    RUNNING = auto()
-    FINISHED = auto()
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """One request inside the engine. There is no prefill or decode phase: each step brings num_computed_tokens nearer
-    to num_tokens, and a sequence that has caught up gets one more output token."""
-
-    num_prompt_tokens: int
-    max_tokens: int
-    num_output_tokens: int = 0
-    num_computed_tokens: int = 0
-    num_blocks: int = 0
-    status: Status = Status.WAITING
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_prompt_tokens + self.num_output_tokens
-
-    @property
-    def is_finished(self) -> bool:
-        return self.status is Status.FINISHED
+from locust_llm.simulator.sequence import Decoding, Run, Sequence, Status, num_blocks_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,130 +19,219 @@ class Config:
     max_num_batched_tokens: int
     max_num_seqs: int
     kv_tokens: int
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = False
     long_prefill_token_threshold: int = 0
+    max_num_partial_prefills: int = 1
+    max_long_partial_prefills: int = 1
 
 
-Batch = dict[Sequence, int]  # vLLM's num_scheduled_tokens: what each sequence computes in this step, in running order
+@dataclass(slots=True)
+class Batch:
+    """One step's work: the prompt tokens that sequences compute, and whether those that decode have a round."""
+
+    prefills: dict[Sequence, int] = field(default_factory=dict)
+    num_decodes: int = 0  # 0: no round
+    num_context_tokens: int = 0  # of the round's sequences
+
+
 Policy = Callable[["Scheduler"], Batch]
 
 
-def num_blocks_for(num_tokens: int) -> int:
-    return -(-num_tokens // BLOCK_SIZE)
-
-
 class Scheduler:
-    """The queues and the KV blocks, and the few moves every policy is made of."""
+    """running is in the order of admission; those of it with more than one token to compute are prefilling, the others
+    decoding."""
 
-    def __init__(self, config: Config, policy: Policy | None = None) -> None:
+    def __init__(self, config: Config, policy: Policy, *, record: bool = False) -> None:
         self.config = config
-        self.policy = policy or chunked
+        self.policy = policy
         self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
-        self.num_blocks = config.kv_tokens // BLOCK_SIZE
-        self.num_free_blocks = self.num_blocks
+        self.running: dict[Sequence, None] = {}  # ordered sets, these two
+        self.prefilling: dict[Sequence, None] = {}
+        self.decoding = Decoding(record=record)
+        self.blocks = Blocks(config.kv_tokens // BLOCK_SIZE, caching=config.enable_prefix_caching)
         self.num_preemptions = 0
+        self._num_admitted = 0
+        self.num_cache_queries = self.num_cache_hits = 0  # in tokens
 
     def add(self, sequence: Sequence) -> None:
         """Raises ValueError for a sequence that could never finish, alone in the whole KV cache."""
         longest = sequence.num_prompt_tokens + sequence.max_tokens
-        if sequence.num_prompt_tokens < 1 or sequence.max_tokens < 1 or num_blocks_for(longest) > self.num_blocks:
-            raise ValueError(f"a sequence of {longest} tokens does not fit in {self.num_blocks * BLOCK_SIZE} KV tokens")
+        if (
+            sequence.num_prompt_tokens < 1
+            or sequence.max_tokens < 1
+            or num_blocks_for(longest) > self.blocks.num_blocks
+        ):
+            room = self.blocks.num_blocks * BLOCK_SIZE
+            raise ValueError(f"a sequence of {longest} tokens does not fit in {room} KV tokens")
         self.waiting.append(sequence)
 
     def schedule(self) -> Batch:
-        """Choose the next step's work. Empty only when there is no sequence at all."""
+        """Choose the next step's work. There is none only when there is no sequence at all."""
         return self.policy(self)
 
-    def postprocess(self, batch: Batch) -> list[Sequence]:
-        """The step is over: return the sequences that got an output token, the finished ones already freed."""
-        emitted = []
-        for sequence, num_new_tokens in batch.items():
-            if sequence.is_finished:  # aborted while the step ran
+    def postprocess(self, batch: Batch, at: float) -> tuple[list[Sequence], list[Sequence]]:
+        """The step is over: who computed the last of its prompt and so got a token, and who got its last token. The
+        round, if there was one, gave one to everyone who decodes."""
+        decoding = self.decoding
+        finished = decoding.end_round(at) if decoding.in_round else []
+        prefilled = []
+        for sequence, num_new_tokens in batch.prefills.items():
+            if sequence.status is Status.FINISHED:  # aborted while the step ran
                 continue
-            sequence.num_computed_tokens += num_new_tokens
-            if sequence.num_computed_tokens == sequence.num_tokens:
-                sequence.num_output_tokens += 1
-                emitted.append(sequence)
-                if sequence.num_output_tokens == sequence.max_tokens:
-                    self.finish(sequence)
-        return emitted
+            sequence.computed_then += num_new_tokens
+            if sequence.computed_then == sequence.num_prompt_tokens + sequence.output_then:
+                sequence.output_then += 1
+                prefilled.append(sequence)
+                self.prefilling.pop(sequence, None)
+                if sequence.output_then == sequence.max_tokens:
+                    if decoding.round_at is not None:
+                        sequence.runs.append(Run(at, decoding.round_at, 0, 0))
+                    finished.append(sequence)
+                else:
+                    decoding.join(sequence, at)
+            else:
+                self.prefilling[sequence] = None
+        if len(finished) > 1:  # who is first in the order is emptied of its blocks first
+            finished.sort(key=_order)
+        for sequence in finished:
+            self.finish(sequence)
+        return prefilled, finished
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out, done or aborted. A second call does nothing."""
-        if sequence.is_finished:
+        if sequence.status is Status.FINISHED:
             return
         if sequence.status is Status.RUNNING:
-            self.running.remove(sequence)
+            del self.running[sequence]
+            self._stop(sequence)
         else:
             self.waiting.remove(sequence)
         sequence.status = Status.FINISHED
-        self._free(sequence)
-
-    def can_allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        return num_blocks_for(num_tokens) - sequence.num_blocks <= self.num_free_blocks
-
-    def allocate(self, sequence: Sequence, num_tokens: int) -> None:
-        """Give the sequence what is missing to hold num_tokens in all."""
-        num_new_blocks = num_blocks_for(num_tokens) - sequence.num_blocks
-        self.num_free_blocks -= num_new_blocks
-        sequence.num_blocks += num_new_blocks
-
-    def admit(self) -> None:
-        """The head of waiting joins the end of running."""
-        sequence = self.waiting.popleft()
-        sequence.status = Status.RUNNING
-        self.running.append(sequence)
 
     def preempt(self) -> Sequence:
         """The last running sequence gives up its blocks and all it has computed, and is first in line again."""
-        sequence = self.running.pop()
+        sequence, _ = self.running.popitem()
+        self._stop(sequence)
         sequence.status = Status.WAITING
-        sequence.num_computed_tokens = 0
-        self._free(sequence)
+        sequence.computed_then = sequence.num_transferred_tokens = 0
+        sequence.num_preemptions += 1
         self.waiting.appendleft(sequence)
         self.num_preemptions += 1
         return sequence
 
-    def _free(self, sequence: Sequence) -> None:
-        self.num_free_blocks += sequence.num_blocks
-        sequence.num_blocks = 0
+    # Of these a step is made.
+
+    def serve_running(self, batch: Batch, budget: int, longest: int) -> tuple[int, bool]:
+        """One token for who decodes, up to ``longest`` for who prefills. Returns what is left of the budget, and whether
+        someone was preempted for want of blocks.
+
+        vLLM goes through running in its order. The sums give the same: nobody ever wants more than in the step in which
+        the next one was admitted, so the budget can run out for the last alone.
+        """
+        budget -= len(self.decoding.sequences)
+        blocks = self.decoding.num_new_blocks
+        work: list[tuple[Sequence, int]] = []
+        for sequence in self.prefilling:
+            num_new_tokens = min(self.num_left(sequence), longest, budget)
+            if num_new_tokens > 0:
+                work.append((sequence, num_new_tokens))
+                budget -= num_new_tokens
+                blocks += num_blocks_for(sequence.computed_then + num_new_tokens) - sequence.blocks_then
+        if blocks > self.blocks.num_free:
+            self._serve_with_preemption(batch, dict(work))
+            return 0, True
+        self.decode_all(batch)
+        for sequence, num_new_tokens in work:
+            self.compute(batch, sequence, num_new_tokens)
+        return budget, False
+
+    def _serve_with_preemption(self, batch: Batch, work: dict[Sequence, int]) -> None:
+        """The blocks do not reach for everyone: one by one, the last in the order giving way to the first."""
+        for sequence in list(self.running):
+            decodes = sequence.decoding is not None
+            num_new_tokens = 1 if decodes else work.get(sequence, 0)
+            num_new_blocks = num_blocks_for(sequence.num_computed_tokens + num_new_tokens) - sequence.num_blocks
+            while num_new_blocks > self.blocks.num_free and sequence.status is Status.RUNNING:
+                self.preempt()
+            if sequence.status is not Status.RUNNING:  # and so is everyone after it
+                break
+            if decodes:
+                self.blocks.take(num_new_blocks)
+            elif num_new_tokens:
+                self.compute(batch, sequence, num_new_tokens)
+        self._begin_round(batch)
+
+    def decode_all(self, batch: Batch) -> None:
+        """A token for everyone who decodes; the blocks must be there."""
+        self.blocks.take(self.decoding.num_new_blocks)
+        self._begin_round(batch)
+
+    def _begin_round(self, batch: Batch) -> None:
+        decoding = self.decoding
+        if decoding.sequences:
+            batch.num_decodes, batch.num_context_tokens = len(decoding.sequences), decoding.num_context_tokens
+            if self.blocks.caching:
+                for sequence in sorted(decoding.filling, key=_order):
+                    self._name_blocks(sequence, sequence.num_tokens)
+            decoding.in_round = True
+
+    def num_left(self, sequence: Sequence) -> int:
+        """Tokens that a sequence, not decoding, has to compute."""
+        return sequence.num_prompt_tokens + sequence.output_then - sequence.computed_then
+
+    def look_up(self, sequence: Sequence) -> tuple[int, int, int]:
+        """For a waiting sequence: how many of its blocks the prefix cache has, at least one token always being left to
+        compute; how many it needs besides those that others use; and how many tokens it has left to compute."""
+        num_tokens = sequence.num_prompt_tokens + sequence.output_then
+        found = idle = 0
+        if self.blocks.caching and sequence.block_keys:
+            found, idle = self.blocks.find(sequence.block_keys[: (num_tokens - 1) // BLOCK_SIZE])
+        num_computed = max(found * BLOCK_SIZE, sequence.num_transferred_tokens)
+        return found, num_blocks_for(num_tokens) - found + idle, num_tokens - num_computed
+
+    def admit(self, batch: Batch, sequence: Sequence, found: int, num_new_tokens: int) -> None:
+        """A sequence that was taken from waiting runs, last in the order. `look_up` gave ``found``."""
+        if self.blocks.caching:
+            sequence.held_keys = list(sequence.block_keys[:found])
+            self.blocks.share(sequence.held_keys)
+            sequence.num_named_blocks = sequence.blocks_then = found
+            self.num_cache_queries += sequence.num_prompt_tokens + sequence.output_then
+            self.num_cache_hits += found * BLOCK_SIZE
+        if not sequence.num_preemptions and not sequence.num_transferred_tokens:
+            sequence.num_cached_tokens = found * BLOCK_SIZE
+        sequence.computed_then = max(found * BLOCK_SIZE, sequence.num_transferred_tokens)
+        self._num_admitted += 1
+        sequence.status, sequence.order = Status.RUNNING, self._num_admitted
+        self.running[sequence] = None
+        self.compute(batch, sequence, num_new_tokens)
+
+    def compute(self, batch: Batch, sequence: Sequence, num_new_tokens: int) -> None:
+        """Part of a prompt, with the blocks for it, which must be there. Its full blocks can be found from now on: who
+        shares one in the same step reads it after it was written."""
+        batch.prefills[sequence] = num_new_tokens
+        num_tokens = sequence.computed_then + num_new_tokens
+        num_blocks = num_blocks_for(num_tokens)
+        self.blocks.take(num_blocks - sequence.blocks_then)
+        sequence.blocks_then = num_blocks
+        if self.blocks.caching:
+            self._name_blocks(sequence, num_tokens)
+
+    def _name_blocks(self, sequence: Sequence, num_tokens: int) -> None:
+        full = min(num_tokens // BLOCK_SIZE, len(sequence.block_keys))
+        for key in sequence.block_keys[sequence.num_named_blocks : full]:
+            if self.blocks.name(key):
+                sequence.held_keys.append(key)
+        sequence.num_named_blocks = max(full, sequence.num_named_blocks)
+
+    def _stop(self, sequence: Sequence) -> None:
+        """It runs no more: its blocks are free."""
+        if sequence.decoding:
+            self.decoding.leave(sequence)
+        self.prefilling.pop(sequence, None)
+        self.blocks.free(sequence.held_keys, sequence.blocks_then - len(sequence.held_keys))
+        sequence.held_keys = []
+        sequence.num_named_blocks = sequence.blocks_then = 0
 
 
-def chunked(scheduler: Scheduler) -> Batch:
-    """vLLM V1 (0.32, vllm/v1/core/sched/scheduler.py, `schedule`): one token budget, first for what runs, in its order,
-    then for who waits, first come, first served. Left out: spec decode, LoRA, prefix cache, async scheduling."""
-    config, running, waiting = scheduler.config, scheduler.running, scheduler.waiting
-    batch: Batch = {}
-    budget = config.max_num_batched_tokens
-    longest = budget
-    if config.long_prefill_token_threshold and len(running) + len(waiting) > 1:
-        longest = config.long_prefill_token_threshold
-
-    preempted = False
-    index = 0
-    while index < len(running) and budget > 0:  # running shrinks at its end while we preempt
-        sequence = running[index]
-        num_new_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, longest, budget)
-        num_tokens = sequence.num_computed_tokens + num_new_tokens
-        while not scheduler.can_allocate(sequence, num_tokens):
-            preempted = True
-            if scheduler.preempt() is sequence:
-                return batch
-        scheduler.allocate(sequence, num_tokens)
-        batch[sequence] = num_new_tokens
-        budget -= num_new_tokens
-        index += 1
-    if preempted:
-        return batch
-
-    while waiting and budget > 0 and len(running) < config.max_num_seqs:
-        sequence = waiting[0]
-        # Room for all of it is asked for, though only this chunk's blocks are taken (scheduler_reserve_full_isl).
-        if not scheduler.can_allocate(sequence, sequence.num_tokens):
-            break
-        num_new_tokens = min(sequence.num_tokens, longest, budget)
-        scheduler.admit()
-        scheduler.allocate(sequence, num_new_tokens)
-        batch[sequence] = num_new_tokens
-        budget -= num_new_tokens
-    return batch
+_order = attrgetter("order")

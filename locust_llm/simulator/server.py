@@ -1,69 +1,70 @@
-"""The HTTP front: every token one write, the clock read just before and just after it."""
+"""What all connections share: what each path answers, whom it refuses, and what is told about it all."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 from random import Random
-from time import monotonic
-from typing import Any, cast
-
-import httptools
+from typing import TYPE_CHECKING
 
 from locust_llm.simulator import api
+from locust_llm.simulator.answers import ENGINE_FAILED, Answer, StreamedAnswer, WholeAnswer
 from locust_llm.simulator.engine import Engine
-from locust_llm.simulator.scheduler import Sequence
-from locust_llm.simulator.tokens import WORDS
+from locust_llm.simulator.metrics import Metrics
+from locust_llm.simulator.quirks import LIKE, Quirks, parse
 from locust_llm.simulator.truth import Row, Truth
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
-_SERVER_LINE = f"Server: {api.NAME}\r\n"
-_WORDS = [f" {word}".encode() for word in WORDS]
+if TYPE_CHECKING:
+    from locust_llm.simulator.connection import Connection, Request
+
+BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+_OPEN_PATHS = ("/health", "/metrics", "/truth", "/truth/reset")  # without an API key too
 
 
-@dataclass(slots=True)
-class Request:
-    method: str
-    path: str
-    id: str | None  # X-Request-Id
-    body: bytes
-    chunked: bool  # HTTP/1.1: the answer may be in chunks, and the connection may stay
-    keep_alive: bool
-    arrived_at: float
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """How the server presents itself. ``names``: all are accepted and listed, answers carry the first (vLLM's
+    --served-model-name). ``faults`` change the quirks of a share fault_rate of the requests."""
+
+    names: tuple[str, ...]
+    max_model_len: int
+    seed: int = 0
+    full_truth: bool = False
+    caching: bool = False
+    idle_close_s: float | None = None
+    api_key: str | None = None
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    quirks: Quirks = LIKE["vllm"]
+    faults: str = ""
+    fault_rate: float = 0.0
 
 
 class Server:
-    """What all connections share: the engine, the truth, and what each path answers."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        names: tuple[str, ...],
-        max_model_len: int,
-        seed: int = 0,
-        full_truth: bool = False,
-        idle_close_s: float | None = None,
-    ) -> None:
-        """``names``: all are accepted and listed, answers carry the first (vLLM's --served-model-name)."""
-        self.engine, self.names, self.max_model_len = engine, names, max_model_len
-        self.idle_close_s = idle_close_s
-        self.truth = Truth(full=full_truth)
-        self.random = Random(seed)
+    def __init__(self, engine: Engine, front: Front) -> None:
+        self.engine, self.front, self.names, self.caching = engine, front, front.names, front.caching
+        self.truth = Truth(full=front.full_truth)
+        self.metrics = Metrics(front.names[0], front.max_model_len)
+        self.random = Random(front.seed)
         self.connections: set[Connection] = set()
+        self.num_open = 0
+        self.num_queued_tokens = 0  # prompts of those without a first token
+        names, max_model_len = front.names, front.max_model_len
         self.routes: dict[str, tuple[str, Callable[[Connection, Request], None]]] = {
             "/v1/chat/completions": ("POST", self.chat),
             "/v1/models": ("GET", lambda c, _: c.respond(200, api.models(names, max_model_len))),
             "/tokenize": ("POST", lambda c, r: c.respond(200, api.tokenize(r.body, names, max_model_len))),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
+            "/metrics": ("GET", lambda c, _: c.respond(200, self.metrics.text(engine.state()))),
             "/truth": ("GET", lambda c, _: c.respond(200, {**self.truth.as_json(), "engine": engine.state()})),
             "/truth/reset": ("POST", self.reset_truth),
         }
 
     def handle(self, connection: Connection, request: Request) -> None:
+        key = self.front.api_key
+        if key and request.path not in _OPEN_PATHS and request.authorization != f"Bearer {key}":
+            connection.respond(401, {"error": "Unauthorized"})
+            return
         if request.path not in self.routes:
             connection.respond(404, {"detail": "Not Found"})
             return
@@ -75,254 +76,61 @@ class Server:
             answer(connection, request)
         except api.RefusedError as error:
             self.truth.refused += 1
-            connection.respond(error.status, error.body)
+            connection.respond(error.status, error.body, "Retry-After: 1\r\n" if error.status == 429 else "")
 
     def chat(self, connection: Connection, request: Request) -> None:
-        asked = api.parse_chat(request.body, self.names, self.max_model_len)
+        quirks = self.quirks_of(request)
+        if quirks.status:
+            raise refusal(quirks.status)
+        asked = api.parse_chat(request.body, self.names, self.front.max_model_len)
+        self.check_queue()
         own_id = f"{self.random.getrandbits(64):016x}"
         answer_id = f"chatcmpl-{request.id or own_id}"
-        row = Row(request.id or answer_id, asked.prompt_tokens, asked.max_tokens, request.arrived_at)
+        row = Row(request.id or answer_id, asked.prompt_tokens, asked.max_tokens, request.arrived_at, answer_id)
         self.truth.arrived(row)
-        kind = StreamedAnswer if asked.stream else WholeAnswer
-        connection.answer = answer = kind(self, connection, asked, row, answer_id)
-        self.engine.add(answer.sequence, answer.on_token)
+        self.num_open += 1
+        self.num_queued_tokens += asked.prompt_tokens
+        kind: type[Answer] = StreamedAnswer if asked.stream else WholeAnswer
+        connection.answer = answer = kind(self, connection, asked, row, quirks)
+        answer.start()
+
+    def quirks_of(self, request: Request) -> Quirks:
+        """The server's, with a fault if this one is to have it, and as the request's own header says."""
+        quirks, front = self.front.quirks, self.front
+        try:
+            if front.fault_rate and self.random.random() < front.fault_rate:
+                quirks = parse(front.faults, quirks)
+            return parse(request.quirks, quirks) if request.quirks else quirks
+        except ValueError as error:
+            raise api.RefusedError(400, f"X-Simulate: {error}") from error
+
+    def check_queue(self) -> None:
+        """vLLM's check_admission (0.32, vllm/v1/engine/async_llm.py): open requests, waiting or running; and prompt tokens
+        of those still without a first token. Raises RefusedError."""
+        front = self.front
+        if front.max_num_queued_reqs is not None and self.num_open + 1 > front.max_num_queued_reqs:
+            self.metrics.rejections["max_num_queued_reqs"] += 1
+            raise refusal(503)
+        if front.max_num_queued_tokens is not None and self.num_queued_tokens >= front.max_num_queued_tokens:
+            self.metrics.rejections["max_num_queued_tokens"] += 1
+            raise refusal(503)
+
+    def prefilled(self, asked: api.ChatRequest, at: float) -> None:
+        """A request got its first token, or left before."""
+        self.num_queued_tokens -= asked.prompt_tokens
+        self.truth.prefilled(at)
 
     def reset_truth(self, connection: Connection, _: Request) -> None:
         self.truth.reset()
         connection.respond(200, {"reset": True})
 
 
-class Answer:
-    """A chat completion on its way, one `on_token` at a time."""
-
-    def __init__(
-        self, server: Server, connection: Connection, asked: api.ChatRequest, row: Row, answer_id: str
-    ) -> None:
-        self.server, self.connection, self.asked, self.row, self.id = server, connection, asked, row, answer_id
-        self.transport = connection.transport
-        self.sequence = Sequence(asked.prompt_tokens, asked.max_tokens)
-        self.first_word = server.random.randrange(len(WORDS))
-
-    def on_token(self) -> None:
-        raise NotImplementedError
-
-    def hang_up(self) -> None:
-        """The client is gone."""
-        self.server.engine.abort(self.sequence)
-        if self.sequence.num_output_tokens == 0:
-            self.server.truth.prefilled(monotonic())
-        self.server.truth.done(self.row, aborted=True)
-
-    def usage(self) -> dict[str, Any]:
-        return api.usage(self.asked.prompt_tokens, self.sequence.num_output_tokens)
-
-
-class WholeAnswer(Answer):
-    def on_token(self) -> None:
-        if self.sequence.num_output_tokens == 1:
-            self.server.truth.prefilled(monotonic())
-        if not self.sequence.is_finished:
-            return
-        first, count = self.first_word, self.sequence.num_output_tokens
-        text = " ".join(WORDS[index % len(WORDS)] for index in range(first, first + count))
-        body = api.completion(self.id, self.server.names[0], text, self.usage())
-        before = monotonic()
-        self.connection.respond(200, body)
-        self.row.first_at = before, monotonic()
-        self.row.output_tokens = count
-        self.server.truth.done(self.row)
-        self.connection.answered()
-
-
-class StreamedAnswer(Answer):
-    def __init__(
-        self, server: Server, connection: Connection, asked: api.ChatRequest, row: Row, answer_id: str
-    ) -> None:
-        super().__init__(server, connection, asked, row, answer_id)
-        self.chunks = api.Chunks(answer_id, server.names[0])
-        self.frame = connection.begin_stream()
-
-    def on_token(self) -> None:
-        sequence, row, transport = self.sequence, self.row, self.transport
-        count = sequence.num_output_tokens
-        word = _WORDS[(self.first_word + count - 1) % len(_WORDS)]
-        if count == 1:
-            word = word[1:]
-        data = self.frame(b"%b%b%b" % (self.chunks.before, word, api.LAST if sequence.is_finished else api.MIDDLE))
-        if count == 1:  # vLLM sends the role only when there is a token
-            data = self.frame(self.chunks.role) + data
-
-        before = monotonic()
-        transport.write(data)
-        after = monotonic()
-
-        row.output_tokens = count
-        if transport.get_write_buffer_size():
-            row.buffered += 1
-        if row.token_at is not None:
-            row.token_at.extend((before, after))
-        if count == 1:
-            row.first_at = before, after
-            self.server.truth.prefilled(after)
-        if sequence.is_finished:
-            self._end()
-
-    def _end(self) -> None:
-        usage = self.frame(self.chunks.usage(self.usage())) if self.asked.include_usage else b""
-        self.transport.write(usage + self.frame(api.DONE) + self.connection.end_of_stream)
-        self.server.truth.done(self.row)
-        self.connection.answered()
-
-
-def _chunked(event: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(event), event)
-
-
-def _bare(event: bytes) -> bytes:
-    return event
-
-
-class Connection(asyncio.Protocol):
-    """One client: requests are parsed into a queue and answered in turn. asyncio sets TCP_NODELAY."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.answer: Answer | None = None
-        self.requests: deque[Request] = deque()
-        self.request: Request | None = None  # being answered
-        self.parser = httptools.HttpRequestParser(self)
-        self.idle: asyncio.TimerHandle | None = None
-        self.end_of_stream = b""
-
-    # from asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.server.connections.add(self)
-        self.server.truth.connections += 1
-        self._next()
-
-    def data_received(self, data: bytes) -> None:
-        if self.idle:
-            self.idle.cancel()
-            self.idle = None
-        try:
-            self.parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._refuse_all(400)
-            return
-        if self.body_bytes > MAX_BODY_BYTES:
-            self._refuse_all(413)
-            return
-        self._next()
-
-    def eof_received(self) -> bool:
-        self._hang_up()
-        return False  # asyncio closes the connection
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._hang_up()
-        self.server.connections.discard(self)
-        del self.parser  # it refers back to us: without this only the garbage collector frees the two
-
-    # from httptools
-
-    body_bytes = 0
-
-    def on_message_begin(self) -> None:
-        self.url = b""
-        self.id: str | None = None
-        self.body: list[bytes] = []
-        self.body_bytes = 0
-        self.expects_continue = False
-
-    def on_url(self, url: bytes) -> None:
-        self.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        if name == b"x-request-id":
-            self.id = value.decode("latin-1")
-        elif name == b"expect":
-            self.expects_continue = value.lower() == b"100-continue"
-
-    def on_headers_complete(self) -> None:
-        if self.expects_continue and not self.answer:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, body: bytes) -> None:
-        self.body.append(body)
-        self.body_bytes += len(body)
-
-    def on_message_complete(self) -> None:
-        arrived_at = monotonic()
-        path = self.url.partition(b"?")[0].decode("latin-1")
-        chunked = self.parser.get_http_version() != "1.0"
-        keep_alive = chunked and self.parser.should_keep_alive()
-        method, body = self.parser.get_method().decode(), b"".join(self.body)
-        self.requests.append(Request(method, path, self.id, body, chunked, keep_alive, arrived_at))
-
-    # from the server
-
-    def respond(self, status: int, body: Any, extra_headers: str = "") -> None:
-        data = api.dump(body)
-        head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{_SERVER_LINE}Content-Type: application/json\r\n"
-            f"Content-Length: {len(data)}\r\n{extra_headers}{self._connection_line()}\r\n"
-        )
-        self.transport.write(head.encode() + data)
-
-    def begin_stream(self) -> Callable[[bytes], bytes]:
-        """Send the headers of a stream; return what wraps each event. HTTP/1.0 has no chunks, only the close."""
-        chunked = self.request is not None and self.request.chunked
-        head = (
-            f"HTTP/1.1 200 OK\r\n{_SERVER_LINE}Content-Type: text/event-stream; charset=utf-8\r\n"
-            + ("Transfer-Encoding: chunked\r\n" if chunked else "")
-            + f"{self._connection_line()}\r\n"
-        )
-        self.transport.write(head.encode())
-        self.end_of_stream = b"0\r\n\r\n" if chunked else b""
-        return _chunked if chunked else _bare
-
-    def answered(self) -> None:
-        """A chat completion is over."""
-        self.answer = None
-        self._next()
-
-    def _next(self) -> None:
-        while not self.answer and not self.transport.is_closing():
-            if self.request and not self.request.keep_alive:
-                self.transport.close()
-                return
-            if not self.requests:
-                self._wait_idle()
-                return
-            self.request = self.requests.popleft()
-            self.server.handle(self, self.request)
-
-    def _wait_idle(self) -> None:
-        if self.server.idle_close_s is not None:
-            loop = asyncio.get_running_loop()
-            self.idle = loop.call_later(self.server.idle_close_s, self.transport.close)
-
-    def _connection_line(self) -> str:
-        return "" if self.request and self.request.keep_alive else "Connection: close\r\n"
-
-    def _refuse_all(self, status: int) -> None:
-        """What came is no HTTP, or too much: say so unless an answer is under way, and close."""
-        self.requests.clear()
-        self.request = None
-        if not self.answer:
-            self.respond(status, {"detail": HTTPStatus(status).phrase})
-        self._hang_up()
-        self.transport.close()
-
-    def _hang_up(self) -> None:
-        if self.idle:
-            self.idle.cancel()
-        self.requests.clear()
-        if self.answer:
-            self.answer.hang_up()
-            self.answer = None
+def refusal(status: int) -> api.RefusedError:
+    """As vLLM words it, where it has that status."""
+    error = {
+        401: ("Unauthorized", "AuthenticationError"),
+        429: ("Rate limit reached", "RateLimitError"),
+        500: (ENGINE_FAILED, "InternalServerError"),
+        503: (BUSY, "Service Unavailable"),
+    }.get(status, ("The simulator was asked for this status.", "SimulatedError"))
+    return api.RefusedError(status, *error)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from zlib import crc32
+
+from locust_llm.simulator.cost import BLOCK_SIZE
 
 # Like BPE on English: letters in pieces of up to 6 (so a word of n letters is ceil(n/6) tokens), digits by three as in
 # Llama 3, newlines together, every other character alone. A space belongs to the word after it.
 _PIECE = re.compile(r"[a-zA-Z]{1,6}|[0-9]{1,3}|\n+|[^\sa-zA-Z0-9]")
 
 _NUM_WORD_IDS = 128_000  # Llama 3's special tokens begin here
-_BEGIN_OF_TEXT, _START_HEADER, _END_HEADER, _EOT = 128_000, 128_006, 128_007, 128_009
-_NUM_MESSAGE_TOKENS = 5  # start header, role, end header, blank line; end of turn
+_BEGIN_OF_TEXT, _START_HEADER, _END_HEADER, _EOT = (
+    "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+)  # fmt: skip
+_SPECIAL_IDS = {_BEGIN_OF_TEXT: 128_000, _START_HEADER: 128_006, _END_HEADER: 128_007, _EOT: 128_009}
 
 # What the simulator says, over and over: each word one token, alone or after a space.
 _TEXT = (
@@ -27,26 +31,30 @@ def count_text(text: str) -> int:
     return len(_PIECE.findall(text))
 
 
-def encode_text(text: str) -> list[int]:
-    """Token ids: the same piece always has the same one; two pieces may share one."""
-    return [crc32(piece.encode()) % _NUM_WORD_IDS for piece in _PIECE.findall(text)]
-
-
-def count_chat(messages: Iterable[tuple[str, str]]) -> int:
-    """Tokens of (role, text) messages in Llama 3's chat template, up to where the answer begins."""
-    return 1 + sum(_NUM_MESSAGE_TOKENS + count_text(text) for _, text in messages) + _NUM_MESSAGE_TOKENS - 1
-
-
-def encode_chat(messages: Iterable[tuple[str, str]]) -> list[int]:
-    ids = [_BEGIN_OF_TEXT]
+def chat_pieces(messages: Iterable[tuple[str, str]]) -> list[str]:
+    """A piece a token, of (role, text) messages in Llama 3's chat template, up to where the answer begins."""
+    pieces = [_BEGIN_OF_TEXT]
     for role, text in messages:
-        ids += [*_header(role), *encode_text(text), _EOT]
-    return ids + _header("assistant")
+        pieces += [_START_HEADER, role, _END_HEADER, "\n\n"]
+        pieces += _PIECE.findall(text)
+        pieces.append(_EOT)
+    return [*pieces, _START_HEADER, "assistant", _END_HEADER, "\n\n"]
 
 
-def encode_prompt(text: str, *, add_special_tokens: bool = True) -> list[int]:
-    return [_BEGIN_OF_TEXT] * add_special_tokens + encode_text(text)
+def encode(pieces: Iterable[str]) -> list[int]:
+    """Token ids: the same piece always has the same one; two pieces may share one."""
+    return [_SPECIAL_IDS.get(piece) or crc32(piece.encode()) % _NUM_WORD_IDS for piece in pieces]
 
 
-def _header(role: str) -> list[int]:
-    return [_START_HEADER, crc32(role.encode()) % _NUM_WORD_IDS, _END_HEADER, crc32(b"\n\n") % _NUM_WORD_IDS]
+def block_keys(pieces: Sequence[str]) -> list[int]:
+    """A number for each whole block, the same for the same text up to the block's end (in this process)."""
+    keys: list[int] = []
+    key = 0
+    for end in range(BLOCK_SIZE, len(pieces) + 1, BLOCK_SIZE):
+        key = hash((key, *pieces[end - BLOCK_SIZE : end]))
+        keys.append(key)
+    return keys
+
+
+def prompt_pieces(text: str, *, add_special_tokens: bool = True) -> list[str]:
+    return [_BEGIN_OF_TEXT] * add_special_tokens + _PIECE.findall(text)

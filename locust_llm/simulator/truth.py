@@ -25,11 +25,16 @@ class Row:
     prompt_tokens: int
     max_tokens: int  # asked
     arrived_at: float  # the request fully read
+    answer_id: str = ""
     output_tokens: int = 0  # delivered
+    started_at: float | None = None  # the start of its first step; known at the end
     first_at: tuple[float, float] | None = None  # around the write of the first content token
-    token_at: array[float] | None = None  # before, after, before, after, ...
+    token_at: array[float] | None = None  # before, after, before, after, ...: of each chunk
     done_at: float | None = None
-    aborted: bool = False
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    preemptions: int = 0
+    aborted: bool = False  # by the client
+    fault: str = ""  # by which the server ended it: error, cut, reset
     buffered: int = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -40,10 +45,14 @@ class Row:
             "max_tokens": self.max_tokens,
             "output_tokens": self.output_tokens,
             "arrived_at": self.arrived_at,
+            "started_at": self.started_at,
             "first_at": self.first_at,
             "token_at": None if stamps is None else list(zip(stamps[::2], stamps[1::2], strict=True)),
             "done_at": self.done_at,
+            "cached_tokens": self.cached_tokens,
+            "preemptions": self.preemptions,
             "aborted": self.aborted,
+            "fault": self.fault,
             "buffered": self.buffered,
         }
 

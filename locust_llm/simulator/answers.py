@@ -1,0 +1,286 @@
+"""Answers on their way: a token at a time into the bytes of a stream, with everything that can go wrong on it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from locust_llm.simulator import api, events, tokens
+from locust_llm.simulator.sequence import Sequence
+from locust_llm.simulator.tokens import WORDS
+from locust_llm.simulator.truth import Row
+
+if TYPE_CHECKING:
+    from locust_llm.simulator.connection import Connection
+    from locust_llm.simulator.quirks import Quirks
+    from locust_llm.simulator.server import Server
+
+ENGINE_FAILED: Final = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+SPLIT_S: Final = 0.002
+_WORDS: Final = [f" {word}".encode() for word in WORDS]
+_TWO_BYTES: Final = "é".encode()
+
+
+class Answer:
+    """A chat completion: what the engine tells of it, one `on_token` at a time."""
+
+    def __init__(
+        self, server: Server, connection: Connection, asked: api.ChatRequest, row: Row, quirks: Quirks
+    ) -> None:
+        self.server, self.connection, self.asked, self.row, self.quirks = server, connection, asked, row, quirks
+        self.transport = connection.transport
+        self.first_word = server.random.randrange(len(WORDS))
+        self.count = 0
+        self.first_at = self.last_at = 0.0
+        max_tokens, self.finish_reason = asked.max_tokens, "length"
+        if 0 <= quirks.eos < max_tokens and not asked.ignore_eos:
+            max_tokens, self.finish_reason = max(1, quirks.eos), "stop"
+        self.sequence = Sequence(asked.prompt_tokens, max_tokens, self._block_keys(max_tokens))
+
+    def start(self) -> None:
+        self.server.engine.add(self.sequence, self.on_token)
+
+    def on_token(self) -> None:
+        raise NotImplementedError
+
+    def counted(self) -> int:
+        """One more token; how many there are."""
+        now, metrics = monotonic(), self.server.metrics
+        self.count += 1
+        metrics.generation_tokens += 1
+        if self.count > 1:
+            metrics.gap(now - self.last_at)
+        else:
+            self.first_at = now
+            metrics.first_token(self.asked.prompt_tokens, now - self.row.arrived_at)
+            self.server.prefilled(self.asked, now)
+        self.last_at = now
+        if self.sequence.is_finished:
+            metrics.finished(self.sequence, self.finish_reason, self.row.arrived_at, self.first_at, now)
+        return self.count
+
+    def hang_up(self, fault: str = "") -> None:
+        """The client is gone, or a fault has come."""
+        self.server.engine.abort(self.sequence)
+        if self.count == 0:
+            self.server.prefilled(self.asked, monotonic())
+        self.close_row(aborted=not fault, fault=fault)
+
+    def close_row(self, *, aborted: bool = False, fault: str = "") -> None:
+        sequence, row = self.sequence, self.row
+        row.started_at = sequence.started_at
+        row.cached_tokens, row.preemptions, row.fault = sequence.num_cached_tokens, sequence.num_preemptions, fault
+        self.server.num_open -= 1
+        self.server.truth.done(row, aborted=aborted)
+
+    def usage(self) -> dict[str, Any]:
+        return events.usage(self.asked.prompt_tokens, self.count, self.sequence.num_cached_tokens)
+
+    def fault_due(self) -> str:
+        """What goes wrong after as many tokens as there are: error, cut or reset, or nothing."""
+        quirks, count = self.quirks, self.count
+        return "error" if quirks.error == count else "cut" if quirks.cut == count else "reset" * (quirks.reset == count)
+
+    def break_connection(self, fault: str) -> None:
+        self.connection.answer = None
+        if fault == "reset":
+            raw = self.transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing sends a reset
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _block_keys(self, max_tokens: int) -> list[int]:
+        """The answer's own blocks too: the next turn of a conversation brings them back."""
+        if not self.server.caching:
+            return []
+        words = (WORDS[index % len(WORDS)] for index in range(self.first_word, self.first_word + max_tokens))
+        return tokens.block_keys([*self.asked.pieces, *words])
+
+
+class WholeAnswer(Answer):
+    def start(self) -> None:
+        super().start()
+        self._fail(self.fault_due())
+
+    def on_token(self) -> None:
+        self.counted()
+        if self._fail(self.fault_due()) or not self.sequence.is_finished:
+            return
+        delay_s = self.quirks.slow_headers_s
+        if delay_s:
+            asyncio.get_running_loop().call_later(delay_s, self._respond)
+        else:
+            self._respond()
+
+    def _respond(self) -> None:
+        if self.connection.answer is not self:  # the client has hung up meanwhile
+            return
+        words = [WORDS[index % len(WORDS)] for index in range(self.first_word, self.first_word + self.count)]
+        cut = 0 if self.quirks.eos == 0 and self.finish_reason == "stop" else len(words)
+        reasoning = " ".join(words[: self.quirks.reasoning]) or None
+        content = " ".join(words[self.quirks.reasoning : cut])
+        name = self.server.names[0]
+        body = events.completion(self.row.answer_id, name, content, reasoning, self.finish_reason, self.usage())
+        before = monotonic()
+        self.connection.respond(200, body)
+        self.row.first_at = before, monotonic()
+        self.row.output_tokens = self.count
+        self.close_row()
+        self.connection.answered()
+
+    def _fail(self, fault: str) -> bool:
+        if not fault:
+            return False
+        self.hang_up(fault)
+        if fault == "error":
+            self.connection.respond(500, api.error_body(500, ENGINE_FAILED, "InternalServerError"))
+            self.connection.answered()
+        else:
+            self.break_connection(fault)
+        return True
+
+
+class StreamedAnswer(Answer):
+    """``held``: writes that wait for a slow header, a stall or the other half of a letter; None when nothing waits."""
+
+    def __init__(
+        self, server: Server, connection: Connection, asked: api.ChatRequest, row: Row, quirks: Quirks
+    ) -> None:
+        super().__init__(server, connection, asked, row, quirks)
+        self.chunks = events.Chunks(row.answer_id, server.names[0], quirks, self.finish_reason)
+        self.continuous = asked.continuous_usage or quirks.continuous_usage
+        self.frame, head = connection.stream_framing()
+        self.text = b""  # of the tokens that wait for their chunk
+        self.num_chunks = 0
+        self.over = False
+        self.held: list[tuple[bytes, int, bool]] | None = None
+        self.written_at = monotonic()
+        if quirks.slow_headers_s:
+            self._hold(quirks.slow_headers_s)
+        self._write(head + (self.frame(self.chunks.role(self._used())) if quirks.role == "early" else b""))
+        self.ping: asyncio.TimerHandle | None = None
+        if quirks.ping_s:
+            self._ping()
+
+    def start(self) -> None:
+        super().start()
+        self._after_tokens()
+
+    def on_token(self) -> None:
+        quirks, last = self.quirks, self.sequence.is_finished
+        count = self.counted()
+        word = _WORDS[(self.first_word + count - 1) % len(_WORDS)]
+        self.text += word if count > 1 else word[1:]
+        reasoning = count <= quirks.reasoning
+        if last or (count - 1) % quirks.tokens_per_chunk == 0 or count == quirks.reasoning:
+            self._write_chunk(reasoning, last)
+        self._after_tokens()
+
+    def hang_up(self, fault: str = "") -> None:
+        self._end()
+        super().hang_up(fault)
+
+    def _write_chunk(self, reasoning: bool, last: bool) -> None:
+        quirks, chunks, frame = self.quirks, self.chunks, self.frame
+        used = self._used()
+        finish_with_usage = self.usage() if quirks.usage == "finish" else used
+        text, self.text = self.text, b""
+        if quirks.eos == 0 and self.finish_reason == "stop":
+            text = b""
+        if quirks.split_utf8:
+            text += _TWO_BYTES
+        with_last = last and quirks.finish == "last"
+        event = chunks.text(text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last)
+        self.num_chunks += 1
+        if self.num_chunks == quirks.malformed:
+            event = event[: event.index(b'"delta"')] + b"\n\n"
+        if quirks.split_utf8:
+            middle = event.index(_TWO_BYTES) + 1
+            data = frame(event[:middle])
+            rest = frame(event[middle:])
+        else:
+            data, rest = frame(event), b""
+        if self.num_chunks == 1 and quirks.role == "first":  # vLLM sends the role only when there is a token
+            data = frame(chunks.role(used and events.usage(self.asked.prompt_tokens, 0))) + data
+        self._write(data, self.count)
+        if rest:
+            self._hold(SPLIT_S)
+            self._write(rest)
+        if last:
+            self._write_end(finish_with_usage)
+
+    def _write_end(self, finish_with_usage: dict[str, Any] | None) -> None:
+        quirks, chunks, frame = self.quirks, self.chunks, self.frame
+        data = frame(chunks.finish(finish_with_usage)) if quirks.finish == "own" else b""
+        if quirks.usage == "always" or (quirks.usage in ("asked", "choices") and self.asked.include_usage):
+            data += frame(chunks.usage(self.usage()))
+        self._write(data + self._done(), end=True)
+
+    def _done(self) -> bytes:
+        return (self.frame(events.DONE) if self.quirks.done else b"") + self.connection.end_of_stream
+
+    def _used(self) -> dict[str, Any] | None:
+        return self.usage() if self.continuous else None
+
+    def _after_tokens(self) -> None:
+        """What goes wrong after this many tokens."""
+        if self.over:
+            return
+        if fault := self.fault_due():
+            self.hang_up(fault)
+            if fault == "error":
+                self.transport.write(self.frame(self.chunks.error(ENGINE_FAILED)) + self._done())
+                self.connection.answered()
+            else:
+                self.break_connection(fault)
+        elif self.quirks.stall == self.count:
+            self._hold(self.quirks.stall_s)
+
+    def _write(self, data: bytes, count: int = 0, *, end: bool = False) -> None:
+        """``count``: of the tokens there are with this. ``end``: it is the last of the stream."""
+        if self.held is not None:
+            self.held.append((data, count, end))
+            return
+        before = monotonic()
+        self.transport.write(data)
+        self.written_at = after = monotonic()
+        row = self.row
+        if count:
+            row.output_tokens = count
+            if self.transport.get_write_buffer_size():
+                row.buffered += 1
+            if row.token_at is not None:
+                row.token_at.extend((before, after))
+            if row.first_at is None:
+                row.first_at = before, after
+        if end:
+            self._end()
+            self.close_row()
+            self.connection.answered()
+
+    def _end(self) -> None:
+        self.over = True
+        if self.ping:
+            self.ping.cancel()
+
+    def _hold(self, seconds: float) -> None:
+        if self.held is None:
+            self.held = []
+            asyncio.get_running_loop().call_later(seconds, self._release)
+
+    def _release(self) -> None:
+        held, self.held = self.held or [], None
+        for write in held:
+            if not self.over:
+                self._write(*write[:2], end=write[2])
+
+    def _ping(self) -> None:
+        wait_s = self.written_at + self.quirks.ping_s - monotonic()
+        if wait_s <= 0:
+            self._write(self.frame(events.PING))
+            wait_s = self.quirks.ping_s
+        self.ping = asyncio.get_running_loop().call_later(wait_s, self._ping)

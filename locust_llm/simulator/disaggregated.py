@@ -1,0 +1,103 @@
+"""Disaggregated serving: some GPUs compute prompts, others decode, and the KV cache travels between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from locust_llm.simulator.clock import Clock, Timer
+from locust_llm.simulator.engine import BatchEngine
+from locust_llm.simulator.sequence import Sequence, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What carries the KV cache away from one prefill engine, a request at a time."""
+
+    bytes_per_token: int
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Journey:
+    """Where a request is: in a prefill engine (as ``prompt``, of one output token), under way, or in a decode engine."""
+
+    prefill: BatchEngine
+    prompt: Sequence
+    timer: Timer | None = None
+    decode: BatchEngine | None = None
+
+
+class DisaggregatedEngine:
+    """vLLM's disaggregated prefilling (docs/features/disagg_prefill, the Nixl connector): the request goes to a prefill
+    engine with max_tokens 1, whose token nobody sees; then its KV cache is transferred; then a decode engine computes the
+    prompt's last token again, which gives the first output token. Each request goes to the engine with the fewest requests.
+    Left out: a prefill engine's blocks are free when the prompt is computed, not when they have arrived.
+    """
+
+    def __init__(
+        self,
+        prefill: list[BatchEngine],
+        decode: list[BatchEngine],
+        link: Link,
+        clock: Clock,
+        *,
+        time_scale: float = 1.0,
+    ) -> None:
+        self.prefill, self.decode, self.link, self.clock, self.time_scale = prefill, decode, link, clock, time_scale
+        self._free_at = dict.fromkeys(prefill, 0.0)  # by engine: when its link is
+        self._loads: dict[BatchEngine, int] = dict.fromkeys([*prefill, *decode], 0)
+        self._journeys: dict[Sequence, _Journey] = {}
+
+    def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
+        engine = min(self.prefill, key=self._loads.__getitem__)
+        prompt = Sequence(sequence.num_prompt_tokens, 1, sequence.block_keys)
+        journey = _Journey(engine, prompt)
+
+        def computed() -> None:
+            self._loads[engine] -= 1
+            sequence.started_at, sequence.num_cached_tokens = prompt.started_at, prompt.num_cached_tokens
+            num_bytes = sequence.num_prompt_tokens * self.link.bytes_per_token
+            begins = max(self.clock.time(), self._free_at[engine])
+            arrives = begins + (self.link.latency_s + num_bytes / self.link.bytes_per_s) * self.time_scale
+            self._free_at[engine] = arrives
+            journey.timer = self.clock.call_at(arrives, arrived)
+
+        def arrived() -> None:
+            journey.timer = None
+            journey.decode = min(self.decode, key=self._loads.__getitem__)
+            self._loads[journey.decode] += 1
+            sequence.num_transferred_tokens = sequence.num_prompt_tokens - 1
+            sequence.block_keys = ()
+            journey.decode.add(sequence, got_token, each=each)
+
+        def got_token() -> None:
+            if sequence.is_finished:
+                self._loads[self._journeys.pop(sequence).decode or engine] -= 1
+            on_token()
+
+        engine.add(prompt, computed, each=False)
+        self._loads[engine] += 1
+        self._journeys[sequence] = journey
+
+    def abort(self, sequence: Sequence) -> None:
+        journey = self._journeys.pop(sequence, None)
+        if journey is None:
+            return
+        if journey.decode:
+            journey.decode.abort(sequence)
+            self._loads[journey.decode] -= 1
+        elif journey.timer:
+            journey.timer.cancel()
+        else:
+            journey.prefill.abort(journey.prompt)
+            self._loads[journey.prefill] -= 1
+        sequence.status = Status.FINISHED
+
+    def state(self) -> dict[str, float]:
+        """Sums over all engines, but for the lateness, which is the worst; and who is under way between them."""
+        states = [engine.state() for engine in (*self.prefill, *self.decode)]
+        sums = {name: sum(state[name] for state in states) for name in states[0]}
+        worst = {name: max(state[name] for state in states) for name in ("max_late_s", "late_p99_s")}
+        return sums | worst | {"transferring": sum(journey.timer is not None for journey in self._journeys.values())}

@@ -1,0 +1,158 @@
+"""One request inside of an engine, and the set of those that decode, which costs the same however many they are."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from collections.abc import Sequence as Series
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+from locust_llm.simulator.cost import BLOCK_SIZE
+
+
+class Status(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Run(NamedTuple):
+    """Tokens that a sequence got one after the other: one ``at`` its prefill's end, then one a round."""
+
+    at: float
+    round_at: array[float]
+    first: int
+    last: int
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """There is no prefill or decode phase: each step brings num_computed_tokens nearer to num_tokens, and a sequence that
+    has caught up gets one more output token.
+
+    block_keys name its full blocks, prompt first, then output, as far as they are known: equal keys, equal text up to the
+    end of the block. transferred_tokens of its KV cache come with it, from where its prompt was computed.
+    """
+
+    num_prompt_tokens: int
+    max_tokens: int
+    block_keys: Series[int] = ()
+    num_transferred_tokens: int = 0
+    status: Status = Status.WAITING
+    started_at: float | None = None  # the start of its first step
+    num_cached_tokens: int = 0  # found in the prefix cache when it was first admitted
+    num_preemptions: int = 0
+    order: int = 0  # of its last admission
+    held_keys: list[int] = field(default_factory=list)  # of block_keys: blocks it shares, or gave a name
+    num_named_blocks: int = 0  # of its blocks, those whose names were looked at
+    decoding: Decoding | None = None
+    joined: int = 0  # the decoding set's round when it joined
+    runs: list[Run] = field(default_factory=list)
+    # These four are as of when it joined the decoding set, while it is there: see the properties.
+    output_then: int = 0
+    computed_then: int = 0
+    blocks_then: int = 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.output_then + (self.decoding.rounds - self.joined if self.decoding else 0)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        return self.num_tokens - 1 if self.decoding else self.computed_then
+
+    @property
+    def num_blocks(self) -> int:
+        if self.decoding:
+            return num_blocks_for(self.num_computed_tokens + self.decoding.in_round)
+        return self.blocks_then
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is Status.FINISHED
+
+    def token_times(self) -> list[float]:
+        """When it got each token, where its engine records that; not while it decodes."""
+        times: list[float] = []
+        for at, round_at, first, last in self.runs:
+            times.append(at)
+            times += round_at[first:last]
+        return times
+
+
+def num_blocks_for(num_tokens: int) -> int:
+    return -(-num_tokens // BLOCK_SIZE)
+
+
+class Decoding:
+    """The sequences that get one token a step, all of them together: a round. What a round takes is kept in sums, so a
+    round over a thousand sequences costs what one over a single sequence does.
+
+    With ``record`` it keeps when each round ended, for `Sequence.token_times`.
+    """
+
+    def __init__(self, *, record: bool = False) -> None:
+        self.rounds = 0
+        self.in_round = False
+        self.sequences: dict[Sequence, None] = {}  # an ordered set
+        self.num_context_tokens = 0  # of all of them, with the token that the next round computes
+        self.round_at = array("d") if record else None
+        self._ends: dict[int, dict[Sequence, None]] = {}  # by the round that is their last
+        # Those that begin a block in round 0, 16, 32, ..., in round 1, 17, 33, ..., and so on.
+        self._beginning: list[dict[Sequence, None]] = [{} for _ in range(BLOCK_SIZE)]
+
+    @property
+    def num_new_blocks(self) -> int:
+        """How many begin a block in the next round."""
+        return len(self._beginning[self.rounds % BLOCK_SIZE])
+
+    @property
+    def filling(self) -> Iterable[Sequence]:
+        """Those whose block will be full after the next round."""
+        return self._beginning[(self.rounds + 1) % BLOCK_SIZE]
+
+    def join(self, sequence: Sequence, at: float) -> None:
+        """A sequence whose newest token, which it got now, alone is not computed."""
+        rounds, output = self.rounds, sequence.output_then
+        num_tokens = sequence.num_prompt_tokens + output
+        sequence.decoding, sequence.joined = self, rounds
+        self.sequences[sequence] = None
+        self.num_context_tokens += num_tokens
+        self._beginning[(rounds - num_tokens + 1) % BLOCK_SIZE][sequence] = None
+        last = rounds + sequence.max_tokens - output
+        if last not in self._ends:
+            self._ends[last] = {}
+        self._ends[last][sequence] = None
+        if self.round_at is not None:
+            sequence.runs.append(Run(at, self.round_at, rounds, last))
+
+    def leave(self, sequence: Sequence) -> None:
+        """Its own counts hold again."""
+        rounds, joined = self.rounds, sequence.joined
+        num_tokens, num_blocks = sequence.num_tokens, sequence.num_blocks
+        ends = self._ends.get(joined + sequence.max_tokens - sequence.output_then)
+        if ends:
+            ends.pop(sequence, None)
+        del self.sequences[sequence]
+        self.num_context_tokens -= num_tokens
+        del self._beginning[(rounds - num_tokens + 1) % BLOCK_SIZE][sequence]
+        sequence.decoding = None
+        sequence.output_then += rounds - joined
+        sequence.computed_then, sequence.blocks_then = num_tokens - 1, num_blocks
+        if self.round_at is not None:
+            sequence.runs[-1] = sequence.runs[-1]._replace(last=rounds)
+
+    def end_round(self, at: float) -> list[Sequence]:
+        """Everyone has got a token. Returns those for whom it was the last."""
+        self.rounds += 1
+        self.in_round = False
+        self.num_context_tokens += len(self.sequences)
+        if self.round_at is not None:
+            self.round_at.append(at)
+        return list(self._ends.pop(self.rounds, ()))

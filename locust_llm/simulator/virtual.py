@@ -1,0 +1,140 @@
+"""Virtual time: whole loads without sockets, an hour of traffic in seconds, the same times in every run."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Series
+from dataclasses import dataclass, field
+from operator import sub
+
+from locust_llm.simulator.clock import VirtualClock
+from locust_llm.simulator.engine import Engine
+from locust_llm.simulator.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    prompt_tokens: int
+    output_tokens: int
+    block_keys: Series[int] = ()
+    kind: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """What became of a request; times in seconds of the run. nan: not yet. asked_at is before sent_at where a prefill limit
+    held it back. token_at is empty unless the run keeps it."""
+
+    request: Request
+    asked_at: float
+    sent_at: float
+    first_at: float = math.nan
+    done_at: float = math.nan
+    longest_stall_s: float = 0.0
+    cached_tokens: int = 0
+    preemptions: int = 0
+    token_at: array[float] = field(default_factory=lambda: array("d"))
+
+    @property
+    def ttft_s(self) -> float:
+        return self.first_at - self.sent_at
+
+    @property
+    def itl_s(self) -> float:
+        """The mean one; nan with a single token."""
+        tokens = self.request.output_tokens
+        return (self.done_at - self.first_at) / (tokens - 1) if tokens > 1 else math.nan
+
+
+class Virtual:
+    """A load on an engine in virtual time. ``engine`` must run on the given clock and record its decoding.
+
+    A prefill limit holds requests back, first come, first served, while that many wait for their first token, as the load
+    generator's gate does; it is written again here because the simulator shares no code with it.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        engine: Engine,
+        *,
+        prefill_limit: float = math.inf,
+        most_open: float = math.inf,
+        keep_tokens: bool = False,
+    ) -> None:
+        self.clock, self.engine, self.keep_tokens = clock, engine, keep_tokens
+        self.prefill_limit, self.most_open = prefill_limit, most_open
+        self.rows: list[Row] = []  # of those that are done
+        self.num_open = self.num_prefilling = self.max_prefilling = 0
+        self._held: deque[Callable[[], None]] = deque()
+
+    def open_loop(self, arrivals: Iterable[tuple[float, Request]]) -> None:
+        """Requests at set times, in their order, read as they come due."""
+        coming = iter(arrivals)
+
+        def wait_for(arrival: tuple[float, Request] | None) -> None:
+            while arrival and arrival[0] <= self.clock.now:
+                self.ask(arrival[1])
+                arrival = next(coming, None)
+            if arrival:
+                self.clock.call_at(arrival[0], lambda: wait_for(arrival))
+
+        wait_for(next(coming, None))
+
+    def closed_loop(self, users: int, requests: Iterator[Request], *, stagger_s: float = 0.0) -> None:
+        """Users that send the next request when the last one is done, until there is none; the first ones this far apart."""
+
+        def send() -> None:
+            if (request := next(requests, None)) is not None:
+                self.ask(request, on_done=send)
+
+        for user in range(users):
+            self.clock.call_at(self.clock.now + user * stagger_s, send)
+
+    def ask(self, request: Request, on_done: Callable[[], None] | None = None) -> None:
+        """Now, or as soon as the prefill limit lets it."""
+        asked_at = self.clock.now
+        self._held.append(lambda: self._send(request, asked_at, on_done))
+        self._let_go()
+
+    def run(self, until: float = math.inf) -> list[Row]:
+        """Until everything is done, or that time has come. Returns the rows of all that is done."""
+        self.clock.run(until)
+        return self.rows
+
+    def _let_go(self) -> None:
+        while self._held and self.num_prefilling < self.prefill_limit and self.num_open < self.most_open:
+            self._held.popleft()()
+
+    def _send(self, request: Request, asked_at: float, on_done: Callable[[], None] | None) -> None:
+        clock = self.clock
+        row = Row(request, asked_at, clock.now)
+        sequence = Sequence(request.prompt_tokens, request.output_tokens, request.block_keys)
+        self.num_open += 1
+        self.num_prefilling += 1
+        self.max_prefilling = max(self.max_prefilling, self.num_prefilling)
+
+        def on_token() -> None:
+            if math.isnan(row.first_at):
+                row.first_at = clock.now
+                self.num_prefilling -= 1
+            if sequence.is_finished:
+                row.done_at = clock.now
+                self.num_open -= 1
+                self._close(row, sequence)
+                if on_done:
+                    on_done()
+            self._let_go()
+
+        self.engine.add(sequence, on_token, each=False)
+
+    def _close(self, row: Row, sequence: Sequence) -> None:
+        row.cached_tokens, row.preemptions = sequence.num_cached_tokens, sequence.num_preemptions
+        times = sequence.token_times()
+        row.longest_stall_s = max(map(sub, times[1:], times), default=0.0)
+        if self.keep_tokens:
+            row.token_at.extend(times)
+        self.rows.append(row)
