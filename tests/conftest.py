@@ -1,8 +1,10 @@
 """Fixtures that several test files share."""
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted import Scripted
@@ -39,3 +41,17 @@ def scripted_tls(certificate: Path) -> Iterator[Scripted]:
     server = Scripted(str(certificate))
     yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium without a window, by Playwright: a context of it is a fresh browser. One a file: while it is there an event
+    loop of asyncio runs in this thread, so that other tests could not run theirs."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs Chromium: apt install chromium")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()

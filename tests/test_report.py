@@ -1,6 +1,8 @@
 """A run's folder: made, damaged, remade and read."""
 
+import csv
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,8 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from handmade import UNIX, a_run, answered, failed
+from staged import fill_sweep, steps
 
-from locust_llm import page, report
+from locust_llm import report
 from locust_llm.folder import RecordFile, write_run
 from locust_llm.jsonl import line
 from locust_llm.record import Record
@@ -150,69 +153,6 @@ class Page(HTMLParser):
         self.words += data
 
 
-def test_the_page_asks_nothing_and_escapes_everything(tmp_path: Path) -> None:
-    hostile = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
-    fill(tmp_path, [*RECORDS, failed("stream_error", message=hostile, name=hostile)])
-    write(tmp_path, a_run(((0.0, 1), (11.0, 2)), model=hostile, host=hostile))
-    said = Page((tmp_path / "report.html").read_text())
-    assert {tag for tag, _ in said.tags} <= {
-        "html", "head", "meta", "title", "style", "body", "h2", "p", "div", "table", "tr", "th", "td", "figure",
-        "figcaption", "span", "svg", "path", "text", "circle", "polyline",
-    }  # fmt: skip
-    assert not {name for _, attrs in said.tags for name in attrs} & {"src", "href", "style", "onerror"}
-    assert "alert(1)" in said.words
-    assert [tag for tag, _ in said.tags].count("svg") == 4  # one of them the output lengths
-    assert "Definitions" in said.words
-
-
-def test_plots_show_what_happened(folder: Path) -> None:
-    write(folder, a_run(((0.0, 2),)))
-    said = Page((folder / "report.html").read_text())
-    dots = [attrs for tag, attrs in said.tags if tag == "circle"]
-    assert len(dots) == 4  # two requests, in the plots of TTFT and ITL
-    bottom = page.HEIGHT - page.BOTTOM
-    first, second = (float(dot["cy"] or 0) for dot in dots[:2])
-    assert (bottom - first) / (bottom - second) == pytest.approx(2.0, rel=0.01)  # 200 ms and 100 ms
-
-
-def test_lengths_are_drawn_where_there_are_several(tmp_path: Path) -> None:
-    """Three of 10 tokens, one of 40: of bins of 41 / 50 tokens the one with 10 is three times as high."""
-    fill(tmp_path, [answered(100, asked_input_tokens=25, input_tokens=tokens) for tokens in (10, 10, 10, 40)])
-    write(tmp_path, a_run())
-    text = (tmp_path / "report.html").read_text()
-    said = Page(text)
-    assert "Input length: requests, 25 asked for" in said.words
-    assert "Output length" not in said.words
-    assert "Time to First Token (ms) by input length" in said.words
-    drawn = text[text.index("Input length: requests") :]
-    outline = drawn[drawn.index("<polyline class=a points=") :].split('"')[1]
-    heights = [page.HEIGHT - page.BOTTOM - float(point.split(",")[1]) for point in outline.split()]
-    tops = sorted({round(height, 1) for height in heights if height > 0.05})
-    assert len(tops) == 2
-    assert tops[1] / tops[0] == pytest.approx(3, rel=0.01)
-
-
-def test_many_requests_become_quantiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "DOTS", 20)
-    fill(tmp_path, [answered(100 + i % 7, 900, sent_at=10 + i / 10) for i in range(300)])
-    write(tmp_path, a_run())
-    dots = [tag for tag, _ in Page((tmp_path / "report.html").read_text()).tags].count("circle")
-    assert dots == 2 * (20 // 5) * 5
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 10, [0, 2, 4, 6, 8, 10]),
-        (0, 0.03, [0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03]),
-        (0, 0, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        (0, 43, [0, 10, 20, 30, 40, 50]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert page.ticks(low, high) == expected
-
-
 def test_report_needs_no_locust(folder: Path) -> None:
     write(folder, a_run())
     code = (
@@ -247,3 +187,138 @@ def test_without_rules_there_is_no_junit_file(folder: Path) -> None:
     assert (folder / "junit.xml").exists()
     assert write(folder, a_run()).slo_status is None
     assert not (folder / "junit.xml").exists()
+
+
+# -- sweeps and repeats ------------------------------------------------------------------------------------------------
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """TTFTs of up to 200, 400 and 600 ms; 40 requests each."""
+    rules = ("ttft p50 < 300ms", "ttft{stage=4} max < 1s")
+    fill_sweep(tmp_path, {1: steps(200), 2: steps(400), 4: steps(600)}, slo=rules, goodput="time_to_first_token:300")
+    return tmp_path
+
+
+def test_a_sweep_and_each_stage_has_every_file(sweep: Path) -> None:
+    summary, run = remake(sweep)
+    assert files(sweep) == {*FILES, "junit.xml", "sweep.csv"}
+    for number in "123":
+        assert files(sweep / "stages" / number) == {*FILES, "junit.xml"}
+    assert summary.sweep is not None
+    assert [level.value for level in summary.sweep.levels] == [1, 2, 4]
+    assert [level.slo_status for level in summary.sweep.levels] == ["PASS", "PASS", "INCONCLUSIVE"]
+    assert [(r.rule, r.status) for r in summary.slos] == [
+        ("ttft p50 < 300ms", "PASS"),
+        ("ttft{stage=4} max < 1s", "PASS"),
+    ]
+    assert len(run.stages) == 3
+    for name in ("run.json", "profile_export_aiperf.json"):
+        said = json.loads((sweep / name).read_text())
+        found = (said if name == "run.json" else said["locust_llm"])["sweep"]
+        assert [level["value"] for level in found["levels"]] == [1, 2, 4]
+    rules = (sweep / "junit.xml").read_text()
+    assert rules.count("<testcase") == 2
+    third = json.loads((sweep / "stages" / "3" / "run.json").read_text())
+    assert [r["rule"] for r in third["slos"]] == ["ttft p50 < 300ms", "ttft{stage=4} max < 1s"]
+    assert [r["rule"] for r in json.loads((sweep / "stages" / "1" / "run.json").read_text())["slos"]] == [
+        "ttft p50 < 300ms"
+    ]
+    assert third["good"]["attainment"] == 0.5
+    assert third["steady"]["in_flight"] == summary.sweep.levels[2].in_flight
+
+
+def test_a_sweep_as_csv(sweep: Path) -> None:
+    remake(sweep)
+    head, *rows = csv.reader((sweep / "sweep.csv").read_text().splitlines())
+    assert len(rows) == 3
+    table = [dict(zip(head, row, strict=True)) for row in rows]
+    assert head[0] == "concurrency"
+    assert [row["concurrency"] for row in table] == ["1", "2", "4"]
+    assert [row["time_to_first_token_p50_ms"] for row in table] == ["102.5", "205", "307.5"]
+    assert [row["slo_status"] for row in table] == ["PASS", "PASS", "INCONCLUSIVE"]
+    assert {row["requests_per_s"] for row in table} <= {"2", "1.95"}  # the last of 600 ms ends behind the measured time
+    assert table[0]["client"] == "OK"
+    assert table[0]["delivered"] == ""
+
+
+def test_stages_that_are_up_to_date_are_left_as_they_are(sweep: Path) -> None:
+    first, _ = remake(sweep)
+    pages = [sweep / "stages" / number / "report.html" for number in "123"]
+    for path in pages:
+        path.write_text("kept")
+    newer = sweep / "stages" / "2" / "profile_export.jsonl"
+    os.utime(newer, ns=(time := newer.stat().st_mtime_ns + 10**12, time))
+    again, _ = remake(sweep)
+    assert again == first
+    assert [path.read_text() == "kept" for path in pages] == [True, False, True]
+    assert remake(sweep, stages=True)[0] == first
+    assert not any(path.read_text() == "kept" for path in pages)
+
+
+def test_what_is_wrong_with_one_stage_is_said_and_the_others_count(sweep: Path) -> None:
+    whole, _ = remake(sweep)
+    (sweep / "stages" / "1" / "run.json").write_bytes(b"{")
+    (sweep / "stages" / "2" / "run.json").unlink()
+    for _ in range(2):  # and it is not said twice
+        summary, run = remake(sweep)
+        assert summary.sweep is not None
+        assert whole.sweep is not None
+        assert summary.sweep.levels == whole.sweep.levels[2:]
+        assert [said.partition(":")[0] for said in summary.sweep.missing] == [
+            "stage 1 (concurrency 1) is left out", "stage 2 (concurrency 2) is left out",
+        ]  # fmt: skip
+        assert "its run.json is missing" in summary.sweep.missing[1]
+        assert str(sweep) not in "".join(summary.sweep.missing)
+        assert run.notes == ()
+        assert (sweep / "summary.md").read_text().count("is left out") == 2
+    assert (sweep / "stages" / "1" / "run.json").read_bytes() == b"{"
+
+
+def test_a_folder_of_something_else_is_no_stage(sweep: Path) -> None:
+    write_run(sweep / "stages" / "2", a_run())
+    summary, _ = remake(sweep)
+    assert summary.sweep is not None
+    assert summary.sweep.missing == (
+        "stage 2 (concurrency 2) is left out: its run.json cannot be read (it is of no stage).",
+    )
+
+
+def test_a_sweep_that_ended_before_its_first_stage_passes_nothing(tmp_path: Path) -> None:
+    fill_sweep(tmp_path, {}, slo=("ttft p50 < 300ms",))
+    summary, _ = remake(tmp_path)
+    assert summary.slo_status == "INCONCLUSIVE"
+    assert summary.sweep is not None
+    assert summary.sweep.levels == ()
+
+
+def test_a_sweep_without_rules_has_no_status(tmp_path: Path) -> None:
+    fill_sweep(tmp_path, {1: steps(200), 2: []})
+    summary, _ = remake(tmp_path)
+    assert summary.slo_status is None
+    assert summary.sweep is not None
+    assert [level.sound for level in summary.sweep.levels] == [True, False]
+    assert "No rule is given" in (tmp_path / "summary.md").read_text()
+
+
+def test_repeats_have_their_spread_behind_the_pooled_tables(tmp_path: Path) -> None:
+    stages = {1: steps(200), 2: steps(400)}
+    fill_sweep(tmp_path, stages, sweep="", repeats=2, slo=("ttft p50 < 500ms",))
+    summary, _ = remake(tmp_path)
+    assert summary.sweep is not None
+    assert summary.sweep.repeats
+    assert summary.conditions.requests == 80
+    assert summary.slos[0].count == 80
+    text = (tmp_path / "summary.md").read_text()
+    assert text.index("## Metrics") < text.index("## Repeats") < text.index("## Spread over the repeats")
+    assert (tmp_path / "sweep.csv").read_text().startswith("repeat,")
+
+
+def test_a_page_of_a_sweep_is_one_that_asks_nothing(sweep: Path) -> None:
+    remake(sweep)
+    for path in (sweep / "report.html", sweep / "stages" / "1" / "report.html"):
+        assert "Stages by concurrency" in path.read_text() or path.parent.name == "1"

@@ -1,0 +1,385 @@
+// Draws what plots.py describes: lines and axes by uPlot; dots, marks and everything else by hand. No other page state.
+"use strict";
+const plots = (() => {
+  // kind of description -> function(box, description) that draws it, keys beneath the box; gives back {redraw(width), end()}
+  const kinds = {};
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif";
+  const PAPER = 680;                // width of a plot on paper, CSS pixels
+
+  // -- how values are written ----------------------------------------------------------------------------------------
+
+  const digits = (value, most = 4) => value.toLocaleString("en", { maximumSignificantDigits: most });
+  const compact = (value) =>
+    Math.abs(value) >= 1e6 ? `${digits(value / 1e6)}M` : Math.abs(value) >= 1e4 ? `${digits(value / 1e3)}k` : digits(value);
+  const clock = (s) => {
+    const whole = Math.round(Math.abs(s)), two = (n) => String(n).padStart(2, "0");
+    if ((whole < 120 && whole % 60) || s % 1 || !whole) return `${digits(s, 6)} s`;
+    const [h, m] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+    return `${s < 0 ? "-" : ""}${h ? `${h}:${two(m)}` : m}:${two(whole % 60)}`;
+  };
+  const units = {
+    ms: (v) => (v === 0 ? "0" : v >= 1000 ? `${digits(v / 1000)} s` : v < 0.1 ? `${digits(v * 1000)} µs` : `${digits(v)} ms`),
+    s: clock,
+    "%": (v) => `${digits(v)} %`,
+  };
+  const written = (unit) => units[unit] || compact;
+
+  // -- extents -------------------------------------------------------------------------------------------------------
+
+  const number = (value) => typeof value === "number" && isFinite(value);
+  const extent = (values, log) => {
+    const known = values.filter((value) => number(value) && (!log || value > 0));
+    return known.length ? [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))] : [1, 10];
+  };
+  function range(axis, values, fromZero) {
+    const [least, most] = extent(values, axis.log);
+    const room = axis.log ? Math.pow(most / least || 1, 0.06) * 1.05 : 0;
+    const low = axis.low ?? (axis.log ? least / room : fromZero ? Math.min(0, least) : least);
+    const high = axis.high ?? (axis.log ? most * room : fromZero ? most + (most - low) * 0.07 : most);
+    return [low, high > low ? high : low + 1];
+  }
+
+  // Of a logarithmic axis: powers of the base, and twice and five times those of 10 where there is room.
+  function logTicks(axis, low, high, most) {
+    const base = axis.log, powers = [];
+    for (let p = Math.floor(Math.log(low) / Math.log(base)); p <= Math.log(high) / Math.log(base); p++) powers.push(p);
+    const within = (values) => values.filter((v) => v >= low * 0.999 && v <= high * 1.001);
+    const fine = base === 10 ? within(powers.flatMap((p) => [1, 2, 5].map((m) => m * 10 ** p))) : [];
+    if (fine.length && fine.length <= most) return fine;
+    const whole = within(powers.map((p) => base ** p));
+    return whole.filter((_, i) => i % Math.ceil(whole.length / most) === 0);
+  }
+
+  // -- what uPlot does not draw --------------------------------------------------------------------------------------
+
+  function inside(u, draw) {
+    const { ctx, bbox } = u;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    draw(ctx, uPlot.pxRatio, bbox);
+    ctx.restore();
+  }
+  const places = (u, series) =>
+    series.x.map((x, i) => (number(x) && number(series.y[i])
+      ? [u.valToPos(x, "x", true), u.valToPos(series.y[i], "y", true)] : null)).filter(Boolean);
+
+  const spots = {
+    dots: (u, series) => inside(u, (ctx, ratio) => {
+      const size = (series.x.length > 1500 ? 2.2 : series.x.length > 400 ? 2.8 : 3.4) * ratio;
+      ctx.fillStyle = css(series.hue);
+      ctx.globalAlpha = 0.5;
+      for (const [x, y] of places(u, series)) {
+        ctx.beginPath();
+        ctx.arc(x, y, size / 2, 0, 7);
+        ctx.fill();
+      }
+    }),
+    rings: (u, series) => inside(u, (ctx, ratio) => {
+      ctx.strokeStyle = css(series.hue);
+      ctx.fillStyle = css("back");
+      ctx.lineWidth = 1.8 * ratio;
+      for (const [x, y] of places(u, series)) {
+        ctx.beginPath();
+        ctx.arc(x, y, 4.5 * ratio, 0, 7);
+        ctx.fill();
+        ctx.stroke();
+      }
+    }),
+    rug: (u, series) => inside(u, (ctx, ratio, box) => {
+      ctx.fillStyle = css(series.hue);
+      for (const x of series.x) ctx.fillRect(u.valToPos(x, "x", true) - ratio / 2, box.top, ratio, 9 * ratio);
+    }),
+    path: (u, series) => {
+      inside(u, (ctx, ratio) => {
+        ctx.strokeStyle = ctx.fillStyle = css(series.hue);
+        ctx.lineWidth = 1.6 * ratio;
+        const at = places(u, series);
+        ctx.beginPath();
+        at.forEach(([x, y], i) => (i ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
+        ctx.stroke();
+        for (const [x, y] of at) {
+          ctx.beginPath();
+          ctx.arc(x, y, 4 * ratio, 0, 7);
+          ctx.fill();
+        }
+      });
+      const { ctx } = u, ratio = uPlot.pxRatio;
+      ctx.save();
+      ctx.font = `600 ${11 * ratio}px ${FONT}`;
+      ctx.fillStyle = css("ink");
+      ctx.textAlign = "left";
+      ctx.textBaseline = "alphabetic";
+      const taken = [];
+      places(u, series).forEach(([x, y], i) => {
+        const text = series.labels?.[i] ?? "", wide = ctx.measureText(text).width, high = 13 * ratio;
+        const spot = [[7, -6], [7, 14], [-7 - wide / ratio, -6], [-7 - wide / ratio, 14], [-wide / ratio / 2, -10]]
+          .map(([dx, dy]) => [x + dx * ratio, y + dy * ratio])
+          .find(([a, b]) => a >= u.bbox.left && a + wide <= u.bbox.left + u.bbox.width
+            && taken.every(([c, d, w]) => a > c + w || a + wide < c || Math.abs(b - d) > high));
+        if (!spot) return;
+        taken.push([...spot, wide]);
+        ctx.fillText(text, ...spot);
+      });
+      ctx.restore();
+    },
+  };
+
+  function whiskers(u, series) {
+    inside(u, (ctx, ratio, box) => {
+      ctx.strokeStyle = css(series.hue);
+      ctx.lineWidth = 1.4 * ratio;
+      series.x.forEach((at, i) => {
+        const x = u.valToPos(at, "x", true);
+        const low = number(series.low[i]) ? u.valToPos(series.low[i], "y", true) : box.top + box.height;
+        const high = number(series.high?.[i]) ? u.valToPos(series.high[i], "y", true) : null;
+        if (high === null || !number(series.y[i])) return;
+        ctx.beginPath();
+        ctx.moveTo(x, low);
+        ctx.lineTo(x, high);
+        for (const y of [low, high]) {
+          ctx.moveTo(x - 4 * ratio, y);
+          ctx.lineTo(x + 4 * ratio, y);
+        }
+        ctx.stroke();
+      });
+    });
+  }
+
+  // Lines across, each with its text: of upright ones above the plot, in one row or two. Where there is no room for a text
+  // beside the others it is left out; knees come first.
+  const ROW = 14;
+  const upright = (mark) => number(mark.x);
+  const rowsOf = (all) => (all.some((mark) => mark.hue === "knee") ? 2 : all.some(upright) ? 1 : 0);
+  function marks(u, all) {
+    const taken = [];
+    const free = (box) => taken.every((other) => box[0] > other[2] || box[2] < other[0] || box[1] > other[3] || box[3] < other[1]);
+    const { ctx, bbox } = u, ratio = uPlot.pxRatio, right = bbox.left + bbox.width, bottom = bbox.top + bbox.height;
+    ctx.save();
+    ctx.font = `${11 * ratio}px ${FONT}`;
+    ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
+    ctx.lineWidth = 1.2 * ratio;
+    ctx.lineJoin = "round";
+    for (const mark of [...all].sort((a, b) => (b.hue === "knee") - (a.hue === "knee"))) {
+      const at = u.valToPos(upright(mark) ? mark.x : mark.y, upright(mark) ? "x" : "y", true);
+      if (upright(mark) ? at < bbox.left - 1 || at > right + 1 : at < bbox.top || at > bottom) continue;
+      ctx.strokeStyle = ctx.fillStyle = css(mark.hue || "mark");
+      ctx.setLineDash([5 * ratio, 4 * ratio]);
+      ctx.beginPath();
+      if (upright(mark)) { ctx.moveTo(at, bbox.top); ctx.lineTo(at, bottom); }
+      else { ctx.moveTo(bbox.left, at); ctx.lineTo(right, at); }
+      ctx.stroke();
+      ctx.setLineDash([]);
+      const wide = ctx.measureText(mark.text).width, high = ROW * ratio;
+      const left = Math.min(Math.max(at - wide / 2, bbox.left), right - wide);
+      const spots = upright(mark)
+        ? [1, 2].slice(0, rowsOf(all)).map((row) => [left, bbox.top - high * (row - 0.5)])
+        : [at - high / 2, at + high / 2].filter((y) => y - high / 2 >= bbox.top).map((y) => [right - wide - 4 * ratio, y]);
+      const box = (x, y) => [x - 3 * ratio, y - high / 2 + 1, x + wide + 3 * ratio, y + high / 2 - 1];
+      const spot = spots.find(([x, y]) => free(box(x, y)));
+      if (!spot) continue;
+      taken.push(box(...spot));
+      ctx.strokeStyle = css("back");
+      ctx.lineWidth = 3 * ratio;
+      ctx.strokeText(mark.text, ...spot);
+      ctx.lineWidth = 1.2 * ratio;
+      ctx.fillText(mark.text, ...spot);
+    }
+    ctx.restore();
+  }
+
+  // -- one plot ------------------------------------------------------------------------------------------------------
+
+  const isLine = (series) => ["line", "steps", "area"].includes(series.kind || "line");
+  const heightOf = (plot) => (plot.low ? 150 : 250) + (plot.x.label ? 0 : -18) + ROW * rowsOf(plot.marks || []);
+  const widthOf = (box) => Math.max(box.clientWidth, 200);
+  const TIMES = [                   // seconds between ticks
+    ...[1e-3, 1e-2, 0.1, 1].flatMap((power) => [power, 2 * power, 5 * power]), 10, 15, 30,
+    ...[1, 2, 5, 10, 15, 30].map((minutes) => minutes * 60), ...[1, 2, 5, 10, 24].map((hours) => hours * 3600),
+  ];
+
+  function lineOf(series) {
+    const kind = series.kind || "line", few = series.x.length <= 30 && kind === "line";
+    return {
+      stroke: () => css(series.hue),
+      width: 1.7,
+      dash: series.dashed ? [6, 4] : undefined,
+      fill: kind === "area" ? () => `color-mix(in srgb, ${css(series.hue)} 28%, transparent)` : undefined,
+      paths: kind === "line" ? undefined : uPlot.paths.stepped({ align: 1 }),
+      points: { show: few, size: 5, fill: () => css(series.hue) },
+    };
+  }
+
+  const scaleOf = (axis, range) => ({ time: false, distr: axis.log ? 3 : 1, log: axis.log || undefined, range });
+
+  // room: CSS pixels that a tick with its text takes.
+  function axisOf(side, axis, size, room) {
+    const font = `11px ${FONT}`, text = written(axis.unit);
+    return {
+      side, size, font, labelFont: font, labelSize: 18, gap: 4, labelGap: 0, space: room,
+      stroke: () => css("muted"),
+      grid: { stroke: () => css("line"), width: 1 },
+      ticks: { stroke: () => css("line"), width: 1, size: 4 },
+      values: (u, splits) => splits.map((value) => (value === null ? "" : text(value))),
+      ...ticksOf(axis, room * 0.8),
+    };
+  }
+
+  function ticksOf(axis, room) {
+    const filter = (u, splits) => splits;
+    if (axis.ticks) {
+      const named = new Map(axis.ticks);
+      const apart = (u, a, b) => Math.abs(u.valToPos(a, "x") - u.valToPos(b, "x")) >= room;
+      const splits = (u) => [...named.keys()].filter((value) => value >= u.scales.x.min && value <= u.scales.x.max)
+        .reduce((kept, value) => (kept.length && !apart(u, value, kept.at(-1)) ? kept : [...kept, value]), []);
+      return { splits, filter, values: (u, splits) => splits.map((value) => named.get(value)) };
+    }
+    if (axis.log) {
+      return { filter, splits: (u, i, low, high) => logTicks(axis, low, high, Math.max((i ? u.height : u.width) / room, 2)) };
+    }
+    return axis.unit === "s" ? { incrs: TIMES } : {};
+  }
+
+  function draw(box, plot) {
+    const lines = plot.series.filter(isLine), others = plot.series.filter((series) => !isLine(series));
+    const all = plot.marks || [], shown = new Set(plot.series);
+    const xRange = range(plot.x, plot.series.flatMap((series) => series.x), false);
+    const heights = plot.series.filter((series) => series.kind !== "rug").flatMap((series) => [...series.y, ...(series.high || [])]);
+    const yRange = range(plot.y, [...heights, ...all.map((mark) => mark.y)], true);
+    const visible = (some, dots) => some.filter((series) => shown.has(series) && (series.kind === "dots") === dots);
+    const keys = legend(plot, lines, shown, (series) => {
+      const index = lines.indexOf(series);
+      index < 0 ? u.redraw() : u.setSeries(index + 1, { show: shown.has(series) });
+    });
+    const size = (width) => ({ width: width || widthOf(box), height: heightOf(plot) });
+    const options = {
+      ...size(), legend: { show: false }, padding: [6 + ROW * rowsOf(all), 12, 0, 0],
+      scales: {
+        x: scaleOf(plot.x, (u, low, high) => (number(low) ? [low, high] : xRange)),  // as zoomed
+        y: scaleOf(plot.y, () => yRange),
+      },
+      series: [{}, ...lines.map(lineOf)],
+      axes: [{ ...axisOf(2, plot.x, 26, 56), label: plot.x.label || null }, axisOf(3, plot.y, 58, 34)],
+      cursor: {
+        y: false, points: { size: 6 }, drag: { x: true, y: false },
+        sync: plot.group ? { key: plot.group, scales: ["x", null] } : undefined,
+      },
+      hooks: {
+        drawAxes: [(u) => visible(others, true).forEach((series) => spots.dots(u, series))],
+        draw: [(u) => {
+          visible(lines, false).forEach((series) => series.low && whiskers(u, series));
+          visible(others, false).forEach((series) => spots[series.kind](u, series));
+          marks(u, all);
+        }],
+        setCursor: [(u) => keys.say(u)],
+      },
+    };
+    const u = new uPlot(options, uPlot.join([[xRange], ...lines.map((series) => [series.x, series.y])]), box);
+    box.after(keys.element);
+    return {
+      end: () => [u.destroy(), keys.element.remove()],
+      redraw: (width) => [u.setSize(size(width)), u.redraw()],
+    };
+  }
+
+  // -- the keys beneath a plot ---------------------------------------------------------------------------------------
+
+  // A button each: it shows and hides its series, and says its value where the cursor is.
+  function legend(plot, lines, shown, toggled) {
+    const element = document.createElement("div"), where = document.createElement("output"), values = new Map();
+    element.className = "keys";
+    where.className = "key";
+    for (const series of plot.series) {
+      const button = document.createElement("button"), value = document.createElement("output");
+      button.type = "button";
+      button.className = "key";
+      button.setAttribute("aria-pressed", "true");
+      button.append(swatch(series.kind || "line", series.hue, series.dashed), series.name, value);
+      button.addEventListener("click", () => {
+        shown.has(series) ? shown.delete(series) : shown.add(series);
+        button.setAttribute("aria-pressed", String(shown.has(series)));
+        toggled(series);
+      });
+      values.set(series, value);
+      element.append(button);
+    }
+    element.append(where);
+
+    function place(x) {
+      if (plot.x.label === "percentile") return `p${digits((1 - 1 / x) * 100, 6)}`;
+      return plot.x.unit === "s" ? clock(Math.round(x * 100) / 100) : written(plot.x.unit)(Number(x.toPrecision(3)));
+    }
+    function say(u) {
+      const over = u.cursor.left >= 0;
+      where.textContent = over ? `at ${place(u.posToVal(u.cursor.left, "x"))}` : "";
+      lines.forEach((series, i) => {
+        const index = u.cursor.idxs?.[i + 1], value = over && number(index) ? u.data[i + 1][index] : null;
+        values.get(series).textContent = number(value) && shown.has(series) ? written(plot.y.unit)(value) : "";
+      });
+    }
+    return { element, say };
+  }
+
+  const SHAPES = {
+    line: "M0 5H18", steps: "M0 8H6V3H12V6H18", area: "M0 10V4H6V2H12V5H18V10Z", dots: "M6 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
+    rings: "M6 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z", rug: "M3 1V9M9 1V9M15 1V9", path: "M0 5H18M6 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
+    bar: "M0 2H18V8H0Z",
+  };
+  function swatch(kind, hue, dashed) {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const shape = document.createElementNS("http://www.w3.org/2000/svg", "path");
+    svg.setAttribute("viewBox", "0 0 18 10");
+    svg.setAttribute("aria-hidden", "true");
+    shape.setAttribute("d", SHAPES[kind]);
+    shape.style.stroke = `var(--${hue})`;
+    shape.style.strokeWidth = "2";
+    shape.style.strokeDasharray = dashed ? "4 3" : "";
+    shape.style.fill = ["dots", "area", "bar", "path"].includes(kind) ? `var(--${hue})` : "none";
+    svg.append(shape);
+    return svg;
+  }
+
+  // -- all plots of a page -------------------------------------------------------------------------------------------
+
+  kinds.plot = draw;
+  const drawn = new Map();          // box -> what its kind gave back
+
+  // Draws it in this box, in place of what was drawn there before.
+  function add(box, description) {
+    remove(box);
+    const plot = kinds[description.kind || "plot"](box, description);
+    let width = box.clientWidth;
+    plot.sizes = new ResizeObserver(() => {
+      if (Math.abs(box.clientWidth - width) < 1 || onPaper()) return;
+      width = box.clientWidth;
+      plot.redraw();
+    });
+    plot.sizes.observe(box);
+    drawn.set(box, plot);
+  }
+
+  function remove(box) {
+    const plot = drawn.get(box);
+    if (!plot) return;
+    plot.sizes.disconnect();
+    plot.end();
+    drawn.delete(box);
+  }
+
+  const onPaper = () => document.documentElement.classList.contains("paper");
+  const redraw = (width) => drawn.forEach((plot) => plot.redraw(width));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
+  addEventListener("beforeprint", () => {
+    document.documentElement.classList.add("paper");
+    redraw(PAPER);
+  });
+  addEventListener("afterprint", () => {
+    document.documentElement.classList.remove("paper");
+    redraw();
+  });
+
+  return { add, remove, kinds, css, swatch, written, digits, FONT };
+})();

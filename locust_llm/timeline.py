@@ -1,0 +1,198 @@
+"""The timeline: some requests of a run line by line, each moment of them, around the longest stall.
+
+It shows what figures only sum up: a long prompt in prefill, and all the streams that stand still meanwhile.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from .blocks import clean, many
+from .columns import Columns
+from .gaps import Gaps
+from .live import DOTS, STALLED, Line, line
+from .plots import Floats, worded
+from .record import OK, Record
+from .run import Run
+
+ROWS: Final = 60
+"""The most requests that are shown."""
+CULPRITS: Final = 20
+"""Of a sample, so many may be those that were in prefill during the stall."""
+READ: Final = 50_000
+"""The most records that are read to find those of the window."""
+SLACK_S: Final = 5.0
+"""So much later than its end a record may come in the file: workers send theirs in batches."""
+GAPS: Final = 160
+"""Median gaps that a window is long, at most; or ten times as long as its stall, if that is more."""
+
+Mask = NDArray[np.bool_]
+Since = Callable[[float], Iterable[Record]]
+"""From a moment (Unix seconds): the records of the requests that ended then or later, in about the order of their ends."""
+
+
+class Stall(NamedTuple):
+    """The longest gap between two chunks of a request, Unix seconds."""
+
+    start: float
+    end: float
+    id: str
+    """Of the request."""
+
+
+class Window(NamedTuple):
+    """Unix seconds."""
+
+    start: float
+    end: float
+    stall: "Stall | None"
+
+
+class Timeline(msgspec.Struct, frozen=True, tag_field="kind", tag="timeline", omit_defaults=True):
+    title: str
+    caption: str
+    label: str
+    start: float
+    """Of the window, seconds after the start of the run."""
+    length: float
+    """Milliseconds."""
+    slow: float
+    """From how many milliseconds on a gap is a stall; 0: none is."""
+    rows: tuple[Line, ...]
+    stall: tuple[float, float] | None = None
+    stall_text: str = ""
+
+
+def timeline(columns: Columns, run: Run, since: Since) -> Timeline | None:
+    """Around the longest stall of the profiling phase, else around its middle; None where nothing was sent."""
+    requests = columns.requests
+    main = ((requests["phase"] == "profiling") & requests["sent_at"].notna()).to_numpy(np.bool_)
+    if not main.any():
+        return None
+    gap_ms = columns.gaps.get("profiling", Gaps()).percentiles_ms((50,))[0] or 0.0
+    ok = main & (requests["outcome"] == OK).to_numpy(np.bool_)
+    stalls = np.where(ok, requests["longest_stall_s"].to_numpy(np.float64), np.nan)
+    worst = None if np.isnan(stalls).all() else int(np.nanargmax(stalls))
+    stall = None if worst is None else _stall(requests.iloc[worst], since)
+    began, closed = requests["asked_at"].to_numpy(np.float64), requests["closed_at"].to_numpy(np.float64)
+    window = choose(began, closed, main, stall, gap_ms / 1e3)
+    under_way = (began < window.end) & (closed > window.start)
+    records = _within(window, since, float(closed[under_way].max()))
+    chosen = pick(records, window)
+    slow = max(STALLED * gap_ms, 2 * _ms(window.end, window) / DOTS) if gap_ms else 0.0
+    rows = tuple(_row(record, window, slow) for record in sorted(chosen, key=_asked_at))
+    where, long = "the middle of the run", ""
+    if stall is not None:
+        where, long = "the longest stall", worded((stall.end - stall.start) * 1e3)
+    return Timeline(
+        title=f"{many(len(rows), 'request')} around {where}",
+        caption=_caption(window, window.start - run.started_at, chosen, int(under_way.sum()), slow),
+        label=f"Timeline of {many(len(rows), 'request')} around {where} {long}".rstrip(),
+        start=round(window.start - run.started_at, 4),
+        length=_ms(window.end, window),
+        slow=round(slow, 1),
+        rows=rows,
+        stall=None if stall is None else (_ms(stall.start, window), _ms(stall.end, window)),
+        stall_text="" if stall is None else f"longest stall {long}",
+    )
+
+
+def _caption(window: Window, start: float, shown: list[Record], count: int, slow: float) -> str:
+    which = f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} under way"
+    if len(shown) < count:
+        culprits = f"; those longest in prefill during the stall first (at most {CULPRITS})" if window.stall else ""
+        which = f"{len(shown):,} of the {count:,} requests under way, a sample{culprits}"
+    stalls = f" Red: a gap of more than {worded(slow)}." if slow else ""
+    return (
+        f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in the order in which "
+        f"they came. Each dot is a chunk; those that would lie upon each other are one.{stalls}"
+    )
+
+
+def choose(began: Floats, closed: Floats, main: Mask, stall: Stall | None, gap_s: float) -> Window:
+    """The longest window around the stall (or the middle) that holds at most ROWS requests, within bounds: at least two
+    stalls, at most ten or GAPS gaps long, whichever is more. ``gap_s``: a usual gap."""
+    first, last = float(began[main].min()), float(closed[main].max())
+    middle = (first + last) / 2 if stall is None else (stall.start + stall.end) / 2
+    longest = 0.0 if stall is None else stall.end - stall.start
+    most = max(10 * longest, GAPS * gap_s) or (last - first) / 10
+    least = max(2.5 * longest, GAPS / 4 * gap_s) or most
+    for length in np.geomspace(most, min(least, most), 12).tolist():
+        start, end = middle - length / 2, middle + length / 2
+        if np.count_nonzero((began < end) & (closed > start)) <= ROWS:
+            break
+    return Window(max(start, first - 0.02 * length), min(end, last + 0.02 * length), stall)
+
+
+def pick(records: list[Record], window: Window) -> list[Record]:
+    """At most ROWS of them: the one that stalled, those longest in prefill meanwhile, the others evenly as they began."""
+    records = sorted(records, key=_asked_at)
+    if len(records) <= ROWS:
+        return records
+    first: list[Record] = []
+    if window.stall is not None:
+        start, end, name = window.stall
+        prefill = {id(r): min(_first_at(r), end) - max(_sent_at(r), start) for r in records if r.sent_at is not None}
+        longest = sorted((r for r in records if prefill.get(id(r), 0) > 0), key=lambda r: -prefill[id(r)])
+        first = [*[r for r in records if r.id == name][:1], *longest[:CULPRITS]]
+    held = {id(record) for record in first}
+    others = [record for record in records if id(record) not in held]
+    even = np.linspace(0, len(others) - 1, ROWS - len(held)).astype(int).tolist()
+    return [record for record in records if id(record) in held] + [others[i] for i in even]
+
+
+def _stall(row: "pd.Series[float]", since: Since) -> Stall | None:
+    """When the longest gap of this request began and ended; None if its record is not found."""
+    for record in islice(since(float(row["closed_at"]) - SLACK_S), READ):
+        if record.sent_at is not None and record.chunk_us and _sent_at(record) == row["sent_at"]:
+            us = np.array(record.chunk_us)
+            if len(us) > 1 and us[-1] == round(row["latency_s"] * 1e6):
+                at = int(np.argmax(np.diff(us)))
+                start, end = (_sent_at(record) + record.chunk_us[i] / 1e6 for i in (at, at + 1))
+                return Stall(start, end, record.id)
+    return None
+
+
+def _within(window: Window, since: Since, last: float) -> list[Record]:
+    """The records of the requests that were under way; ``last``: when the last of them ended."""
+    found = []
+    for record in islice(since(window.start - SLACK_S), READ):
+        closed = record.closed_at + record.clock_offset_s
+        if closed > last + SLACK_S:
+            break
+        if closed > window.start and _asked_at(record) < window.end:
+            found.append(record)
+    return found
+
+
+def _row(record: Record, window: Window, slow: float) -> Line:
+    """Its chunks in the window, and one more on each side: the line goes on to the edge."""
+    length = _ms(window.end, window)
+    row = line(record, window.start, length / DOTS, slow)
+    first, last = bisect_left(row.chunks, 0), bisect_right(row.chunks, length)
+    return msgspec.structs.replace(row, text=clean(row.text), chunks=row.chunks[max(first - 1, 0) : last + 1])
+
+
+def _ms(at: float, window: Window) -> float:
+    return round(float(at - window.start) * 1e3, 1)
+
+
+def _asked_at(record: Record) -> float:
+    return record.asked_at + record.clock_offset_s
+
+
+def _sent_at(record: Record) -> float:
+    return (record.sent_at or record.asked_at) + record.clock_offset_s
+
+
+def _first_at(record: Record) -> float:
+    """When it left prefill: with its first chunk, or with its end."""
+    if record.chunk_us:
+        return _sent_at(record) + record.chunk_us[0] / 1e6
+    return record.closed_at + record.clock_offset_s

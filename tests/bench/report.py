@@ -1,0 +1,141 @@
+"""How long the report of a long run takes, and its peak memory: ``make bench-report``. Prints a table, asserts nothing.
+
+Makes a profile_export.jsonl of N records by hand (an open loop at 1,000 requests a second behind a gate, 100 chunks each on
+average, 1 % failures), then times ``report.remake`` in a process of its own, its start
+and its imports included.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+from tabulate import tabulate
+
+from locust_llm.folder import write_run
+from locust_llm.jsonl import line
+from locust_llm.record import Record
+from locust_llm.run import LimitChange, Run
+from locust_llm.settings import Settings
+
+UNIX: Final = 1_700_000_000.0
+RATE_PER_S: Final = 1000.0
+BLOCK: Final = 10_000
+REMAKE: Final = "import sys; from locust_llm import report; report.remake(sys.argv[1])"
+
+
+def records(count: int, seed: int = 1) -> Iterator[Record]:
+    """In the order of their sends, which is near enough to that of their ends."""
+    random = np.random.default_rng(seed)
+    for first in range(0, count, BLOCK):
+        due = (np.arange(first, min(first + BLOCK, count)) / RATE_PER_S).tolist()
+        size = len(due)
+        ttft_us = (random.lognormal(12.2, 0.6, size)).astype(int).tolist()
+        waits = random.exponential(0.05, size).tolist()
+        chunks = random.integers(50, 151, size).tolist()
+        inputs = random.choice([128, 512, 2048, 16000], size).tolist()
+        fails = (random.random(size) < 0.01).tolist()
+        for i in range(size):
+            us = (ttft_us[i] + random.gamma(4, 5000, chunks[i]).cumsum().astype(int)).tolist()
+            sent_at = due[i] + waits[i]
+            yield Record(
+                id=f"{first + i:032x}",
+                user=i,
+                user_class="Chat",
+                name="chat",
+                model="model",
+                clock_offset_s=UNIX,
+                due_at=due[i],
+                asked_at=due[i],
+                admitted_at=sent_at,
+                sent_at=sent_at,
+                freed_at=sent_at + us[0] / 1e6,
+                headers_at=sent_at + 0.01,
+                closed_at=sent_at + us[-1] / 1e6,
+                chunk_us=() if fails[i] else tuple(us),
+                first_output=None if fails[i] else 0,
+                outcome="reset" if fails[i] else "ok",
+                message=f"reset after {i} bytes" if fails[i] else "",
+                status=200,
+                input_tokens=inputs[i],
+                asked_input_tokens=inputs[i],
+                output_tokens=None if fails[i] else len(us),
+                asked_output_tokens=len(us),
+                tokens_from="usage",
+                limit=200,
+                rtt_us=200,
+                read_lag_us=100,
+                reads=len(us),
+                request_bytes=4000,
+                response_bytes=30_000,
+            )
+
+
+def folder(path: Path, count: int) -> int:
+    """A run's folder with so many records; how many bytes they take."""
+    end = UNIX + count / RATE_PER_S
+    run = Run(
+        name=f"{count} requests",
+        settings=Settings(
+            host="http://server:8000", request_rate=RATE_PER_S, prefill_concurrency=200, slo=("ttft p99 < 2s",)
+        ),
+        started_at=UNIX,
+        profiling_at=UNIX,
+        stopping_at=end,
+        ended_at=end + 5,
+        limits=(LimitChange(UNIX, 200),),
+    )
+    write_run(path, run)
+    with (path / "profile_export.jsonl").open("wb") as file:
+        file.writelines(line(record) + b"\n" for record in records(count))
+        return file.tell()
+
+
+def remake(path: Path) -> tuple[float, float, float]:
+    """(seconds, seconds of CPU, peak memory in MB) of all its processes; looked at 50 times a second."""
+    began = time.perf_counter()
+    process = psutil.Popen([sys.executable, "-c", REMAKE, str(path)])
+    peak, cpu_s = 0, dict[int, float]()
+    while process.poll() is None:
+        resident = 0
+        for one in [process, *children(process)]:
+            with suppress(psutil.Error):
+                resident += one.memory_info().rss
+                cpu_s[one.pid] = sum(one.cpu_times()[:2])
+        peak = max(peak, resident)
+        time.sleep(0.02)
+    assert process.returncode == 0
+    return time.perf_counter() - began, sum(cpu_s.values()), peak / 1e6
+
+
+def children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def measure(count: int) -> tuple[str, ...]:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        size = folder(path, count)
+        seconds, cpu_s, peak_mb = remake(path)
+        page = (path / "report.html").stat().st_size
+    return f"{count:,}", f"{size / 1e6:,.0f}", f"{seconds:.1f}", f"{cpu_s:.1f}", f"{peak_mb:,.0f}", f"{page / 1e6:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("counts", nargs="*", type=int, default=[100_000, 1_000_000])
+    head = ("requests", "records (MB)", "report (s)", "of CPU (s)", "peak memory (MB)", "report.html (MB)")
+    print(tabulate([measure(count) for count in parser.parse_args().counts], headers=head, disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()
