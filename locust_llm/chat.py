@@ -1,4 +1,4 @@
-"""What a chat completion says, streamed or whole: its chunks, its counts, how it ended.
+"""What a completion says, chat or plain, streamed or whole: its chunks, its counts, how it ended.
 
 A chunk is an event with non-empty content, reasoning, refusal or a tool call. Role-only, empty and
 usage-only events, comments and ``[DONE]`` are none. Neither usage nor ``[DONE]`` is ever required: transformers ends
@@ -6,7 +6,9 @@ without it, vLLM sends it after an error.
 """
 
 import json
-from typing import Any, Final
+import re
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -41,10 +43,12 @@ class Delta(msgspec.Struct, gc=False):
     reasoning: Any = None
     refusal: Any = None
     tool_calls: Any = None
+    function_call: Any = None
+    """A tool call of the time before ``tool_calls``."""
 
     @property
     def output(self) -> bool:
-        return bool(self.content or self.tool_calls or self.refusal)
+        return bool(self.content or self.tool_calls or self.refusal or self.function_call)
 
     @property
     def thought(self) -> bool:
@@ -52,10 +56,34 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class Choice(msgspec.Struct, gc=False):
+    """Of a chat completion."""
+
     index: int | float | str | None = None
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: str | None = None
+
+
+class Text(msgspec.Struct, gc=False):
+    """A choice of a plain completion: what it says lies in itself, in a stream and in a whole answer."""
+
+    index: int | float | str | None = None
+    content: Any = msgspec.field(default=None, name="text")
+    finish_reason: str | None = None
+
+    @property
+    def delta(self) -> "Text":
+        return self
+
+    message = delta
+
+    @property
+    def output(self) -> bool:
+        return bool(self.content)
+
+    @property
+    def thought(self) -> bool:
+        return False
 
 
 BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
@@ -63,23 +91,38 @@ BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
 requests, TensorRT-LLM's time-outs and cancellations."""
 
 
-class Message(msgspec.Struct, gc=False):
+C = TypeVar("C", Choice, Text)
+
+
+class Message(msgspec.Struct, Generic[C], gc=False):
     """One event of a stream, or a whole answer."""
 
-    choices: list[Choice] | None = None
+    choices: list[C] | None = None
     usage: Usage | None = None
     error: Any = None
+    object: Any = None
+    message: Any = None
+    """Of an ``object`` that is an ``error``: so vLLM wrote errors until 2025, and LMDeploy does."""
 
 
-_decode = msgspec.json.Decoder(Message).decode
+DECODERS: Final[dict[str, Callable[[bytes], Message[Any]]]] = {
+    "chat": msgspec.json.Decoder(Message[Choice]).decode,
+    "completions": msgspec.json.Decoder(Message[Text]).decode,
+}
+"""By kind of endpoint."""
+REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
+"""What a finish_reason looks like. Another text of the server's may be long, or hold what must not be written down."""
 
 
 class Answer:
     """Adds up events; plain fields, read by whoever makes the record."""
 
-    def __init__(self, keep_text: bool = False) -> None:
+    def __init__(self, keep_text: bool = False, kind: str = "chat") -> None:
+        self._decode = DECODERS[kind]
         self.chunk_reads: list[int] = []
         """For each chunk the number of the read that brought it."""
+        self.early_read: int | None = None
+        """The read that brought the first event, where that is before the first chunk."""
         self.followed: set[int] = set()
         """The reads in which an event that is no chunk came behind a chunk."""
         self.first_output: int | None = None
@@ -91,8 +134,16 @@ class Answer:
         self.cached_tokens: int | None = None
         self.error: str | None = None
         self.malformed: str | None = None
+        self.others: set[Any] = set()
+        """The index of each choice but the first, 0, that said something or ended."""
         self.finished: set[Any] = set()
         """The choices that have a finish_reason."""
+        self.last = b""
+        """The data of the last event."""
+        self.broken = b""
+        """That of the first which was an error or could not be read."""
+        self._closing = False
+        """Behind a finish_reason came what comes last: the usage, or ``[DONE]``."""
         self._counted = 0
         self.content = False
         """There was anything to read, in a stream or in a whole answer."""
@@ -103,18 +154,25 @@ class Answer:
         read, kind, data = event
         if self._is_chunk(kind, data):
             self.chunk_reads.append(read)
-        elif self.chunk_reads and self.chunk_reads[-1] == read:
+        elif not self.chunk_reads:
+            self.early_read = read if self.early_read is None else self.early_read
+        elif self.chunk_reads[-1] == read:
             self.followed.add(read)
 
     def _is_chunk(self, kind: str, data: bytes) -> bool:
         """Take in what an event says."""
-        if not data.startswith(b"{") and data.strip() in (b"[DONE]", b""):
+        if kind == "error":
+            self._error(status_message(data) or "an event named error", data)
             return False
+        if not data.startswith(b"{") and data.strip() in (b"[DONE]", b""):
+            self._closing = self._closing or bool(self.finished and data)
+            return False
+        self.last = data
         message = self._message(data)
         if message is None:
             return False
-        if message.error or kind == "error":
-            self.error = error_text(message.error) if message.error else error_line(data)
+        if message.error or message.object == "error":
+            self._error(error_text(message.error or message.message or data.decode("utf-8", "replace")), data)
             return False
         chunk = output = False
         for choice in message.choices or ():
@@ -124,12 +182,15 @@ class Answer:
             if delta is not None and (delta.output or delta.thought):
                 chunk = True
                 output = output or delta.output
+                if choice.index:
+                    self.others.add(choice.index)
                 self._keep(delta)
         if chunk and not self.chunk_reads and message.usage is not None:
             self.first_chunk_tokens = count(message.usage.completion_tokens) or 1
         if output and self.first_output is None:
             self.first_output = len(self.chunk_reads)
         if message.usage is not None:
+            self._closing = self._closing or bool(self.finished)
             self._count(message.usage, final=not message.choices)
         return chunk
 
@@ -138,35 +199,46 @@ class Answer:
         message = self._message(body)
         if message is None:
             return
-        if message.error:
-            self.error = error_text(message.error)
+        if message.error or message.object == "error":
+            self._error(error_text(message.error or message.message or body.decode("utf-8", "replace")), body)
         elif message.choices is None:
             self.malformed = "JSON that is no chat completion: " + error_line(body)
         for choice in message.choices or ():
             if choice.finish_reason:
                 self._finish(choice)
-            if choice.message is not None and (choice.message.output or choice.message.thought):
-                self._keep(choice.message)
+            said = choice.message
+            if said is not None and (said.output or said.thought):
+                if choice.index:
+                    self.others.add(choice.index)
+                self._keep(said)
         if message.usage is not None:
             self._count(message.usage)
 
-    def _message(self, data: bytes) -> Message | None:
+    def _message(self, data: bytes) -> Message[Any] | None:
         try:
             try:
-                return _decode(data)
+                return self._decode(data)
             except ValueError:
-                return _decode(_mended(data))
+                return self._decode(_mended(data))
         except (ValueError, RecursionError) as mistake:
             self.malformed = f"{mistake}: {error_line(data)}"
+            self.broken = self.broken or data
             return None
 
-    def _finish(self, choice: Choice) -> None:
-        self.finish_reason = choice.finish_reason
-        self.finished.add(choice.index)
+    def _error(self, message: str, data: bytes) -> None:
+        """The first one counts: what follows it is about the same."""
+        self.error = self.error or message
+        self.broken = self.broken or data
+
+    def _finish(self, choice: Choice | Text) -> None:
+        self.finish_reason = choice.finish_reason if REASON.fullmatch(choice.finish_reason or "") else "(no reason)"
+        self.finished.add(choice.index or 0)
+        if choice.index:
+            self.others.add(choice.index)
         if choice.finish_reason in BROKEN and self.error is None:
             self.error = f"finish_reason {choice.finish_reason}"
 
-    def _keep(self, delta: Delta) -> None:
+    def _keep(self, delta: Delta | Text) -> None:
         self.content = True
         if self.text is not None and isinstance(delta.content, str):
             self.text.append(delta.content)
@@ -190,6 +262,10 @@ class Answer:
         if usage.completion_tokens_details is not None:
             self.reasoning_tokens = _latest(usage.completion_tokens_details.reasoning_tokens, self.reasoning_tokens)
 
+    @property
+    def choices(self) -> int:
+        return 1 + len(self.others)
+
     def outcome(self) -> tuple[str, str]:
         """(outcome, message) of a response with status 2xx whose bytes all came."""
         if self.error is not None:
@@ -198,9 +274,20 @@ class Answer:
             return "malformed", self.malformed
         if not self.finished:
             return "truncated", "the answer ended without a finish_reason"
-        if not self.content and self.output_tokens is None:
-            return "empty", f"no content (finish_reason {self.finish_reason})"
-        return OK, ""
+        if not self._closing and (unfinished := len({0, *self.others} - self.finished)):
+            # LiteLLM passes on one finish_reason for all choices, with the usage behind it
+            return "truncated", f"{unfinished} of {self.choices} choices ended without a finish_reason"
+        return (OK, "") if self.content else self._without_content()
+
+    def _without_content(self) -> tuple[str, str]:
+        """A model may end at once: then its end is all that was counted, if that was."""
+        tokens, reason = self.output_tokens, self.finish_reason
+        if tokens is None:
+            return "empty", f"no content, and no count of tokens (finish_reason {reason})"
+        if reason != "content_filter" and tokens <= self.choices:
+            return OK, f"no content: the model ended at once (finish_reason {reason})"
+        hidden = f", {self.reasoning_tokens} of them hidden reasoning" if self.reasoning_tokens else ""
+        return "empty", f"no content, though {tokens} tokens were counted{hidden} (finish_reason {reason})"
 
 
 def count(value: Count) -> int | None:
@@ -241,25 +328,3 @@ def status_message(body: bytes) -> str:
     if isinstance(content, dict):
         return error_text(content.get("error") or content.get("detail") or content.get("message") or content)
     return error_text(content)
-
-
-def chat_body(
-    model: str | None,
-    messages: list[dict[str, Any]],
-    max_tokens: int | None,
-    /,
-    *,
-    streaming: bool = True,
-    max_tokens_field: str = "max_tokens",
-    **body: Any,
-) -> bytes:
-    """The JSON of a request. ``body`` adds to it and wins."""
-    request: dict[str, Any] = {"messages": messages}
-    if model is not None:
-        request["model"] = model
-    if max_tokens is not None:
-        request[max_tokens_field] = max_tokens
-    if streaming:
-        request["stream"] = True
-        request["stream_options"] = {"include_usage": True}
-    return msgspec.json.encode(request | body)

@@ -11,6 +11,7 @@ from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .gate import Gate, Slot
 from .reader import Reading, stream_reader
 from .record import CANCELLED, CUT, Record
+from .retries import retry_after_s
 from .stream import Stream, describe
 
 SIMULATOR: Final = "locust-llm-simulator"
@@ -18,6 +19,12 @@ SIMULATOR: Final = "locust-llm-simulator"
 CONNECT_AHEAD_S: Final = 1.0
 """How long before it is due a request looks again at its connection: below the 5 s after which servers close idle ones,
 above what a new connection takes."""
+
+
+STALE_NS: Final = 2_000_000
+"""A close that was on its way is there within a round trip, and noticed within a nap of the reader."""
+UNHEARD: Final = ("closed", "reset")
+"""How a request ends, soon and without a byte, whose connection the server was just closing."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +44,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cancel_after_s: float | None = None
     """Given up on purpose, so long after the request was fully written; 0: at once."""
     keep_text: bool = False
+    kind: str = "chat"
+    """Of the endpoint: see ``chat.DECODERS``."""
 
 
 WaitUntil = Callable[[float], object]
@@ -104,7 +113,7 @@ def _exchange(
     fields: dict[str, Any] = {**request.labels, "clock_offset_s": clock_offset_s, "request_bytes": len(request.data)}
     line.stream = None
     stream_reader()  # made before there is any time to measure
-    stream = Stream(time.monotonic_ns(), keep_text=request.keep_text)
+    stream = Stream(time.monotonic_ns(), kind=request.kind, keep_text=request.keep_text)
     try:
         fields["connect_s"] = _ready(line, request, wait_until)
     except ConnectFailed as error:
@@ -155,8 +164,6 @@ def _admitted(
         return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
     if again_s is not None:
         fields["connect_s"] = (fields["connect_s"] or 0.0) + again_s
-    connection = line.connection
-    assert connection is not None
     freed: list[float] = []
 
     def free() -> None:
@@ -165,14 +172,26 @@ def _admitted(
             if on_first is not None and stream.answer.chunk_reads:
                 on_first(stream, request.labels)
 
-    line.stream, stream.on_first = stream, free
-    reader, sealed = stream_reader(), connection.sealed(request.data)
-    stream.sent_ns = time.monotonic_ns()
-    reading = reader.add(
-        connection, stream, awaited=slot.limit is not None
-    )  # before the send: an answer may come before all is written
-    limits = Limits(request, stream)
-    unsent, killed = _answered(line, request, reading, limits, sealed)
+    while True:
+        connection = line.connection
+        assert connection is not None
+        line.stream, stream.on_first = stream, free
+        reader, sealed = stream_reader(), connection.sealed(request.data)
+        stream.sent_ns = time.monotonic_ns()
+        reading = reader.add(
+            connection, stream, awaited=slot.limit is not None
+        )  # before the send: an answer may come before all is written
+        limits = Limits(request, stream)
+        unsent, killed = _answered(line, request, reading, limits, sealed)
+        if killed is not None or not _stale(connection, stream):
+            break
+        line.close()
+        try:
+            line.open(request.target)
+        except ConnectFailed as error:
+            return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
+        fields["resent"] = 1
+        stream = Stream(time.monotonic_ns(), kind=request.kind, keep_text=request.keep_text)
     if limits.written_at is None or not stream.frame.reusable:
         line.close()  # before the slot goes on: who gave up is gone when the next one comes
     free()
@@ -184,6 +203,15 @@ def _admitted(
         killed.record = record  # type: ignore[attr-defined]
         raise killed
     return record
+
+
+def _stale(connection: Connection, stream: Stream) -> bool:
+    """The server had closed this connection, which had been used before, when the request was on its way: it never saw it
+    (RFC 9112, 9.3.1). A new connection has no such doubt, and who waits longer than that was heard."""
+    if connection.used < 2 or stream.received_bytes or stream.failure is None or stream.failure[0] not in UNHEARD:
+        return False
+    rtt_us, _ = connection.round_trip()
+    return time.monotonic_ns() - stream.sent_ns < max(STALE_NS, 2_000 * (rtt_us or 0))
 
 
 def _answered(
@@ -310,7 +338,8 @@ def _record(
     tokens, tokens_from = answer.output_tokens, "usage"
     if tokens is None:
         tokens, tokens_from = (len(chunk_us), "chunks") if chunk_us else (None, "")
-    server = str(stream.frame.get("server", "")) if stream.frame.has_headers else ""
+    frame = stream.frame
+    server, later = (str(frame.get("server", "")), frame.get("retry-after")) if frame.has_headers else ("", None)
     return Record(
         **fields,
         due_at=asked_at if request.due_at is None else request.due_at,
@@ -328,6 +357,8 @@ def _record(
         message=message,
         finish_reason=answer.finish_reason,
         streamed=stream.streamed,
+        choices=answer.choices,
+        retry_after_s=None if later is None else retry_after_s(str(later), time.time()),
         input_tokens=answer.input_tokens,
         output_tokens=tokens,
         reasoning_tokens=answer.reasoning_tokens,

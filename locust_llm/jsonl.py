@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import msgspec
 
-from .record import CANCELLED, CUT, FAILURES, OK, Record
+from .record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
 
 
 class _Metadata(msgspec.Struct, omit_defaults=True):
@@ -122,7 +122,7 @@ def _error(record: Record) -> _Error | None:
     if record.outcome == OK:
         return None
     said = record.message or FAILURES.get(record.outcome, record.outcome)
-    return _Error(record.status if record.failed else 499, record.outcome, said)
+    return _Error(record.status if record.failed or record.outcome == RETRIED else 499, record.outcome, said)
 
 
 def _encodable(record: Record) -> Record:

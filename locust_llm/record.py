@@ -11,18 +11,21 @@ from typing import Final
 
 import msgspec
 
-# The closed set of what can become of a request. OK and the two that we caused ourselves are no failures.
-OK: Final = "ok"
+# The closed set of what can become of a request. OK and the three that we caused ourselves are no failures.
+OK: Final = "ok"  # it has content and a finish_reason; or the model ended at once, which ``message`` then says
 CANCELLED: Final = "cancelled"  # on purpose: the user, the code of a task, or a cancellation that was asked for
 CUT: Final = "cut"  # still running when the grace period at the end of the run was over
+RETRIED: Final = "retried"  # refused with HTTP 429 or 503, and tried again: the last attempt says what became of it
 FAILURES: Final = {
-    "http_status": "the server answered with a status of 400 or above, or a redirect",
+    "http_status": "the server answered with a status of 400 or above, or a redirect (none is followed)",
     "rate_limited": "HTTP 429",
     "unavailable": "HTTP 503",
-    "stream_error": "an error object in a stream that began with HTTP 200, or a finish_reason that says it was broken off",
-    "truncated": "the stream ended without any finish_reason",
+    "stream_error": "an error in an answer that began with HTTP 200 (an object, a text, an event named error), or a "
+    "finish_reason that says it was broken off",
+    "truncated": "the answer ended without a finish_reason; of several choices not each has one, and nothing came after",
     "malformed": "bytes that are no HTTP, no event stream, or no JSON where it was promised",
-    "empty": "a finished answer with neither content nor a count of its tokens from the server",
+    "empty": "a finished answer without content, though the server counted more than the one token that ends a choice, "
+    "or counted none",
     "timeout": "not finished within the request timeout",
     "first_token_timeout": "no first token within the first-token timeout",
     "gap_timeout": "no bytes for the length of the gap timeout, in the middle of the answer",
@@ -79,9 +82,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: int | None = None
     message: str = ""
     """What failed, in one line without secrets; at most 4 kB."""
+    sample: str = ""
+    """What the server had sent, as it came but without secrets, at most 4 kB; only of the first failure of its kind in a
+    process."""
+    retry_after_s: float | None = None
+    """How long the server asked to wait (Retry-After)."""
+    attempt: int = 1
+    """The number of this attempt: above 1 after one that was ``retried``. All have the same ``due_at``."""
     finish_reason: str | None = None
     streamed: bool = True
     """False: the answer came as one JSON body, so it has no chunks and no TTFT."""
+    choices: int = 1
+    """How many the answer had (``n`` of the request)."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -92,6 +104,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked_input_tokens: int | None = None
     asked_output_tokens: int | None = None
 
+    resent: int = 0
+    """How often it was sent again, on a new connection, as the server was just closing the old one; ``sent_at`` is of the
+    last send."""
     connect_s: float | None = None
     """Seconds to open the connection (before ``asked_at``); None: an open one was used again."""
     clock: str = "kernel"
@@ -115,6 +130,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def failed(self) -> bool:
         """It counts in the failure rate (cut and cancelled requests are counted beside it)."""
         return self.outcome in FAILURES
+
+    @property
+    def broke_in(self) -> str:
+        """How far a request came that was not ok: ``connecting``, ``sending``, ``headers`` (the answer had not begun, or its
+        status was the failure), ``prefill`` (no chunk), ``decode``, ``end`` (behind a finish_reason); empty if it was ok."""
+        if self.outcome == OK:
+            return ""
+        if self.sent_at is None:
+            return "connecting"
+        if self.outcome == "send_failed":
+            return "sending"
+        if self.headers_at is None or (self.status is not None and not 200 <= self.status < 300):
+            return "headers"
+        if self.finish_reason is not None:
+            return "end"
+        return "decode" if self.chunk_us else "prefill"
 
     @property
     def gate_wait_s(self) -> float | None:
@@ -165,10 +196,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def itl_s(self) -> float | None:
         """(latency - TTFT) / (output tokens - tokens of the first chunk): AIPerf's inter_token_latency, which many
-        tools call TPOT. None below two tokens, and without chunks."""
+        tools call TPOT. Choices come side by side, so of several the tokens of one count, on average. None below two
+        tokens, and without chunks."""
         if not self.chunk_us or self.output_tokens is None:
             return None
-        later = self.output_tokens - self.first_chunk_tokens
+        later = self.output_tokens / self.choices - self.first_chunk_tokens
         return (self.chunk_us[-1] - self.chunk_us[0]) / 1e6 / later if later > 0 else None
 
     @property

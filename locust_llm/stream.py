@@ -26,7 +26,15 @@ STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
 class Stream:
     """Filled by the reader's thread alone until it is over, then read by the greenlet that sent the request."""
 
-    def __init__(self, sent_ns: int, *, keep_text: bool = False, on_first: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        sent_ns: int,
+        *,
+        kind: str = "chat",
+        keep_text: bool = False,
+        on_first: Callable[[], object] | None = None,
+    ) -> None:
+        """``kind``: of the endpoint, see ``chat.DECODERS``."""
         self.sent_ns = sent_ns
         self.on_first = on_first
         self.stamps = array("q")
@@ -38,7 +46,7 @@ class Stream:
         self.read_lag_ns = 0
         self.received_bytes = 0
         self.headers_ns: int | None = None
-        self.answer = Answer(keep_text)
+        self.answer = Answer(keep_text, kind)
         self.frame = Frame()
         self.first_seen = False
         """Prefill is over: the first chunk is there, or an error in its place."""
@@ -108,12 +116,20 @@ class Stream:
     def body(self) -> bytes:
         return b"".join(self._body)
 
+    @property
+    def sample(self) -> bytes:
+        """What says most of a failure: the body, or of an event stream the event that was wrong, else the last."""
+        return self.body if self._events is None else self.answer.broken or self.answer.last
+
     def _outcome(self) -> tuple[str, str]:
         status = self.status
         if self.failure is not None and self.failure[0] in (CUT, CANCELLED, "malformed"):
             return self.failure
         if status is not None and not 200 <= status < 300:
-            return STATUS_OUTCOMES.get(status, "http_status"), f"HTTP {status}: {status_message(self.body)}"
+            said = status_message(self.body)
+            if 300 <= status < 400 and (to := self.frame.get("location")):
+                said = f"to {error_line(str(to).partition('?')[0].encode())}, and redirects are not followed"
+            return STATUS_OUTCOMES.get(status, "http_status"), f"HTTP {status}: {said}"
         if self.answer.error is not None:  # it says more than the end of the connection that follows it
             return self.answer.outcome()
         if self.failure is not None:

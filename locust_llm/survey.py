@@ -4,6 +4,7 @@ Probes are requests of our own, marked with ``PROBE_HEADER``, listed in run.json
 """
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -11,8 +12,10 @@ import msgspec
 import requests
 
 from .body import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed
-from .chat import chat_body, status_message
+from .chat import status_message
+from .endpoints import ENDPOINTS, request_body
 from .exchange import SIMULATOR
+from .failure import secrets_of, without
 from .prompts import Lengths, Prompts, fit
 from .run import Probe
 from .settings import Settings
@@ -22,6 +25,10 @@ MODELS_TIMEOUT_S: Final = 10.0
 FEWEST_PROBE_WORDS: Final = 500
 MOST_PROBE_WORDS: Final = 1_500
 PROBE_TIMEOUT_S: Final = 120.0
+INSECURE: Final = (
+    "WARNING: the server's TLS certificate was not verified (--insecure): whoever stands between could read and change "
+    "everything, the key too"
+)
 
 
 class SurveyFailed(Exception):
@@ -38,6 +45,8 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     length_way: tuple[str, ...] = ()
     """Fields of the body that keep an output at its length, where that needs any: see body.WAYS."""
     probes: tuple[Probe, ...] = ()
+    dataset_sessions: int | None = None
+    """See Run."""
     notes: tuple[str, ...] = ()
 
 
@@ -50,13 +59,29 @@ def survey(
     sleep: Callable[[float], object] = time.sleep,
 ) -> Survey:
     """Ask the server. Raises SurveyFailed."""
-    with requests.Session() as session:
+    try:
+        return _survey(settings, headers, verify, clock, sleep)
+    except SurveyFailed as error:  # servers like to quote the key that they refuse
+        raise SurveyFailed(without(str(error), secrets_of(headers, headers))) from None
+
+
+def _survey(
+    settings: Settings,
+    headers: Mapping[str, str],
+    verify: bool | str,
+    clock: Callable[[], float],
+    sleep: Callable[[float], object],
+) -> Survey:
+    with requests.Session() as session, warnings.catch_warnings():
         session.trust_env = False
         session.headers.update({**headers, PROBE_HEADER: "1"})
-        session.verify = verify
+        session.verify = verify and not settings.insecure and verify
+        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # we say so ourselves, once
         answer = _models(session, settings, clock, sleep)
         server = answer.headers.get("Server", "")
         model, notes = _choose(settings, answer)
+        if settings.insecure and settings.host.startswith("https:"):
+            notes.append(INSECURE)
         found = Survey(model=model, server=server, simulated=server.startswith(SIMULATOR), notes=tuple(notes))
         if not settings.probe:
             return found
@@ -139,8 +164,8 @@ def _measure(session: requests.Session, settings: Settings, found: Survey) -> Su
 
 
 def _tokenize(session: requests.Session, settings: Settings, model: str | None, text: str) -> int | None:
-    """vLLM's and the simulator's /tokenize, which applies the chat template; costs the server no prefill."""
-    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    """vLLM's and the simulator's /tokenize, which applies the chat template to messages; costs the server no prefill."""
+    body = {"model": model, **ENDPOINTS[settings.endpoint_type].content([{"role": "user", "content": text}])}
     try:
         answer = session.post(settings.host + "/tokenize", json=body, timeout=PROBE_TIMEOUT_S, allow_redirects=False)
         count = answer.json()["count"] if answer.status_code == 200 else None
@@ -151,9 +176,10 @@ def _tokenize(session: requests.Session, settings: Settings, model: str | None, 
 
 def _chat(session: requests.Session, settings: Settings, model: str | None, text: str) -> int | None:
     """A chat completion of one token. Raises SurveyFailed if the server refuses it: it would refuse every other one."""
-    body = chat_body(
-        model, [{"role": "user", "content": text}], 1, streaming=False, max_tokens_field=settings.max_tokens_field
-    )
+    body = request_body(
+        settings.endpoint_type, model, [{"role": "user", "content": text}], 1,
+        streaming=False, max_tokens_field=settings.max_tokens_field,
+    )  # fmt: skip
     try:
         answer = session.post(
             settings.host + settings.endpoint, data=body, timeout=PROBE_TIMEOUT_S, allow_redirects=False,
@@ -181,8 +207,8 @@ def _keep_length(session: requests.Session, settings: Settings, found: Survey) -
         return found
     probes = list(found.probes)
     for way in ((), *WAYS):
-        body = chat_body(
-            found.model, [{"role": "user", "content": LENGTH_PROMPT}], LENGTH_TOKENS,
+        body = request_body(
+            settings.endpoint_type, found.model, [{"role": "user", "content": LENGTH_PROMPT}], LENGTH_TOKENS,
             streaming=False, max_tokens_field=settings.max_tokens_field, **length_fields(way, LENGTH_TOKENS),
         )  # fmt: skip
         try:

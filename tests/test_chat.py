@@ -3,12 +3,11 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locust_llm.chat import MESSAGE_BYTES, Answer, chat_body, error_line, status_message
+from locust_llm.chat import DECODERS, MESSAGE_BYTES, Answer, error_line, status_message
 from locust_llm.record import FAILURES, OK
 
 
@@ -25,6 +24,12 @@ def delta(index: int = 0, finish: str | None = None, **content: Any) -> dict[str
 
 
 STOP = delta(finish="stop")
+AT_ONCE = "no content: the model ended at once (finish_reason stop)"
+
+
+def counted(tokens: int | None, **more: Any) -> dict[str, Any]:
+    """The usage event."""
+    return {"choices": [], "usage": {"completion_tokens": tokens, **more}}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +41,7 @@ STOP = delta(finish="stop")
         {"reasoning": "a"},
         {"refusal": "a"},
         {"tool_calls": [{"index": 0}]},
+        {"function_call": {"name": "f"}},
     ],
 )
 def test_these_are_chunks(content: dict[str, Any]) -> None:
@@ -122,8 +128,91 @@ def test_how_answers_end() -> None:
     assert answer(delta(content="a"), STOP).outcome() == (OK, "")
     assert answer(STOP).outcome()[0] == "empty"
     immediate = {"choices": [], "usage": {"completion_tokens": 1}}
-    assert answer(STOP, immediate).outcome() == (OK, "")  # the token is the end of sequence
+    assert answer(STOP, immediate).outcome() == (OK, AT_ONCE)  # the token is the end of sequence
     assert answer(delta(content="a"), b"{broken", STOP).outcome()[0] == "malformed"
+
+
+def test_an_end_at_once_is_ok_and_says_so_and_tokens_without_content_are_a_failure() -> None:
+    assert answer(STOP, counted(1)).outcome() == (OK, AT_ONCE)
+    assert answer(STOP, counted(0)).outcome() == (OK, AT_ONCE)
+    assert answer(STOP, counted(2)).outcome() == (
+        "empty",
+        "no content, though 2 tokens were counted (finish_reason stop)",
+    )
+    assert answer(delta(finish="content_filter"), counted(0)).outcome()[0] == "empty"
+    assert answer(STOP).outcome() == ("empty", "no content, and no count of tokens (finish_reason stop)")
+    both = [delta(0, "stop"), delta(1, "stop")]
+    assert answer(*both, counted(2)).outcome() == (OK, AT_ONCE)  # each choice has its end
+    assert answer(*both, counted(3)).outcome()[0] == "empty"
+
+
+def test_tokens_of_reasoning_that_is_not_shown_are_no_content() -> None:
+    hidden = counted(9, completion_tokens_details={"reasoning_tokens": 9})
+    outcome, message = answer(delta(finish="length"), hidden).outcome()
+    assert (outcome, message) == (
+        "empty",
+        "no content, though 9 tokens were counted, 9 of them hidden reasoning (finish_reason length)",
+    )
+    assert answer(delta(reasoning="hm"), delta(finish="length"), hidden).outcome() == (OK, "")
+
+
+def test_of_several_choices_each_ends_or_the_stream_says_that_it_is_over() -> None:
+    said = [delta(0, content="a"), delta(1, content="b"), delta(0, "stop")]
+    assert answer(*said).outcome() == ("truncated", "1 of 2 choices ended without a finish_reason")
+    assert answer(*said, delta(1, "stop")).outcome() == (OK, "")
+    assert answer(*said, counted(2)).outcome() == (OK, "")  # LiteLLM
+    assert answer(*said, b"[DONE]").outcome() == (OK, "")
+    assert answer(counted(2), b"", *said).outcome()[0] == "truncated"  # that came before any end
+    assert answer(*said).choices == 2
+
+
+@pytest.mark.parametrize("reason", ["x" * 100_000, "sk-0123456789", "a\nb", "µ"])
+def test_a_finish_reason_is_a_word_or_is_not_written_down(reason: str) -> None:
+    got = answer(delta(content="a"), delta(finish=reason))
+    assert (got.finish_reason, got.outcome()) == ("(no reason)", (OK, ""))
+    for known in ("stop", "length", "tool_calls", "content_filter", "MAX_TOKENS", "stop sequence"):
+        assert answer(delta(finish=known)).finish_reason == known
+
+
+def test_errors_as_vllm_wrote_them_until_2025() -> None:
+    old = {"object": "error", "message": "engine died", "type": "x", "code": 400}
+    assert answer(delta(content="a"), old).outcome() == ("stream_error", "engine died")
+    got = Answer()
+    got.whole(json.dumps(old).encode())
+    assert got.outcome() == ("stream_error", "engine died")
+
+
+def test_what_was_wrong_is_kept_and_else_what_came_last() -> None:
+    good, bad = json.dumps(delta(content="a")).encode(), b'{"error": "died"}'
+    got = answer(good, bad, b"{broken", STOP, b"[DONE]")
+    assert got.broken == bad
+    got = answer(b"[DONE]", good, b"[DONE]")
+    assert (got.broken, got.last) == (b"", good)
+
+
+def plain(*messages: Any, kind: str = "completions") -> Answer:
+    got = Answer(True, kind)
+    for read, message in enumerate(messages):
+        got.add((read, "message", json.dumps(message).encode()))
+    return got
+
+
+def test_a_plain_completion_says_its_text_in_the_choice() -> None:
+    texts = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("", "a", " b")]
+    end = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "usage": {"completion_tokens": 2}}
+    got = plain(*texts, end)
+    assert (got.chunk_reads, got.text, got.outcome(), got.output_tokens) == ([1, 2], ["a", " b"], (OK, ""), 2)
+    assert plain(*texts, end, kind="chat").outcome()[0] == "empty"  # as an answer of the other kind it says nothing
+    got = Answer(True, "completions")
+    got.whole(json.dumps({"choices": [{"text": "abc", "finish_reason": "stop"}]}).encode())
+    assert (got.outcome(), got.text) == ((OK, ""), ["abc"])
+
+
+def test_logprobs_change_no_count() -> None:
+    tokens = [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}] * 2
+    choice = {"index": 0, "delta": {"content": "aa"}, "logprobs": {"content": tokens}, "finish_reason": None}
+    got = answer({"choices": [choice]}, STOP, counted(2))
+    assert (len(got.chunk_reads), got.output_tokens, got.outcome()) == (1, 2, (OK, ""))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +232,11 @@ def test_errors_of_every_shape_in_a_stream(error: Any, message: str) -> None:
 def test_an_event_named_error_is_one_and_an_empty_error_field_is_none() -> None:
     got = Answer()
     got.add((0, "error", b'{"code": 500}'))
-    assert got.outcome() == ("stream_error", '{"code": 500}')
+    assert got.outcome() == ("stream_error", "{'code': 500}")
+    for data, said in ((b"overloaded", "overloaded"), (b'{"error": "no"}', "no"), (b"", "an event named error")):
+        got = Answer()
+        got.add((0, "error", data))
+        assert (got.outcome(), got.broken) == (("stream_error", said), data)
     assert answer({**delta(content="a"), "error": None}, {**STOP, "error": ""}).outcome() == (OK, "")
 
 
@@ -202,7 +295,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = ["choices", "delta", "message", "usage", "error", "content", "finish_reason", "index", "tool_calls", "reasoning",
+FIELDS = ["choices", "delta", "text", "object", "function_call",
+          "message", "usage", "error", "content", "finish_reason", "index", "tool_calls", "reasoning",
           "completion_tokens", "prompt_tokens", "completion_tokens_details", "reasoning_tokens", "detail"]  # fmt: skip
 SHAPES = st.recursive(
     JSON, lambda inner: st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4) | st.lists(inner, max_size=2)
@@ -218,9 +312,14 @@ def test_no_json_and_no_bytes_raise_and_the_counts_stay_counts(messages: list[An
     assert message.isprintable()
     for value in (got.output_tokens, got.input_tokens, got.cached_tokens, got.reasoning_tokens, got.first_chunk_tokens):
         assert value is None or (isinstance(value, int) and value >= 0)
-    one = Answer()
-    one.whole(json.dumps(messages).encode())
-    one.outcome()
+    for kind in DECODERS:
+        one = Answer(kind=kind)
+        one.whole(json.dumps(messages).encode())
+        one.outcome()
+        many = Answer(kind=kind)
+        for message in messages:
+            many.add((0, "message", json.dumps(message).encode()))
+        many.outcome()
     assert status_message(json.dumps(messages).encode()).isprintable()
     assert status_message(noise).isprintable()
 
@@ -233,18 +332,6 @@ def test_nesting_without_end_is_malformed() -> None:
         nested = b'{"error":' + b"[" * depth + b"]" * depth + b"}"
         assert answer(nested).outcome()[0] in ("stream_error", "malformed")
         status_message(nested)
-
-
-def test_the_body_of_a_request() -> None:
-    messages = [{"role": "user", "content": "hi"}]
-    body = msgspec.json.decode(chat_body("m", messages, 5, temperature=0))
-    assert body == {
-        "model": "m", "messages": messages, "max_tokens": 5, "temperature": 0,
-        "stream": True, "stream_options": {"include_usage": True},
-    }  # fmt: skip
-    body = msgspec.json.decode(chat_body(None, messages, 5, streaming=False, max_tokens_field="max_completion_tokens"))
-    assert body == {"messages": messages, "max_completion_tokens": 5}
-    assert msgspec.json.decode(chat_body("m", messages, None, model="other"))["model"] == "other"
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", "timeout", "cancelled"])

@@ -3,6 +3,8 @@
 import gc
 import os
 import random
+import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -164,6 +166,85 @@ def test_failures_have_their_names_and_keep_what_came(scripted: Scripted, what: 
     assert gate.used == 0
     assert scripted.row(what).id == what  # and it was not sent a second time
     assert run(scripted, what + ", after", stream(1), line).outcome == OK
+
+
+BROKE_IN = {
+    "500": "headers", "redirect": "headers", "closed unanswered": "headers", "no HTTP": "headers", "200 page": "prefill",
+    "error at once": "prefill", "error string": "decode", "no finish": "decode", "cut": "decode", "reset": "decode",
+    "nothing but an end": "end",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKE_IN)
+def test_a_record_says_how_far_it_came(scripted: Scripted, what: str) -> None:
+    record = run(scripted, f"{what}, how far", FAILURES[what][0])
+    assert record.broke_in == BROKE_IN[what]
+
+
+def test_how_long_the_server_asks_to_wait_is_kept(scripted: Scripted) -> None:
+    assert run(scripted, "later", whole("", 429, "text/plain", Retry_After="7")).retry_after_s == 7.0
+    assert run(scripted, "sometime", whole("", 503, "text/plain", Retry_After="sometime")).retry_after_s is None
+    assert run(scripted, "at once", whole("", 503, "text/plain")).retry_after_s is None
+
+
+def test_a_plain_completion(scripted: Scripted) -> None:
+    events = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("a", "b")]
+    end = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}
+    steps = [send(head(Transfer_Encoding="chunked"))]
+    for message in (*events, end):
+        steps += [["sleep", 5], send(chunked(event(message)))]
+    steps.append(send(chunked(b"")))
+    record = run(scripted, "plain", steps, kind="completions")
+    assert (record.outcome, len(record.chunk_us), record.output_tokens, record.choices) == (OK, 2, 2, 1)
+
+
+class Closing:
+    """A server that says to keep the connection, and closes it a moment after each answer: as llama.cpp does."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.seen: list[bytes] = []
+        self.to = Target("127.0.0.1", self.listener.getsockname()[1])
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection:
+                self.seen.append(connection.recv(65_536))
+                steps = stream(2)
+                connection.sendall(b"".join(step[1].encode("latin-1") for step in steps if step[0] == "send"))
+                time.sleep(0.05)
+
+
+def test_a_connection_that_the_server_was_just_closing_costs_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The close comes between the look at the connection and the send; the look is made blind, so that it always does."""
+    server, line = Closing(), Line()
+    request = Request(target=server.to, data=b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", labels={"id": "again"})
+    first = exchange(line, Gate(1), request, 0.0)
+    time.sleep(0.2)
+    gate = Gate(1)
+    with monkeypatch.context() as blind:
+        blind.setattr(Connection, "alive", lambda self: True)
+        second = exchange(line, gate, request, 0.0)
+    assert (first.outcome, first.resent) == (OK, 0)
+    assert (second.outcome, second.resent, len(second.chunk_us), gate.used) == (OK, 1, 2, 0)
+    assert len(server.seen) == 2  # the server saw each request once
+    line.close()
+    server.listener.close()
+
+
+def test_who_closes_a_used_connection_later_was_heard(scripted: Scripted) -> None:
+    """And a new connection leaves no doubt."""
+    line = Line()
+    assert run(scripted, "used", stream(1), line).outcome == OK
+    record = run(scripted, "heard", [["sleep", 50], ["close"]], line)
+    assert (record.outcome, record.resent) == ("closed", 0)
+    record = run(scripted, "new", [["close"]], Line())
+    assert (record.outcome, record.resent) == ("closed", 0)
 
 
 # -- time limits and kills -------------------------------------------------------------------------------------------------

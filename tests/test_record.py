@@ -6,7 +6,7 @@ from handmade import answered, failed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.record import CANCELLED, CUT, FAILURES, OK
+from locust_llm.record import CANCELLED, CUT, FAILURES, OK, RETRIED
 
 CHUNKS = st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted).map(tuple)
 
@@ -41,6 +41,25 @@ def test_no_itl_below_two_tokens_and_none_without_a_count() -> None:
     assert answered(200).longest_stall_s is None
 
 
+def test_of_several_choices_itl_is_that_of_one() -> None:
+    """Two choices of three tokens each, side by side, a token every 20 ms."""
+    record = answered(100, 100, 120, 120, 140, 140, choices=2)
+    assert (record.output_tokens, record.itl_s) == (6, pytest.approx(0.02))
+    assert answered(100, 100, choices=2).itl_s is None
+
+
+def test_how_far_it_came() -> None:
+    assert answered(200).broke_in == ""
+    assert failed("refused", sent_at=None).broke_in == "connecting"
+    assert failed("send_failed").broke_in == "sending"
+    assert failed("timeout").broke_in == "headers"
+    assert failed("rate_limited", status=429, headers_at=10.1).broke_in == "headers"
+    assert failed("timeout", status=200, headers_at=10.1).broke_in == "prefill"
+    chunk = {"chunk_us": (200_000,), "headers_at": 10.1, "status": 200}
+    assert failed("reset", **chunk).broke_in == "decode"
+    assert failed("reset", finish_reason="stop", **chunk).broke_in == "end"
+
+
 def test_ttfo_is_the_first_chunk_that_is_no_reasoning() -> None:
     assert answered(200, 220, 240, first_output=2).ttfo_s == 0.24
     assert answered(200, 220, first_output=None).ttfo_s is None
@@ -65,9 +84,9 @@ def test_an_answer_in_one_piece_has_a_latency_and_no_ttft() -> None:
     assert record.ttft_s is None
 
 
-@pytest.mark.parametrize("outcome", [*FAILURES, OK, CUT, CANCELLED])
+@pytest.mark.parametrize("outcome", [*FAILURES, OK, CUT, CANCELLED, RETRIED])
 def test_only_failures_are_failures(outcome: str) -> None:
-    assert answered(200, outcome=outcome).failed == (outcome not in (OK, CUT, CANCELLED))
+    assert answered(200, outcome=outcome).failed == (outcome not in (OK, CUT, CANCELLED, RETRIED))
 
 
 @given(CHUNKS, st.sampled_from([None, 3, 1 << 40]), st.text())

@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import chunked, delta, event, head
 
+from locust_llm.chat import MESSAGE_BYTES, Answer
+from locust_llm.failure import sample_of
 from locust_llm.record import FAILURES, OK
+from locust_llm.sse import EventDecoder
 from locust_llm.stream import DECODE_BYTES, MAX_BODY_BYTES, Stream
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -27,33 +30,48 @@ class Expected(NamedTuple):
     says: str = ""
     ends: str = "answer"
     """``close``: the connection ends before the answer does."""
+    choices: int = 1
 
 
 EXPECTED = {
     "vllm_stream": Expected(OK, 6, "length", 13, 6),
     "vllm_no_usage": Expected(OK, 4, "length"),
-    "vllm_immediate_stop": Expected(OK, 0, "stop", 13, 1),
+    "vllm_immediate_stop": Expected(OK, 0, "stop", 13, 1, says="the model ended at once"),
+    "vllm_one_token": Expected(OK, 1, "length", 13, 1),
     "vllm_continuous_usage": Expected(OK, 3, "length", 13, 3),
-    "vllm_n2": Expected(OK, 4, "length", 13, 4),
+    "vllm_n2": Expected(OK, 4, "length", 13, 4, choices=2),
     "vllm_interval_10": Expected(OK, 4, "length", 13, 25),
     "vllm_whole": Expected(OK, 0, "length", 13, 6, streamed=False),
     "vllm_unknown_model": Expected("http_status", status=404, streamed=False, says="The model `nope` does not exist."),
     "vllm_busy": Expected("unavailable", status=503, streamed=False, says="The engine is currently busy"),
     "vllm_no_key": Expected("http_status", status=401, streamed=False, says="HTTP 401: Unauthorized"),
+    "vllm_too_long": Expected("http_status", status=400, streamed=False, says="maximum context length is 16384 tokens"),
+    "vllm_completions": Expected(OK, 3, "length", 3, 3),
     "vllm_killed": Expected("stream_error", 3, says="EngineCore encountered an issue"),
     "llamacpp_stream": Expected(OK, 6, "length", 13, 6),
     "llamacpp_no_usage": Expected(OK, 4, "length"),
-    "llamacpp_immediate_stop": Expected(OK, 0, "stop", 13, 1),
-    "llamacpp_n2": Expected(OK, 4, "length", 13, 4),
+    "llamacpp_immediate_stop": Expected(OK, 0, "stop", 13, 1, says="the model ended at once"),
+    "llamacpp_max_tokens_0": Expected(OK, 1, "length"),
+    "llamacpp_n2": Expected(OK, 4, "length", 13, 4, choices=2),
+    "llamacpp_completions": Expected(OK, 3, "length", 3, 3),
+    "llamacpp_too_long": Expected("http_status", status=400, streamed=False, says="exceeds the available context size"),
+    "llamacpp_no_key": Expected("http_status", status=401, streamed=False, says="HTTP 401: Invalid API Key"),
     "llamacpp_ping": Expected(OK, 2, "length"),
     "llamacpp_killed": Expected("closed", 2, ends="close"),
     "transformers_stream": Expected(OK, 6, "length", 13, 6),
+    "transformers_cb_stream": Expected(OK, 6, "length", 13, 6),
+    "transformers_completions": Expected(OK, 3, "length", 3, 3),
     "transformers_stream_error": Expected("stream_error", says="`temperature` (=-1.0) has to be"),
     "transformers_500": Expected("http_status", status=500, streamed=False, says="HTTP 500: Internal Server Error"),
     "transformers_400": Expected("http_status", status=400, streamed=False, says="Server is pinned to"),
     "transformers_killed": Expected("closed", 1, ends="close"),
     "litellm_stream": Expected(OK, 6, "length", 13, 6),
-    "litellm_n2": Expected(OK, 3, "length", 13, 4),
+    "litellm_immediate_stop": Expected(OK, 0, "stop", 13, 1, says="the model ended at once"),
+    "litellm_n2": Expected(OK, 3, "length", 13, 4, choices=2),
+    "litellm_completions": Expected(OK, 2, "length", 3, 3),
+    "litellm_completions_ids": Expected("http_status", status=500, streamed=False, says="Unmapped prompt format"),
+    "litellm_backend_down": Expected("http_status", status=500, streamed=False, says="Connection error."),
+    "litellm_wrong_key": Expected("http_status", status=400, streamed=False, says="HTTP 400: No connected db."),
     "litellm_no_key": Expected("http_status", status=500, streamed=False, says="HTTP 500: Internal Server Error"),
     "litellm_killed": Expected("stream_error", 2, says="litellm.APIConnectionError"),
 }
@@ -76,9 +94,9 @@ def give(stream: Stream, stamp_ns: int, since_ns: int, data: bytes) -> None:
         stream.look()
 
 
-def read(*reads: bytes, sent_ns: int = 0) -> Stream:
+def read(*reads: bytes, sent_ns: int = 0, kind: str = "chat") -> Stream:
     """A stream that got these reads, a microsecond apart, each begun half of one before."""
-    stream = Stream(sent_ns, keep_text=True)
+    stream = Stream(sent_ns, kind=kind, keep_text=True)
     for number, data in enumerate(reads, 1):
         if stream.over:
             break
@@ -95,12 +113,12 @@ def ended(stream: Stream) -> Expected:
     chunk_us, _ = stream.chunks()
     return Expected(
         outcome, len(chunk_us), answer.finish_reason, answer.input_tokens, answer.output_tokens,
-        stream.status or 0, stream.streamed, message, "answer" if stream.frame.complete else "close",
+        stream.status or 0, stream.streamed, message, "answer" if stream.frame.complete else "close", answer.choices,
     )  # fmt: skip
 
 
 def check(name: str, *reads: bytes) -> Stream:
-    stream = read(*reads)
+    stream = read(*reads, kind="completions" if "completions" in name else "chat")
     assert stream.over == (EXPECTED[name].ends == "answer")  # noticed with the last byte, not with the close
     got = ended(stream)
     assert got.says.find(EXPECTED[name].says) >= 0
@@ -132,6 +150,32 @@ def test_a_real_answer_means_the_same_in_any_split(name: str) -> None:
 def test_a_real_answer_means_the_same_in_every_split(name: str) -> None:
     for reads in splits(wire(name), 1):
         check(name, *reads)
+
+
+STREAMED = sorted(name for name, expected in EXPECTED.items() if expected.streamed)
+
+
+def said(name: str, *pieces: bytes) -> tuple[Answer, tuple[str, str]]:
+    """The body alone, without HTTP around it: the decoder of events and that of answers."""
+    answer = Answer(True, "completions" if "completions" in name else "chat")
+    for found in EventDecoder().feed(enumerate(pieces)):
+        answer.add(found)
+    return answer, answer.outcome()
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_the_events_of_a_real_answer_mean_the_same_cut_at_every_byte(name: str) -> None:
+    body = (CAPTURES / f"{name}.http").read_bytes().partition(b"\r\n\r\n")[2]
+    whole, outcome = said(name, body)
+    chunks = len(whole.chunk_reads)
+    assert chunks == EXPECTED[name].chunks
+    for cut in range(1, len(body)):
+        answer, end = said(name, body[:cut], body[cut:])
+        assert (len(answer.chunk_reads), answer.text, answer.output_tokens, end) == (
+            chunks, whole.text, whole.output_tokens, outcome,
+        )  # fmt: skip
+    bytewise, end = said(name, *(body[at : at + 1] for at in range(len(body))))
+    assert (len(bytewise.chunk_reads), bytewise.text, end) == (chunks, whole.text, outcome)
 
 
 @pytest.mark.parametrize("name", ["vllm_stream", "llamacpp_stream"])
@@ -377,8 +421,8 @@ def mutilated(draw: st.DrawFn) -> list[bytes]:
     return [bytes(data[a:b]) for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a < b]
 
 
-def outcome_of(reads: Iterable[bytes], last: str) -> Stream:
-    stream = read(*reads)
+def outcome_of(reads: Iterable[bytes], last: str, kind: str = "chat") -> Stream:
+    stream = read(*reads, kind=kind)
     if not stream.over:
         stream.closed() if last == "closed" else stream.failed(last, "")
     outcome, message = stream.finish()
@@ -392,9 +436,36 @@ def outcome_of(reads: Iterable[bytes], last: str) -> Stream:
 
 
 @settings(max_examples=400, deadline=None)
-@given(mutilated(), st.sampled_from(["closed", "reset", "timeout", "cut"]))
-def test_mutilated_answers_raise_nothing(reads: list[bytes], last: str) -> None:
-    outcome_of(reads, last)
+@given(mutilated(), st.sampled_from(["closed", "reset", "timeout", "cut"]), st.sampled_from(["chat", "completions"]))
+def test_mutilated_answers_raise_nothing(reads: list[bytes], last: str, kind: str) -> None:
+    stream = outcome_of(reads, last, kind)
+    assert len(sample_of(stream.sample, ["data:"]).encode()) <= MESSAGE_BYTES
+    assert stream.answer.choices >= 1
+    assert len(stream.answer.finish_reason or "") <= 32
+
+
+NOISE = [
+    b": ping\n\n", b"\n", b"event: ping\n\n", b"id: 3\n\n", b"retry: 100\n\n", b"data:\n\n", b"data: \n\n",
+    b'event: ping\ndata: {"type": "ping"}\n\n', b'data: {"choices": []}\n\n', b'data: {"choices": null, "x": 1}\n\n',
+    b'data: {"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": null}]}\n\n',
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(STREAMED), st.data())
+def test_what_says_nothing_changes_no_count_wherever_it_stands(name: str, data: st.DataObject) -> None:
+    body = (CAPTURES / f"{name}.http").read_bytes().partition(b"\r\n\r\n")[2]
+    events = [part + b"\n\n" for part in body.split(b"\n\n") if part]
+    noisy = b"".join(
+        b"".join(data.draw(st.lists(st.sampled_from(NOISE), max_size=2))) + event for event in events
+    ) + b"".join(data.draw(st.lists(st.sampled_from(NOISE), max_size=2)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(noisy)), max_size=5)))
+    pieces = [noisy[a:b] for a, b in zip([0, *cuts], [*cuts, len(noisy)], strict=True)]
+    answer, outcome = said(name, *pieces)
+    clean, expected = said(name, body)
+    assert (len(answer.chunk_reads), answer.text, answer.output_tokens, answer.input_tokens, outcome) == (
+        len(clean.chunk_reads), clean.text, clean.output_tokens, clean.input_tokens, expected,
+    )  # fmt: skip
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,6 +1,9 @@
 """The survey: which model, which server, how long prompts are; and a clear line when there can be no run."""
 
+import ssl
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -174,6 +177,34 @@ def test_a_tls_server_that_is_none(server: TinyServer) -> None:
     assert "object at 0x" not in str(failed.value)
 
 
+def test_a_certificate_that_nobody_trusts_is_refused_unless_that_was_given_up(certificate: Path) -> None:
+    with tiny_server(started=False) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.start()
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        host = server.url.replace("http:", "https:")
+        with pytest.raises(SurveyFailed, match=r"^TLS with .* failed: .*certificate verify failed"):
+            survey(Settings(host=host, probe=False), {})
+        assert survey(Settings(host=host, probe=False), {}, verify=str(certificate)).notes[1:] == ()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            trusting = survey(Settings(host=host, probe=False, insecure=True), {}, verify=str(certificate))
+        assert trusting.notes[-1].startswith("WARNING: the server's TLS certificate was not verified")
+    with tiny_server() as plain:
+        assert not any("TLS" in note for note in ask(plain, insecure=True).notes)
+
+
+def test_a_key_that_the_server_quotes_is_not_shown(server: TinyServer) -> None:
+    key = "sk-abcdef0123456789"
+    server.chat = lambda asked: (401, {"error": {"message": f"unknown: {asked.headers['authorization']}"}})
+    with pytest.raises(SurveyFailed) as failed:
+        ask(server, {"Authorization": f"Bearer {key}"}, probe=True)
+    assert key not in str(failed.value)
+    assert "unknown: ***" in str(failed.value)
+    assert failed.value.__suppress_context__  # nor is the error that it stands for
+
+
 @pytest.mark.parametrize("host", ["ftp://localhost", "http://localhost:99999", "http://", "http://a b"])
 def test_what_is_no_url(host: str) -> None:
     with pytest.raises(SurveyFailed, match=f"^--host '{host}' is no URL: "):
@@ -219,6 +250,18 @@ def test_probes_are_as_long_as_the_prompts_within_bounds(server: TinyServer, mea
     server.tokenize = words_and_a_half
     found = ask(server, probe=True, synthetic_input_tokens_mean=mean_tokens)
     assert [probe.words for probe in of_prompts(found)] == [1, words, words, words]
+
+
+def test_probes_of_a_plain_completion_have_prompts_and_no_messages(server: TinyServer) -> None:
+    def complete(asked: Any) -> tuple[int, Any]:
+        choice = {"text": "x", "finish_reason": "length"}
+        return 200, {"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 48}}
+
+    server.chat = complete
+    ask(server, probe=True, endpoint_type="completions")  # at the usual path, where the tiny server answers
+    bodies = [asked.body for asked in server.asked if asked.path != "/v1/models"]
+    assert len(bodies) > 1
+    assert all("messages" not in body and isinstance(body["prompt"], str) for body in bodies)
 
 
 def test_a_server_that_counts_nothing_leaves_an_estimate(server: TinyServer) -> None:

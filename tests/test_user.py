@@ -1,18 +1,31 @@
-"""What a user puts on the wire: requests' own preparation, whether it was asked anew or remembered."""
+"""What a user puts on the wire, and what it does when the server refuses."""
 
+import unpatched_locust  # noqa: F401  before anything of Locust
+
+# isort: split
 import base64
+import time
 from argparse import Namespace
 from typing import Any
 
 from locust.env import Environment
+from locust.exception import StopUser
 
 import pytest
-import unpatched_locust  # noqa: F401
+import requests
+from gevent import GreenletExit
+from handmade import answered, failed
+from msgspec.structs import replace
 from requests import Session
 from requests.auth import AuthBase
 
 from locust_llm import LLMUser
-from locust_llm.user import short
+from locust_llm import user as user_module
+from locust_llm.budget import Permit
+from locust_llm.connection import Target
+from locust_llm.exchange import Request
+from locust_llm.gate import GateClosed
+from locust_llm.record import CUT, OK, RETRIED, Record
 
 
 class User(LLMUser):
@@ -50,8 +63,6 @@ def test_a_remembered_request_is_as_one_made_anew(user: User) -> None:
 
 
 def user_request(user: User, body: bytes, request_id: str) -> Any:
-    import requests
-
     own = {"Content-Type": "application/json", "X-Request-Id": request_id}
     return requests.Request("POST", "http://server:8000/v1/chat/completions", data=body, headers=own)
 
@@ -83,12 +94,180 @@ def test_what_changes_in_the_session_is_sent(user: User) -> None:
     assert headers()["X-Signature"] == "1"
 
 
-def test_messages_of_failures_are_short_and_alike() -> None:
-    first = short("HTTP 429: limit of key 8fae2290aa reached, request 12345678, try later")
-    assert first == short("HTTP 429: limit of key 77aa0912bb reached, request 87654321, try later")
-    assert "429" in first
-
-
 def test_a_user_without_a_parsed_command_line_is_possible(user: User) -> None:
     assert user.environment.parsed_options is None or isinstance(user.environment.parsed_options, Namespace)
     assert user.sender.settings.endpoint == "/v1/chat/completions"
+
+
+# -- attempts, with an exchange that answers as it is told ------------------------------------------------------------------
+
+PERMIT = Permit("profiling")
+BUSY = {"status": 429, "message": "HTTP 429: slow down"}
+
+
+class Attempts:
+    """Answers are records, or what an exchange raises; ``waits`` are how long the user waited between them."""
+
+    def __init__(self, user: User, monkeypatch: pytest.MonkeyPatch, *answers: Any, **settings: Any) -> None:
+        self.kept: list[Record] = []
+        self.waits: list[float] = []
+        self.shown: list[Any] = []
+        self.asked: list[tuple[int, float | None]] = []
+        self.user, self.answers = user, list(answers)
+        user.sender.settings = replace(user.sender.settings, **settings)
+        user.sender.keep = self.kept.append
+        user.sender.wait_until = lambda at: self.waits.append(at - time.monotonic())  # type: ignore[method-assign]
+        monkeypatch.setattr(user_module, "exchange", self.exchange)
+        user.environment.events.request.add_listener(lambda exception, **_: self.shown.append(str(exception)))
+
+    def exchange(self, line: Any, gate: Any, request: Request, *_: Any) -> Record:
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            if (cut := getattr(answer, "record", None)) is not None:
+                answer.record = replace(cut, **request.labels)  # type: ignore[attr-defined]
+            raise answer
+        due_at = answer.asked_at if request.due_at is None else request.due_at
+        return replace(answer, due_at=due_at, **request.labels)
+
+    def attempt(self, number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:
+        self.asked.append((number, due_at))
+        prepared = requests.Request(
+            "POST", "http://server:8000/", headers={"Authorization": "Bearer sk-secret"}
+        ).prepare()
+        labels = {"id": f"r{number}", "attempt": number, "name": "chat"}
+        return Request(target=Target("", 0), data=b"", labels=labels, due_at=due_at), prepared
+
+    def go(self, permit: Permit = PERMIT) -> Record:
+        return self.user._attempts(permit, self.attempt)
+
+    @property
+    def outcomes(self) -> list[tuple[str, str, int]]:
+        return [(record.id, record.outcome, record.attempt) for record in self.kept]
+
+
+def test_by_default_nothing_is_tried_again(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = Attempts(user, monkeypatch, failed("rate_limited", **BUSY))
+    assert attempts.go().outcome == "rate_limited"
+    assert (attempts.outcomes, attempts.waits) == ([("r1", "rate_limited", 1)], [])
+    assert attempts.shown == ["rate_limited: HTTP 429: slow down"]
+
+
+def test_each_attempt_has_a_record_and_the_latency_from_due_spans_them(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = failed("rate_limited", asked_at=10.0, sent_at=10.0, retry_after_s=3.0, **BUSY)
+    again = failed("unavailable", asked_at=13.0, sent_at=13.0, status=503, message="HTTP 503")
+    good = answered(200, asked_at=14.0, sent_at=14.0)
+    attempts = Attempts(user, monkeypatch, busy, again, good, max_retries=2)
+    record = attempts.go()
+    assert attempts.outcomes == [("r1", RETRIED, 1), ("r2", RETRIED, 2), ("r3", OK, 3)]
+    assert attempts.asked == [(1, None), (2, 10.0), (3, 10.0)]
+    assert record.ttft_from_due_s == pytest.approx(4.2)
+    assert record.ttft_s == 0.2
+    assert attempts.waits[0] == pytest.approx(3.0, abs=0.1)  # what the server had asked for
+    assert 0.4 <= attempts.waits[1] <= 1.0
+    assert attempts.shown == ["None"]  # one request, and it succeeded
+    assert user.environment.stats.get("chat", RETRIED).num_requests == 2
+
+
+def test_the_last_attempt_that_may_be_made_is_a_failure_like_any_other(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = failed("rate_limited", retry_after_s=0.0, **BUSY)
+    attempts = Attempts(user, monkeypatch, busy, busy, max_retries=1)
+    assert attempts.go().outcome == "rate_limited"
+    assert attempts.outcomes == [("r1", RETRIED, 1), ("r2", "rate_limited", 2)]
+
+
+@pytest.mark.parametrize("outcome", ["http_status", "refused", "reset", "stream_error", "timeout"])
+def test_only_who_was_refused_before_anything_was_made_is_tried_again(
+    user: User, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    attempts = Attempts(user, monkeypatch, failed(outcome), max_retries=5)
+    assert attempts.go().outcome == outcome
+    assert attempts.waits == []
+
+
+def test_a_server_that_asks_for_an_hour_is_not_asked_again(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = Attempts(user, monkeypatch, failed("rate_limited", retry_after_s=3600.0, **BUSY), max_retries=5)
+    assert attempts.go().outcome == "rate_limited"
+    assert attempts.waits == []
+
+
+def test_at_the_end_of_the_run_the_attempt_before_was_the_last(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = Attempts(user, monkeypatch, failed("rate_limited", **BUSY), GateClosed(), max_retries=5)
+    assert attempts.go().outcome == "rate_limited"
+    assert attempts.outcomes == [("r1", "rate_limited", 1)]
+    assert user.sender.turned_away == 0
+    first = Attempts(user, monkeypatch, GateClosed(), max_retries=5)
+    with pytest.raises(StopUser):
+        first.go()
+    assert (first.kept, user.sender.turned_away) == ([], 1)
+
+
+def test_killed_between_two_attempts_or_in_the_second(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = Attempts(user, monkeypatch, failed("rate_limited", **BUSY), GreenletExit(), max_retries=5)
+    with pytest.raises(GreenletExit):
+        attempts.go()
+    assert attempts.outcomes == [("r1", "rate_limited", 1)]
+    sent = GreenletExit()
+    sent.record = answered(200, outcome=CUT)  # type: ignore[attr-defined]
+    attempts = Attempts(user, monkeypatch, failed("rate_limited", **BUSY), sent, max_retries=5)
+    with pytest.raises(GreenletExit):
+        attempts.go()
+    assert attempts.outcomes == [("r1", RETRIED, 1), ("r2", CUT, 2)]
+    assert attempts.shown[-1] == "cut"
+
+
+def test_killed_before_the_first_was_sent_the_permit_goes_back(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    back: list[Permit] = []
+    user.sender.budget.put_back = back.append  # type: ignore[method-assign]
+    attempts = Attempts(user, monkeypatch, GreenletExit())
+    with pytest.raises(GreenletExit):
+        attempts.go()
+    assert (attempts.kept, back) == ([], [PERMIT])
+
+
+def test_no_secret_is_in_a_message_a_name_or_a_record(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "HTTP 401: the key sk-secret is not known; you sent Bearer sk-secret"
+    attempts = Attempts(user, monkeypatch, failed("http_status", message=message))
+    record = attempts.go()
+    assert record.message == attempts.kept[0].message == "HTTP 401: the key *** is not known; you sent ***"
+    assert "secret" not in attempts.shown[0]
+
+
+def test_after_a_failure_a_user_of_a_closed_loop_rests(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a second after it had asked; who waited longer for its failure does not."""
+    now = time.monotonic()
+    for outcome, asked_at, rests in (("refused", now, True), ("timeout", now - 2, False)):
+        attempts = Attempts(user, monkeypatch, failed(outcome, sent_at=None, asked_at=asked_at))
+        user._rests_until = 0.0
+        attempts.go()
+        user.sender.budget.grant("profiling", 1)
+        user._permit()
+        assert [0.5 < wait <= 1.0 for wait in attempts.waits] == ([True] if rests else [])
+    good = Attempts(user, monkeypatch, answered(200, asked_at=now))
+    user._rests_until = 0.0
+    good.go()
+    assert user._rests_until == 0.0
+    scheduled = Attempts(user, monkeypatch, failed("refused", sent_at=None, asked_at=now), request_rate=5.0)
+    scheduled.go(PERMIT._replace(due_at=now))
+    assert user._rests_until == 0.0
+
+
+def test_rows_of_locust_are_those_of_the_report_and_leave_aggregated_alone(user: User) -> None:
+    """An answer, and a request that failed after its first chunk: one of two is in TTFT and ITL, both waited at the gate."""
+    prepared = user._ask_requests(b"{}", "id", None)
+    for record in (
+        answered(123.4, 135.8, asked_at=9.5, admitted_at=10.0),
+        failed("truncated", asked_at=9.0, admitted_at=10.0, chunk_us=(700_000, 900_000), output_tokens=2),
+    ):
+        user._finish(record, prepared)
+    stats = user.environment.stats
+    rows = {(name, method): entry for (name, method), entry in stats.entries.items()}
+    counts = {method: entry.num_requests for (_, method), entry in rows.items()}
+    assert {row: counts[row] for row in ("TTFT", "ITL", "gate wait")} == {"TTFT": 1, "ITL": 1, "gate wait": 2}
+    assert [rows["chat", row].num_failures for row in ("TTFT", "ITL", "gate wait")] == [0, 0, 0]
+    assert rows["chat", "TTFT"].max_response_time == pytest.approx(123.4)
+    assert rows["chat", "ITL"].max_response_time == pytest.approx(12.4)
+    assert stats.total.num_requests == 0  # nobody but the request event counts there

@@ -1,0 +1,266 @@
+"""Check: what a server is and can, asked with a handful of requests in ten seconds, and what that means for a run."""
+
+import math
+import resource
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import requests
+from msgspec.structs import replace
+
+from .body import LENGTH_PROMPT, LENGTH_TOKENS, obeyed
+from .buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
+from .endpoints import request_body
+from .exchange import Line, Request, exchange
+from .failure import secrets_of, without
+from .gate import Gate
+from .prepared import authorities, head, target
+from .prompts import Lengths, Prompts
+from .record import OK, Record
+from .settings import Settings
+from .sockets import local_ports, shortage
+from .survey import PROBE_HEADER, Survey, SurveyFailed, survey
+
+SECONDS: Final = 10.0
+PROMPT_TOKENS: Final = 800.0
+"""Long enough that a prefix cache shows, short enough for a slow server."""
+OUTPUT_TOKENS: Final = 32
+EARLY_S: Final = 0.02
+"""Events without content that come so long before the first token would be taken for it by a careless client."""
+CACHED: Final = 0.6
+"""Below this share of the first TTFT the same prompt was not computed again."""
+FAR_US: Final = 20_000
+FINE: Final = "ok"
+NOTE: Final = "note"
+PROBLEM: Final = "PROBLEM"
+
+
+class Finding(NamedTuple):
+    """One line of the answer."""
+
+    level: str
+    """FINE, NOTE (a run works, and something is to be known) or PROBLEM."""
+    what: str
+    found: str
+    advice: str = ""
+
+
+class Asked(NamedTuple):
+    """One request of the check: its record, and how long before the first chunk an event without content came."""
+
+    record: Record
+    early_s: float | None
+
+
+class Checker:
+    """Asks one server, one request at a time, until its time is up."""
+
+    def __init__(self, settings: Settings, headers: Mapping[str, str], model: str | None, seconds: float) -> None:
+        self.settings, self.headers, self.model = settings, headers, model
+        self.until = time.monotonic() + seconds
+        self.line, self.gate = Line(), Gate()
+        self.secrets = secrets_of(headers, headers)
+        self.failed = ""
+        """Why the last request was not answered well."""
+
+    def ask(self, text: str, tokens: int, **more: Any) -> Asked | None:
+        """None where there is no time left, or it failed: see ``failed``."""
+        left_s = self.until - time.monotonic()
+        if left_s <= 0.1:
+            self.failed = "there was no time left"
+            return None
+        s = self.settings
+        data = request_body(
+            s.endpoint_type, self.model, [{"role": "user", "content": text}], tokens,
+            max_tokens_field=s.max_tokens_field, **more,
+        )  # fmt: skip
+        prepared = self._prepared(data)
+        where = target(prepared.url or "", False if s.insecure else authorities(), None)
+        request = Request(
+            target=where,
+            data=head(prepared) + b"\r\n" + data,
+            labels={"id": "check"},
+            timeout_s=left_s,
+            kind=s.endpoint_type,
+        )
+        record = exchange(self.line, self.gate, request, 0.0)
+        self.failed = "" if record.outcome == OK else without(f"{record.outcome}: {record.message}", self.secrets)
+        return Asked(record, self._early_s()) if record.outcome == OK else None
+
+    def _prepared(self, data: bytes) -> requests.PreparedRequest:
+        own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self.headers}
+        return requests.Request("POST", self.settings.host + self.settings.endpoint, data=data, headers=own).prepare()
+
+    def _early_s(self) -> float | None:
+        stream = self.line.stream
+        if stream is None or not stream.answer.chunk_reads:
+            return None
+        first, early = stream.answer.chunk_reads[0], stream.answer.early_read
+        return 0.0 if early is None else (stream.stamps[first] - stream.stamps[early]) / 1e9
+
+    def close(self) -> None:
+        self.line.close()
+
+
+def check(
+    settings: Settings, headers: Mapping[str, str], files: int | None, seconds: float = SECONDS
+) -> Iterator[Finding]:
+    """What there is to say, as soon as it is known. ``files``: how many this process may open."""
+    try:
+        found = survey(replace(settings, probe=False), headers, verify=False if settings.insecure else authorities())
+    except SurveyFailed as error:
+        yield Finding(PROBLEM, "reachable", str(error))
+        return
+    yield Finding(FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}")
+    yield from _model(found)
+    checker = Checker(settings, headers, found.model, seconds)
+    try:
+        yield from _answers(checker)
+    finally:
+        checker.close()
+    yield from _sockets(settings, files)
+
+
+def _model(found: Survey) -> Iterator[Finding]:
+    yield Finding(FINE, "model", found.model or "none named: the server takes any")
+    for note in found.notes:
+        yield Finding(NOTE, "note", note)
+    if found.simulated:
+        yield Finding(
+            NOTE, "simulated", "this is the simulator: its figures say nothing about a real GPU, model or server"
+        )
+
+
+def _answers(checker: Checker) -> Iterator[Finding]:
+    prompts = Prompts(Lengths(), input_tokens=(PROMPT_TOKENS, 0), output_tokens=(OUTPUT_TOKENS, 0), seed=None)
+    text = prompts.draw().text
+    first = checker.ask(text, OUTPUT_TOKENS)
+    if first is None:
+        yield Finding(PROBLEM, "first answer", checker.failed, "no run would work before this one request does")
+        return
+    record = first.record
+    yield from _network(record, checker.settings)
+    if not record.streamed or record.ttft_s is None:
+        yield Finding(
+            PROBLEM, "streams", "no: the answer came in one piece",
+            "there is no Time to First Token, and a prefill limit holds slots to the end; does a proxy undo it?",
+        )  # fmt: skip
+        return
+    yield Finding(
+        FINE, "streams", f"yes; TTFT {record.ttft_s * 1e3:.0f} ms for {record.input_tokens or 'about 800'} tokens"
+    )
+    yield _usage(record)
+    again = checker.ask(text, OUTPUT_TOKENS)
+    unknown = checker.failed
+    others = [asked for asked in (first, again, checker.ask(prompts.draw().text, OUTPUT_TOKENS)) if asked is not None]
+    yield from _stream(others)
+    if again is not None:
+        yield _cache(record, again.record)
+    else:
+        yield Finding(NOTE, "prefix cache", f"not known: {unknown}")
+    yield _length(checker)
+
+
+def _network(record: Record, settings: Settings) -> Iterator[Finding]:
+    if record.rtt_us is not None:
+        far = record.rtt_us > FAR_US
+        advice = "every first token includes it: run the load from nearer, or say so beside the figures" if far else ""
+        connect = "" if record.connect_s is None else f", {record.connect_s * 1e3:.1f} ms to connect"
+        yield Finding(NOTE if far else FINE, "round trip", f"{record.rtt_us / 1e3:.2f} ms{connect}", advice)
+    if not settings.host.startswith("https:"):
+        yield Finding(FINE, "TLS", "none (http)")
+    elif settings.insecure:
+        yield Finding(
+            NOTE, "TLS", "not verified (--insecure)", "whoever stands between can read and change all, the key too"
+        )
+    else:
+        yield Finding(FINE, "TLS", "the certificate was verified")
+
+
+def _usage(record: Record) -> Finding:
+    if record.tokens_from == "usage":
+        return Finding(
+            FINE, "usage", f"yes: {record.input_tokens} tokens in, {record.output_tokens} out, by the server's count"
+        )
+    return Finding(
+        NOTE, "usage", "the server counts no tokens",
+        "a chunk is taken for a token, which is wrong where it merges them; --tokenizer tells lengths of prompts",
+    )  # fmt: skip
+
+
+def _stream(asked: list[Asked]) -> Iterator[Finding]:
+    came = Buffering()
+    for one in asked:
+        came.add(one.record)
+    if came.way:
+        cause = {WHOLE: "whole, in one millisecond", DELAYED: "in steps of 40 ms"}.get(
+            came.way, "several chunks at a time"
+        )
+        remark = next(came.remarks()).partition(". ")[2]
+        yield Finding(PROBLEM, "buffering", f"answers come {cause}", remark)
+    else:
+        yield Finding(FINE, "buffering", "none seen" if came.answers else "the answers were too short to tell")
+    if came.tokens_a_chunk is not None:
+        many = came.tokens_a_chunk > TOKENS_A_CHUNK
+        advice = "Inter Token Latency goes by tokens and stays right; Inter Chunk Latency is of chunks" if many else ""
+        yield Finding(NOTE if many else FINE, "tokens a chunk", f"{came.tokens_a_chunk:.2f}", advice)
+    early_s = max((one.early_s for one in asked if one.early_s is not None), default=0.0)
+    early = early_s >= EARLY_S
+    yield Finding(
+        NOTE if early else FINE, "early events",
+        f"one without content {early_s * 1e3:.0f} ms before the first token" if early else "none before the first token",
+        "TTFT here is of the first content; tools that take the first event say less" if early else "",
+    )  # fmt: skip
+
+
+def _cache(first: Record, again: Record) -> Finding:
+    cached, ttft_s = again.cached_tokens or 0, first.ttft_s or math.inf
+    sooner = again.ttft_s is not None and again.ttft_s < CACHED * ttft_s
+    if not cached and not sooner:
+        return Finding(FINE, "prefix cache", "no sign of one: the same prompt took as long again")
+    said = f"{cached} of {again.input_tokens} tokens cached, " if cached else ""
+    times = f"TTFT {ttft_s * 1e3:.0f} ms, then {(again.ttft_s or 0) * 1e3:.0f} ms"
+    return Finding(
+        NOTE, "prefix cache", f"{said}{times} for the same prompt",
+        "synthetic prompts differ from each other; a dataset that repeats itself would measure the cache",
+    )  # fmt: skip
+
+
+def _length(checker: Checker) -> Finding:
+    """Whether an output can be kept at its length."""
+    plain = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS)
+    if plain is None:
+        return Finding(NOTE, "ignore_eos", f"not known: {checker.failed}")
+    if kept(plain.record):
+        return Finding(FINE, "ignore_eos", f"not needed: {LENGTH_TOKENS} tokens came as asked")
+    forced = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS, ignore_eos=True)
+    if forced is not None and kept(forced.record):
+        return Finding(
+            FINE, "ignore_eos", "works: outputs have the length that is asked for; a run finds that out by itself"
+        )
+    reason = f" ({checker.failed})" if checker.failed else ""
+    return Finding(
+        NOTE, "ignore_eos", f"has no effect{reason}: {plain.record.output_tokens} of {LENGTH_TOKENS} tokens came",
+        "outputs end by themselves: compare runs by tokens, not by requests",
+    )  # fmt: skip
+
+
+def kept(record: Record) -> bool:
+    return obeyed(record.status or 0, record.output_tokens, record.finish_reason)
+
+
+def _sockets(settings: Settings, files: int | None) -> Iterator[Finding]:
+    users = settings.users or 1
+    short = shortage(users, settings.processes, files, local_ports())
+    if short:
+        yield Finding(PROBLEM, "sockets", short)
+    else:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        yield Finding(FINE, "sockets", f"enough open files ({limit}) and ports for -u {users}")
+
+
+def line(finding: Finding) -> str:
+    """For a console; the advice stands below."""
+    said = f"{finding.level:8}{finding.what:16}{finding.found}"
+    return f"{said}\n{'':24}-> {finding.advice}" if finding.advice else said

@@ -1,0 +1,58 @@
+"""Retries: whether and when a refused request may be asked again."""
+
+import math
+from collections.abc import Iterator
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from random import Random
+from typing import Final
+
+RETRIABLE: Final = ("rate_limited", "unavailable")
+"""Refused before anything was generated: HTTP 429 and 503. Nothing else is tried again."""
+FIRST_S: Final = 0.5
+LONGEST_S: Final = 60.0
+"""A server that asks for a longer wait than this means that it does not want the request."""
+
+
+def retry_after_s(value: str, unix_s: float) -> float | None:
+    """Seconds that a Retry-After asks for, of either form (RFC 9110, 10.2.3); None where it is neither. ``unix_s``: now."""
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    try:
+        seconds = float(value)  # some servers write 0.5
+    except ValueError:
+        try:
+            date = parsedate_to_datetime(value)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+        try:
+            seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp() - unix_s
+        except (OverflowError, ValueError):
+            return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+def pause_s(attempt: int, asked_s: float | None, dice: Random) -> float | None:
+    """How long to wait behind attempt number ``attempt`` (from 1): what the server asked for, else half a second, doubled
+    each time, and the half of it at random, so that those refused together do not come back together. None: do not."""
+    if asked_s is not None:
+        return asked_s if asked_s <= LONGEST_S else None
+    most = min(FIRST_S * 2.0 ** min(attempt - 1, 16), LONGEST_S)
+    return most * (0.5 + dice.random() / 2)
+
+
+def remarks_on(retried: int, resent: int = 0) -> Iterator[str]:
+    """What a reader must know of ``retried`` attempts, and of requests that were ``resent`` on a new connection."""
+    if retried:
+        attempts = "1 attempt was" if retried == 1 else f"{retried} attempts were"
+        yield (
+            f"{attempts} refused (HTTP 429 or 503) and tried again: in no figure but TTFT from Due, which spans all "
+            "attempts of a request. One that was refused to the last is a failure."
+        )
+    if resent:
+        requests = "1 request was" if resent == 1 else f"{resent} requests were"
+        yield (
+            f"{requests} sent again at once, on a new connection: the server was closing the old one, which it had said to "
+            "keep, before it saw them. Their times begin at the second send."
+        )

@@ -1,0 +1,165 @@
+"""Check: what it says of servers of every kind, each answer with its advice."""
+
+import unpatched_locust  # noqa: F401  before anything of Locust
+
+# isort: split
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tiny_server import Asked, TinyServer, tiny_server
+
+from locust_llm.__main__ import check as command
+from locust_llm.__main__ import simulator
+from locust_llm.check import FINE, NOTE, PROBLEM, Finding, check, line
+from locust_llm.settings import Settings
+
+KEY = "sk-0123456789abcdef"
+
+
+@pytest.fixture
+def server() -> Iterator[TinyServer]:
+    with tiny_server() as made:
+        made.chat = answers()
+        yield made
+
+
+def answers(
+    *,
+    tokens: int = 32,
+    wait_s: float = 0.0,
+    usage: bool = True,
+    cached: int = 0,
+    obeys: bool = True,
+    streams: bool = True,
+) -> Callable[[Asked], tuple[int, Any]]:
+    """A chat server; without ``ignore_eos`` its answers end after seven tokens where 48 are asked."""
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        time.sleep(wait_s)
+        asked_for = asked.body["max_tokens"]
+        count = tokens if asked_for == 32 else asked_for if obeys and asked.body.get("ignore_eos") else 7
+        counts = {"prompt_tokens": 800, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": cached}}
+        finish = "length" if count == asked_for else "stop"
+        if not streams:
+            return 200, {"choices": [{"message": {"content": "a"}, "finish_reason": finish}], "usage": counts}
+        chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": "a "}}]}] * 16
+        end = {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
+        return 200, [*chunks, end, *([{"choices": [], "usage": counts}] if usage else [])]
+
+    return answer
+
+
+def found(server: TinyServer, headers: dict[str, str] | None = None, **settings: Any) -> dict[str, Finding]:
+    return {one.what: one for one in check(Settings(host=server.url, **settings), headers or {}, 20_000)}
+
+
+def test_nobody_is_there() -> None:
+    with tiny_server(started=False) as nobody:
+        (only,) = check(Settings(host=nobody.url), {}, 20_000)
+    assert (only.level, only.what) == (PROBLEM, "reachable")
+    assert "refused" in only.found
+
+
+def test_a_server_that_streams(server: TinyServer) -> None:
+    said = found(server)
+    assert said["reachable"] == Finding(FINE, "reachable", f"{server.url} (tiny)")
+    assert said["model"].found == "tiny"
+    assert said["streams"].level == FINE
+    assert said["usage"].found == "yes: 800 tokens in, 32 out, by the server's count"
+    assert (said["tokens a chunk"].level, said["tokens a chunk"].found) == (NOTE, "2.00")
+    assert said["ignore_eos"].level == FINE
+    assert said["ignore_eos"].found.startswith("works")
+    assert said["sockets"].level == FINE
+    assert said["TLS"].found == "none (http)"
+    assert "round trip" in said
+    assert not any(one.level == PROBLEM for one in said.values())
+
+
+def test_a_server_that_does_not(server: TinyServer) -> None:
+    server.chat = answers(streams=False)
+    said = found(server)
+    assert (said["streams"].level, "prefill limit" in said["streams"].advice) == (PROBLEM, True)
+    assert "prefix cache" not in said
+
+
+def test_a_proxy_that_buffers(server: TinyServer) -> None:
+    server.chat = answers(wait_s=0.15)
+    said = found(server)
+    assert (said["buffering"].level, said["buffering"].found) == (PROBLEM, "answers come whole, in one millisecond")
+    assert "proxy_buffering" in said["buffering"].advice
+
+
+def test_a_server_that_counts_nothing(server: TinyServer) -> None:
+    server.chat = answers(usage=False)
+    said = found(server)
+    assert said["usage"].level == NOTE
+    assert "tokens a chunk" not in said
+
+
+def test_a_prefix_cache(server: TinyServer) -> None:
+    server.chat = answers(cached=784)
+    said = found(server)
+    assert said["prefix cache"].level == NOTE
+    assert said["prefix cache"].found.startswith("784 of 800 tokens cached")
+
+
+def test_outputs_that_end_when_they_like(server: TinyServer) -> None:
+    server.chat = answers(obeys=False)
+    said = found(server)
+    assert (said["ignore_eos"].level, said["ignore_eos"].found) == (NOTE, "has no effect: 7 of 48 tokens came")
+
+
+def test_a_first_request_that_is_refused_is_the_end_and_shows_no_key(server: TinyServer) -> None:
+    server.chat = lambda asked: (401, {"error": {"message": f"unknown key {asked.headers['authorization']}"}})
+    said = found(server, {"Authorization": f"Bearer {KEY}"})
+    assert said["first answer"].level == PROBLEM
+    assert said["first answer"].found == "http_status: HTTP 401: unknown key ***"
+    assert "streams" not in said
+
+
+def test_a_server_that_is_too_slow_for_all_questions_is_asked_no_longer(server: TinyServer) -> None:
+    server.chat = answers(wait_s=0.5)
+    began = time.monotonic()
+    said = {one.what: one for one in check(Settings(host=server.url), {}, 20_000, seconds=0.8)}
+    assert time.monotonic() - began < 5
+    assert said["streams"].level == FINE
+    assert said["prefix cache"].found.startswith("not known: ")
+
+
+def test_too_many_users_for_this_machine(server: TinyServer) -> None:
+    (short,) = [one for one in check(Settings(host=server.url, users=500), {}, 256) if one.what == "sockets"]
+    assert short.level == PROBLEM
+    assert "ulimit -Hn" in short.found
+
+
+def test_every_request_is_marked_as_a_probe(server: TinyServer) -> None:
+    found(server, {"X-Tenant": "a"})
+    for asked in server.asked:
+        assert (asked.headers["x-locust-llm-probe"], asked.headers["x-tenant"]) == ("1", "a")
+    assert 4 <= len([path for path in server.paths() if path == "/v1/chat/completions"]) <= 5
+
+
+def test_the_command_and_its_exit_status(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command([server.url.removeprefix("http://"), "-u", "20"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].split()[:2] == ["ok", "reachable"]
+    server.chat = answers(streams=False)
+    assert command([server.url]) == 1
+    assert "PROBLEM streams" in capsys.readouterr().out
+    assert command(["http://user:password@localhost"]) == 5
+    assert "must not hold a user and a password" in capsys.readouterr().err
+
+
+def test_advice_stands_below() -> None:
+    assert line(Finding(FINE, "usage", "yes")) == "ok      usage           yes"
+    assert line(Finding(NOTE, "usage", "no", "so what")).splitlines()[1].strip() == "-> so what"
+
+
+def test_a_role_that_comes_long_before_the_first_token() -> None:
+    with simulator("--like", "transformers", "--ttft-ms", "120", "--itl-ms", "2") as url:
+        said = {one.what: one for one in check(Settings(host=url), {}, 20_000)}
+    assert said["early events"].level == NOTE
+    assert "before the first token" in said["early events"].found
+    assert said["simulated"].level == NOTE
