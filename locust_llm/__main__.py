@@ -61,14 +61,50 @@ def report(words: list[str]) -> int:
         prog="locust-llm report", description="Make a run's reports anew from its records."
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
-    folder = parser.parse_args(words).folder
+    parser.add_argument("--stages", action="store_true", help="also those of its stages that are up to date")
+    options = parser.parse_args(words)
+    folder = options.folder
     if not (folder / "profile_export.jsonl").is_file():
         print(f"locust-llm: error: {folder} holds no run: there is no profile_export.jsonl in it", file=sys.stderr)
         return 5
-    summary, facts = report.remake(folder)
-    print(tables.console(summary, facts, folder))
-    print(junit.announce(summary, facts, os.environ), end="")
+    summary, facts = report.remake(folder, stages=options.stages)
+    _say(f"{tables.console(summary, facts, folder)}\n{junit.announce(summary, facts, os.environ)}")
     return 0
+
+
+def compare(words: list[str]) -> int:
+    """Runs side by side with the first of them."""
+    import msgspec
+
+    from . import versus
+    from .folder import replace
+
+    parser = argparse.ArgumentParser(
+        prog="locust-llm compare", description="Runs side by side with the first one: differences and their intervals."
+    )
+    parser.add_argument("base", type=Path, metavar="BASE", help="folder of the run that the others are compared with")
+    parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    options = parser.parse_args(words)
+    try:
+        found = versus.compared([options.base, *options.runs])
+        if options.markdown:
+            replace(options.markdown, versus.markdown(found).encode())
+        if options.json:
+            replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    except (OSError, ValueError) as error:
+        print(f"locust-llm: error: {error}", file=sys.stderr)
+        return 5
+    _say(versus.console(found))
+    return 0
+
+
+def _say(text: str) -> None:
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:  # whoever reads has seen enough (| head); Python would flush once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def demo(words: list[str]) -> int:
@@ -79,6 +115,47 @@ def demo(words: list[str]) -> int:
         command = ["locust", "-f", str(locustfile), "--host", url, *DEMO, *words]
         print("$", " ".join(command), flush=True)
         return subprocess.run([sys.executable, "-m", *command], check=False).returncode
+
+
+def check(words: list[str]) -> int:
+    """A server looked over before a run; 0 where a run can be, 1 where something stands in its way."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm check", description="Ask a server what it is and can, in ten seconds, and say what that means."
+    )
+    parser.add_argument("host", metavar="HOST", help="such as localhost:8000")
+    parser.add_argument("--model", help="by default the server's first")
+    parser.add_argument("-u", "--users", type=int, default=1, help="has this machine open files and ports for so many?")
+    parser.add_argument("--endpoint-type", choices=("chat", "completions"), default="chat")
+    parser.add_argument("--endpoint", help="its path, by default that of its kind")
+    parser.add_argument("--max-tokens-field", default="max_tokens")
+    parser.add_argument("--api-key-file", help="by default the environment variable OPENAI_API_KEY")
+    parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE")
+    parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
+    options = parser.parse_args(words)
+    from .options import request_headers  # Locust patches the process: before anything of the network is imported
+    from . import check as module  # isort: skip
+    from .endpoints import ENDPOINTS
+    from .settings import Settings, base_url, mistakes
+    from .sockets import raise_open_files
+
+    settings = Settings(
+        host=base_url(options.host), model=options.model, users=options.users, insecure=options.insecure,
+        endpoint_type=options.endpoint_type, endpoint=options.endpoint or ENDPOINTS[options.endpoint_type].path,
+        max_tokens_field=options.max_tokens_field,
+    )  # fmt: skip
+    try:
+        headers = request_headers(options)
+        refusal = next(mistakes(settings), "")
+    except (OSError, ValueError) as error:
+        refusal = str(error)
+    if refusal:
+        print(f"locust-llm: error: {refusal}", file=sys.stderr)
+        return 5
+    problems = 0
+    for finding in module.check(settings, headers, raise_open_files()):
+        problems += finding.level == module.PROBLEM
+        print(module.line(finding), flush=True)
+    return 1 if problems else 0
 
 
 @contextmanager
@@ -104,7 +181,9 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "run": run,
     "demo": demo,
     "simulate": simulate,
+    "check": check,
     "report": report,
+    "compare": compare,
 }
 USAGE: Final = """\
 usage: locust-llm COMMAND ...
@@ -112,7 +191,9 @@ usage: locust-llm COMMAND ...
   run ARGS        Locust with synthetic chat prompts, with every option of Locust and of this package: run --help
   demo            start the simulator, load-test it, print the tables; needs no GPU and no server
   simulate        an OpenAI-compatible server with a model of time and none of language: simulate --help
-  report DIR      make the reports of a run anew from its records"""
+  check HOST      ask a server what it is and can before a run, in ten seconds: check --help
+  report DIR      make the reports of a run anew from its records
+  compare A B     runs side by side: differences with their intervals, and the conditions in which they differ"""
 
 if __name__ == "__main__":
     sys.exit(main())

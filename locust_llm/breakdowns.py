@@ -80,10 +80,11 @@ def by_limit(main: Part, run: Run) -> Groups:
         return
     last = changes[-1]
     if len(run.workers) > 1:
-        at = np.array([change.at for change in changes]) - CLOCKS_S
+        every = [change for change in run.limits if change.phase == "profiling"]  # None too: the gate may be taken away
+        at = np.array([change.at for change in every]) - CLOCKS_S
         before = np.searchsorted(at, main["admitted_at"], side="right") - 1
         known = ~np.isnan(main["admitted_at"]) & (before >= 0)
-        limit = np.where(known, np.array([change.limit for change in changes], np.float64)[before], np.nan)
+        limit = np.where(known, np.array([change.limit for change in every], np.float64)[before], np.nan)
     else:
         limit = main["limit"]
     plateau = (limit == last.limit) & (main["sent_at"] >= last.at - CLOCKS_S)

@@ -155,6 +155,19 @@ class Budget:
         self._asked = False
         return left
 
+    def spare(self) -> int:
+        """Others wait for a share: give up what nobody here waits for; how much that was."""
+        return 0 if self._queue else self.surrender()
+
+    def strays(self, users: int) -> list[Permit]:
+        """Give up the arrivals that none of so many users can have: all without users, else those of too many slots."""
+        slots = {permit.slot for permit in self._due} - {None} - set(self._owners)
+        room = users - len(self._owners)
+        stay = set(self._owners) | set(sorted(slots)[: max(0, room)])  # type: ignore[type-var]
+        strays = [permit for permit in self._due if not users or (permit.slot is not None and permit.slot not in stay)]
+        self._due = deque(permit for permit in self._due if permit not in strays)
+        return strays
+
     def close(self, now: float | None = None) -> int:
         """Nothing more is sent; how many arrivals had been due by now (monotonic seconds), and found nobody."""
         now = time.monotonic() if now is None else now

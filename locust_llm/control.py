@@ -5,39 +5,45 @@ of the run.
 """
 
 import logging
+import math
 import os
 import platform
 import random
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
-from itertools import repeat
+from itertools import dropwhile
 from typing import Any, Final
 
 from locust.env import Environment
-from locust.runners import LocalRunner
 
 import gevent
 import msgspec
 from gevent.event import Event
 
+from .abort import Abort
+from .buffering import Buffering
+from .clocks import boot_id, offset_s
 from .crowd import Crowd
-from .dealer import Dealer
-from .folder import RECORDS, make_folder, read_status, write_run
-from .formats import Item
+from .dealer import Dealer, Packed, SessionDealer
+from .exposition import Totals
+from .folder import RECORDS, RUN, make_folder, read_status, write_run
 from .gate import follow
+from .journal import lock
 from .jsonl import line
-from .outbox import Inbox
 from .plan import BETWEEN, OVER, PROFILING, WARMUP, Plan, label_of, profiling
-from .quotas import Quotas
+from .pulse import Pulse
+from .quotas import Quota, Quotas, Stand
 from .ramp import ramp
-from .record import OK, Record
+from .record import OK, RETRIED, Record
 from .reporter import make_reports
+from .retries import remarks_on
+from .roster import Loss, Roster
 from .run import Health, LimitChange, Offer, Run, Stage
 from .sender import Order
-from .settings import Settings
-from .slo import EXIT_STATUS, INCONCLUSIVE
+from .settings import Settings, mistakes
+from .slo import ABORT, EXIT_STATUS, INCONCLUSIVE, Rule, ready, texts
+from .spool import Spool, left_over
 from .stages import CONCURRENCY, INPUT, PREFILL
 from .stepper import Stepper
 from .survey import Survey
@@ -46,12 +52,18 @@ from .timetable import Due, sessions, timetable
 logger = logging.getLogger("locust_llm")
 
 DRAIN_MARGIN_S: Final = 15.0
+HURRY_S: Final = 5.0
+"""How long processes have to hand over their records when the end is not waited for."""
 SPAWNING_S: Final = 3.0
 """How long the schedule of an open loop waits for its first users."""
 LEAD_S: Final = 0.5
 """How long after its users are there a schedule begins: they make their first requests ready, and connect."""
+RULES_S: Final = 1.0
+"""How often the rules are looked at that may end the run."""
 LOOK_S: Final = 0.25
 """How often a stage is looked at: whether it has lasted long enough."""
+WORKERS_S: Final = 0.25
+"""How often it is looked at whether processes are lost."""
 HEALTH_S: Final = 2.0
 """How long the processes have to tell how they were in a stage."""
 PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
@@ -60,8 +72,17 @@ PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "ssecli
 class Control:
     """One run. Its public fields are what the progress line reads."""
 
-    def __init__(self, environment: Environment, settings: Settings, survey: Survey, epoch: int) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        settings: Settings,
+        survey: Survey,
+        epoch: int,
+        greeted: Callable[[str], bool] = lambda worker: True,
+    ) -> None:
+        """``greeted``: whether a worker said who it is, and may take part."""
         self.environment = environment
+        self._greeted = greeted
         if (
             settings.random_seed is None
         ):  # what processes share follows from it, and the next run must not find it cached
@@ -73,27 +94,34 @@ class Control:
         self.plan = Plan(
             settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up, staged=stages is not None
         )
-        self.counts: Counter[str] = Counter()
-        self.output_tokens = 0
-        """Of all finished requests."""
-        self.ttfts_s: list[float] = []
-        """Of first chunks since the progress line last looked."""
-        self.stand: dict[str, tuple[int, int, int]] = {}
-        """By process, as last told: requests in prefill, waiting at the gate, decoding."""
+        self.pulse, self.totals = Pulse(), Totals()
+        self.abort = Abort(self._rules(), 0 if settings.open_loop or stages else settings.users or 0)
+        """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
         self.folder = make_folder(settings, survey.model)
-        self._file = (self.folder / RECORDS).open("ab")
+        self._file = Spool(self.folder / RECORDS)
+        self._lock = lock(self.folder / RECORDS)
         self.stepper = None if stages is None else Stepper(settings, stages, self.folder)
         """None: the run has no stages."""
         self._asked = settings if self.stepper is None else self.stepper.settings
         """The settings of this phase: in a sweep those of its stage."""
-        self._inbox = Inbox()
+        self._roster = Roster(environment.runner, self.folder)
         self._ended: dict[str, Event] = {}
-        self._workers: list[str] = []
         self._limits: list[LimitChange] = []
+        self._ramp: gevent.Greenlet | None = None
+        self.watch: Callable[[Record], None] = lambda record: None
+        """Hears of every record too: of the web page."""
         self._notes = list(survey.notes)
         self._turned_away = 0
         self._health: list[Health] = []
         self._lost = 0
+        self.buffering = Buffering()
+        self._flushing: gevent.Greenlet | None = None
+        self._watching: gevent.Greenlet | None = None
+        self._drained = Event()
+        self._drained_by = math.inf
+        """When the drain ends at the latest (monotonic seconds)."""
+        self._retried = self._resent = 0
+        """Attempts that were refused and followed by another one."""
         self._started_at = time.time()
         self._profiling_at = self._started_at
         self._stopping_at: float | None = None
@@ -101,16 +129,14 @@ class Control:
         """Of this phase: the ramp, the schedule, the clock."""
         self._dealing: gevent.Greenlet | None = None
         gated = settings.prefill_concurrency or settings.warmup_limit or settings.sweeps(PREFILL)
-        self._quotas = Quotas(self._tell, self._senders, gated=bool(gated))
+        self._quotas = Quotas(self._tell_quota, gated=bool(gated))
         self._crowd = Crowd(settings, environment.runner, self._say)
-        self._dealer = Dealer(self._tell, self._clients)
+        self._dealer = Dealer(self._tell, self._users, self._deal)
+        self._sessions = SessionDealer(self._tell, lambda: len(self._roster.there()), self._sessions_over, self._say)
         self._open = False
         """Arrivals come by a schedule in this phase."""
         self._held = False
         """Nothing is sent yet: the phase waits for its users."""
-        self._items: Iterator[Item | None] | None = None
-        """The sessions of this phase; None: users make them up, without end."""
-        self._items_over = False
         self._due: tuple[int, float] | None = None
         """Arrivals of the profiling phase that were due by its end, and over how many seconds; None: a closed loop."""
         self._missed = 0
@@ -128,17 +154,23 @@ class Control:
     def begin(self) -> None:
         """Give the order to every process, and start the first phase."""
         write_run(self.folder, self.facts())  # in case nothing comes after it
-        for worker in self._clients():
+        for worker in filter(self._greeted, self._roster.clients()):
             self.welcome(worker)
         self._begin_phase()
+        if not self._roster.alone:
+            self._watching = gevent.spawn(self._watch_workers)
+        if any(rule.kind == ABORT for rule in self._rules()):
+            gevent.spawn(self._watch_rules)
+        self._flushing = gevent.spawn(self._flush_each_second)
 
     def welcome(self, worker: str) -> None:
         """The order, to one process; it asks for its share by itself."""
-        if worker not in self._workers:
-            self._workers.append(worker)
-        order = Order(epoch=self.epoch, settings=self.settings, survey=self.survey, worker=self._workers.index(worker))
+        order = Order(
+            epoch=self.epoch, settings=self.settings, survey=self.survey, worker=self._roster.welcome(worker).place,
+            folder=str(self.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
+        )  # fmt: skip
         self._tell("llm_begin", worker, order=msgspec.msgpack.encode(order))
-        self._quotas.tell(worker)
+        self._quotas.join(worker, time.monotonic())
         if self.stepper is not None and self.plan.phase not in (WARMUP, BETWEEN):
             self._tell_stage(self.stepper.number, worker)
 
@@ -164,10 +196,10 @@ class Control:
         self._tell("llm_again", phase=self.plan.phase)
 
     def _begin_sending(self, phase: str) -> None:
-        self._items_over, self._dealer.sessions_out = False, 0
-        self._items = sessions(self._asked, phase)
-        dues = timetable(self._asked, phase, (item for item in self._items or () if item is not None))
+        items = sessions(self._asked, phase)
+        dues = timetable(self._asked, phase, (item for item in items or () if item is not None))
         self._open = dues is not None
+        self._sessions.begin(phase, items)
         if dues is not None:
             logger.info("Open loop: requests come by a schedule, whatever the server does")
             self._dealing = gevent.spawn(self._deal_out, dues, phase)
@@ -213,14 +245,14 @@ class Control:
             self.set_limit(limit)
         else:
             logger.info(f"{name} concurrency ramping from 1 to {limit} over {ramp_s:g} seconds")
-            self._jobs.append(gevent.spawn(follow, self, ramp(limit, ramp_s)))
+            self._follow(ramp(limit, ramp_s))
 
     def _deal_out(self, dues: Iterator[Due], phase: str) -> None:
         """The schedule of an open loop, from its first arrival to its last."""
         self._crowd.wait()
         self._begin_clock(phase, LEAD_S)
         try:
-            self._dealer.deal_out(dues, phase, time.time(), LEAD_S, self.plan.deal, self._lasts_s(phase))
+            self._dealer.deal_out(dues, phase, time.monotonic() + offset_s(), LEAD_S, self._lasts_s(phase))
         except (ValueError, OSError) as error:  # a row of the dataset, far behind those that were looked at before
             self._say(f"the schedule ends early: {error}")
         if self.plan.phase == phase and self.plan.close():
@@ -239,7 +271,7 @@ class Control:
             self._dealing.kill(block=False)
         if self.stepper is not None and phase != WARMUP:
             self.stepper.stop(time.time())
-        self._count_due(sent=self._items_over)
+        self._count_due(sent=self._sessions.over)
         if self.plan.close():
             self._next_phase()
         else:
@@ -275,6 +307,7 @@ class Control:
         logger.info(str(stepper).capitalize())
         self._asked = stepper.settings
         self._due, self._stage_limits = None, len(self._limits)
+        self.abort = Abort(rule for rule in self._rules() if rule.at(stepper.value, stepper.asked.axis))
         self._tell_stage(stepper.number)
         if stepper.asked.axis == CONCURRENCY:
             self._crowd.become(int(stepper.value))
@@ -297,10 +330,28 @@ class Control:
         assert self.stepper is not None
         while True:
             gevent.sleep(LOOK_S)
-            inside = sum(map(sum, self.stand.values())) + (self._crowd.missing if self._open else 0)
+            inside = self.pulse.inside + (self._crowd.missing if self._open else 0)
             if self.stepper.look(time.time(), inside, self._dealer.due()[0] if self._open else 0):
                 self._close_phase(phase)
                 return
+
+    def _rules(self) -> list[Rule]:
+        s = self.settings
+        return [ready(text, s.goodput) for text in texts(s.slo, s.slo_preset)]
+
+    def _watch_rules(self) -> None:
+        """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is certainly broken."""
+        while not self._finishing:
+            gevent.sleep(RULES_S)
+            if not (why := self.abort.broken()):
+                continue
+            self.abort = Abort(())
+            if self.stepper is None:
+                self._say(f"The run was ended early: {why}.")
+                self.finish()
+            else:
+                self._say(f"{str(self.stepper).capitalize()}, was ended early: {why}.")
+                self._close_phase(self.plan.phase)
 
     def _end_stage(self, *, report: bool) -> None:
         """All of it is back: its records and what is known of it go into its folder."""
@@ -308,7 +359,7 @@ class Control:
         self._stage_health = []
         self._tell_stage(0)
         with gevent.Timeout(HEALTH_S, False):
-            while len(self._stage_health) < len(self._clients()):
+            while len(self._stage_health) < len(self._roster.there()):
                 gevent.sleep(0.02)
         self.flush()
         self.stepper.close(self._facts_of, report=report)
@@ -340,46 +391,56 @@ class Control:
             stage=stage,
             stages=(),
             health=tuple(self._stage_health),
-            limits=tuple(change for change in self._limits[self._stage_limits :] if change.limit is not None),
+            limits=_known(self._limits[self._stage_limits :]),
             offer=offer,
         )
 
     def want(self, worker: str) -> None:
         """A process asks for a share of the requests that are still to be sent."""
-        count = 0 if self._open or self._held else self.plan.grant(max(1, len(self._workers)))
-        self._tell("llm_grant", worker, phase=self.plan.phase, count=count)
+        count, phase = 0, self.plan.phase
+        if not (self._open or self._held):
+            count = self.plan.grant(max(1, len(self._roster.there())))
+            self._roster.give(worker, phase, count)
+            for other in () if count else self._roster.there():
+                if other != worker:
+                    self._tell("llm_spare", other, phase=phase)
+        self._tell("llm_grant", worker, phase=phase, count=count)
 
-    def put_back(self, data: dict[str, Any]) -> None:
+    def put_back(self, worker: str, phase: str, count: int) -> None:
         """A process gives back a share that it cannot use: to those that wait."""
-        if self.plan.put_back(data["phase"], data["count"]):
+        self._roster.back(worker, phase, count)
+        if self.plan.put_back(phase, count):
             self._next_phase()
         else:
             self._tell("llm_again", phase=self.plan.phase)
 
+    def arrive_again(self, worker: str, phase: str, due: Sequence[Any]) -> None:
+        """A process gives back arrivals that it has no users for."""
+        count = self._dealer.again(phase, due)
+        self._roster.back(worker, phase, count)
+        self.plan.returned(phase, count)  # they went out again just before
+
+    def _deal(self, worker: str, count: int) -> None:
+        self._roster.give(worker, self.plan.phase, count)
+        self.plan.deal(count)
+
+    def _users(self) -> dict[str, int]:
+        """How many each process has; alike while their number follows the arrivals."""
+        return dict.fromkeys(self._roster.talking(), 1) if self._crowd.grows else self._roster.users()
+
     def want_sessions(self, worker: str) -> None:
         """A process asks for sessions of the dataset, or of a number that was asked for."""
-        if self._held:
-            return  # it will ask again
-        if self._items is None:  # a warmup, which has no number of sessions
-            self._dealer.sessions(worker, repeat(None), self.plan.phase)
-            return
-        try:
-            more = self._dealer.sessions(worker, self._items, self.plan.phase)
-        except (ValueError, OSError) as error:
-            self._say(f"the dataset ends early: {error}")
-            more = False
-        if not more:
-            self._items_over = True
-            self._sessions_over()
+        if not self._held:  # else it will ask again
+            self._sessions.ask(worker)
 
-    def session_news(self, ended: int) -> None:
-        """So many sessions came to their end."""
-        self._dealer.sessions_out -= ended
-        self._sessions_over()
+    def spared(self, worker: str, phase: str, items: Sequence[Packed], begun: int, ended: int) -> None:
+        """Sessions that a process was asked for, as others wait for them."""
+        self._sessions.told(worker, phase, begun, ended)
+        self._sessions.back(worker, items)
 
     def _sessions_over(self) -> None:
-        if self._items_over and self._dealer.sessions_out <= 0:
-            self._close_phase(self.plan.phase)
+        """The last one has ended."""
+        self._close_phase(self.plan.phase)
 
     # -- the global limit, and how the processes stand -----------------------------------------------------------------
 
@@ -390,13 +451,51 @@ class Control:
 
     def set_limit(self, limit: int | None) -> None:
         """The limit over all processes from now on; None: no gate."""
-        self._quotas.limit = limit
         self._limits.append(LimitChange(time.time(), limit, label_of(self.plan.phase)))
-        self._quotas.share_out()
+        self._quotas.set_limit(limit)
 
-    def share_out(self) -> None:
-        """A process has come or gone."""
-        self._quotas.share_out()
+    def turn(self, limit: int | None, ramp_s: float | None = None) -> str:
+        """By hand, while requests are sent: the limit, at once or from where it is in so many seconds. What was done;
+        raises ValueError of one sentence."""
+        if self._finishing or self.draining or self._held or self.plan.phase in (BETWEEN, OVER):
+            raise ValueError("nothing is sent at this moment, so there is no gate to turn")
+        if self.settings.sweeps(PREFILL):
+            raise ValueError("this sweep turns the gate itself, from stage to stage")
+        before, runner = self.limit, self.environment.runner
+        assert runner is not None
+        users = None if self._crowd.grows else max(runner.target_user_count, self._asked.users or 0)
+        changed = {"prefill_concurrency": limit, "prefill_concurrency_ramp_duration": ramp_s}
+        asked = msgspec.structs.replace(self._asked, users=users, processes=max(1, len(self._roster.there())), **changed)
+        for mistake in mistakes(asked):
+            raise ValueError(mistake)
+        if self._ramp is not None:
+            self._ramp.kill(block=False)
+        from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
+        over = "" if ramp_s is None else f" over {ramp_s:g} s"
+        done = f"prefill limit turned by hand from {from_} to {to}{over}"
+        self._say(f"{done}, {time.time() - self._started_at:.1f} s after the start, in {label_of(self.plan.phase)}")
+        if limit is None or ramp_s is None:
+            self.set_limit(limit)
+        else:
+            start = max(limit, self.pulse.used) if before is None else before
+            self._follow(ramp(limit, ramp_s, start))
+        return done
+
+    def change_users(self, users: int) -> bool:
+        """By hand, while requests are sent; False: how many there are follows from the load. Raises ValueError."""
+        if self._crowd.grows or self.stepper is not None or self._held:
+            return False
+        limit = self.limit
+        for mistake in mistakes(msgspec.structs.replace(self._asked, users=users, prefill_concurrency=limit)):
+            raise ValueError(mistake)
+        seconds = time.time() - self._started_at
+        self._say(f"users changed by hand from {self._crowd.count} to {users}, {seconds:.1f} s after the start")
+        self._crowd.count = users
+        return True
+
+    def _follow(self, steps: Iterator[tuple[float, int]]) -> None:
+        self._ramp = gevent.spawn(follow, self, steps)
+        self._jobs.append(self._ramp)
 
     def hears(
         self,
@@ -406,17 +505,95 @@ class Control:
         waiting: int = 0,
         decoding: int = 0,
         ttfts_s: Sequence[float] = (),
+        reads: int = 0,
+        health: dict[str, Any] | None = None,
         unreserved: int = 0,
-        sessions_ended: int = 0,
+        sessions: Sequence[Any] = ("", 0, 0, 0),
+        spent: bool = False,
+        waited_s: float = 0.0,
+        users: int = 0,
+        admitted: int = 0,
+        clock_error_s: float | None = None,
     ) -> None:
-        """A process tells how it stands, and the number of the last limit that reached it."""
-        self.stand[worker] = used, waiting, decoding
-        self.ttfts_s += ttfts_s
+        """A process tells how it stands, and the number of the last quota that reached it. ``sessions``: supply.Sessions."""
+        known = self._roster.heard(worker)
+        if known is None:
+            return
+        phase, before, begun, ended = sessions
+        if health is not None:
+            known.health = msgspec.convert(health, Health)
+        known.users, known.admitted, known.reads, known.before = users, admitted, reads, before
+        known.clock_error_s = clock_error_s
+        self.pulse.hear(
+            worker, used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s, reads=reads,
+            health=None if health is None else known.health,
+        )  # fmt: skip
+        self._quotas.prefill_s = max(self._quotas.prefill_s, *ttfts_s, 0.0)
         if self._open and not self._finishing:
             self._crowd.heard(worker, unreserved)
-        if sessions_ended:
-            self.session_news(sessions_ended)
-        self._quotas.heard(worker, used, number)
+        self._sessions.told(worker, phase, begun, ended)
+        self.stands(worker, used=used, waiting=waiting, number=number, spent=spent, waited_s=waited_s)
+
+    def stands(self, worker: str, **stand: Any) -> None:
+        """A process tells how its gate stands."""
+        if self._roster.heard(worker) is not None:
+            self._quotas.heard(worker, Stand(**stand), time.monotonic())
+
+    def answer(self, worker: str, at: float) -> None:
+        """To its word of that moment of its own clock: for so long it may use what it has."""
+        if worker in self._roster.there():
+            self._tell_quota(worker, self._quotas.quota(worker), at=at, unix_s=time.monotonic() + offset_s())
+
+    def _tell_quota(self, worker: str, quota: Quota, **more: Any) -> None:
+        self._tell("llm_limit", worker, **quota._asdict(), **more)
+
+    # -- lost processes ------------------------------------------------------------------------------------------------
+
+    def _watch_workers(self) -> None:
+        """The greenlet that takes back what silent and dead processes have."""
+        while True:
+            gevent.sleep(WORKERS_S)
+            self._quotas.look(time.monotonic())
+            for worker in self._roster.lost():
+                self._lose(worker)
+
+    def _lose(self, worker: str, how: str = "was lost") -> None:
+        """What it had made is recovered, what it had to send goes to the others, and what cannot is counted as lost."""
+        seconds = time.time() - self._started_at
+        recovered = self._roster.recover(worker)
+        for record in recovered:
+            self.keep(record)
+        loss = self._roster.drop(worker)
+        sessions, never = self._forget(worker, loss), 0
+        self._lost += loss.sent
+        for phase, count in loss.done.items():
+            unsent = loss.unsent[phase]
+            over = self.plan.returned(phase, count - unsent)
+            if self._open and phase == self.plan.phase:  # arrivals: the others have theirs
+                never += unsent
+                over = self.plan.returned(phase, unsent) or over
+            else:
+                over = self.plan.put_back(phase, unsent) or over
+            if over:
+                self._next_phase()
+        self._missed += never
+        self._say(
+            f"WARNING: worker {worker} {how} {seconds:.1f} s after the start: "
+            f"{loss.sent} requests that it had sent have no record, {len(recovered)} records were recovered from its disk"
+            + (f", {never} arrivals were never sent" if never else "")
+            + (f", {sessions} sessions ended with it" if sessions else "")
+        )
+        if not self.draining:
+            self._tell("llm_again", phase=self.plan.phase)
+
+    def _forget(self, worker: str, loss: Loss) -> int:
+        """It is in no count of what is under way any more. How many sessions ended with it."""
+        self._quotas.leave(worker)
+        self._crowd.heard(worker, 0)
+        self.pulse.hear(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
+        if loss.health is not None:
+            self._health.append(loss.health)
+        return self._sessions.lost(worker, loss.begun)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -425,22 +602,35 @@ class Control:
         phase = profiling(record.stage) if record.phase == PROFILING else record.phase
         if self.stepper is not None and record.stage == self.stepper.number and record.stage:
             record = self.stepper.keep(record)
-        self._file.write(line(record) + b"\n")
-        self.counts[record.outcome] += 1
+        self._file.write(line(record))
+        self._resent += record.resent
+        if record.outcome == RETRIED:  # an attempt: the request is not over
+            self._retried += 1
+            return
+        self.pulse.add(record)
+        self.totals.add(record)
+        if self.buffering.add(record):
+            for remark in self.buffering.remarks():
+                logger.warning(remark)
+        self.abort.add(record)
+        self.watch(record)
         self._profiled += record.phase == PROFILING
-        self.output_tokens += record.output_tokens or 0
         if self.settings.streaming and not record.streamed and record.outcome == OK:
             self._say(
                 "the server answered a streaming request with one JSON body: such answers have no time to first token"
                 + (", and their slots of the prefill gate are free only at their end" if self.limit is not None else "")
             )
-        if self.plan.returned(phase, 1):
+        if not self._roster.back(record.worker, phase, 1):
+            self._lost -= 1  # of a process that was given up
+        elif self.plan.returned(phase, 1):
             self._next_phase()
 
     def batch(self, worker: str, batch: dict[str, Any]) -> None:
         """Records of a worker."""
-        for record in self._inbox.take(worker, batch):
+        self._roster.heard(worker)
+        for record in self._roster.take(worker, batch):
             self.keep(record)
+        self.flush()  # what is acknowledged outlives this process
         self._tell("llm_ack", worker, number=batch["number"])
 
     def _say(self, note: str) -> None:
@@ -449,8 +639,15 @@ class Control:
             self._notes.append(note)
             logger.warning(note)
 
+    def _flush_each_second(self) -> None:
+        while True:
+            gevent.sleep(1.0)
+            self.flush()
+
     def flush(self) -> None:
-        self._file.flush()
+        """Each second, and at the end. What the disk does not take stays in memory."""
+        if not self._file.flush():
+            self._say(f"records could not be written at once: {self._file.error}; they were kept in memory meanwhile")
         if self.stepper is not None:
             self.stepper.flush()
 
@@ -465,9 +662,15 @@ class Control:
         assert runner is not None
         gevent.spawn(runner.quit if options is None or options.headless else runner.stop)
 
+    @property
+    def draining(self) -> bool:
+        """The end of the run has begun: what is still on may come back."""
+        return self._stopping_at is not None
+
     def drain(self) -> None:
         """Nothing new starts; wait until every process has ended what it had and handed over its records."""
         if self._stopping_at is not None:
+            self._drained.wait()
             return
         self._stopping_at = time.time()
         for job in self._jobs:
@@ -480,31 +683,47 @@ class Control:
             self.stepper.end = self.stepper.end or "the run was stopped"
             self.stepper.stop(self._stopping_at)
         self._count_due()
-        workers = self._clients()
+        workers = self._roster.there()
         self._ended = {worker: Event() for worker in workers}
         self._tell("llm_end")
-        if isinstance(self.environment.runner, LocalRunner):
+        if self._roster.alone:
+            self._drained.set()
             return  # its users are stopped next, by Locust
-        until = time.monotonic() + self.settings.stop_timeout_s + DRAIN_MARGIN_S
+        self._drained_by = min(self._drained_by, time.monotonic() + self.settings.stop_timeout_s + DRAIN_MARGIN_S)
         for worker in workers:
-            while not self._ended[worker].wait(0.2) and worker in self._clients() and time.monotonic() < until:
+            while not self._ended[worker].wait(0.2) and worker in self._roster.there() and time.monotonic() < self._drained_by:
                 continue
-            if not self._ended[worker].is_set():
-                logger.warning(f"{worker} did not hand over its last records: what it had is missing here")
+        self._drained.set()
+        for worker in workers:
+            if not self._ended[worker].is_set() and worker in self._roster.there():
+                self._lose(worker, "did not hand over its last records, and was given up")
+
+    def hurry(self) -> None:
+        """The drain does not wait for what is still open: that is cut."""
+        self._drained_by = min(self._drained_by, time.monotonic() + HURRY_S)
+        if not self._roster.alone:
+            self._tell("llm_hurry")
 
     def ended(self, worker: str, data: dict[str, Any]) -> None:
         """A process is through: what it turned away, and what it could not deliver."""
         self._turned_away += data["turned_away"]
-        self._lost += data["undelivered"]
+        if data["undelivered"]:
+            recovered = self._roster.recover(worker)
+            for record in recovered:
+                self.keep(record)
+            self._lost += max(0, data["undelivered"] - len(recovered))
         self._missed += data["missed"]
         if data.get("health") is not None:
             self._health.append(msgspec.convert(data["health"], Health))
+        if (known := self._roster.heard(worker)) is not None:
+            known.through = True
+            if not self.draining:
+                self._lose(worker, "left")
         if worker in self._ended:
             self._ended[worker].set()
 
     def facts(self) -> Run:
         """The run as it is known now."""
-        sent = [limit for limit in self._limits if limit.limit is not None]
         return Run(
             name=self.folder.name,
             settings=self.settings,
@@ -515,18 +734,19 @@ class Control:
             simulated=self.survey.simulated,
             model=self.survey.model or "",
             server=self.survey.server,
-            workers=tuple(self._workers),
+            workers=tuple(self._roster.names),
             versions={name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
             machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             probes=self.survey.probes,
+            dataset_sessions=self.survey.dataset_sessions,
             health=tuple(self._health),
-            limits=tuple(sent),
+            limits=_known(self._limits),
             offer=None if self.stepper is not None else self._offered(),
             stages=() if self.stepper is None else tuple(self.stepper.stages),
             sweep_end="" if self.stepper is None else self.stepper.end,
             turned_away=self._turned_away,
             records_lost=self._lost,
-            notes=tuple(self._notes),
+            notes=(*self._notes, *self.buffering.remarks(), *remarks_on(self._retried, self._resent)),
         )
 
     def _count_due(self, *, sent: bool = False) -> None:
@@ -550,9 +770,15 @@ class Control:
         """Make the reports; what the console shall show."""
         if self.stepper is not None:
             self._end_stage(report=False)
-        self._file.flush()
-        write_run(self.folder, self.facts())
-        return make_reports(self.folder)
+        self.flush()
+        try:
+            write_run(self.folder, self.facts())
+        except OSError as error:
+            logger.error(f"{self.folder / RUN} cannot be written: {error.strerror}")
+        if not self._file.waiting:
+            return make_reports(self.folder)
+        logger.error(left_over(self._file))
+        return ""
 
     def exit_status(self) -> int | None:
         """What the rules say of this run, once it has its report; None without rules."""
@@ -561,23 +787,21 @@ class Control:
         return EXIT_STATUS.get(read_status(self.folder), EXIT_STATUS[INCONCLUSIVE])
 
     def close(self) -> None:
+        if self._flushing is not None:
+            self._flushing.kill(block=False)
+        if self._watching is not None:
+            self._watching.kill(block=False)
         self._file.close()
+        if self._lock is not None:
+            os.close(self._lock)
 
     # -- to the senders ------------------------------------------------------------------------------------------------
-
-    def _clients(self) -> list[str]:
-        """The processes that send: ``local``, or the workers that Locust counts as there."""
-        runner = self.environment.runner
-        if runner is None or isinstance(runner, LocalRunner):
-            return ["local"]
-        clients = runner.clients  # type: ignore[attr-defined]
-        return [client.id for client in clients.ready + clients.spawning + clients.running]
-
-    def _senders(self) -> list[str]:
-        """Those of them that have their orders, in the order in which they came."""
-        there = set(self._clients())
-        return [worker for worker in self._workers if worker in there]
 
     def _tell(self, kind: str, worker: str | None = None, **data: Any) -> None:
         assert self.environment.runner is not None
         self.environment.runner.send_message(kind, {"epoch": self.epoch, **data}, worker)
+
+
+def _known(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
+    """From the first limit on: that there was none before needs no word."""
+    return tuple(dropwhile(lambda change: change.limit is None, changes))

@@ -1,8 +1,10 @@
 """The folder of a run: its records one by one, what is known of it, and files that are whole or not there at all."""
 
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,25 +17,63 @@ from .settings import Settings
 
 RECORDS: Final = "profile_export.jsonl"
 RUN: Final = "run.json"
+BISECTED: Final = 2**16
+"""Bytes of records that are not worth another step."""
 
 
 class RecordFile:
     """The records of a profile_export.jsonl, one by one. A line that holds none (half-written when the process was
     killed, damaged) is passed over; ``broken`` counts them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, begin: int = 0, end: float = math.inf) -> None:
+        """``begin``, ``end``: of the lines that begin between these two bytes."""
         self.path = path
         self.broken = 0
+        self._begin, self._end = begin, end
 
     def __iter__(self) -> Iterator[Record]:
         if not self.path.exists():
             return
         with self.path.open("rb") as lines:
+            at = self._begin
+            if at:  # it may lie within a line, which is not of this part
+                lines.seek(at - 1)
+                at += len(lines.readline()) - 1
             for line in lines:
+                if at >= self._end:
+                    break
+                at += len(line)
                 try:
                     yield parse_line(line)
                 except ValueError:
                     self.broken += bool(line.strip())
+
+    def since(self, at: float) -> Iterator[Record]:
+        """Those of the requests that ended at ``at`` (Unix seconds) or later, found by bisection: the file is in the order
+        of their ends, or nearly so over workers. A few may come that ended before. Broken lines are not counted."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as lines:
+            low, high = 0, self.path.stat().st_size
+            while high - low > BISECTED:
+                middle = (low + high) // 2
+                lines.seek(middle)
+                lines.readline()  # the rest of a line
+                record = next(_parsed(lines), None)
+                if record is None or record.closed_at + record.clock_offset_s >= at:
+                    high = middle
+                else:
+                    low = middle
+            lines.seek(low)
+            if low:
+                lines.readline()
+            yield from _parsed(lines)
+
+
+def _parsed(lines: Iterable[bytes]) -> Iterator[Record]:
+    for line in lines:
+        with suppress(ValueError):
+            yield parse_line(line)
 
 
 def write_run(folder: Path | str, run: Run, **more: Any) -> None:

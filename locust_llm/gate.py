@@ -4,8 +4,12 @@ The slots are the permits of a gevent BoundedSemaphore with a high ceiling. Thos
 ``ceiling - limit`` of them, fewer as the limit rises. In front of it stands our own queue, because a bare semaphore lets
 a newcomer of the same loop turn overtake those who wait. Lowering the limit is a debt: slots that come back pay it before
 any waiter gets one, and nothing that runs is ended. The bound of the semaphore catches a slot given back twice.
+
+Where several processes share one limit, each has a gate with a part of it, for as long as the control of the run is heard of
+(quotas.py, lease.py).
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -40,9 +44,10 @@ class Slot:
 
 
 class _Waiter:
-    __slots__ = ("slot", "turn")
+    __slots__ = ("asked_at", "slot", "turn")
 
-    def __init__(self) -> None:
+    def __init__(self, asked_at: float) -> None:
+        self.asked_at = asked_at
         self.turn = Event()
         self.slot: Slot | None = None
 
@@ -50,9 +55,20 @@ class _Waiter:
 class Gate:
     """Shared by the users of a process. ``limit`` None: no gate, everything is admitted at once."""
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit: int | None = None
+        self.total: int | None = None
+        """The limit over all processes, where this gate has a part of one."""
         self.used = 0
+        self.admitted = 0
+        """So far."""
+        self.lapses_at = math.inf
+        """From then on (by the clock) nobody is admitted, until it is later again and the limit is set anew."""
+        self.on_change: Callable[[], object] | None = None
+        """Called in the event loop when somebody came, was admitted or is through: must not block."""
+        self.on_enter: Callable[[], object] | None = None
+        """Called by whoever was admitted, just before it goes on."""
+        self._clock = clock
         self._held_back = 0
         self._semaphore = BoundedSemaphore(CEILING)
         self._queue: deque[_Waiter] = deque()
@@ -63,17 +79,40 @@ class Gate:
     def waiting(self) -> int:
         return len(self._queue)
 
+    @property
+    def waited_s(self) -> float:
+        """For how long the first in the queue has waited; 0 without any."""
+        return self._clock() - self._queue[0].asked_at if self._queue else 0.0
+
+    @property
+    def lapsed(self) -> bool:
+        return self._clock() >= self.lapses_at
+
     def enter(self, timeout: float | None = None) -> Slot:
         """Wait for a slot, in order of arrival. Raises GateClosed. A greenlet killed here leaves nothing behind."""
         if self._closed:
             raise GateClosed
+        self._lapse()
         if not self._queue and self._semaphore.acquire(blocking=False):
             self.used += 1
-            return Slot(self, self.limit)
-        waiter = _Waiter()
+            return self._entered(Slot(self, self._said))
+        waiter = _Waiter(self._clock())
         self._queue.append(waiter)
+        self._changed()
+        while True:
+            slot = self._wait(waiter, timeout)
+            if not self.lapsed:
+                return self._entered(slot)
+            waiter.turn.clear()  # this process slept between the hand-over and its turn
+            waiter.slot = None
+            if not self._closed:
+                self._queue.appendleft(waiter)
+            slot.release()
+
+    def _wait(self, waiter: _Waiter, timeout: float | None) -> Slot:
         try:
-            waiter.turn.wait(timeout)
+            if not self._closed:
+                waiter.turn.wait(timeout)
         except BaseException:
             if waiter.slot is not None:  # killed between the hand-over and its turn
                 waiter.slot.release()
@@ -84,6 +123,13 @@ class Gate:
             self._leave(waiter)
             raise GateClosed
         return waiter.slot
+
+    def _entered(self, slot: Slot) -> Slot:
+        self.admitted += 1
+        self._changed()
+        if self.on_enter is not None:
+            self.on_enter()
+        return slot
 
     def set_limit(self, limit: int | None) -> None:
         """From now on ``limit`` slots; 0 admits nobody. Takes effect at once upwards, downwards as slots come back."""
@@ -113,11 +159,12 @@ class Gate:
     def _admit(self) -> None:
         """The permit is taken; the oldest waiter becomes its owner."""
         waiter = self._queue.popleft()
-        waiter.slot = Slot(self, self.limit)
+        waiter.slot = Slot(self, self._said)
         waiter.turn.set()
 
     def _give_back(self) -> None:
         """A slot comes back: first to the debt, then to the oldest waiter, else to the semaphore."""
+        self._lapse()
         if self.limit is not None and self._held_back < CEILING - self.limit:
             self._held_back += 1
             self.used -= 1
@@ -126,10 +173,25 @@ class Gate:
         else:
             self.used -= 1
             self._semaphore.release()
+        self._changed()
 
     def _leave(self, waiter: _Waiter) -> None:
         if waiter in self._queue:
             self._queue.remove(waiter)
+            self._changed()
+
+    @property
+    def _said(self) -> int | None:
+        """The limit as records have it."""
+        return self.limit if self.total is None else self.total
+
+    def _lapse(self) -> None:
+        if self.limit != 0 and self.lapsed:
+            self.set_limit(0)
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
 
 def follow(

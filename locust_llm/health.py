@@ -55,8 +55,12 @@ class Watch:
 
     def stop(self, worker: str, stage: int = 0) -> Health:
         self._greenlet.kill(block=False)
+        return self.so_far(worker, stage)
+
+    def so_far(self, worker: str, stage: int = 0, lags: int = 0) -> Health:
+        """``lags``: only so many, the last ones; 0: all. To sort those of hours would make the loop late."""
         elapsed_s = max(1e-9, self._clock() - self._began)
-        lags_s = sorted(self._lags_s) or [0.0]
+        lags_s = sorted(self._lags_s[-lags:]) or [0.0]
         waits_s = [wait_s - self._waits_began_s.get(thread, 0.0) for thread, wait_s in self._cpu_waits_s().items()]
         return Health(
             worker=worker,

@@ -9,18 +9,21 @@ import re
 import shlex
 import sys
 from argparse import BooleanOptionalAction, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from locust.argument_parser import LocustArgumentParser
 
 import msgspec
 
-from . import tokens
+from . import slo, tokens
 from .arrivals import PATTERNS
 from .body import extra_inputs
 from .dataset import Summary
 from .dataset import check as check_dataset
+from .endpoints import ENDPOINTS
+from .folder import RECORDS, RUN, read_run
 from .logs import columns_of
 from .settings import Settings, base_url, mistakes
 from .sizes import mix
@@ -34,15 +37,16 @@ _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
 """Of a line of rules: a # within quotes begins no comment."""
 
 
+class Refused(Exception):
+    """There can be no such run: one line that says why, and what to do."""
+
+
 def refuse(reason: str) -> NoReturn:
-    """One line, exit status 5."""
-    sys.stderr.write(f"locust-llm: error: {reason}\n")
-    sys.stderr.flush()
-    sys.exit(BAD_SETTINGS)
+    raise Refused(reason)
 
 
 def _number(kind: type, flag: str) -> Callable[[str], Any]:
-    """A type for argparse that ends with status 5, not 2. Empty means not set (web form, environment)."""
+    """A type for argparse; empty means not set (environment). Raises Refused, as argparse would end with status 2."""
 
     def parse(text: str) -> Any:
         if text == "":
@@ -156,13 +160,14 @@ FLAGS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("--session-header", str, None, "Send the id of the session in this header, for servers that route by it"),
     ("--random-seed", int, None, "Makes prompts, lengths and arrivals the same in every run"),
     # endpoint
-    ("--endpoint-type", str, "chat", "Kind of endpoint: chat"),
-    ("--endpoint", str, "/v1/chat/completions", "Path of the endpoint"),
+    ("--endpoint-type", str, "chat", "Kind of endpoint: chat, or completions (plain, without roles)"),
+    ("--endpoint", str, None, "Path of the endpoint; by default that of its kind, such as /v1/chat/completions"),
     ("--max-tokens-field", str, "max_tokens", "max_tokens, or max_completion_tokens where a server wants that"),
     ("--api-key-file", str, None, "File with the API key; by default the environment variable OPENAI_API_KEY"),
     ("--request-timeout", float, 3600.0, "Seconds after which a request is given up"),
     ("--first-token-timeout", float, 1800.0, "Seconds without a first token after which a request is given up"),
     ("--gap-timeout", float, 600.0, "Seconds without anything more after which a stream is given up"),
+    ("--max-retries", int, 0, "Ask again, so often, where the server says 429 or 503 (after its Retry-After)"),
     ("--request-cancellation-rate", float, None, "Percent of the requests to cancel on purpose"),
     ("--request-cancellation-delay", float, 0.0, "Seconds after its send when such a request is cancelled"),
     ("--wait-for-model-timeout", float, 0.0, "Seconds to wait for the server to answer before the run"),
@@ -173,7 +178,7 @@ FLAGS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("--report-dir", str, None, "Folder for the reports; by default reports/<time>-<model>"),
 )
 CHOICES: Final = {
-    "--endpoint-type": ("chat",),
+    "--endpoint-type": tuple(ENDPOINTS),
     "--max-tokens-field": ("max_tokens", "max_completion_tokens"),
     "--arrival-pattern": (None, *PATTERNS),
     "--dataset-sampling-strategy": tuple(ORDERS),
@@ -184,27 +189,56 @@ SWITCHES: Final = (
     ("--fixed-schedule", False, "Replay a trace: each session of the dataset is sent at its own time"),
     ("--fixed-schedule-auto-offset", True, "The first time of the trace is the start of the run"),
     ("--find-max", False, "After a sweep, look between its last stage within the SLO and the first beyond it"),
+    ("--insecure", False, "Do not verify the server's TLS certificate: whoever stands between can read all, the key too"),
     ("--skip-broken-rows", False, "Leave broken rows of the dataset out, and count them"),
 )
+
+
+LOCAL: Final = (
+    "--api-key-file", "--slo-file", "--input-file", "--request-rate-series", "--tokenizer", "--report-dir", "--header",
+)  # fmt: skip
+"""Never of a web form: whoever sees the page could read and write files of this machine, or give the key away."""
 
 
 def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
     """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed before any fork."""
     for flag, kind, default, text in FLAGS:
-        convert = _number(kind, flag) if kind in (int, float) else kind
+        variable = "LOCUST_LLM_" + flag[2:].upper().replace("-", "_")
         parser.add_argument(
-            flag, type=convert, default=default, help=text, env_var="LOCUST_LLM_" + flag[2:].upper().replace("-", "_")
-        )
+            flag, type=_reader(flag, kind), default=default, help=text, env_var=variable,
+            include_in_web_ui=flag not in LOCAL,
+        )  # fmt: skip
     for flag, value, text in SWITCHES:
         parser.add_argument(flag, action=BooleanOptionalAction, default=value, help=text)
-    parser.add_argument("--slo", action="append", default=[], metavar="RULE", include_in_web_ui=False,
+    parser.add_argument("--slo", action="append", default=[], metavar="RULE",
                         help="What must hold, as 'ttft p95 < 500ms' or 'error_rate < 1%%'; may be repeated; the "
                              "environment variable LOCUST_LLM_SLO holds a rule a line")  # fmt: skip
     parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE", include_in_web_ui=False,
-                        help="Send this header with every request; may be repeated")  # fmt: skip
+                        help="Send this header with every request; may be repeated; the environment variable "
+                             "LOCUST_LLM_HEADERS holds one a line, and shows in no list of processes")  # fmt: skip
     # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
     parser.set_defaults(stop_timeout=30.0)
     _check_after_parsing(parser, before_load)
+
+
+def _reader(flag: str, kind: Any) -> Callable[[str], Any]:
+    return _number(kind, flag) if kind in (int, float) else kind
+
+
+def fill_in(options: Namespace, form: Mapping[str, str]) -> None:
+    """What a web form says takes the place of what the command line said. Empty means not set, what is not in the form
+    stays; rules (``slo``) are a line each. Raises Refused."""
+    for flag in LOCAL:
+        if _field(flag) in form:
+            refuse(f"{flag} can be given on the command line only")
+    for flag, kind, default, _ in FLAGS:
+        if (text := form.get(_field(flag))) is not None:
+            setattr(options, _field(flag), _reader(flag, kind)(text.strip()) if text.strip() else default)
+    for flag, _, _ in SWITCHES:
+        if (text := form.get(_field(flag))) is not None:
+            setattr(options, _field(flag), _truth(text))
+    if "slo" in form:  # which showed those of the environment and of the file too
+        options.llm_rules = list(_without_comments(form["slo"].splitlines()))
 
 
 _checked = False
@@ -215,21 +249,26 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
 
     def parse_args(args: Any = None, namespace: Any = None) -> Namespace:
         global _checked
-        options: Namespace = parse(args, namespace)
-        if not _checked:  # the web page parses again for each visitor
-            _checked = True
-            before_load(options)
+        try:
+            options: Namespace = parse(args, namespace)
+            if not _checked:  # the web page parses again for each visitor
+                _checked = True
+                before_load(options)
+        except Refused as refused:
+            sys.stderr.write(f"locust-llm: error: {refused}\n")
+            sys.stderr.flush()
+            sys.exit(BAD_SETTINGS)
         return options
 
     parser.parse_args = parse_args
 
 
-def check(options: Namespace) -> Settings:
-    """Settings that can be run, or the end."""
+def check(options: Namespace, **known: Any) -> Settings:
+    """Settings that can be run; ``known``: fields of which the options say less. Raises Refused."""
     for flag, choices in CHOICES.items():
         if (value := getattr(options, _field(flag))) not in choices:
             refuse(f"{flag} must be one of {', '.join(filter(None, choices))}, got {value!r}")
-    for header in options.header:
+    for header in headers_given(options):
         name, colon, value = header.partition(":")
         if not colon:
             refuse("--header takes NAME: VALUE, got one without a colon")  # not shown: it may be the secret itself
@@ -238,7 +277,7 @@ def check(options: Namespace) -> Settings:
         if not _HEADER_VALUE.fullmatch(value):
             refuse(f"--header {name.strip()}: its value has characters that no header can carry")
     try:
-        settings = settings_of(options)
+        settings = msgspec.structs.replace(settings_of(options), **known)
     except OSError as error:
         refuse(f"--slo-file {error.filename}: {error.strerror}")
     except ValueError as error:
@@ -260,6 +299,8 @@ def look_through(s: Settings) -> Summary | None:
     Raises ValueError of one sentence, and OSError.
     """
     rate_of(s)
+    for text in s.slo:
+        _look_at_base(text)
     if s.seq_dist:
         mix(s.seq_dist)
     if s.extra_inputs:
@@ -278,6 +319,19 @@ def look_through(s: Settings) -> Summary | None:
     )
 
 
+def _look_at_base(text: str) -> None:
+    """The run that a rule is held against, if it is, can be. Raises ValueError."""
+    if not (base := slo.parse(text).base):
+        return
+    if not (Path(base) / RECORDS).is_file():
+        raise ValueError(f"SLO {text!r}: {base} holds no run: there is no {RECORDS} in it")
+    try:
+        read_run(Path(base))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"SLO {text!r}: the {RUN} of {base} cannot be read: {why}") from None
+
+
 def settings_of(options: Namespace | None) -> Settings:
     """Settings from a parsed command line, a web form (where an empty text is not set), or nothing. Raises ValueError."""
     if options is None or not hasattr(options, "prefill_concurrency"):
@@ -286,16 +340,18 @@ def settings_of(options: Namespace | None) -> Settings:
     values |= {_field(flag): _truth(getattr(options, _field(flag))) for flag, _, _ in SWITCHES}
     pattern = "gamma" if values["arrival_smoothness"] is not None else "poisson"  # AIPerf's default
     values["arrival_pattern"] = values["arrival_pattern"] or pattern
-    values["endpoint"] = "/" + values["endpoint"].lstrip("/")
+    own = ENDPOINTS.get(values["endpoint_type"], ENDPOINTS["chat"])
+    values["endpoint"] = "/" + (values["endpoint"] or own.path).lstrip("/")
     values["percentiles"] = tuple(float(part) for part in values["percentiles"].split(","))
     values["report_dir"] = values["report_dir"] or ""
     for name in ("request_timeout", "first_token_timeout", "gap_timeout", "wait_for_model_timeout"):
         values[f"{name}_s"] = values.pop(name)
     del values["api_key_file"]
-    values["slo"] = tuple(_rules(options, values.pop("slo_file")))
+    del values["slo_file"]
+    values["slo"] = tuple(rules_of(options))
     settings = Settings(
         host=base_url(options.host or ""),
-        header_names=tuple(header.partition(":")[0].strip() for header in options.header),
+        header_names=tuple(header.partition(":")[0].strip() for header in headers_given(options)),
         users=getattr(options, "llm_users", options.num_users),
         processes=_processes(options),
         run_time_s=getattr(options, "llm_run_time", None) or options.run_time or None,
@@ -309,12 +365,18 @@ def settings_of(options: Namespace | None) -> Settings:
     return settings
 
 
-def _rules(options: Namespace, path: str | None) -> Iterator[str]:
-    """Of the flag, of the environment, of the file. Raises OSError."""
+def rules_of(options: Namespace) -> list[str]:
+    """Of the web form; without one of the flag, of the environment, of the file. Raises OSError."""
+    if (filled_in := getattr(options, "llm_rules", None)) is not None:
+        return list(filled_in)
     lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
-    if path:
-        with open(path, encoding="utf-8") as file:
+    if options.slo_file:
+        with open(options.slo_file, encoding="utf-8") as file:
             lines += file
+    return list(_without_comments(lines))
+
+
+def _without_comments(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         if rule := _BEFORE_COMMENT.match(line)[0].strip():  # type: ignore[index]  # it always matches
             yield rule
@@ -342,10 +404,15 @@ def request_headers(options: Namespace | None) -> dict[str, str]:
         raise ValueError("the API key is not one line of text")
     if key.strip():
         headers["Authorization"] = f"Bearer {key.strip()}"
-    for header in options.header:
+    for header in headers_given(options):
         name, _, value = header.partition(":")
         headers[name.strip()] = value.strip()
     return headers
+
+
+def headers_given(options: Namespace) -> list[str]:
+    """Of the environment, which no list of processes shows, and of the flag."""
+    return [*filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())), *options.header]
 
 
 def _field(flag: str) -> str:

@@ -1,21 +1,58 @@
 """The outbox: records of a worker on their way to the master; numbered, kept until acknowledged, sent again if not.
 
-Locust's messages may be dropped without a word, so every batch carries a number and the master takes each one once.
+Locust's messages may be dropped without a word, so every record has a serial, they leave in batches, and the master takes
+each once. Packed, a record is its fields without the chunk stamps (msgpack), and the stamps, 4 bytes each.
 """
 
+import logging
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from struct import Struct
 from typing import Any, Final
 
 import msgspec
 
+from .journal import Journal
 from .record import Record
+
+logger = logging.getLogger("locust_llm")
 
 BATCH_RECORDS: Final = 200
 RESEND_AFTER_S: Final = 3.0
+_HEAD: Final = Struct("<IB")
+"""How long the fields are, and the type of the stamps."""
+_TYPES: Final = b"IQ"
+"""Of 4 bytes: up to 71 minutes in microseconds; of 8: of any length."""
 
-encode: Final = msgspec.msgpack.Encoder().encode
-decode: Final = msgspec.msgpack.Decoder(list[Record]).decode
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Record).decode
+
+
+def pack(record: Record) -> bytes:
+    try:
+        stamps = array("I", record.chunk_us)
+    except OverflowError:
+        stamps = array("Q", record.chunk_us)
+    fields = _encode(msgspec.structs.replace(record, chunk_us=()))
+    return _HEAD.pack(len(fields), ord(stamps.typecode)) + fields + stamps.tobytes()
+
+
+def unpack(packed: bytes) -> Record:
+    """Raises ValueError for what is no record."""
+    if len(packed) < _HEAD.size:
+        raise ValueError("cut short")
+    length, kind = _HEAD.unpack_from(packed)
+    at = _HEAD.size + length
+    if kind not in _TYPES or at > len(packed):
+        raise ValueError("no packed record")
+    record = _decode(packed[_HEAD.size : at])
+    if at < len(packed):
+        stamps = array(chr(kind))
+        stamps.frombytes(packed[at:])
+        msgspec.structs.force_setattr(record, "chunk_us", tuple(stamps))  # nobody else has it yet
+    return record
 
 
 class Outbox:
@@ -24,23 +61,53 @@ class Outbox:
     def __init__(self, send: Callable[[dict[str, Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
         self._clock = clock
-        self._records: list[Record] = []
-        self._number = 0
+        self.begin(None)
+
+    def begin(self, journal: Journal | None) -> None:
+        """A run begins. ``journal``: what records are kept in until they are delivered."""
+        self.journal = journal
+        self.kept: Path | None = None
+        """Where records are that were not delivered."""
+        self._packed: list[bytes] = []
+        self._serial = 0
         self._unacknowledged: dict[int, tuple[float, dict[str, Any]]] = {}
 
     def add(self, record: Record) -> None:
-        self._records.append(record)
-        if len(self._records) >= BATCH_RECORDS:
+        packed = pack(record)
+        self._packed.append(packed)
+        self._serial += 1
+        if self.journal is not None:
+            self._journaled(self.journal.add, self._serial, packed)
+        if len(self._packed) >= BATCH_RECORDS:
             self.flush()
+
+    def count(self, admitted: int, begun: int) -> None:
+        """Requests that the gate let through, and sessions that were begun, so far: what became of them is known later."""
+        if self.journal is not None:
+            self._journaled(self.journal.count, admitted, begun)
+
+    def _journaled(self, write: Callable[..., None], *what: Any) -> None:
+        try:
+            write(*what)
+        except OSError as error:
+            logger.warning(f"records are not kept on disk any more, should this worker be lost: {error}")
+            self.journal = None
+
+    def close(self, *, keep: bool) -> None:
+        """The run is over. ``keep``: records that were not delivered stay on the disk."""
+        if self.journal is not None:
+            self.journal.close(keep=keep)
+            self.kept = self.journal.path if keep else None
+            self.journal = None
 
     def flush(self) -> None:
         """Send what is there; send again what was not acknowledged in time."""
         now = self._clock()
-        if self._records:
-            self._number += 1
-            batch = {"number": self._number, "count": len(self._records), "records": encode(self._records)}
-            self._records = []
-            self._unacknowledged[self._number] = (now, batch)
+        if self._packed:
+            first = self._serial - len(self._packed) + 1
+            batch = {"number": first, "count": len(self._packed), "records": self._packed}
+            self._packed = []
+            self._unacknowledged[first] = (now, batch)
             self._send(batch)
         for number, (sent_at, batch) in list(self._unacknowledged.items()):
             if now - sent_at > RESEND_AFTER_S:
@@ -48,25 +115,44 @@ class Outbox:
                 self._send(batch)
 
     def acknowledged(self, number: int) -> None:
-        self._unacknowledged.pop(number, None)
+        if self._unacknowledged.pop(number, None) is not None and self.journal is not None and not self.waiting:
+            self.journal.delivered()
 
     @property
     def waiting(self) -> int:
         """Records that the master is not known to have."""
-        return len(self._records) + sum(int(batch["count"]) for _, batch in self._unacknowledged.values())
+        return len(self._packed) + sum(int(batch["count"]) for _, batch in self._unacknowledged.values())
+
+    def undelivered(self) -> list[Record]:
+        """They themselves."""
+        batches = (
+            batch["records"] for _, batch in sorted(self._unacknowledged.values(), key=lambda one: one[1]["number"])
+        )
+        return [unpack(packed) for batch in (*batches, self._packed) for packed in batch]
 
 
 class Inbox:
-    """The other end: each batch of each worker once."""
+    """The other end: each record of each worker once."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, set[int]] = {}
+        self._below: dict[str, int] = {}
+        """By worker: every serial below is here."""
+        self._apart: dict[str, set[int]] = {}
+        """Those that came before their turn."""
 
-    def take(self, worker: str, batch: dict[str, Any]) -> list[Record]:
-        """The records of a batch; none if it came before. Raises msgspec.DecodeError for what is no batch."""
-        seen = self._seen.setdefault(worker, set())
-        if batch["number"] in seen:
-            return []
-        records = decode(batch["records"])
-        seen.add(batch["number"])
-        return records
+    def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
+        """(serial, packed record) of a batch or of a journal: the records that were not here. Raises ValueError for what
+        is no record; then none was taken."""
+        below, apart = self._below.get(worker, 1), self._apart.setdefault(worker, set())
+        came = {serial: unpack(packed) for serial, packed in frames if serial >= below and serial not in apart}
+        apart.update(came)
+        while below in apart:
+            apart.remove(below)
+            below += 1
+        self._below[worker] = below
+        return list(came.values())
+
+
+def frames(batch: dict[str, Any]) -> Iterable[tuple[int, bytes]]:
+    """Those of a batch."""
+    return enumerate(batch["records"], batch["number"])

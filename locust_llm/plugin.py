@@ -2,12 +2,11 @@
 
 import contextlib
 import logging
-import os
-import signal
 import socket
 import sys
 from argparse import Namespace
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import locust.stats
 from locust import events
@@ -17,30 +16,51 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 
 import gevent
 import msgspec
+from gevent.event import Event
 
+from .checks import headers_of, ready
 from .control import Control
-from .folder import make_folder
-from .options import add_options, check, look_through, refuse, request_headers, settings_of
-from .outbox import Outbox
-from .progress import progress
-from .sender import Order, Sender, sender_of
+from .interrupts import listen
+from .messages import hears, to_control, to_sender
+from .options import Refused, add_options, check, look_through, refuse, settings_of
+from .progress import keep_apart, progress
+from .reporter import give_up
+from .roster import LOCAL
+from .scrape import serve_metrics
+from .sender import Sender, sender_of
 from .settings import Settings, base_url, mistakes
-from .sockets import local_ports, raise_open_files, shortage
-from .stages import CONCURRENCY, sweep
-from .survey import Survey, SurveyFailed, survey
-from .user import authorities
+from .sockets import raise_open_files
+from .stages import CONCURRENCY
+from .survey import Survey
+from .view import View
+from .web import attach
+from .worker import NEWS_S, cut, work
 
 logger = logging.getLogger("locust_llm")
-NEWS_S: Final = 0.25
 
+_greeted: Callable[[str], bool]
+"""Whether a worker said who it is, and may take part."""
 _surveyed: Survey | None = None
+_view: View | None = None
+"""None: there is no web page here."""
 _control: Control | None = None
+_shown: Control | None = None
+"""That one, or that of the last run."""
 _progress: gevent.Greenlet | None = None
 _report = ""
 """What the console shows at the end."""
 _status: int | None = None
 """The exit status that the rules of the last run call for."""
+_reported = Event()
+"""No report is being made."""
+_reported.set()
 _epoch = 0
+
+
+def _keep_survey(found: Survey) -> None:
+    """For the run that begins next."""
+    global _surveyed
+    _surveyed = found
 
 
 def three_digits(value: float) -> float:
@@ -64,50 +84,23 @@ def _before_load(options: Namespace) -> None:
     if options.headless or options.autostart:
         options.llm_run_time, options.run_time = options.run_time, None  # -t is of the profiling phase: see control.py
         options.llm_users = options.num_users  # before Locust makes it 1
-        if settings.warmup_concurrency:
-            options.num_users = settings.warmup_concurrency  # Locust lets users go only when their tasks end
-        if settings.sweeps(CONCURRENCY):
-            options.num_users = int(sweep(settings.sweep or "").values[0])
+        options.num_users = settings.first_users  # Locust lets users go only when their tasks end
         if options.llm_run_time or settings.staged is not None:
             logging.getLogger("locust.main").addFilter(_says_no_run_time)
+    options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
     if options.processes and not options.worker:
         options.master_port = options.master_bind_port = _free_port(options.master_bind_port)
     if options.spawn_rate is None and options.num_users:
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
         options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
-    files = raise_open_files()  # before the forks, so that children have as many
+    raise_open_files()  # before the forks, so that children have as many
     looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
     if options.worker or looking:
         return
-    try:
-        headers = request_headers(options)
-    except OSError as error:
-        refuse(f"--api-key-file {options.api_key_file}: {error.strerror}")
-    except ValueError:
-        refuse("the API key (--api-key-file or OPENAI_API_KEY) is not one line of text")
-    if not (options.headless or options.autostart):
-        return
-    if not settings.host:
-        refuse("--host is missing: the server's address, such as --host localhost:8000")
-    if settings.most_users and not options.master:  # else the senders are elsewhere
-        short = shortage(settings.most_users, settings.processes, files, local_ports())
-        if short:
-            refuse(short)
-    if not os.path.exists(authorities()):
-        refuse(f"there is no {authorities()}, named by REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE")
-    try:
-        folder = make_folder(settings, settings.model)
-        (folder / ".writable").touch()
-        (folder / ".writable").unlink()
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # the run makes it when it starts; a refused one leaves nothing
-    except OSError as error:
-        refuse(f"the report folder cannot be written: {error.filename}: {error.strerror} (--report-dir names another)")
-    try:
-        _surveyed = survey(settings, headers, verify=authorities(), sleep=gevent.sleep)
-    except SurveyFailed as error:
-        refuse(str(error))
+    headers = headers_of(options)
+    if options.headless or options.autostart:
+        _surveyed = ready(settings, headers, here=not options.master)
 
 
 def _says_no_run_time(line: logging.LogRecord) -> bool:
@@ -125,140 +118,32 @@ def _free_port(port: int) -> int:
 
 @events.init.add_listener
 def _init(environment: Environment, runner: Any, **kw: Any) -> None:
+    global _view, _greeted
+    keep_apart()
     sender = sender_of(environment)
     if isinstance(runner, WorkerRunner):
-        _worker(environment, runner, sender)
+        work(environment, runner, sender)
     else:
-        _master(environment, runner)
+        _greeted = to_control(environment, runner, lambda: _control)
+        listen(lambda: _hurry(environment))
+        _view = None if environment.web_ui is None else attach(environment, _keep_survey)
+        serve_metrics(environment, lambda: _shown)
     if isinstance(runner, LocalRunner):
-        _receive(runner, sender)
+        to_sender(runner, sender)
 
 
-def _receive(runner: Any, sender: Sender) -> None:
-    """The messages that a sender understands."""
-
-    def begin(msg: Any, **kw: Any) -> None:
-        sender.begin(msgspec.msgpack.decode(msg.data["order"], type=Order))
-
-    def limit(msg: Any, **kw: Any) -> None:
-        if msg.data["epoch"] == sender.epoch:
-            sender.gate.set_limit(msg.data["limit"])
-            sender.limit_number = msg.data["number"]
-
-    def grant(msg: Any, **kw: Any) -> None:
-        if msg.data["epoch"] == sender.epoch:
-            sender.budget.grant(msg.data["phase"], msg.data["count"])
-
-    def again(msg: Any, **kw: Any) -> None:
-        if msg.data["epoch"] == sender.epoch:
-            sender.budget.ask_again()
-            sender.supply.again(msg.data["phase"])
-
-    def arrivals(msg: Any, **kw: Any) -> None:
-        if msg.data["epoch"] == sender.epoch:
-            sender.arrive(msg.data["phase"], msg.data["started_at"], msg.data["due"])
-
-    def sessions(msg: Any, **kw: Any) -> None:
-        if msg.data["epoch"] == sender.epoch:
-            sender.supply.grant(msg.data["phase"], msg.data["items"], over=msg.data["over"])
-
-    def over(msg: Any, **kw: Any) -> None:
-        if msg.data["epoch"] == sender.epoch:
-            sender.over(msg.data["phase"])
-
-    def stage(msg: Any, **kw: Any) -> None:
-        if msg.data["epoch"] == sender.epoch:
-            sender.stage(msg.data["number"], msg.data["input_tokens"])
-
-    runner.register_message("llm_begin", begin)
-    runner.register_message("llm_stage", stage)
-    runner.register_message("llm_limit", limit)
-    runner.register_message("llm_grant", grant)
-    runner.register_message("llm_again", again)
-    runner.register_message("llm_arrivals", arrivals)
-    runner.register_message("llm_sessions", sessions)
-    runner.register_message("llm_over", over)
-    if isinstance(runner, LocalRunner):
-        runner.register_message("llm_end", lambda **kw: sender.close())
-
-
-def _worker(environment: Environment, runner: Any, sender: Sender) -> None:
-    sender.worker = runner.client_id
-    outbox = Outbox(lambda batch: sender.tell("llm_records", **batch))
-    sender.keep = outbox.add
-    _receive(runner, sender)
-    runner.register_message("llm_ack", lambda msg, **kw: outbox.acknowledged(msg.data["number"]))
-    runner.register_message("llm_end", lambda **kw: _end_worker(environment, runner, sender, outbox), concurrent=True)
-    gevent.spawn(_talk, runner, sender, outbox)
-    sender.tell("llm_hello")
-    if environment.parsed_options is not None and environment.parsed_options.processes:
-        _leave_first_sigint()
-
-
-def _talk(runner: Any, sender: Sender, outbox: Outbox) -> None:
-    """What a worker tells four times a second: records, how it stands, and a share that nobody here can use."""
-    while True:
-        gevent.sleep(NEWS_S)
-        outbox.flush()
-        sender.tell("llm_news", **sender.news())
-        if runner.user_count == 0 and (left := sender.budget.surrender()):
-            sender.tell("llm_back", phase=sender.budget.phase, count=left)
-
-
-def _end_worker(environment: Environment, runner: Any, sender: Sender, outbox: Outbox) -> None:
-    """The drain of a worker: what runs ends, then every record and every statistic goes to the master."""
-    try:
-        sender.close()
-        runner.stop()
-        with gevent.Timeout(10, False):
-            while outbox.waiting:
-                outbox.flush()
-                gevent.sleep(0.02)
-        runner._send_stats()
-    except Exception:  # a concurrent handler's exception would be lost in the hub
-        logger.exception("the drain of this worker failed")
-    finally:
-        sender.tell("llm_ended", **sender.last_words(), undelivered=outbox.waiting)
-
-
-def _leave_first_sigint() -> None:
-    """Ctrl-C reaches the whole process group: the master ends the run, and a worker leaves the first one to it."""
-
-    def first(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, first)
-
-
-def _master(environment: Environment, runner: Any) -> None:
-    def of_this_run(handle: Any) -> Any:
-        def handler(msg: Any, **kw: Any) -> None:
-            if _control is not None and msg.data["epoch"] == _control.epoch:
-                handle(_control, msg.node_id, msg.data)
-
-        return handler
-
-    def hello(msg: Any, **kw: Any) -> None:
-        if _control is not None:
-            _control.welcome(msg.node_id)
-            gevent.spawn_later(0, _control.share_out)
-
-    runner.register_message("llm_hello", hello)
-    runner.register_message("llm_want", of_this_run(lambda control, worker, data: control.want(worker)))
-    runner.register_message(
-        "llm_want_sessions", of_this_run(lambda control, worker, data: control.want_sessions(worker))
-    )
-    runner.register_message("llm_health", of_this_run(lambda control, worker, data: control.healthy(data["health"])))
-    runner.register_message("llm_records", of_this_run(lambda control, worker, data: control.batch(worker, data)))
-    runner.register_message("llm_ended", of_this_run(lambda control, worker, data: control.ended(worker, data)))
-    runner.register_message("llm_news", of_this_run(_hears))
-    runner.register_message("llm_back", of_this_run(lambda control, worker, data: control.put_back(data)))
+def _hurry(environment: Environment) -> None:
+    """Ctrl-C again: neither what is open nor a report is waited for."""
+    give_up()
+    if _control is not None:
+        _control.hurry()
+    cut(environment)
 
 
 @events.test_start.add_listener
 def _start(environment: Environment, **kw: Any) -> None:
     """Master or only process: a run begins (workers begin with the master's order)."""
-    global _control, _progress, _epoch, _surveyed
+    global _control, _shown, _progress, _epoch, _surveyed
     runner = environment.runner
     if runner is None or isinstance(runner, WorkerRunner):
         return
@@ -272,20 +157,24 @@ def _start(environment: Environment, **kw: Any) -> None:
             users=_users(runner, settings),
             processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
         )
-        found = _surveyed
+        found, _surveyed = _surveyed, None  # the next run asks anew: the form may name another server
         if found is None:
             for mistake in mistakes(settings):
-                raise SurveyFailed(mistake)
-            _enough_sockets(environment, settings)
-            headers = request_headers(environment.parsed_options)
-            found = survey(settings, headers, verify=authorities(), sleep=gevent.sleep)
-        _surveyed = None  # the next run asks anew: the form may name another server
+                refuse(mistake)
+            options = environment.parsed_options
+            here = isinstance(runner, LocalRunner) or bool(options is not None and options.processes)
+            found = ready(settings, headers_of(options), here=here)
         _epoch += 1
         if dataset := look_through(settings):  # again: in the web page it came from the form
-            found = msgspec.structs.replace(found, notes=(*found.notes, f"dataset: {dataset}"))
-        _control = Control(environment, settings, found, _epoch)
-    except (SurveyFailed, OSError, ValueError) as error:
+            counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
+            found = msgspec.structs.replace(
+                found, dataset_sessions=counted, notes=(*found.notes, f"dataset: {dataset}")
+            )
+        _control = _shown = Control(environment, settings, found, _epoch, _greeted)
+    except (Refused, OSError, ValueError) as error:
         logger.error(f"The run cannot start: {error}")
+        if _view is not None:
+            _view.refusal = f"The run cannot start: {error}"
         gevent.spawn(runner.stop)
         return
     for note in found.notes:
@@ -293,8 +182,8 @@ def _start(environment: Environment, **kw: Any) -> None:
     if isinstance(runner, LocalRunner):
         sender = sender_of(environment)
         sender.keep = _control.keep
-    if environment.web_ui is not None:
-        gevent.spawn_later(1.0, environment.web_ui._cancel_run_time_timer)  # as above; it is set when this is over
+    if _view is not None:
+        _view.begins(_control)
     _control.begin()
     _progress = gevent.spawn(_watch, environment, _control)
 
@@ -309,16 +198,6 @@ def _users(runner: Any, settings: Settings) -> int | None:
     return runner.target_user_count or settings.users
 
 
-def _enough_sockets(environment: Environment, settings: Settings) -> None:
-    """For the number of users that came from the form. Raises SurveyFailed."""
-    options = environment.parsed_options
-    here = isinstance(environment.runner, LocalRunner) or (options is not None and options.processes)
-    if settings.most_users and here:
-        short = shortage(settings.most_users, settings.processes, raise_open_files(), local_ports())
-        if short:
-            raise SurveyFailed(short)
-
-
 def _watch(environment: Environment, control: Control) -> None:
     if isinstance(environment.runner, LocalRunner):
         sender = sender_of(environment)
@@ -326,13 +205,9 @@ def _watch(environment: Environment, control: Control) -> None:
     progress(control)
 
 
-def _hears(control: Control, worker: str, news: dict[str, Any]) -> None:
-    control.hears(worker, **{name: value for name, value in news.items() if name != "epoch"})
-
-
 def _tell_news(sender: Sender, control: Control) -> None:
     while control is _control:
-        _hears(control, "local", sender.news())
+        hears(control, LOCAL, sender.news())
         gevent.sleep(NEWS_S)
 
 
@@ -359,10 +234,16 @@ def _stop(environment: Environment, **kw: Any) -> None:
     if control is None:
         return
     if isinstance(environment.runner, LocalRunner):
-        control.ended("local", {**sender_of(environment).last_words(), "undelivered": 0})
-    _report = control.report()
-    _status = control.exit_status()
-    control.close()
+        control.ended(LOCAL, {**sender_of(environment).last_words(), "undelivered": 0})
+    _reported.clear()
+    try:
+        _report = control.report()
+        _status = control.exit_status()
+        control.close()
+    finally:
+        _reported.set()
+        if _view is not None:
+            _view.ends()
     if environment.web_ui is not None:
         _print()
 
@@ -373,12 +254,8 @@ def _quitting(environment: Environment, **kw: Any) -> None:
     runner = environment.runner
     if runner is None or isinstance(runner, WorkerRunner):
         return
-    try:
-        runner.stop()
-    except KeyboardInterrupt:  # a second Ctrl-C: do not wait any longer
-        environment.stop_timeout = 0
-        runner.user_greenlets.kill(block=True, timeout=5)
-        runner.stop()
+    runner.stop()
+    _reported.wait()
     if _status is not None:  # where there are rules they alone decide
         environment.process_exit_code = _status
     elif environment.process_exit_code is None and runner.errors and not runner.exceptions:

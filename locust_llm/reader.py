@@ -103,8 +103,10 @@ class StreamReader:
         self._awaited: set[int] = set()
         """The descriptors whose first chunk frees a slot of a limited gate."""
         self._nap_s = SHORT_NAP_S
-        self._reads = 0
+        self.reads = 0
+        """So far, of all streams: those that are open too."""
         self._tight_reads = 0
+        self._judged_at = WINDOW
         _start_thread(self._run, ())
 
     def add(self, connection: Connection, stream: Stream, *, awaited: bool = False) -> Reading:
@@ -201,7 +203,7 @@ class StreamReader:
                 stream.read_lag_ns = self._behind_ns
             if stream.stamps and stamp_ns - stream.stamps[-1] < TIGHT_NS:
                 self._tight_reads += 1
-            self._reads += 1
+            self.reads += 1
             if data and reading.connection.tls is None:
                 look = stream.arrived(stamp_ns, since_ns, data)
             else:
@@ -211,9 +213,9 @@ class StreamReader:
             again, since_ns = closing, begun_ns
             if len(data) == READ_BYTES:  # there may be more, and nothing says since when
                 again, since_ns = True, stream.sent_ns
-        if self._reads >= WINDOW:
-            self._nap_s = NAP_S if self._tight_reads < TIGHT_SHARE * self._reads else SHORT_NAP_S
-            self._reads = self._tight_reads = 0
+        if self.reads >= self._judged_at:
+            self._nap_s = NAP_S if self._tight_reads < TIGHT_SHARE * WINDOW else SHORT_NAP_S
+            self._tight_reads, self._judged_at = 0, self.reads + WINDOW
         if stream.over and (stream.first_seen or not stream.stamps):
             self._over(reading)
         elif stream.over:
@@ -301,6 +303,11 @@ def stream_reader() -> StreamReader:
     return _reader
 
 
+def reads_so_far() -> int:
+    """Of the reader of this process; makes none."""
+    return _reader.reads if _reader is not None and _reader.pid == os.getpid() else 0
+
+
 def wall_minus_monotonic_ns(
     wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
 ) -> int:
@@ -320,4 +327,4 @@ def wall_minus_monotonic_ns(
     return offset_ns
 
 
-__all__ = ["Reading", "StreamReader", "stream_reader", "wall_minus_monotonic_ns"]
+__all__ = ["Reading", "StreamReader", "reads_so_far", "stream_reader", "wall_minus_monotonic_ns"]

@@ -106,5 +106,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that waited at the gate when the run ended, and were never sent."""
     records_lost: int = 0
     """Records that a worker had made and that never reached the reporter."""
+    dataset_sessions: int | None = None
+    """How many the dataset has, each with prompts of its own; None: no dataset, or nobody counted."""
     notes: tuple[str, ...] = ()
     """What a reader must know: said on the console while it ran."""

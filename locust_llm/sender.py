@@ -3,6 +3,7 @@
 It begins closed: users that Locust spawns before the master's order is here (a worker that joins late) wait.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from random import Random
@@ -12,17 +13,22 @@ from weakref import WeakKeyDictionary
 from locust.env import Environment
 
 import msgspec
+from gevent.event import Event
 
 from . import tokens
 from .body import extra_inputs
 from .budget import Budget, Permit
+from .clocks import Clock, boot_id
 from .conversation import Sessions
+from .failure import Kinds
 from .gate import Gate, GateClosed
 from .health import Watch
+from .lease import Lease
 from .options import request_headers, settings_of
 from .pacer import Alarm
 from .plan import PROFILING, label_of
 from .prompts import Prompts
+from .reader import reads_so_far
 from .record import Record
 from .settings import Settings, base_url
 from .sizes import independent, mix, normal
@@ -31,6 +37,8 @@ from .survey import Survey
 
 SOON_S: Final = 0.3
 """Users are added for arrivals that are due within it and find none free."""
+LAGS: Final = 200
+"""How many lags of the event loop, the last ones, the news are about: ten seconds of them."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +50,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     survey: Survey
     worker: int = 0
     """The place of the process among the workers: its prompts are its own."""
+    folder: str = ""
+    """Of the run, on the machine of the control."""
+    boot: str = ""
+    """That machine: see clocks.boot_id."""
+    clock_offset_s: float = 0.0
+    """Of its monotonic clock to Unix time."""
 
 
 class Sender:
@@ -54,7 +68,11 @@ class Sender:
         self.worker = "local"
         self.epoch = 0
         self._alarm: Alarm | None = None
-        self.clock_offset_s = time.time() - time.monotonic()
+        self.clock = Clock()
+        self.shares = False
+        """This process has a part of the limit only, as there are others."""
+        self.stir = Event()
+        """Set when the control should hear at once how this process stands."""
         self.keep: Callable[[Record], None] = lambda record: None
         """Where finished records go."""
         self._renew()
@@ -68,13 +86,23 @@ class Sender:
         self.ttfts_s: list[float] = []
         """Of the first chunks since the progress line last heard of them."""
         self.gate = Gate(0)
-        self.limit_number = 0
+        self.lease = Lease(self.gate, self.stir)
+        self.count: Callable[[int, int], object] = lambda admitted, begun: None
+        """Hears how many requests the gate has let through, and how many sessions were begun."""
+        self.answered_at = time.monotonic()
+        """When the control last answered."""
         self.budget = Budget(self._want)
         self.supply = Supply(self._want_sessions)
+        if self.shares:
+            self.share()
         self._missed = 0
         self._watch: Watch | None = None
         self._stage = 0
         self._stage_watch: Watch | None = None
+        self.kinds = Kinds()
+        """Of failures, for Locust's table, and for a sample of each."""
+        self.dice = Random()
+        """Spreads retries."""
         self.prompts: Prompts
         self.sessions: Sessions
         self.extra: dict[str, Any] = {}
@@ -82,10 +110,32 @@ class Sender:
         self.counts_sessions = False
         """Sessions are dealt out by the control: each of the dataset once, or so many as were asked for."""
 
-    def begin(self, order: Order) -> None:
-        """A run starts. Its limit and its first share come in messages of their own."""
+    def share(self) -> None:
+        """This process is one of several: nothing is admitted but by leave of the control."""
+        self.shares = True
+        self.gate.lapses_at = -math.inf
+        self.gate.on_change = self.lease.changed
+        self.gate.on_enter = self.supply.on_begin = self._counts
+
+    def _counts(self) -> None:
+        self.count(self.gate.admitted, self.supply.begun)
+
+    def told(self, at: float | None = None, unix_s: float | None = None, **quota: Any) -> None:
+        """A quota, and perhaps the answer to the word of ``at``: then the control's clock said ``unix_s``."""
+        if at is not None and unix_s is not None:
+            self.answered_at = time.monotonic()
+            self.clock.heard(at, unix_s, self.answered_at)
+        self.lease.told(**quota, at=at)
+
+    @property
+    def clock_offset_s(self) -> float:
+        """What to add to a stamp of this process to get Unix time, as the control has it."""
+        return self.clock.offset_s
+
+    def begin(self, order: Order) -> bool:
+        """A run starts, if it is another one. Its limit and its first share come in messages of their own."""
         if order.epoch == self.epoch:
-            return
+            return False
         if self.epoch or self.closed:
             self._renew()
         self.epoch = order.epoch
@@ -115,7 +165,12 @@ class Sender:
         self.extra = extra_inputs(s.extra_inputs) if s.extra_inputs else {}
         self.counts_sessions = bool(s.input_file or s.num_sessions)
         self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
+        if order.boot and order.boot == boot_id():
+            self.clock.same(order.clock_offset_s)
+        self.answered_at = time.monotonic()
+        self.stir.set()
         self.budget.ask_again()
+        return True
 
     def stage(self, number: int, input_tokens: float | None) -> None:
         """This stage begins (0: none), with prompts of so many tokens; of the one before it the health is told."""
@@ -178,7 +233,7 @@ class Sender:
             if left:  # the schedule had counted them
                 self.tell("llm_back", phase=permit.phase, count=left)
         elif dealt:
-            self.supply.ended()
+            self.supply.ended(permit.phase)
 
     def cancel_after_s(self, phase: str) -> float | None:
         """Drawn for each request: seconds after which it is cancelled on purpose."""
@@ -186,6 +241,26 @@ class Sender:
         if rate is None or label_of(phase) != PROFILING or self._random.random() * 100 >= rate:
             return None
         return self.settings.request_cancellation_delay
+
+    def spare(self, phase: str) -> None:
+        """Others wait for a share of ``phase``."""
+        if self.budget.phase == phase and (left := self.budget.spare()):
+            self.tell("llm_back", phase=phase, count=left)
+
+    def spare_sessions(self, phase: str) -> None:
+        """Others wait for sessions of ``phase``."""
+        items, told = self.supply.spare(phase), self.supply.told()
+        self.tell("llm_spared_sessions", phase=phase, items=items, begun=told.begun, ended=told.ended)
+
+    def give_back(self, users: int) -> None:
+        """What none of so many users here can send."""
+        phase = self.budget.phase
+        comes = self.settings.open_loop and self.settings.users is None  # then users come where arrivals wait
+        if not comes and (strays := self.budget.strays(users)):
+            due = [((stray.due_at or 0.0) + self.clock_offset_s, stray.slot, stray.item) for stray in strays]
+            self.tell("llm_arrivals_back", phase=phase, due=due)
+        if users == 0 and (left := self.budget.surrender()):
+            self.tell("llm_back", phase=phase, count=left)
 
     def over(self, phase: str) -> None:
         """Nothing new starts in this phase."""
@@ -195,15 +270,16 @@ class Sender:
     def news(self) -> dict[str, Any]:
         """How it stands, for the progress line and for whoever waits for a smaller quota."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
-        gate = self.gate
         return {
-            "used": gate.used,
-            "waiting": gate.waiting,
+            **self.lease.stand(),
+            "admitted": self.gate.admitted,
             "decoding": self.decoding,
             "ttfts_s": ttfts_s[-1000:],
-            "number": self.limit_number,
             "unreserved": self.budget.unreserved(time.monotonic() + SOON_S),
-            "sessions_ended": self.supply.told(),
+            "sessions": self.supply.told(),
+            "clock_error_s": self.clock.error_s,
+            "reads": reads_so_far(),
+            "health": None if self._watch is None else msgspec.to_builtins(self._watch.so_far(self.worker, lags=LAGS)),
         }
 
     def close(self) -> None:

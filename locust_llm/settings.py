@@ -209,8 +209,6 @@ def _limits(s: Settings) -> Iterator[str]:
         elif limit is not None and most_users is not None and limit > most_users:
             users = f"the {most_users} users ({'-u' if s.users is not None else '--max-users'})"
             yield f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
-        elif limit is not None and limit < s.processes:
-            yield f"{flag} {limit} is below the {s.processes} processes: each needs at least one slot, use fewer processes"
         if limit is not None and not s.streaming:
             yield f"{flag} needs --streaming: without a stream nobody can tell when the first token came"
         if ramp_s is not None and not ramp_s > 0:
@@ -283,8 +281,6 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield f"{' and '.join(modes)} contradict each other: give one of them"
     if s.user_centric_rate and s.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
-    if s.user_centric_rate and s.users is not None and s.users % s.processes:
-        yield f"--user-centric-rate over {s.processes} processes needs users (-u) that they share evenly, got {s.users}"
     if s.fixed_schedule and not s.input_file:
         yield "--fixed-schedule needs a trace (--input-file)"
     if s.fixed_schedule and s.dataset_sampling_strategy != "sequential":

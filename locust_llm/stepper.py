@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -12,11 +12,12 @@ from .folder import RECORDS, read_outcome, write_run
 from .intervals import needed
 from .jsonl import line
 from .plan import WARMUP
-from .record import OK, Record
+from .record import OK, RETRIED, Record
 from .reporter import make_reports
 from .run import Run, Stage
 from .settings import Settings, of_stage
 from .slo import parse, texts
+from .spool import Spool
 from .stages import COUNT, REPEAT, STOPPED, TIME_UP, Done, Stretch, Sweep, duration, following
 
 logger = logging.getLogger("locust_llm")
@@ -44,7 +45,7 @@ class Stepper:
         self._stretch: Stretch | None = None
         self._began_at = 0.0
         self._ended_at: float | None = None
-        self._file: Any = None
+        self._file: Spool | None = None
 
     @property
     def folder(self) -> Path:
@@ -73,7 +74,8 @@ class Stepper:
         self.number, self.value = self.number + 1, step
         self.settings = of_stage(self._whole, self.asked.axis, step)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._file = (self.folder / RECORDS).open("wb")
+        (self.folder / RECORDS).unlink(missing_ok=True)
+        self._file = Spool(self.folder / RECORDS)
         return True
 
     def begin(self, now: float) -> None:
@@ -87,7 +89,7 @@ class Stepper:
 
     def keep(self, record: Record) -> Record:
         """A record of this stage, with the phase that it counts in: what is sent in the first or the last wave is warmup."""
-        if self._stretch is not None:
+        if self._stretch is not None and record.outcome != RETRIED:
             offset_s = record.clock_offset_s
             measured = self._stretch.ended(
                 record.due_at + offset_s,
@@ -97,7 +99,8 @@ class Stepper:
             )
             if not measured:
                 record = msgspec.structs.replace(record, phase=WARMUP)
-        self._file.write(line(record) + b"\n")
+        assert self._file is not None
+        self._file.write(line(record))
         return record
 
     def look(self, now: float, inside: int, due: int) -> bool:

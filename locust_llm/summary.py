@@ -309,11 +309,11 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     short_ttft_ms: float
     long_ttft_ms: float
     """The median of TTFT of the quarter with the shortest, and of that with the longest prompts."""
-    correlation: float
-    correlation_high: float
-    """Of ranks, and the upper end of its 95 % interval."""
-    spread: float
-    """p90 of TTFT over its p10."""
+    ms_per_1k: float
+    """By how much TTFT is longer for each 1,000 tokens."""
+    low: float
+    high: float
+    """The ends of its 95 % interval."""
     count: int
 
 

@@ -17,10 +17,23 @@ class Begin(NamedTuple):
     """What it says, packed (formats.Item); None: something made up."""
 
 
+class Sessions(NamedTuple):
+    """How far this process is with those of a phase."""
+
+    phase: str
+    before: int
+    """Begun in earlier phases."""
+    begun: int
+    ended: int
+
+
 class Supply:
     """``ask`` is called when it is empty and somebody waits, or has become low; the answer comes through ``grant``."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
+        self.begun = 0
+        """In all phases."""
+        self.on_begin: Callable[[], object] | None = None
         self._ask = ask
         self._asked = False
         self._over = False
@@ -28,7 +41,8 @@ class Supply:
         self._phase = ""
         self._begins: deque[Begin] = deque()
         self._more = Event()
-        self._ended = 0
+        self._waiting = 0
+        self._before = self._ended = 0
 
     def take(self) -> Begin:
         """The next session. Raises GateClosed when there is none any more."""
@@ -38,38 +52,58 @@ class Supply:
             self._more.clear()
             self._refill()
             if not self._begins and not self._over:  # the answer may come at once
-                self._more.wait()
+                self._wait()
         begin = self._begins.popleft()
+        self.begun += 1
+        if self.on_begin is not None:
+            self.on_begin()
         if len(self._begins) <= self._low:
             self._refill()
         return begin
 
+    def _wait(self) -> None:
+        self._waiting += 1
+        try:
+            self._more.wait()
+        finally:
+            self._waiting -= 1
+
     def grant(self, phase: str, items: Iterable[bytes | None], *, over: bool) -> None:
         """More sessions of ``phase``; those of an earlier one are void. ``over``: they are the last."""
-        if phase != self._phase:
-            self._begins.clear()
-            self._phase = phase
+        self._enter(phase)
         self._begins.extend(Begin(phase, item) for item in items)
         self._low = len(self._begins) // 4
         self._over, self._asked = over, False
         self._more.set()
 
-    def ended(self) -> None:
-        """A session that was taken has come to its end."""
-        self._ended += 1
-
-    def told(self) -> int:
-        """How many have come to their end since this was last asked."""
-        ended, self._ended = self._ended, 0
-        return ended
+    def spare(self, phase: str) -> list[bytes | None]:
+        """Others wait for sessions of ``phase``: give up those that nobody here waits for."""
+        if phase != self._phase:
+            return []
+        keep = min(self._waiting, len(self._begins))
+        spared = [self._begins.pop().item for _ in range(len(self._begins) - keep)]
+        self._low = 0
+        return spared[::-1]
 
     def again(self, phase: str) -> None:
         """Something changed at the control; a phase that is new here has sessions of its own."""
+        self._enter(phase)
+        self._asked = False
+        self._more.set()
+
+    def _enter(self, phase: str) -> None:
         if phase != self._phase:
             self._begins.clear()
             self._phase, self._over = phase, False
-        self._asked = False
-        self._more.set()
+            self._before, self._ended = self.begun, 0
+
+    def ended(self, phase: str) -> None:
+        """A session that was taken in ``phase`` has come to its end."""
+        self._ended += phase == self._phase
+
+    def told(self) -> Sessions:
+        """What the control shall know."""
+        return Sessions(self._phase, self._before, self.begun - self._before, self._ended)
 
     def close(self) -> None:
         self._over = True

@@ -1,36 +1,38 @@
 """LLMUser: a Locust user whose requests are streamed chat completions; the class to extend."""
 
-import os
-import ssl
 import time
-from functools import cache
-from http.cookies import CookieError, SimpleCookie
-from typing import Any, ClassVar, NamedTuple
-from urllib.parse import urlsplit
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, NamedTuple
 
 from locust import HttpUser
 from locust.env import Environment
 from locust.exception import StopUser
 
-import certifi
 import gevent
 import msgspec
 import requests
 from gevent import GreenletExit
+from msgspec.structs import replace
 
 from . import events
 from .body import length_fields
 from .budget import Permit
-from .chat import chat_body
-from .connection import Target
 from .conversation import Ask
+from .endpoints import request_body
 from .exchange import Line, Request, exchange
+from .failure import sample_of, secrets_of, without
 from .formats import Item
 from .gate import GateClosed
 from .plan import label_of, stage_of
-from .record import CANCELLED, CUT, OK, Record
+from .prepared import head, keep_home, learn, target
+from .record import CANCELLED, CUT, OK, RETRIED, Record
+from .retries import RETRIABLE, pause_s
 from .sender import Sender, sender_of
 from .stream import Stream
+
+FAILED_S: Final = 1.0
+"""In a closed loop a user whose request failed asks again no sooner than so long after it asked: a server that refuses at
+once would be asked thousands of times a second."""
 
 
 class RequestFailed(Exception):
@@ -43,6 +45,10 @@ class RequestCut(Exception):
 
 class RequestCancelled(Exception):
     """Given up on purpose: no failure, and no reason for exit status 1."""
+
+
+Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
+"""From the number of an attempt, and when it is due, to its request."""
 
 
 class Turn(NamedTuple):
@@ -74,11 +80,15 @@ class LLMUser(HttpUser):
         self.number = LLMUser._number
         self.line = Line()
         self._requests = 0
+        self._rests_until = 0.0
         self._plain_key: tuple[Any, ...] | None = None
         self._plain: tuple[requests.PreparedRequest, bytes]
         self.client.headers.update(
             {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
         )
+        keep_home(self.client, self.sender.headers)
+        if self.sender.settings.insecure:
+            self.client.verify = False
 
     def chat(
         self,
@@ -164,6 +174,8 @@ class LLMUser(HttpUser):
 
     def _permit(self, *, later: bool = False) -> Permit:
         try:
+            if self._rests_until > time.monotonic():
+                self.sender.wait_until(self._rests_until)
             return self.sender.budget.take(self.number, later=later)
         except GateClosed:
             raise StopUser from None
@@ -207,56 +219,86 @@ class LLMUser(HttpUser):
             session = turn.session or request_id
             model = self.model or sender.model
             way = length_fields(sender.length_way, turn.output_tokens) if turn.sized else {}
-            data = chat_body(
-                model, turn.messages, turn.output_tokens,
+            data = request_body(
+                settings.endpoint_type, model, turn.messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
                 **{**way, **sender.extra, **(turn.body or {}), **body},
             )  # fmt: skip
             if settings.session_header:
                 headers = {settings.session_header: session, **(headers or {})}
-            prepared, wire = self._prepare(data, request_id, headers)
             labels = {
-                "id": request_id, "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
-                "name": name or settings.endpoint, "model": model or "", "phase": label_of(permit.phase), "stage": stage_of(permit.phase), "session": session,
+                "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
+                "name": name or settings.endpoint, "model": model or "", "phase": label_of(permit.phase),
+                "stage": stage_of(permit.phase), "session": session,
                 "turn": turn.number, "asked_input_tokens": turn.input_tokens, "asked_output_tokens": turn.output_tokens,
             }  # fmt: skip
-            request = Request(
-                target=_target(prepared.url or "", self.client.verify, self.client.cert),
-                data=wire,
-                labels=labels,
-                due_at=permit.due_at,
-                timeout_s=settings.request_timeout_s,
-                first_token_timeout_s=settings.first_token_timeout_s if settings.streaming else None,
-                gap_timeout_s=settings.gap_timeout_s,
-                cancel_after_s=sender.cancel_after_s(permit.phase),
-                keep_text=keep_text,
-            )
+
+            def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:
+                its_id = request_id if number == 1 else f"{request_id}.{number}"
+                prepared, wire = self._prepare(data, its_id, headers)
+                request = Request(
+                    target=target(prepared.url or "", self.client.verify, self.client.cert),
+                    data=wire,
+                    labels=labels | {"id": its_id, "attempt": number},
+                    due_at=due_at,
+                    timeout_s=settings.request_timeout_s,
+                    first_token_timeout_s=settings.first_token_timeout_s if settings.streaming else None,
+                    gap_timeout_s=settings.gap_timeout_s,
+                    cancel_after_s=sender.cancel_after_s(permit.phase),
+                    keep_text=keep_text,
+                    kind=settings.endpoint_type,
+                )
+                return request, prepared
+
         except BaseException:
             sender.budget.put_back(permit)
             raise
-        return self._exchange(permit, request, prepared)
+        return self._attempts(permit, attempt)
 
-    def _exchange(self, permit: Permit, request: Request, prepared: requests.PreparedRequest) -> Record:
+    def _attempts(self, permit: Permit, attempt: Attempt) -> Record:
+        """Until the server does not refuse, or not to be asked again: each attempt has a record. The last one's is given."""
         sender = self.sender
         self.line.on_kill = lambda: CUT if sender.closed else CANCELLED
-        try:
-            record = exchange(
-                self.line, sender.gate, request, sender.clock_offset_s, self._first_token, sender.wait_until
-            )
-        except GateClosed:
-            sender.turned_away += permit.due_at is None or permit.due_at <= time.monotonic()
-            raise StopUser from None
-        except BaseException as error:
-            cut: Record | None = getattr(error, "record", None)
-            if cut is None:
-                sender.budget.put_back(permit)  # killed before it was sent
-            else:
-                self._finish(cut, prepared)
-                if not isinstance(error, GreenletExit):
-                    self.line.close()
-            raise
-        self._finish(record, prepared)
-        return record
+        refused: tuple[Record, requests.PreparedRequest] | None = None
+        """Kept back until the next attempt is under way: without one it was the last."""
+        number, due_at, pause = 1, permit.due_at, 0.0
+        while True:
+            try:
+                if refused is not None:
+                    sender.wait_until(time.monotonic() + pause)
+                request, prepared = attempt(number, due_at)
+                record = exchange(
+                    self.line, sender.gate, request, sender.clock_offset_s, self._first_token, sender.wait_until
+                )
+            except GateClosed:
+                if refused is not None:
+                    return self._finish(*refused)
+                sender.turned_away += permit.due_at is None or permit.due_at <= time.monotonic()
+                raise StopUser from None
+            except BaseException as error:
+                cut: Record | None = getattr(error, "record", None)
+                if refused is not None:
+                    self._finish(*refused, retried=cut is not None)
+                elif cut is None:
+                    sender.budget.put_back(permit)  # killed before it was sent
+                if cut is not None:
+                    self._finish(cut, prepared)
+                    if not isinstance(error, GreenletExit):
+                        self.line.close()
+                raise
+            if refused is not None:
+                self._finish(*refused, retried=True)
+            again_s = self._again_s(record)
+            if again_s is None:
+                return self._finish(record, prepared)
+            refused, pause = (record, prepared), again_s
+            number, due_at = number + 1, record.due_at
+
+    def _again_s(self, record: Record) -> float | None:
+        """After how many seconds it is asked again; None: it is not."""
+        if record.outcome not in RETRIABLE or record.attempt > self.sender.settings.max_retries:
+            return None
+        return pause_s(record.attempt, record.retry_after_s, self.sender.dice)
 
     def _prepare(
         self, data: bytes, request_id: str, headers: dict[str, str] | None
@@ -272,13 +314,13 @@ class LLMUser(HttpUser):
         if key is None or key != self._plain_key:
             prepared = self._ask_requests(data, request_id, headers)
             if key is None:
-                return prepared, _head(prepared) + b"\r\n" + data
+                return prepared, head(prepared) + b"\r\n" + data
             for name in ("X-Request-Id", "Content-Length"):
                 del prepared.headers[name]
-            self._plain_key, self._plain = key, (prepared, _head(prepared))
-        prepared, head = self._plain
+            self._plain_key, self._plain = key, (prepared, head(prepared))
+        prepared, beginning = self._plain
         return prepared, b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-            head,
+            beginning,
             request_id.encode(),
             len(data),
             data,
@@ -298,97 +340,61 @@ class LLMUser(HttpUser):
                 events.first_token.fire, user=self, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s
             )
 
-    def _finish(self, record: Record, prepared: requests.PreparedRequest) -> None:
-        """Pass the record on: to the reporter, to Locust, to whoever listens."""
+    def _finish(self, record: Record, prepared: requests.PreparedRequest, *, retried: bool = False) -> Record:
+        """Pass the record on, without secrets: to the reporter, to Locust, to whoever listens."""
+        stream = None if retried else self.line.stream
+        record, failure = self._told(record, prepared, stream, retried=retried)
         self.sender.finished(record)
-        stream = self.line.stream
+        if record.failed and not self.sender.settings.open_loop:
+            self._rests_until = record.asked_at + FAILED_S
         if stream is not None:
-            self._after_response(stream, prepared)
+            learn(self.client, prepared, stream)
         latency_s = record.latency_s
         if latency_s is None:
             latency_s = record.closed_at - (record.sent_at or record.asked_at)
-        self.environment.events.request.fire(
-            request_type="POST",
-            name=record.name,
-            response_time=latency_s * 1000,
-            response_length=record.response_bytes,
-            response=None,
-            context=self.context(),
-            exception=_exception(record),
-            start_time=record.clock_offset_s + (record.sent_at or record.asked_at),
-            url=prepared.url,
-        )
         stats = self.environment.stats
+        if retried:
+            stats.get(record.name, RETRIED).log(latency_s * 1000, 0)
+        else:
+            self.environment.events.request.fire(
+                request_type="POST",
+                name=record.name,
+                response_time=latency_s * 1000,
+                response_length=record.response_bytes,
+                response=None,
+                context=self.context(),
+                exception=_exception(record, failure),
+                start_time=record.clock_offset_s + (record.sent_at or record.asked_at),
+                url=prepared.url,
+            )
         for row, seconds in (("TTFT", record.ttft_s), ("ITL", record.itl_s), ("gate wait", record.gate_wait_s)):
-            if seconds is not None:
+            # as in the report: latencies are those of answers, but failed requests waited at the gate like any other
+            if seconds is not None and (record.outcome == OK or row == "gate wait"):
                 stats.get(record.name, row).log(seconds * 1000, 0)
         events.record.fire(user=self, record=record)
+        return record
 
-    def _after_response(self, stream: Stream, prepared: requests.PreparedRequest) -> None:
-        """Cookies and response hooks, as requests users expect them."""
-        set_cookie = stream.frame.get("set-cookie") if stream.frame.has_headers else None
-        for line in [set_cookie] if isinstance(set_cookie, str) else set_cookie or ():
-            try:
-                for morsel in SimpleCookie(line).values():
-                    self.client.cookies.set(morsel.key, morsel.value)
-            except CookieError:
-                continue
-        if hooks := prepared.hooks.get("response"):
-            response = requests.Response()
-            response.status_code = stream.status or 0
-            response.headers.update({k: str(v) for k, v in stream.frame.items()})
-            response._content = stream.body
-            response.url, response.request = prepared.url or "", prepared
-            for hook in hooks if isinstance(hooks, list) else [hooks]:
-                hook(response)
+    def _told(
+        self, record: Record, prepared: requests.PreparedRequest, stream: Stream | None, *, retried: bool
+    ) -> tuple[Record, str]:
+        """(the record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
+        if record.outcome == OK:
+            return record, ""
+        secrets = secrets_of(prepared.headers, self.sender.headers)
+        message = without(record.message, secrets)
+        if retried:
+            return replace(record, outcome=RETRIED, message=message), ""
+        name, first = self.sender.kinds.name(record.outcome, message)
+        sample = sample_of(stream.sample, secrets) if first and record.failed and stream is not None else ""
+        return replace(record, message=message, sample=sample), name
 
 
-def _exception(record: Record) -> Exception | None:
+def _exception(record: Record, name: str) -> Exception | None:
+    """``name``: of the failure, as Locust's table shows it."""
     if record.outcome == OK:
         return None
     if record.outcome == CUT:
         return RequestCut(record.outcome)
     if record.outcome == CANCELLED:
         return RequestCancelled(record.outcome)
-    return RequestFailed(f"{record.outcome}: {short(record.message)}" if record.message else record.outcome)
-
-
-def short(message: str) -> str:
-    """A failure's message with what differs from request to request taken out, so that Locust's table stays short."""
-    words = ("…" if sum(c.isdigit() for c in word) > 3 or len(word) > 40 else word for word in message[:300].split())
-    return " ".join(words)
-
-
-def _head(prepared: requests.PreparedRequest) -> bytes:
-    """Request line and headers, each with its line end (RFC 9112)."""
-    parts = urlsplit(prepared.url or "")
-    lines = [f"{prepared.method} {prepared.path_url} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"]
-    lines += [f"{name}: {value}" for name, value in prepared.headers.items()]
-    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
-
-
-def _target(url: str, verify: bool | str | None, cert: Any) -> Target:
-    parts = urlsplit(url)
-    if parts.scheme == "https":
-        return Target(parts.hostname or "", parts.port or 443, _tls(verify, cert))
-    return Target(parts.hostname or "", parts.port or 80)
-
-
-def authorities() -> str:
-    """The certificates to trust: those of the environment, as requests and OpenSSL look for them, else certifi's."""
-    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
-    return next((path for name in names if (path := os.environ.get(name))), "") or certifi.where()
-
-
-@cache
-def _tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
-    """The TLS settings of a requests session as a context."""
-    trusted = verify if isinstance(verify, str) else authorities()
-    folder = os.path.isdir(trusted)
-    context = ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
-    if verify is False:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if cert:
-        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
-    return context
+    return RequestFailed(name)

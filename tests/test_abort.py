@@ -241,3 +241,17 @@ def test_nothing_is_asked_of_the_formula_while_the_count_holds(monkeypatch: pyte
     for _ in range(100):
         count.add(False)
     assert not count.broken
+
+
+def test_states_by_pencil() -> None:
+    texts = ("ttft p50 < 150ms", "ttft max < 150ms", "ttft avg < 1s", "goodput >= 1/s given ttft < 1s")
+    abort = Abort([parse(text) for text in texts])
+    assert {text: state for text, (state, _) in abort.states().items()} == {
+        "ttft p50 < 150ms": "nothing yet", "ttft max < 150ms": "nothing yet", "ttft avg < 1s": "nothing yet",
+    }  # fmt: skip
+    for ms in (100, 120, 200):
+        abort.add(answered(ms))
+    states = abort.states()
+    assert states["ttft p50 < 150ms"] == ("held so far", "1 of 3 requests are beyond the limit, and 50% of them may be")
+    assert states["ttft max < 150ms"][0] == "broken"
+    assert states["ttft avg < 1s"] == ("held so far", "")

@@ -38,7 +38,7 @@ RAMP = ((0.0, 1), (10.0, 2), (20.0, 3))
 """Limit 1 from second 0 on, 2 from second 10, 3 from second 20."""
 
 
-def gated(at: float, limit: int, ttft_ms: float = 100.0, **other: object) -> Record:
+def gated(at: float, limit: int | None, ttft_ms: float = 100.0, **other: object) -> Record:
     """Asked half a second before it was admitted."""
     return answered(ttft_ms, sent_at=at, admitted_at=at, asked_at=at - 0.5, due_at=at - 1, limit=limit, **other)
 
@@ -102,6 +102,12 @@ def test_of_several_processes_the_clock_tells_the_limit() -> None:
     records = [gated(5, 1), gated(9.9995, 1), gated(15, 1), gated(21, 2), gated(22, 1)]
     found = broken_down(*records, run=run)["limit of the ramp"]
     assert sizes(found) == [("1", 1, 0), ("2", 2, 0), ("3 (plateau)", 2, 0), ("whole phase", 5, 0)]
+
+
+def test_of_several_processes_who_was_sent_without_a_gate_belongs_to_no_limit() -> None:
+    run = replace(a_run(((0.0, 1), (10.0, None), (20.0, 3)), prefill_concurrency=1), workers=("a", "b"))
+    found = broken_down(gated(5, 1), gated(15, None), gated(16, None), gated(21, 2), run=run)["limit of the ramp"]
+    assert sizes(found) == [("1", 1, 0), ("3 (plateau)", 1, 0), ("whole phase", 4, 0)]
 
 
 @pytest.mark.parametrize(

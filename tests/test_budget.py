@@ -368,6 +368,35 @@ def test_a_slot_belongs_to_one_user_and_a_user_has_one_slot() -> None:
     assert stranger.value == arrival(2.0, 0)
 
 
+def test_what_nobody_here_waits_for_is_given_to_others() -> None:
+    asks = Asks()
+    asks.budget.grant(PROFILING, 5)
+    asks.budget.take()
+    assert asks.budget.spare() == 4
+    assert asks.budget.spare() == 0
+    user = gevent.spawn(phase, asks.budget)
+    turn()
+    assert asks.count == 1  # it may ask again
+    asks.budget.grant(PROFILING, 1)
+    assert asks.budget.spare() == 0
+    turn()
+    assert user.value == PROFILING
+
+
+def test_arrivals_that_nobody_here_can_have_are_given_up() -> None:
+    budget = Asks().budget
+    budget.arrive([arrival(1.0), arrival(2.0)])
+    assert budget.strays(3) == []
+    assert budget.strays(0) == [arrival(1.0), arrival(2.0)]
+    assert budget.unreserved(9.0) == 0
+    budget.arrive([arrival(n / 2, n % 3) for n in range(6)])
+    assert budget.take(7).slot == 0
+    assert budget.strays(3) == []  # of its three slots one is taken, and two users are free
+    assert [stray.slot for stray in budget.strays(2)] == [2, 2]
+    assert [stray.slot for stray in budget.strays(1)] == [1, 1]
+    assert [budget.take(7).due_at] == [1.5]
+
+
 def test_arrivals_of_an_earlier_phase_are_void_and_surrender_gives_them_up() -> None:
     budget = Asks().budget
     budget.arrive([Permit(WARMUP, 1.0), Permit(WARMUP, 2.0), arrival(3.0), arrival(4.0)])

@@ -1,16 +1,12 @@
 """Control: the limit holds over all processes at every moment, phases follow each other, every record is kept once."""
 
 import logging
-import shutil
-import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import gevent
 import msgspec
@@ -18,17 +14,15 @@ import pytest
 import unpatched_locust  # noqa: F401  before the rest
 from gevent.event import Event
 from handmade import answered
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from locust_llm import control as module
-from locust_llm import gate, stepper
+from locust_llm import stepper
+from locust_llm.clocks import boot_id, offset_s
 from locust_llm.control import Control
 from locust_llm.folder import RecordFile, make_folder, read_run
-from locust_llm.gate import Gate, Slot, follow
-from locust_llm.outbox import encode
-from locust_llm.plan import OVER, PROFILING, WARMUP
-from locust_llm.quotas import divide
+from locust_llm.gate import follow
+from locust_llm.outbox import pack
+from locust_llm.plan import OVER, PLENTY, PROFILING, WARMUP
 from locust_llm.run import LimitChange
 from locust_llm.sender import Order
 from locust_llm.settings import Settings
@@ -52,9 +46,11 @@ class Master:
     """A runner: the workers that are there, what they were told, and how the run was ended."""
 
     def __init__(self, *workers: str) -> None:
-        self.clients = SimpleNamespace(
-            ready=[], spawning=[], running=[SimpleNamespace(id=worker) for worker in workers]
-        )
+        from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes  # not before unpatched_locust
+
+        self.clients = WorkerNodes()
+        for worker in workers:
+            self.clients[worker] = WorkerNode(worker, STATE_RUNNING)
         self.told: list[Told] = []
         self.ended: list[str] = []
         self.user_count = 30
@@ -99,170 +95,34 @@ def begun(tmp_path: Path) -> Iterator[Any]:
         control.close()
 
 
-# -- the division ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("limit", "processes", "quotas"),
-    [(6, 3, [2, 2, 2]), (5, 3, [2, 2, 1]), (1, 3, [1, 0, 0]), (0, 2, [0, 0]), (7, 1, [7])],
-)
-def test_quotas_by_pencil(limit: int, processes: int, quotas: list[int]) -> None:
-    assert divide(limit, processes) == quotas
-
-
-@given(st.integers(0, 10_000), st.integers(1, 300))
-def test_quotas_sum_to_the_limit_and_none_falls_when_it_rises(limit: int, processes: int) -> None:
-    quotas = divide(limit, processes)
-    assert (sum(quotas), len(quotas)) == (limit, processes)
-    assert min(quotas) >= 0
-    assert max(quotas) - min(quotas) <= 1
-    assert all(more >= less for more, less in zip(divide(limit + 1, processes), quotas, strict=True))
-
-
-class Worker:
-    """A process with a real gate, and messages under way to it and from it."""
-
-    def __init__(self) -> None:
-        self.gate, self.number = Gate(0), 0
-        self.slots: list[Slot] = []
-        self.down: deque[dict[str, Any]] = deque()
-        self.up: deque[dict[str, int]] = deque()
-
-    @property
-    def could_use(self) -> int:
-        """Slots that it uses, or may take without asking."""
-        return max(self.gate.limit or 0, self.gate.used)
-
-    def obey(self) -> None:
-        message = self.down.popleft()
-        self.gate.set_limit(message["limit"])
-        self.number = message["number"]
-
-    def report(self) -> None:
-        self.up.append({"used": self.gate.used, "number": self.number})
-
-    def enter(self) -> None:
-        if self.gate.used < (self.gate.limit or 0):
-            self.slots.append(self.gate.enter())
-
-    def leave(self) -> None:
-        if self.slots:
-            self.slots.pop(0).release()
-
-
-class Site:
-    """A control and workers that come and go."""
-
-    def __init__(self, folder: str) -> None:
-        self.runner = Master()
-        environment: Any = SimpleNamespace(runner=self.runner, parsed_options=None)
-        what = Settings(prefill_concurrency=8, report_dir=folder)
-        self.control = Control(environment, what, Survey(), epoch=1)
-        self.workers: dict[str, Worker] = {}
-        self.joined = 0
-        self.control.set_limit(8)
-
-    def do(self, action: str, which: int) -> None:
-        if action == "limit":
-            self.control.set_limit(which)
-        elif action == "join":
-            self.joined += 1
-            name = f"w{self.joined}"
-            self.workers[name] = Worker()
-            self.runner.clients.ready.append(SimpleNamespace(id=name))
-            self.control.welcome(name)
-            self.control.share_out()
-        elif self.workers:
-            name = list(self.workers)[which % len(self.workers)]
-            worker = self.workers[name]
-            if action == "leave":
-                del self.workers[name]  # and its requests are gone with it
-                clients = self.runner.clients
-                clients.ready = [client for client in clients.ready if client.id != name]
-                self.control.share_out()
-            elif action == "up":
-                if worker.up:
-                    self.control.hears(name, **worker.up.popleft())
-            elif action in ("obey", "lose"):
-                if worker.down:
-                    worker.obey() if action == "obey" else worker.down.popleft()
-            else:
-                {"report": worker.report, "enter": worker.enter, "exit": worker.leave}[action]()
-        for told in self.runner.what_was_told():
-            if told.kind == "llm_limit" and told.worker in self.workers:
-                self.workers[told.worker].down.append(told.data)
-
-    def settle(self) -> None:
-        """All requests end, all messages arrive."""
-        for _ in range(4):
-            for place, worker in enumerate(self.workers.values()):
-                while worker.slots:
-                    worker.leave()
-                while worker.down:
-                    self.do("obey", place)
-                self.do("report", place)
-                while worker.up:
-                    self.do("up", place)
-
-
-ACTIONS = st.lists(
-    st.tuples(
-        st.sampled_from(["limit", "join", "leave", *["obey", "report", "up", "enter"] * 3, "exit", "lose"]),
-        st.integers(0, 9),
-    ),
-    min_size=30,
-    max_size=150,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(ACTIONS)
-def test_at_no_moment_could_the_processes_use_more_than_the_limit(actions: list[tuple[str, int]]) -> None:
-    """Reports and orders are late, or lost. A limit that fell holds when its news has arrived and what ran has ended."""
-    folder = tempfile.mkdtemp()
-    site = Site(folder + "/run")
-    bound = 8
-    with patch.object(gate, "CEILING", 64):  # a gate takes its permits one by one, and these are many gates
-        for action in [("join", 0), ("join", 0), *actions]:
-            site.do(*action)
-            could_use = sum(worker.could_use for worker in site.workers.values())
-            bound = max(bound, site.control.limit or 0)
-            assert could_use <= bound
-            if not any(worker.down for worker in site.workers.values()):
-                bound = max(site.control.limit or 0, could_use)
-        site.settle()
-        quotas = [worker.gate.limit for worker in site.workers.values()]
-        assert quotas == (divide(site.control.limit or 0, len(quotas)) if quotas else [])
-    site.control.close()
-    shutil.rmtree(folder)
+# -- the limit ---------------------------------------------------------------------------------------------------------
 
 
 def limits_told(runner: Master) -> list[tuple[str | None, int | None]]:
     return [(told.worker, told.data["limit"]) for told in runner.what_was_told() if told.kind == "llm_limit"]
 
 
-def test_a_newcomer_gets_its_share_when_the_others_have_given_it_up(begun: Any) -> None:
+def test_the_limit_is_shared_out_and_each_news_is_answered(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, prefill_concurrency=6)
     assert limits_told(runner) == [("a", 0), ("b", 0), ("a", 3), ("b", 3)]
-    runner.clients.running.append(SimpleNamespace(id="c"))
-    control.welcome("c")
-    control.share_out()
-    assert limits_told(runner) == [("c", 0), ("a", 2), ("b", 2)]
-    control.hears("a", used=3, number=2)  # one of its three is still in prefill
-    assert limits_told(runner) == []
-    control.hears("b", used=2, number=1)  # sent before the news reached it: its quota may still be three
-    assert limits_told(runner) == [("b", 2)]
-    control.hears("b", used=2, number=2)
-    assert limits_told(runner) == [("c", 1)]
-    control.hears("a", used=1, number=2)
-    assert limits_told(runner) == [("c", 2)]
+    control.hears("a", used=3, number=1, waiting=20)
+    assert limits_told(runner) == [("b", 0)]
+    control.stands("b", used=0, waiting=0, number=2)
+    assert limits_told(runner) == [("a", 6)]
+    control.answer("a", at=12.5)
+    (answer,) = (told.data for told in runner.what_was_told())
+    assert (answer["limit"], answer["total"], answer["at"]) == (6, 6, 12.5)
+    assert abs(answer["unix_s"] - time.time()) < 60
+    control.answer("stranger", at=1.0)
+    control.hears("stranger", used=0, number=0)
+    assert runner.what_was_told() == []
 
 
 def test_without_a_limit_there_is_no_gate(begun: Any) -> None:
     runner = Master("a")
     control = begun(runner)
-    assert limits_told(runner) == [("a", None), (None, None)]
+    assert limits_told(runner) == [("a", None)]
     control.hears("a", used=50, number=0)
     assert limits_told(runner) == []
 
@@ -284,8 +144,12 @@ def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None
     assert {t.data["epoch"] for t in told} == {7}
     orders = [msgspec.msgpack.decode(t.data["order"], type=Order) for t in told if t.kind == "llm_begin"]
     assert orders == [
-        Order(epoch=7, settings=control.settings, survey=Survey(model="m"), worker=place) for place in (0, 1)
-    ]
+        Order(
+            epoch=7, settings=control.settings, survey=Survey(model="m"), worker=place,
+            folder=str(control.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
+        )
+        for place in (0, 1)
+    ]  # fmt: skip
     assert read_run(control.folder).settings == control.settings  # there before the load
 
 
@@ -369,13 +233,25 @@ def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
     control.want("a")
     (grant,) = (told.data for told in runner.what_was_told() if told.kind == "llm_grant")
     assert grant["count"] == 1
-    control.put_back({"phase": PROFILING, "count": 1})
+    control.put_back("a", PROFILING, 1)
     assert [(told.kind, told.worker) for told in runner.what_was_told()] == [("llm_again", None)]
     counts = []
     for _ in range(9):
         control.want("b")
-        counts.append(runner.what_was_told()[0].data["count"])
+        counts.append(runner.what_was_told()[-1].data["count"])
     assert counts == [1] * 8 + [0]
+
+
+def test_who_has_a_share_to_spare_is_asked_for_it_when_there_is_none_left(begun: Any) -> None:
+    runner = Master("a", "b", "c")
+    control = begun(runner, request_count=2)
+    control.want("a")
+    control.want("b")
+    runner.what_was_told()
+    control.want("c")
+    assert [(told.kind, told.worker) for told in runner.what_was_told()] == [
+        ("llm_spare", "a"), ("llm_spare", "b"), ("llm_grant", "c"),
+    ]  # fmt: skip
 
 
 def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -> None:
@@ -398,7 +274,7 @@ def test_the_ramp_as_the_seed_page_has_it(
         now[0] += seconds
 
     monkeypatch.setattr(module, "follow", partial(follow, clock=lambda: now[0], sleep=sleep))
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
     runner = Master("a", "b")
     control = begun(runner, prefill_concurrency=5, prefill_concurrency_ramp_duration=30.0)
     turn()
@@ -428,7 +304,7 @@ def test_a_ramp_goes_no_further_than_its_phase(begun: Any, monkeypatch: pytest.M
         control.want("a")
         control.keep(answered(100, phase=WARMUP))
     else:
-        runner.clients.running.clear()  # nobody to wait for
+        del runner.clients["a"]  # nobody to wait for
         control.drain()
     wake.set()
     turn()
@@ -444,17 +320,17 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
     runner.what_was_told()
     records = [answered(100, 120, id=f"r{number}", worker="a") for number in range(3)]
     first, second = (
-        {"number": number, "count": len(some), "records": encode(some)}
-        for number, some in ((1, records[:2]), (2, records[2:]))
+        {"number": first, "count": len(some), "records": [pack(record) for record in some]}
+        for first, some in ((1, records[:2]), (3, records[2:]))
     )
     for batch in (second, first, first, second):
         control.batch("a", batch)
     assert [(told.kind, told.worker, told.data["number"]) for told in runner.what_was_told()] == [
-        ("llm_ack", "a", number) for number in (2, 1, 1, 2)
+        ("llm_ack", "a", number) for number in (3, 1, 1, 3)
     ]
     control.flush()
     assert list(RecordFile(control.folder / "profile_export.jsonl")) == [records[2], *records[:2]]
-    assert (control.counts, control.output_tokens) == ({"ok": 3}, 6)
+    assert (control.pulse.counts, control.pulse.output_tokens) == ({"ok": 3}, 6)
 
 
 def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
@@ -467,7 +343,7 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     control.ended("a", {"turned_away": 2, "undelivered": 0, "missed": 3})
     turn()
     assert not drain.ready()
-    runner.clients.running.pop()  # the other one died
+    del runner.clients["b"]  # the other one died
     drain.join(timeout=5)
     assert drain.ready()
     control.ended("b", {"turned_away": 1, "undelivered": 4, "missed": 0})
@@ -599,19 +475,23 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, num_sessions=40)
     runner.what_was_told()
-    for worker in "aba":
+    for worker in "ab":
         control.want_sessions(worker)
     assert [(told.worker, len(told.data["items"]), told.data["over"]) for told in runner.what_was_told()] == [
-        ("a", 32, False), ("b", 8, False), ("a", 0, True),
+        ("a", 32, False), ("b", 8, False),
     ]  # fmt: skip
     control.want("a")
-    control.hears("a", used=0, number=0, sessions_ended=32)
+    control.hears("a", used=0, number=0, sessions=(PROFILING, 0, 32, 31))
+    control.hears("b", used=0, number=0, sessions=(PROFILING, 0, 8, 0))
+    control.want_sessions("a")
+    assert runner.what_was_told()[-1].data == {"epoch": 7, "phase": PROFILING, "items": [], "over": True}
+    control.hears("a", used=0, number=0, sessions=(PROFILING, 0, 32, 32))
     assert control.plan.phase == PROFILING
-    control.hears("b", used=0, number=0, sessions_ended=8)
+    control.hears("b", used=0, number=0, sessions=(PROFILING, 0, 8, 8))
     assert ("llm_over", None) in [(told.kind, told.worker) for told in runner.told]
     assert runner.ended == []
-    grant = next(told.data["count"] for told in runner.told if told.kind == "llm_grant")
-    control.put_back({"phase": PROFILING, "count": grant})  # what the sender has left of its share
+    grant = PLENTY
+    control.put_back("a", PROFILING, grant)  # what the sender has left of its share
     turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
 
@@ -628,3 +508,106 @@ def test_the_exit_status_follows_what_the_report_says_of_the_rules(begun: Any, s
 
 def test_without_rules_the_exit_status_is_locusts(begun: Any) -> None:
     assert begun(Master("a")).exit_status() is None
+
+
+# -- turned by hand ----------------------------------------------------------------------------------------------------
+
+
+def limits_of(control: Control) -> list[int | None]:
+    return [change.limit for change in control.facts().limits]
+
+
+def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
+    control = begun(Master("a", "b"), prefill_concurrency=4)
+    assert control.turn(9) == "prefill limit turned by hand from 4 to 9"
+    assert control.turn(None) == "prefill limit turned by hand from 9 to no gate"
+    control.turn(2)
+    assert (control.limit, limits_of(control)) == (2, [4, 9, None, 2])
+    notes = [note for note in control.facts().notes if "by hand" in note]
+    assert len(notes) == 3
+    assert notes[0].startswith("prefill limit turned by hand from 4 to 9, 0.0 s after the start, in profiling")
+
+
+def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
+    control = begun(Master("a"))
+    assert limits_of(control) == []
+    control.turn(5)
+    assert (control.limit, limits_of(control)) == (5, [5])  # that there was none before needs no word
+
+
+def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(module, "follow", partial(follow, clock=lambda: now[0], sleep=lambda s: now.append(now.pop() + s)))
+    control = begun(Master("a"), prefill_concurrency=6)
+    control.turn(3, 6.0)
+    turn()
+    assert (limits_of(control), now) == ([6, 6, 5, 4, 3], [6.0])
+    control.hears("a", used=8, number=0)
+    control.turn(None)
+    control.turn(7, 1.0)  # from no gate: from as many as are in prefill
+    turn()
+    assert limits_of(control)[-3:] == [None, 8, 7]
+
+
+def test_a_new_turn_ends_the_ramp_before_it(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wake = Event()
+    monkeypatch.setattr(module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
+    control = begun(Master("a"), prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0)
+    turn()
+    control.turn(5)
+    wake.set()
+    turn()
+    assert limits_of(control) == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "ramp_s", "line"),
+    [
+        ({}, 0, None, "--prefill-concurrency must be at least 1, got 0"),
+        ({}, 31, None, "--prefill-concurrency 31 is above the 30 users"),
+        ({}, 3, -1.0, "--prefill-concurrency-ramp-duration must be above 0 seconds, got -1"),
+        ({}, None, 2.0, "--prefill-concurrency-ramp-duration has nothing to ramp"),
+        ({"streaming": False}, 3, None, "--prefill-concurrency needs --streaming"),
+    ],
+)
+def test_a_turn_that_cannot_be_is_refused(
+    begun: Any, asked: dict[str, Any], limit: int | None, ramp_s: float | None, line: str
+) -> None:
+    control = begun(Master("a", "b"), **asked)
+    with pytest.raises(ValueError, match=line):
+        control.turn(limit, ramp_s)
+    assert limits_of(control) == []
+
+
+def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
+    control = begun(Master("a"), sweep="prefill-concurrency=1,2", users=9)
+    with pytest.raises(ValueError, match="nothing is sent"):
+        control.turn(3)
+    with gevent.Timeout(5):
+        while control.plan.phase != f"{PROFILING} 1":
+            turn()
+    with pytest.raises(ValueError, match="from stage to stage"):
+        control.turn(3)
+    ending = begun(Master("a"), prefill_concurrency=3)
+    ending.finish()
+    with pytest.raises(ValueError, match="nothing is sent"):
+        ending.turn(2)
+
+
+def test_users_are_changed_by_hand_where_nothing_else_says_how_many(begun: Any) -> None:
+    control = begun(Master("a"), prefill_concurrency=4)
+    assert control.change_users(12)
+    assert control.facts().notes[-1].startswith("users changed by hand from 30 to 12, ")
+    with pytest.raises(ValueError, match="--prefill-concurrency 4 is above the 3 users"):
+        control.change_users(3)
+    assert not begun(Master("a"), users=None, request_rate=5.0).change_users(12)
+    assert not begun(Master("a"), repeats=2, request_count=4).change_users(12)
+
+
+def test_whoever_watches_hears_of_every_record_as_it_was_kept(begun: Any) -> None:
+    control = begun(Master("a"))
+    heard: list[str] = []
+    control.watch = lambda record: heard.append(record.id)
+    control.keep(answered(100, id="x"))
+    control.keep(answered(100, id="y", phase=WARMUP))
+    assert heard == ["x", "y"]

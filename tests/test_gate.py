@@ -147,6 +147,9 @@ def test_the_ramp_of_the_seed_page_steps_at_7_5_15_22_5_and_30_s() -> None:
     assert list(ramp(5, 30)) == [(0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5)]
     assert list(ramp(1, 30)) == [(0, 1)]
     assert list(ramp(4, None)) == [(0, 4)]
+    assert list(ramp(3, 6, 6)) == [(0, 6), (2, 5), (4, 4), (6, 3)]
+    assert list(ramp(6, 1, 4)) == [(0, 4), (0.5, 5), (1, 6)]
+    assert list(ramp(4, 9, 4)) == [(0, 4)]
 
 
 def test_following_a_ramp_does_not_add_up_lateness() -> None:

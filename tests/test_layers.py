@@ -17,29 +17,30 @@ STANDARD: Final = sys.stdlib_module_names
 PURE: Final = {"msgspec", "sseclient"}
 NUMBERS: Final = PURE | {"numpy", "pandas", "tabulate", "hdrh"}
 MACHINE: Final = PURE | {"gevent", "requests", "geventhttpclient"}
-HOST: Final = MACHINE | {"locust", "flask", "certifi"}
+HOST: Final = MACHINE | {"locust", "flask", "werkzeug", "certifi", "zmq"}
 
 # (layer, the packages it may import, its modules: each may import those before it)
 LAYERS: Final = (
     (
         "words",
         PURE,
-        "record sse chat ramp arrivals sizes definitions measures slo stages settings run corpus tokens prompts outbox verdict "
-        "summary jsonl folder formats logs rows dataset conversation body plan timetable",
+        "record buffering sse chat failure endpoints retries ramp arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal outbox quotas clocks verdict "
+        "summary jsonl folder formats logs rows dataset conversation body plan timetable pulse exposition live archive",
     ),
     (
         "arithmetic",
         NUMBERS,
-        "gaps columns occupancy parts delivery breakdowns intervals abort figures judgement knee metrics sweeps blocks "
-        "remarks curves document tables junit page export report",
+        "gaps columns harvest occupancy parts blocks delivery steady breakdowns intervals bootstrap abort growth figures likeness compare sides good usl knee judgement findings metrics "
+        "sweeps remarks curves document tables junit plots overtime "
+        "spectra ladder timeline page export report versus",
     ),
     (
         "machine",
         MACHINE,
-        "framing stream connection nowait reader gate pacer budget supply health sockets exchange survey",
+        "framing stream connection nowait reader gate lease pacer budget supply health sockets exchange survey",
     ),
-    ("Locust", HOST, "events options sender dealer quotas crowd reporter stepper control progress user plugin"),
-    ("door", HOST, "__init__ locustfile __main__"),
+    ("Locust", HOST, "interrupts events options prepared sender greeting dealer crowd reporter roster stepper control messages worker scrape progress user checks form view swarm web plugin"),
+    ("door", HOST, "check __init__ locustfile __main__"),
 )
 ORDER: Final = [name for _, _, names in LAYERS for name in names.split()]
 FRONT: Final = "httptools"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,7 @@ from tiny_server import TinyServer, tiny_server
 from unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 from locust_llm import plugin
-from locust_llm.options import BAD_SETTINGS, add_options, check, request_headers, settings_of
+from locust_llm.options import BAD_SETTINGS, Refused, add_options, check, request_headers, settings_of
 from locust_llm.settings import Settings
 
 LOCUSTFILE: Final = Path(__file__).parents[1] / "locustfiles" / "chat.py"
@@ -64,7 +64,10 @@ REFUSED: Final = [
         ["--percentiles", "50,p90"],
         "--percentiles takes numbers with commas between, such as 50,90,95,99, got '50,p90'",
     ),
-    (["--endpoint-type", "embeddings"], "--endpoint-type must be one of chat, got 'embeddings'"),
+    (["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
+     "--endpoint must not hold a key (api-key), every report would: use --header, or --api-key-file"),
+    (["--max-retries", "-1"], "--max-retries must be at least 0, got -1"),
+    (["--endpoint-type", "embeddings"], "--endpoint-type must be one of chat, completions, got 'embeddings'"),
     (
         ["--max-tokens-field", "n"],
         "--max-tokens-field must be one of max_tokens, max_completion_tokens, got 'n'",
@@ -89,10 +92,6 @@ REFUSED: Final = [
         "--prefill-concurrency needs --streaming: without a stream nobody can tell when the first token came",
     ),
     (
-        ["-u", "9", "--prefill-concurrency", "2", "--processes", "3"],
-        "--prefill-concurrency 2 is below the 3 processes: each needs at least one slot, use fewer processes",
-    ),
-    (
         ["--prefill-concurrency-ramp-duration", "0"],
         "--prefill-concurrency-ramp-duration must be above 0 seconds, got 0",
     ),
@@ -100,32 +99,30 @@ REFUSED: Final = [
 ]
 
 
-def refusal(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr, without what every one begins with."""
+def refusal(capsys: pytest.CaptureFixture[str], ask: Callable[[], object]) -> str:
+    """The one line that says no; if the parser itself does, on stderr and with status 5."""
+    with pytest.raises((Refused, SystemExit)) as refused:
+        ask()
     out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
+    if isinstance(refused.value, Refused):
+        assert (out, err) == ("", "")
+        return str(refused.value)
+    assert (refused.value.code, out, err.count("\n")) == (BAD_SETTINGS, "", 1)
     assert err.startswith("locust-llm: error: ")
     return err.removeprefix("locust-llm: error: ").rstrip("\n")
 
 
 @pytest.mark.parametrize(("words", "line"), REFUSED, ids=[" ".join(words)[:40] for words, _ in REFUSED])
-def test_what_cannot_be_is_one_line_and_status_5(
+def test_what_cannot_be_is_refused_in_one_line(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as end:
-        asked(*words)
-    assert end.value.code == BAD_SETTINGS == 5
-    assert refusal(capsys) == line
+    assert refusal(capsys, lambda: asked(*words)) == line
     assert SECRET not in line
 
 
-def test_as_many_processes_as_there_are_cpus_are_counted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_as_many_processes_as_there_are_cpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    with pytest.raises(SystemExit):
-        asked("-u", "100", "--prefill-concurrency", "63", "--processes", "-1")
-    assert refusal(capsys).startswith("--prefill-concurrency 63 is below the 64 processes")
+    assert asked("-u", "100", "--processes", "-1").processes == 64
 
 
 # -- what is understood --------------------------------------------------------------------------------------------------
@@ -205,6 +202,18 @@ def test_the_key_comes_from_the_environment_or_a_file(monkeypatch: pytest.Monkey
     assert request_headers(parse(*words)) == {"X-Team": "a: b", "Authorization": "Basic abc"}
 
 
+def test_headers_of_the_environment_are_sent_and_their_names_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCUST_LLM_HEADERS", f"X-Key: {SECRET}\n\n  X-Team: a\n")
+    assert request_headers(parse("--header", "X-Team: b")) == {"X-Key": SECRET, "X-Team": "b"}
+    assert asked("--header", "X-Other: c").header_names == ("X-Key", "X-Team", "X-Other")
+    assert SECRET not in str(asked())
+
+
+def test_the_path_of_an_endpoint_is_that_of_its_kind() -> None:
+    assert asked("--endpoint-type", "completions").endpoint == "/v1/completions"
+    assert asked("--endpoint-type", "completions", "--endpoint", "v2/text").endpoint == "/v2/text"
+
+
 @pytest.mark.parametrize(
     ("words", "command"),
     [
@@ -227,10 +236,7 @@ def test_settings_hold_the_names_of_headers_and_not_what_they_say(
 
 
 def refused_before_load(capsys: pytest.CaptureFixture[str], *words: str, headless: bool = True) -> str:
-    with pytest.raises(SystemExit) as end:
-        plugin._before_load(parse(*words, headless=headless))
-    assert end.value.code == BAD_SETTINGS
-    return refusal(capsys)
+    return refusal(capsys, lambda: plugin._before_load(parse(*words, headless=headless)))
 
 
 def test_a_key_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -377,3 +383,21 @@ def test_a_run_sends_the_key_and_the_headers_and_writes_them_nowhere(server: Tin
     for text in (ended.out, ended.err, *written.values()):
         assert KEY not in text
         assert SECRET not in text
+
+
+# -- rules ---------------------------------------------------------------------------------------------------------------
+
+
+def test_rules_come_from_the_flag_the_environment_and_a_file_and_a_comment_begins_outside_of_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCUST_LLM_SLO", "ttft p50 < 2s # at noon\n\n")
+    lines = ("# ours", "itl p50 < 1s", 'ttft{name="a # ""b"" #"} p50 < 1s # "c"', '  #"', "error_rate < 1%#")
+    (tmp_path / "rules").write_text("\n".join(lines))
+    assert asked("--slo", 'ttft{class="#"} p50 < 1s', "--slo-file", "rules").slo == (
+        'ttft{class="#"} p50 < 1s',
+        "ttft p50 < 2s",
+        "itl p50 < 1s",
+        'ttft{name="a # ""b"" #"} p50 < 1s',
+        "error_rate < 1%",
+    )

@@ -1,5 +1,6 @@
 """The outbox: each record arrives once and unchanged, however many messages are lost, doubled or late."""
 
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locust_llm.outbox import BATCH_RECORDS, RESEND_AFTER_S, Inbox, Outbox
+from locust_llm import journal as journals
+from locust_llm.journal import Journal, read
+from locust_llm.outbox import BATCH_RECORDS, RESEND_AFTER_S, Inbox, Outbox, frames, pack, unpack
 from locust_llm.record import FAILURES, OK, Record
 
 
@@ -32,7 +35,7 @@ def test_a_full_batch_leaves_at_once_and_a_part_of_one_with_the_next_flush() -> 
     assert [batch["count"] for batch in wire.sent] == [BATCH_RECORDS]
     wire.outbox.flush()
     assert [batch["count"] for batch in wire.sent] == [BATCH_RECORDS, 3]
-    got = [got for batch in wire.sent for got in inbox.take("w", batch)]
+    got = [got for batch in wire.sent for got in inbox.take("w", frames(batch))]
     assert got == [record(number) for number in range(BATCH_RECORDS + 3)]
 
 
@@ -49,7 +52,7 @@ def test_only_what_was_not_acknowledged_in_time_is_sent_again() -> None:
     wire.now += 0.1
     wire.outbox.flush()
     wire.outbox.flush()
-    assert [batch["number"] for batch in wire.sent] == [1, 2, 1]
+    assert [batch["number"] for batch in wire.sent] == [1, 2, 1]  # of the first record in it
     assert wire.sent[2] == wire.sent[0]
 
 
@@ -65,7 +68,7 @@ def test_waiting_counts_records_until_the_master_is_known_to_have_them() -> None
         lambda: wire.outbox.acknowledged(1),
         lambda: wire.outbox.acknowledged(1),
         lambda: wire.outbox.acknowledged(99),
-        lambda: wire.outbox.acknowledged(2),
+        lambda: wire.outbox.acknowledged(3),  # the first record of the second batch
     ):
         step()
         counts.append(wire.outbox.waiting)
@@ -83,17 +86,109 @@ def test_the_numbers_of_two_workers_are_not_mixed_up() -> None:
     for number, wire in enumerate(wires.values()):
         wire.outbox.add(record(number))
         wire.outbox.flush()
-    assert [inbox.take(name, wire.sent[0]) for name, wire in wires.items()] == [[record(0)], [record(1)]]
-    assert inbox.take("a", wires["a"].sent[0]) == []
+    assert [inbox.take(name, frames(wire.sent[0])) for name, wire in wires.items()] == [[record(0)], [record(1)]]
+    assert inbox.take("a", frames(wires["a"].sent[0])) == []
 
 
 def test_a_damaged_batch_is_refused_and_may_come_again() -> None:
     wire, inbox = Wire(), Inbox()
+    for number in range(2):
+        wire.outbox.add(record(number))
+    wire.outbox.flush()
+    first, second = wire.sent[0]["records"]
+    for broken in (second[:-1], second[:3], b"", second[:4] + b"x" + second[5:]):
+        with pytest.raises(ValueError):  # noqa: PT011  one of struct, array or msgspec
+            inbox.take("w", [(1, first), (2, broken)])
+    assert inbox.take("w", frames(wire.sent[0])) == [record(0), record(1)]
+
+
+def test_a_chunk_stamp_takes_four_bytes_where_that_is_enough() -> None:
+    def size(*chunk_us: int) -> int:
+        return len(pack(msgspec.structs.replace(record(0), chunk_us=chunk_us)))
+
+    assert size(*range(100)) - size() == 400
+    assert size(*range(99), 2**32 - 1) - size() == 400
+    assert size(*range(99), 2**32) - size() == 800  # beyond 71 minutes
+
+
+# -- on the worker's own disk ------------------------------------------------------------------------------------------
+
+
+def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_twice(tmp_path: Path) -> None:
+    wire, inbox = Wire(), Inbox()
+    wire.outbox.begin(Journal(tmp_path / "run" / "w"))
+    for number in range(6):
+        wire.outbox.add(record(number))
+        if number in (1, 3):
+            wire.outbox.flush()
+    wire.outbox.count(9, 4)
+    _, second = wire.sent
+    assert inbox.take("w", frames(second)) == [record(2), record(3)]
+    found = read(tmp_path / "run" / "w")  # the process is killed here
+    assert found is not None
+    assert (found.admitted, found.begun) == (9, 4)
+    assert inbox.take("w", found.frames) == [record(0), record(1), record(4), record(5)]
+    assert inbox.take("w", found.frames) == inbox.take("w", frames(wire.sent[0])) == []
+    assert wire.outbox.undelivered() == [record(number) for number in range(6)]
+
+
+def test_a_journal_is_gone_when_all_is_delivered_and_stays_when_not(tmp_path: Path) -> None:
+    wire = Wire()
+    wire.outbox.begin(Journal(tmp_path / "run" / "w"))
     wire.outbox.add(record(0))
     wire.outbox.flush()
-    with pytest.raises(msgspec.DecodeError):
-        inbox.take("w", wire.sent[0] | {"records": wire.sent[0]["records"][:-1]})
-    assert inbox.take("w", wire.sent[0]) == [record(0)]
+    wire.outbox.acknowledged(1)
+    wire.outbox.close(keep=False)
+    assert (list(tmp_path.iterdir()), wire.outbox.kept) == ([], None)
+    wire.outbox.begin(Journal(tmp_path / "run" / "w"))
+    wire.outbox.add(record(1))
+    assert wire.outbox.undelivered() == [record(1)]  # of this run
+    wire.outbox.close(keep=True)
+    assert wire.outbox.kept == tmp_path / "run" / "w"
+    assert len(read(wire.outbox.kept).frames) == 1  # type: ignore[arg-type, union-attr]
+
+
+def test_a_journal_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "EMPTY_AT", 1000)
+    wire, path = Wire(), tmp_path / "w"
+    wire.outbox.begin(Journal(path))
+    for number in range(50):
+        wire.outbox.add(record(number))
+        wire.outbox.flush()
+        wire.outbox.acknowledged(number + 1)
+    assert path.stat().st_size < 1200
+    wire.outbox.add(record(50))
+    found = read(path)
+    assert found is not None
+    assert found.frames[-1] == (51, pack(record(50)))
+
+
+def test_a_journal_that_ends_in_the_middle_of_a_record_gives_the_whole_ones(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "w")
+    for serial in (1, 2):
+        journal.add(serial, pack(record(serial)))
+    data = (tmp_path / "w").read_bytes()
+    first_ends = 16 + (len(data) - 16) // 2
+    for length in range(len(data)):
+        (tmp_path / "w").write_bytes(data[:length])
+        found = read(tmp_path / "w")
+        assert found is not None
+        assert [unpack(packed) for _, packed in found.frames] == [record(1)] * (length >= first_ends)
+    assert read(tmp_path / "nothing") is None
+
+
+def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire()
+    wire.outbox.begin(Journal(tmp_path / "w"))
+
+    def full(*what: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journals.os, "pwrite", full)
+    wire.outbox.add(record(0))
+    wire.outbox.count(1, 1)
+    wire.outbox.flush()
+    assert wire.sent[0]["count"] == 1
 
 
 STAMPS = st.floats(0, 2**40, allow_nan=False)
@@ -128,7 +223,7 @@ def test_a_record_is_the_same_after_the_trip(sent: Record) -> None:
     wire = Wire()
     wire.outbox.add(sent)
     wire.outbox.flush()
-    (came,) = Inbox().take("w", msgpack.loads(msgpack.dumps(wire.sent[0]), raw=False))
+    (came,) = Inbox().take("w", frames(msgpack.loads(msgpack.dumps(wire.sent[0]), raw=False)))
     assert came == sent
     assert [type(value) for value in msgspec.structs.astuple(came)] == [
         type(value) for value in msgspec.structs.astuple(sent)
@@ -156,7 +251,7 @@ def test_every_record_arrives_once_over_a_bad_wire(steps: list[tuple[str, int]])
         if isinstance(batch, int):
             wires[name].outbox.acknowledged(batch)
         else:
-            came.extend(inbox.take(name, batch))
+            came.extend(inbox.take(name, frames(batch)))
             under_way.append((name, batch["number"]))
 
     for action, which in steps:

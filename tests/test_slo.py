@@ -37,6 +37,16 @@ from locust_llm.stages import AXES
             Rule("attainment", ">=", 99, "%", "", (("input", "1000..4000"),),
                  (Condition("ttft", "<", 1, "s"), Condition("itl", "<=", 50, "ms"))),
         ),
+        ("ttft p95 within 5% of reports/base", Rule("ttft", "within", 5, "%", "p95", base="reports/base")),
+        ("itl med WITHIN 20 ms OF ../given", Rule("itl", "within", 20, "ms", "p50", base="../given")),
+        ("output_tokens_per_s within 100/s of of", Rule("output_tokens_per_s", "within", 100, "/s", base="of")),
+        ('error_rate within 1pp of "last ""night"" of given"',
+         Rule("error_rate", "within", 1, "pp", base='last "night" of given')),
+        (
+            "warn: goodput{input=1k..4k} within 10% of reports/within given ttft < 1s",
+            Rule("goodput", "within", 10, "%", "", (("input", "1000..4000"),), (Condition("ttft", "<", 1, "s"),),
+                 "warn", "reports/within"),
+        ),
     ],
 )  # fmt: skip
 def test_what_a_text_means(text: str, rule: Rule) -> None:
@@ -47,7 +57,9 @@ def test_what_a_text_means(text: str, rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("text", "limit"),
     [("ttft p95 < 500ms", 0.5), ("ttft p95 < 2s", 2), ("ttft p95 < 40us", 4e-5), ("error_rate < 1%", 0.01),
-     ("error_rate < 0.01", 0.01), ("requests_per_s > 3/s", 3)],
+     ("error_rate < 0.01", 0.01), ("requests_per_s > 3/s", 3), ("ttft p95 within 5% of b", 0.05),
+     ("ttft p95 within 20ms of b", 0.02), ("error_rate within 1pp of b", 0.01),
+     ("goodput within 2/s of b given ttft < 1s", 2)],
 )  # fmt: skip
 def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: float) -> None:
     assert parse(text).limit == limit
@@ -100,6 +112,18 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
         ("goodput > 5 given icl < 3ms", "icl is no number of one request"),
         ("goodput > 5 given error_rate < 3%", "error_rate is no number of one request"),
         ("goodput > 5 given ttft p95 < 3ms", "so ttft has no p95 there: write 'ttft < ...'"),
+        ("ttft p95 within 5%", "within what of which run? Write 'within 5% of reports/base'"),
+        ("ttft p95 within 5% of", "within what of which run?"),
+        ("ttft p95 within 5% of a b", "a path with spaces in double quotes"),
+        ('ttft p95 within 5% of ""', "within what of which run?"),
+        ("ttft p95 within few of base", "'few' is no limit: write a number and its unit (there are %, s, ms, us, as 5%)"),
+        ("ttft p95 within 5 of base", "the limit of ttft has no unit: there are %, s, ms, us, as 5%"),
+        ("ttft p95 within 5pp of base", "unknown unit pp for ttft"),
+        ("error_rate within 5% of base", "5% of a share can be read in two ways: write 5pp, in percentage points"),
+        ("requests_per_s within 5 of base", "the limit of requests_per_s has no unit: there are %, /s, as 5%"),
+        ("ttft max within 5% of base", "the max of two runs differs by chance, however long they are: compare p99, say"),
+        ("ttft within 5% of base", "ttft needs a statistic"),
+        ("ttft p95 within 5% of base given itl < 1s", "ttft has no conditions"),
     ],
 )  # fmt: skip
 def test_mistakes_say_what_is_wrong_and_what_there_is(text: str, said: str) -> None:
@@ -144,15 +168,20 @@ def rules(draw: st.DrawFn) -> Rule:
                       "turn": st.sampled_from(["first", "later"]), **dict.fromkeys(STAGES, values)},
         )
     )  # fmt: skip
+    stat, base = draw(stats) if measure.metric else "", draw(st.one_of(st.just(""), names))
+    if base:
+        unit = draw(st.sampled_from(["pp"] if measure.units is SHARE else ["%", *sorted(measure.units)]))
+        stat = "p99" if stat in ("min", "max") else stat
     return Rule(
         measure.word,
-        draw(st.sampled_from(["<", "<=", ">", ">="])),
+        "within" if base else draw(st.sampled_from(["<", "<=", ">", ">="])),
         number,
         unit,
-        draw(stats) if measure.metric else "",
+        stat,
         tuple((key, value) for key, value in where.items() if key in STAGES or measure.word != "delivered"),
         tuple(draw(st.lists(conditions(), max_size=3))) if measure.word in GIVEN else (),
         draw(st.sampled_from(["", "warn", "abort"])),
+        base,
     )
 
 
@@ -162,7 +191,12 @@ def test_the_canonical_text_means_the_same(rule: Rule) -> None:
     assert str(parse(str(rule))) == str(rule)
 
 
-@given(st.text(alphabet='atf p95<>=1s{}",:%.gie ndmc', max_size=60))
+@given(
+    st.one_of(
+        st.text(alphabet='atf p95<>=1s{}",:%.gie ndmc', max_size=60),
+        st.text(alphabet='5%ms of "/.given t<1', max_size=30).map("ttft p95 within ".__add__),
+    )
+)
 def test_any_text_is_a_rule_or_one_sentence(text: str) -> None:
     try:
         rule = parse(text)
@@ -261,6 +295,12 @@ def test_all_mistakes_of_a_run_at_once() -> None:
     assert not list(mistakes(("ttft p95 < 1s", "goodput > 1"), "chat", "ttft:300"))
     found = list(mistakes(("ttft p95 < 1", "goodput > 1"), "chad", "ttft"))
     assert [text.split()[0] for text in found] == ["SLO", "goodput", "unknown"]
+
+
+def test_runs_are_compared_at_their_end() -> None:
+    assert not list(mistakes(("ttft p95 within 5% of base", "warn: error_rate within 1pp of base"), None, None))
+    (found,) = mistakes(("abort: ttft p95 within 5% of base",), None, None)
+    assert "runs are compared when they are over: leave out abort:" in found
 
 
 def test_no_word_or_tag_means_two_things() -> None:

@@ -4,7 +4,7 @@ import gevent
 import pytest
 
 from locust_llm.gate import GateClosed
-from locust_llm.supply import Begin, Supply
+from locust_llm.supply import Begin, Sessions, Supply
 
 
 def turn() -> None:
@@ -77,8 +77,29 @@ def test_what_was_dealt_is_not_lost_when_something_changes_elsewhere() -> None:
     assert supply.take().item == b"a"
 
 
-def test_sessions_that_ended_are_told_once() -> None:
+def test_it_tells_how_many_of_a_phase_were_begun_and_how_many_have_ended() -> None:
     supply = Supply(lambda: None)
-    supply.ended()
-    supply.ended()
-    assert (supply.told(), supply.told()) == (2, 0)
+    supply.grant("warmup", [None, None, None], over=False)
+    supply.take()
+    supply.take()
+    supply.ended("warmup")
+    assert supply.told() == Sessions("warmup", before=0, begun=2, ended=1)
+    supply.grant("profiling", [b"a"], over=False)
+    supply.ended("warmup")
+    supply.take()
+    assert supply.told() == supply.told() == Sessions("profiling", before=2, begun=1, ended=0)
+
+
+def test_what_nobody_here_waits_for_is_given_to_others() -> None:
+    supply = Supply(lambda: None)
+    supply.grant("profiling", [b"a", b"b", b"c", b"d"], over=False)
+    supply.take()
+    assert supply.spare("warmup") == []
+    assert supply.spare("profiling") == [b"b", b"c", b"d"]
+    assert supply.spare("profiling") == []
+    waiter = gevent.spawn(supply.take)
+    turn()
+    supply.grant("profiling", [b"e", b"f"], over=False)
+    assert supply.spare("profiling") == [b"f"]  # the waiter has not had its turn yet
+    turn()
+    assert waiter.value.item == b"e"

@@ -1,0 +1,94 @@
+"""What requests has prepared, as bytes and a target; and what its session learns from the answer: cookies, hooks.
+
+A session of requests takes ``Authorization`` off a redirect to another host, and no other header: ``keep_home`` does so
+with all that carry a key. Our own requests follow no redirect at all.
+"""
+
+import os
+import ssl
+from collections.abc import Iterable
+from email.message import Message
+from functools import cache, partial
+from http.cookiejar import CookieJar
+from typing import Any
+from urllib.parse import urlsplit
+
+import certifi
+import requests
+from requests.cookies import MockRequest, MockResponse
+
+from .connection import Target
+from .stream import Stream
+
+
+def head(prepared: requests.PreparedRequest) -> bytes:
+    """Request line and headers, each with its line end (RFC 9112)."""
+    parts = urlsplit(prepared.url or "")
+    lines = [f"{prepared.method} {prepared.path_url} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"]
+    lines += [f"{name}: {text(value)}" for name, value in prepared.headers.items()]
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+
+def text(value: str | bytes) -> str:
+    """The value of a header; requests lets it be either."""
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def target(url: str, verify: bool | str | None, cert: Any) -> Target:
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return Target(parts.hostname or "", parts.port or 443, tls(verify, cert))
+    return Target(parts.hostname or "", parts.port or 80)
+
+
+def authorities() -> str:
+    """The certificates to trust: those of the environment, as requests and OpenSSL look for them, else certifi's."""
+    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+    return next((path for name in names if (path := os.environ.get(name))), "") or certifi.where()
+
+
+@cache
+def tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
+    """The TLS settings of a requests session as a context. Certificates are verified unless ``verify`` is False."""
+    trusted = verify if isinstance(verify, str) else authorities()
+    folder = os.path.isdir(trusted)
+    context = ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
+    if verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if cert:
+        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+    return context
+
+
+def keep_home(session: requests.Session, names: Iterable[str]) -> None:
+    """These headers of the session go to no other host, scheme or port that a redirect may name."""
+    session.rebuild_auth = partial(_stripped, session, tuple(names))  # type: ignore[method-assign]
+
+
+def _stripped(
+    session: requests.Session, names: tuple[str, ...], prepared: requests.PreparedRequest, answer: requests.Response
+) -> None:
+    if session.should_strip_auth(answer.request.url, prepared.url):  # type: ignore[no-untyped-call]
+        for name in ("Authorization", "Proxy-Authorization", *names):
+            prepared.headers.pop(name, None)
+
+
+def learn(session: requests.Session, prepared: requests.PreparedRequest, stream: Stream) -> None:
+    """Cookies, for the host that set them, and response hooks: as requests users expect them."""
+    if not stream.frame.has_headers:
+        return
+    if cookies := stream.frame.get("set-cookie"):
+        headers = Message()
+        for cookie in [cookies] if isinstance(cookies, str) else cookies:
+            headers["Set-Cookie"] = cookie
+        jar: CookieJar = session.cookies
+        jar.extract_cookies(MockResponse(headers), MockRequest(prepared))  # type: ignore[arg-type]
+    if hooks := prepared.hooks.get("response"):
+        response = requests.Response()
+        response.status_code = stream.status or 0
+        response.headers.update({k: str(v) for k, v in stream.frame.items()})
+        response._content = stream.body
+        response.url, response.request = prepared.url or "", prepared
+        for hook in hooks if isinstance(hooks, list) else [hooks]:
+            hook(response)

@@ -1,0 +1,329 @@
+"""The pages in a browser: a run from the form to its report, and the gate, whose effect the simulator knows."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from locust_llm.__main__ import simulator
+
+ROOT = Path(__file__).parent.parent
+CHAT = ROOT / "locustfiles" / "chat.py"
+LOGIN = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "locustfiles")!r})
+from chat import *
+from flask import redirect, request, session
+from flask_login import UserMixin, login_user
+from locust import events
+
+class Somebody(UserMixin):
+    def get_id(self):
+        return "somebody"
+
+@events.init.add_listener
+def on_init(environment, **kw):
+    if environment.web_ui is None:
+        return
+    environment.web_ui.app.secret_key = "of the test"
+    environment.web_ui.login_manager.user_loader(lambda name: Somebody())
+    environment.web_ui.auth_args["username_password_callback"] = "/sign-in"
+
+    @environment.web_ui.app.route("/sign-in", methods=["POST"])
+    def sign_in():
+        if request.form["password"] != "right":
+            session["auth_error"] = "wrong"
+            return redirect("/login")
+        login_user(Somebody())
+        return redirect("/")
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Prefills of 2,000 tokens one after the other, each about 70 ms: so many are always waiting as may."""
+    with simulator("--truth", "full", "--max-num-batched-tokens", "2048") as url:
+        yield url
+
+
+class Web:
+    """Locust with its web UI, and a browser that looks at it. Its pictures stay in the folder of the test, or in the one
+    that LOCUST_LLM_PICTURES names."""
+
+    def __init__(self, browser: Any, server: str, folder: Path, *words: str, locustfile: Path = CHAT) -> None:
+        self.server, self.folder = server, folder
+        self.pictures = Path(os.environ.get("LOCUST_LLM_PICTURES") or folder)
+        self.name = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
+        self.taken = 0
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = int(listener.getsockname()[1])
+        path = words[words.index("--web-base-path") + 1] if "--web-base-path" in words else ""
+        self.base = f"http://127.0.0.1:{port}{path}"
+        self.log = (folder / "log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "locust", "-f", str(locustfile), "--host", server, "--web-port", str(port), "--web-host",
+             "127.0.0.1", "--report-dir", str(folder / "run"), "--stop-timeout", "5", *words],
+            stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+        self.errors: list[str] = []
+        self.context.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.context.on("weberror", lambda error: self.errors.append(str(error.error)))
+        until(lambda: requests.get(self.base + "/", timeout=2).ok, 20)
+
+    def open(self, path: str) -> Any:
+        page = self.context.new_page()
+        page.set_default_timeout(15_000)
+        page.goto(self.base + path)
+        return page
+
+    def picture(self, page: Any, what: str) -> None:
+        self.taken += 1
+        page.screenshot(path=self.pictures / f"{self.name}-{self.taken}-{what}.png", full_page=True)
+
+    def status(self) -> dict[str, Any]:
+        return dict(requests.get(self.base + "/llm/live", timeout=5).json())
+
+    def truth(self) -> dict[str, Any]:
+        return dict(requests.get(self.server + "/truth", timeout=5).json())
+
+    def most_in_prefill(self, since: float) -> int:
+        """On the server, from a moment of its own clock on."""
+        changes = self.truth()["prefilling_changes"]
+        before = [level for at, level in changes if at <= since]
+        return max([*before[-1:], *(level for at, level in changes if at > since)])
+
+    def end(self) -> str:
+        self.context.close()
+        os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.wait(20)
+        self.log.seek(0)
+        return self.log.read()
+
+
+@pytest.fixture
+def web(browser: Any, server: str, tmp_path: Path) -> Iterator[Callable[..., Web]]:
+    made: list[Web] = []
+
+    def make(*words: str, **how: Any) -> Web:
+        made.append(Web(browser, server, tmp_path, *words, **how))
+        return made[-1]
+
+    yield make
+    for one in made:
+        said = one.end()
+        assert "Traceback" not in said, said
+
+
+def until(true: Callable[[], object], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if true():
+                return
+        except (requests.RequestException, KeyError):
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds} s")
+
+
+def fill(page: Any, **fields: str) -> None:
+    for name, text in fields.items():
+        page.locator(f'[name="{name}"]').last.fill(text)
+
+
+def start(page: Any, **fields: str) -> None:
+    fill(page, userCount="24", syntheticInputTokensMean="2000", outputTokensMean="4", **fields)
+    page.get_by_role("button", name="Start", exact=True).click()
+
+
+def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> float:
+    """From the page; the moment, by the server's clock, from which on it was so."""
+    if limit is None:
+        live.get_by_role("button", name="No gate").click()
+    else:
+        live.get_by_label("Limit").fill(str(limit))
+        live.get_by_label("Ramp, seconds").fill(ramp)
+        live.get_by_role("button", name="Turn").click()
+    live.get_by_text("prefill limit turned by hand").wait_for()
+    return float(web.truth()["now"])
+
+
+def the_gate_follows(web: Web, live: Any) -> None:
+    """Up, down within two seconds, away and back, as the server sees it."""
+    turned = turn(web, live, 9)
+    until(lambda: web.most_in_prefill(turned) == 9, 10)
+    turned = turn(web, live, 2)
+    until(lambda: web.truth()["now"] > turned + 4, 10)
+    assert web.most_in_prefill(turned + 2) == 2
+    turned = turn(web, live, None)
+    until(lambda: web.most_in_prefill(turned) > 12, 10)
+    turned = turn(web, live, 3)
+    until(lambda: web.truth()["now"] > turned + 4, 10)
+    assert web.most_in_prefill(turned + 2) == 3
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
+
+
+def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., Web]) -> None:
+    locust = web("--slo", "error_rate < 90%")
+    page = locust.open("/")
+    assert page.locator('textarea[name="slo"]').input_value() == "error_rate < 90%"
+    start(page, prefillConcurrency="25")
+    page.get_by_text(
+        "--prefill-concurrency 25 is above the 24 users (-u): at most 24 requests can run at a time"
+    ).wait_for()
+    locust.picture(page, "refused")
+    start(page, prefillConcurrency="4", slo="error_rate < 90%\nttft p50 < 1us")
+    page.get_by_role("tab", name="LLM").click()
+    live = page.frame_locator("iframe")
+    live.locator("#tiles").get_by_text(re.compile(r"^\d+ ms$")).first.wait_for()  # TTFT is there
+    page.get_by_role("cell", name="TTFT", exact=True).wait_for()
+    live.get_by_text(re.compile("^broken( so far)?$")).wait_for(state="attached")
+    until(lambda: locust.truth()["max_prefilling"] == 4, 10)
+    locust.picture(page, "tab")
+
+    alone = locust.open("/llm")
+    the_gate_follows(locust, alone)
+    locust.picture(alone, "turned")
+    alone.reload()
+    alone.get_by_text("in prefill").first.wait_for()
+    history = locust.status()
+    assert history["points"][0][0] < 3  # kept over a reload, from the start
+    assert [text for _, text in history["marks"]] == ["gate 9", "gate 2", "no gate", "gate 3"]
+    alone.get_by_role("button", name="Stop").click()
+    alone.get_by_text("ended", exact=True).first.wait_for()
+    alone.get_by_text(re.compile("^SLO (FAIL|INCONCLUSIVE)$")).wait_for()  # the latter on a machine that is too busy
+    locust.picture(alone, "ended")
+
+    ok = [record for record in records(locust.folder / "run") if record["error"] is None]
+    count = alone.get_by_role("row", name="TTFT", exact=False).first.get_by_role("cell").last.inner_text()
+    assert int(count.replace(",", "")) == len(ok)
+    said = json.loads((locust.folder / "run" / "run.json").read_text())["run"]
+    assert [change["limit"] for change in said["limits"]] == [4, 9, 2, None, 3]
+    assert sum("turned by hand" in note for note in said["notes"]) == 4
+    report = locust.context.request.get(alone.get_by_role("link", name="Report").evaluate("link => link.href"))
+    assert (report.status, "<!doctype html>" in report.text()) == (200, True)
+    alone.locator("#past summary").first.click()
+    with alone.expect_download() as saved:
+        alone.get_by_role("link", name="figures (JSON)").click()
+    assert json.loads(Path(saved.value.path()).read_text())["benchmark_id"] == "run"
+
+    page.get_by_role("button", name="New", exact=True).click()
+    start(page, prefillConcurrency="2", slo="", runTime="3s")
+    until(lambda: (locust.folder / "run-2" / "report.html").exists(), 30)  # -t of the form ended it
+    until(lambda: locust.status()["state"] == "over", 10)
+    assert locust.status()["name"] == "run-2"
+    assert 2 < locust.status()["seconds"] < 12
+    assert [entry["name"] for entry in requests.get(locust.base + "/llm/runs", timeout=5).json()["runs"]] == [
+        "run-2",
+        "run",
+    ]
+    second = json.loads((locust.folder / "run-2" / "run.json").read_text())
+    assert (second["run"]["settings"]["slo"], second["run"]["settings"]["run_time_s"]) == ([], 3)
+    alone.get_by_role("heading", name="run-2").wait_for()
+    locust.picture(alone, "second")
+    assert locust.errors == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("words", [("--processes", "2"), ("--processes", "2", "--web-base-path", "/deep/er")])
+def test_the_gate_is_turned_over_two_workers(web: Callable[..., Web], words: tuple[str, ...]) -> None:
+    locust = web(*words)
+    until(lambda: len(requests.get(locust.base + "/stats/requests", timeout=2).json()["workers"]) == 2, 20)
+    page = locust.open("/")
+    start(page, prefillConcurrency="4")
+    until(lambda: locust.status()["done"] > 20, 20)
+    live = locust.open("/llm")
+    the_gate_follows(locust, live)
+    page.get_by_role("button", name="Edit", exact=True).click()
+    until(lambda: page.locator('[name="prefillConcurrency"]').input_value() == "3", 10)
+    fill(page, prefillConcurrency="6")
+    page.get_by_role("button", name="Update", exact=True).click()
+    until(lambda: locust.status()["limit"] == 6, 5)
+    live.get_by_role("button", name="Stop").click()
+    live.get_by_text("ended", exact=True).first.wait_for(timeout=30_000)
+    locust.picture(live, "ended")
+    ids = [record["metadata"]["x_request_id"] for record in records(locust.folder / "run")]
+    assert len(ids) == len(set(ids)) == locust.status()["done"]
+    page.get_by_role("button", name="New", exact=True).wait_for()
+    assert locust.errors == []
+
+
+@pytest.mark.full
+def test_everything_is_behind_the_login(web: Callable[..., Web], tmp_path: Path) -> None:
+    (tmp_path / "login.py").write_text(LOGIN)
+    locust = web("--web-login", locustfile=tmp_path / "login.py")
+    page = locust.open("/llm")
+    page.get_by_label("Password").wait_for()
+    assert (
+        requests.post(locust.base + "/llm/gate", data={"limit": 3}, timeout=5, allow_redirects=False).status_code == 302
+    )
+    fill(page, username="me", password="right")
+    page.get_by_role("button", name="Login").click()
+    start(page, prefillConcurrency="4")
+    live = locust.open("/llm")
+    turn(locust, live, 7)
+    locust.picture(live, "signed-in")
+    live.get_by_role("button", name="Stop").click()
+    live.get_by_text("ended", exact=True).first.wait_for()
+    assert locust.errors == []
+
+
+@pytest.mark.full
+def test_a_sweep_from_the_form(web: Callable[..., Web]) -> None:
+    locust = web()
+    page = locust.open("/")
+    page.get_by_role("button", name="more options").click()
+    start(page, sweep="concurrency=1,2", stageDuration="2..3", stageRequests="5")
+    live = locust.open("/llm")
+    live.get_by_text("What the stages came to").wait_for(timeout=60_000)
+    locust.picture(live, "swept")
+    assert "concurrency 2" in [text for _, text in locust.status()["marks"]]
+    assert (locust.folder / "run" / "stages" / "2" / "report.html").exists()
+    assert locust.errors == []
+
+
+@pytest.mark.full
+def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(web: Callable[..., Web], browser: Any) -> None:
+    locust = web("-u", "24")
+    form = {"user_count": 24, "spawn_rate": 100, "prefill_concurrency": 4, "output_tokens_mean": 20}
+    assert requests.post(locust.base + "/swarm", data=form, timeout=20).json()["success"]
+    until(lambda: locust.status()["done"] > 20, 20)
+    for width, scheme in ((360, "light"), (390, "dark"), (1600, "dark")):
+        page = locust.open("/llm")
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        page.get_by_role("button", name="p99").first.wait_for()
+        page.wait_for_timeout(1500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        locust.picture(page, f"{width}-{scheme}")
+    page.get_by_label("Limit").focus()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("6")
+    page.keyboard.press("Enter")
+    until(lambda: locust.status()["limit"] == 6, 5)
+    key = page.get_by_role("button", name="p50").first
+    key.focus()
+    page.keyboard.press("Space")
+    assert key.get_attribute("aria-pressed") == "false"
+    for _ in range(40):  # every control is reached
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "No gate":
+            break
+    else:
+        raise AssertionError("the keyboard does not reach the gate")
+    requests.post(locust.base + "/stop", timeout=30)
