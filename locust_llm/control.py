@@ -6,13 +6,9 @@ of the run.
 
 import logging
 import math
-import os
-import platform
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
-from itertools import dropwhile
 from typing import Any, Final
 
 from locust.env import Environment
@@ -22,28 +18,21 @@ import msgspec
 from gevent.event import Event
 
 from .abort import Abort
-from .buffering import Buffering
+from .book import Book, known_limits
 from .clocks import boot_id, offset_s
 from .crowd import Crowd
 from .dealer import Dealer, Packed, SessionDealer
-from .exposition import Totals
-from .folder import RECORDS, RUN, make_folder, read_status, write_run
+from .folder import write_run
 from .gate import follow
-from .journal import lock
-from .jsonl import line
 from .plan import BETWEEN, OVER, PROFILING, WARMUP, Plan, label_of, profiling
-from .pulse import Pulse
 from .quotas import Quota, Quotas, Stand
 from .ramp import ramp
-from .record import OK, RETRIED, Record
-from .reporter import make_reports
-from .retries import remarks_on
+from .record import Record
 from .roster import Loss, Roster
 from .run import Health, LimitChange, Offer, Run, Stage
 from .sender import Order
 from .settings import Settings, mistakes
-from .slo import ABORT, EXIT_STATUS, INCONCLUSIVE, Rule, ready, texts
-from .spool import Spool, left_over
+from .slo import ABORT, Rule, ready, texts
 from .stages import CONCURRENCY, INPUT, PREFILL
 from .stepper import Stepper
 from .survey import Survey
@@ -66,7 +55,6 @@ WORKERS_S: Final = 0.25
 """How often it is looked at whether processes are lost."""
 HEALTH_S: Final = 2.0
 """How long the processes have to tell how they were in a stage."""
-PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
 
 
 class Control:
@@ -94,52 +82,40 @@ class Control:
         self.plan = Plan(
             settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up, staged=stages is not None
         )
-        self.pulse, self.totals = Pulse(), Totals()
+        self.book = Book(settings, survey)
+        self.folder, self.pulse, self.totals = self.book.folder, self.book.pulse, self.book.totals
         self.abort = Abort(self._rules(), 0 if settings.open_loop or stages else settings.users or 0)
         """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
-        self.folder = make_folder(settings, survey.model)
-        self._file = Spool(self.folder / RECORDS)
-        self._lock = lock(self.folder / RECORDS)
         self.stepper = None if stages is None else Stepper(settings, stages, self.folder)
         """None: the run has no stages."""
         self._asked = settings if self.stepper is None else self.stepper.settings
         """The settings of this phase: in a sweep those of its stage."""
         self._roster = Roster(environment.runner, self.folder)
         self._ended: dict[str, Event] = {}
-        self._limits: list[LimitChange] = []
         self._ramp: gevent.Greenlet | None = None
         self.watch: Callable[[Record], None] = lambda record: None
         """Hears of every record too: of the web page."""
-        self._notes = list(survey.notes)
-        self._turned_away = 0
-        self._health: list[Health] = []
-        self._lost = 0
-        self.buffering = Buffering()
         self._flushing: gevent.Greenlet | None = None
         self._watching: gevent.Greenlet | None = None
         self._drained = Event()
         self._drained_by = math.inf
         """When the drain ends at the latest (monotonic seconds)."""
-        self._retried = self._resent = 0
-        """Attempts that were refused and followed by another one."""
-        self._started_at = time.time()
-        self._profiling_at = self._started_at
-        self._stopping_at: float | None = None
         self._jobs: list[gevent.Greenlet] = []
         """Of this phase: the ramp, the schedule, the clock."""
         self._dealing: gevent.Greenlet | None = None
         gated = settings.prefill_concurrency or settings.warmup_limit or settings.sweeps(PREFILL)
         self._quotas = Quotas(self._tell_quota, gated=bool(gated))
-        self._crowd = Crowd(settings, environment.runner, self._say)
+        self._crowd = Crowd(settings, environment.runner, self.book.say)
         self._dealer = Dealer(self._tell, self._users, self._deal)
-        self._sessions = SessionDealer(self._tell, lambda: len(self._roster.there()), self._sessions_over, self._say)
+        self._sessions = SessionDealer(
+            self._tell, lambda: len(self._roster.there()), self._sessions_over, self.book.say
+        )
         self._open = False
         """Arrivals come by a schedule in this phase."""
         self._held = False
         """Nothing is sent yet: the phase waits for its users."""
         self._due: tuple[int, float] | None = None
         """Arrivals of the profiling phase that were due by its end, and over how many seconds; None: a closed loop."""
-        self._missed = 0
         self._profiled = 0
         """Records of the profiling phase."""
         self._finishing = False
@@ -219,7 +195,7 @@ class Control:
                 gevent.spawn_later(s.run_time_s, self._time_is_up)
         elif phase == PROFILING:
             if lead_s:
-                self._profiling_at = time.time() + lead_s
+                self.book.profiling_at = time.time() + lead_s
             if s.run_time_s:
                 logger.info(f"Profiling for {s.run_time_s:g} s")
                 self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._time_is_up))
@@ -254,7 +230,7 @@ class Control:
         try:
             self._dealer.deal_out(dues, phase, time.monotonic() + offset_s(), LEAD_S, self._lasts_s(phase))
         except (ValueError, OSError) as error:  # a row of the dataset, far behind those that were looked at before
-            self._say(f"the schedule ends early: {error}")
+            self.book.say(f"the schedule ends early: {error}")
         if self.plan.phase == phase and self.plan.close():
             self._next_phase()
 
@@ -287,7 +263,7 @@ class Control:
             return
         if self.stepper is None or not self.stepper.number:
             logger.info("Warmup is over, profiling begins")
-            self._profiling_at = time.time()
+            self.book.profiling_at = time.time()
         self._begin_phase()
         self._tell("llm_again", phase=self.plan.phase)
 
@@ -306,14 +282,14 @@ class Control:
             return
         logger.info(str(stepper).capitalize())
         self._asked = stepper.settings
-        self._due, self._stage_limits = None, len(self._limits)
+        self._due, self._stage_limits = None, len(self.book.limits)
         self.abort = Abort(rule for rule in self._rules() if rule.at(stepper.value, stepper.asked.axis))
         self._tell_stage(stepper.number)
         if stepper.asked.axis == CONCURRENCY:
             self._crowd.become(int(stepper.value))
         self.plan.begin(stepper.number, self._asked.request_count)
         if stepper.number == 1:
-            self._profiling_at = time.time()
+            self.book.profiling_at = time.time()
         self._held = False
         self._limit_of(False)
         self._begin_sending(self.plan.phase)
@@ -347,10 +323,10 @@ class Control:
                 continue
             self.abort = Abort(())
             if self.stepper is None:
-                self._say(f"The run was ended early: {why}.")
+                self.book.say(f"The run was ended early: {why}.")
                 self.finish()
             else:
-                self._say(f"{str(self.stepper).capitalize()}, was ended early: {why}.")
+                self.book.say(f"{str(self.stepper).capitalize()}, was ended early: {why}.")
                 self._close_phase(self.plan.phase)
 
     def _end_stage(self, *, report: bool) -> None:
@@ -391,7 +367,7 @@ class Control:
             stage=stage,
             stages=(),
             health=tuple(self._stage_health),
-            limits=_known(self._limits[self._stage_limits :]),
+            limits=known_limits(self.book.limits[self._stage_limits :]),
             offer=offer,
         )
 
@@ -451,7 +427,7 @@ class Control:
 
     def set_limit(self, limit: int | None) -> None:
         """The limit over all processes from now on; None: no gate."""
-        self._limits.append(LimitChange(time.time(), limit, label_of(self.plan.phase)))
+        self.book.limits.append(LimitChange(time.time(), limit, label_of(self.plan.phase)))
         self._quotas.set_limit(limit)
 
     def turn(self, limit: int | None, ramp_s: float | None = None) -> str:
@@ -465,7 +441,9 @@ class Control:
         assert runner is not None
         users = None if self._crowd.grows else max(runner.target_user_count, self._asked.users or 0)
         changed = {"prefill_concurrency": limit, "prefill_concurrency_ramp_duration": ramp_s}
-        asked = msgspec.structs.replace(self._asked, users=users, processes=max(1, len(self._roster.there())), **changed)
+        asked = msgspec.structs.replace(
+            self._asked, users=users, processes=max(1, len(self._roster.there())), **changed
+        )
         for mistake in mistakes(asked):
             raise ValueError(mistake)
         if self._ramp is not None:
@@ -473,7 +451,9 @@ class Control:
         from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
         done = f"prefill limit turned by hand from {from_} to {to}{over}"
-        self._say(f"{done}, {time.time() - self._started_at:.1f} s after the start, in {label_of(self.plan.phase)}")
+        self.book.say(
+            f"{done}, {time.time() - self.book.started_at:.1f} s after the start, in {label_of(self.plan.phase)}"
+        )
         if limit is None or ramp_s is None:
             self.set_limit(limit)
         else:
@@ -488,8 +468,7 @@ class Control:
         limit = self.limit
         for mistake in mistakes(msgspec.structs.replace(self._asked, users=users, prefill_concurrency=limit)):
             raise ValueError(mistake)
-        seconds = time.time() - self._started_at
-        self._say(f"users changed by hand from {self._crowd.count} to {users}, {seconds:.1f} s after the start")
+        self.book.say(f"users changed by hand from {self._crowd.count} to {users}, {self.book.since_start()}")
         self._crowd.count = users
         return True
 
@@ -559,13 +538,12 @@ class Control:
 
     def _lose(self, worker: str, how: str = "was lost") -> None:
         """What it had made is recovered, what it had to send goes to the others, and what cannot is counted as lost."""
-        seconds = time.time() - self._started_at
         recovered = self._roster.recover(worker)
         for record in recovered:
             self.keep(record)
         loss = self._roster.drop(worker)
         sessions, never = self._forget(worker, loss), 0
-        self._lost += loss.sent
+        self.book.lost += loss.sent
         for phase, count in loss.done.items():
             unsent = loss.unsent[phase]
             over = self.plan.returned(phase, count - unsent)
@@ -576,9 +554,9 @@ class Control:
                 over = self.plan.put_back(phase, unsent) or over
             if over:
                 self._next_phase()
-        self._missed += never
-        self._say(
-            f"WARNING: worker {worker} {how} {seconds:.1f} s after the start: "
+        self.book.missed += never
+        self.book.say(
+            f"WARNING: worker {worker} {how} {self.book.since_start()}: "
             f"{loss.sent} requests that it had sent have no record, {len(recovered)} records were recovered from its disk"
             + (f", {never} arrivals were never sent" if never else "")
             + (f", {sessions} sessions ended with it" if sessions else "")
@@ -592,7 +570,7 @@ class Control:
         self._crowd.heard(worker, 0)
         self.pulse.hear(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
         if loss.health is not None:
-            self._health.append(loss.health)
+            self.book.health.append(loss.health)
         return self._sessions.lost(worker, loss.begun)
 
     # -- records -------------------------------------------------------------------------------------------------------
@@ -602,26 +580,13 @@ class Control:
         phase = profiling(record.stage) if record.phase == PROFILING else record.phase
         if self.stepper is not None and record.stage == self.stepper.number and record.stage:
             record = self.stepper.keep(record)
-        self._file.write(line(record))
-        self._resent += record.resent
-        if record.outcome == RETRIED:  # an attempt: the request is not over
-            self._retried += 1
-            return
-        self.pulse.add(record)
-        self.totals.add(record)
-        if self.buffering.add(record):
-            for remark in self.buffering.remarks():
-                logger.warning(remark)
+        if not self.book.write(record, gated=self.limit is not None):
+            return  # the request is not over
         self.abort.add(record)
         self.watch(record)
         self._profiled += record.phase == PROFILING
-        if self.settings.streaming and not record.streamed and record.outcome == OK:
-            self._say(
-                "the server answered a streaming request with one JSON body: such answers have no time to first token"
-                + (", and their slots of the prefill gate are free only at their end" if self.limit is not None else "")
-            )
         if not self._roster.back(record.worker, phase, 1):
-            self._lost -= 1  # of a process that was given up
+            self.book.lost -= 1  # of a process that was given up
         elif self.plan.returned(phase, 1):
             self._next_phase()
 
@@ -633,21 +598,14 @@ class Control:
         self.flush()  # what is acknowledged outlives this process
         self._tell("llm_ack", worker, number=batch["number"])
 
-    def _say(self, note: str) -> None:
-        """Once a run, on the console and in the reports."""
-        if note not in self._notes:
-            self._notes.append(note)
-            logger.warning(note)
-
     def _flush_each_second(self) -> None:
         while True:
             gevent.sleep(1.0)
             self.flush()
 
     def flush(self) -> None:
-        """Each second, and at the end. What the disk does not take stays in memory."""
-        if not self._file.flush():
-            self._say(f"records could not be written at once: {self._file.error}; they were kept in memory meanwhile")
+        """Each second, and at the end."""
+        self.book.flush()
         if self.stepper is not None:
             self.stepper.flush()
 
@@ -665,14 +623,14 @@ class Control:
     @property
     def draining(self) -> bool:
         """The end of the run has begun: what is still on may come back."""
-        return self._stopping_at is not None
+        return self.book.stopping_at is not None
 
     def drain(self) -> None:
         """Nothing new starts; wait until every process has ended what it had and handed over its records."""
-        if self._stopping_at is not None:
+        if self.book.stopping_at is not None:
             self._drained.wait()
             return
-        self._stopping_at = time.time()
+        self.book.stopping_at = time.time()
         for job in self._jobs:
             if job is not gevent.getcurrent():
                 job.kill(block=False)
@@ -681,7 +639,7 @@ class Control:
             self._stepping.kill()
         if self.stepper is not None:
             self.stepper.end = self.stepper.end or "the run was stopped"
-            self.stepper.stop(self._stopping_at)
+            self.stepper.stop(self.book.stopping_at)
         self._count_due()
         workers = self._roster.there()
         self._ended = {worker: Event() for worker in workers}
@@ -691,7 +649,11 @@ class Control:
             return  # its users are stopped next, by Locust
         self._drained_by = min(self._drained_by, time.monotonic() + self.settings.stop_timeout_s + DRAIN_MARGIN_S)
         for worker in workers:
-            while not self._ended[worker].wait(0.2) and worker in self._roster.there() and time.monotonic() < self._drained_by:
+            while (
+                not self._ended[worker].wait(0.2)
+                and worker in self._roster.there()
+                and time.monotonic() < self._drained_by
+            ):
                 continue
         self._drained.set()
         for worker in workers:
@@ -706,15 +668,15 @@ class Control:
 
     def ended(self, worker: str, data: dict[str, Any]) -> None:
         """A process is through: what it turned away, and what it could not deliver."""
-        self._turned_away += data["turned_away"]
+        self.book.turned_away += data["turned_away"]
         if data["undelivered"]:
             recovered = self._roster.recover(worker)
             for record in recovered:
                 self.keep(record)
-            self._lost += max(0, data["undelivered"] - len(recovered))
-        self._missed += data["missed"]
+            self.book.lost += max(0, data["undelivered"] - len(recovered))
+        self.book.missed += data["missed"]
         if data.get("health") is not None:
-            self._health.append(msgspec.convert(data["health"], Health))
+            self.book.health.append(msgspec.convert(data["health"], Health))
         if (known := self._roster.heard(worker)) is not None:
             known.through = True
             if not self.draining:
@@ -724,29 +686,12 @@ class Control:
 
     def facts(self) -> Run:
         """The run as it is known now."""
-        return Run(
-            name=self.folder.name,
-            settings=self.settings,
-            started_at=self._started_at,
-            profiling_at=self._profiling_at,
-            stopping_at=self._stopping_at,
-            ended_at=None if self._stopping_at is None else time.time(),
-            simulated=self.survey.simulated,
-            model=self.survey.model or "",
-            server=self.survey.server,
+        stepper = self.stepper
+        return self.book.facts(
             workers=tuple(self._roster.names),
-            versions={name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
-            machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-            probes=self.survey.probes,
-            dataset_sessions=self.survey.dataset_sessions,
-            health=tuple(self._health),
-            limits=_known(self._limits),
-            offer=None if self.stepper is not None else self._offered(),
-            stages=() if self.stepper is None else tuple(self.stepper.stages),
-            sweep_end="" if self.stepper is None else self.stepper.end,
-            turned_away=self._turned_away,
-            records_lost=self._lost,
-            notes=(*self._notes, *self.buffering.remarks(), *remarks_on(self._retried, self._resent)),
+            offer=None if stepper is not None else self._offered(),
+            stages=() if stepper is None else tuple(stepper.stages),
+            sweep_end="" if stepper is None else stepper.end,
         )
 
     def _count_due(self, *, sent: bool = False) -> None:
@@ -760,7 +705,7 @@ class Control:
             return None
         return Offer(
             due=self._due[0],
-            never_started=self._missed,
+            never_started=self.book.missed,
             duration_s=self._due[1],
             most_users=self._crowd.count,
             out_of_users=self._crowd.exhausted,
@@ -770,38 +715,21 @@ class Control:
         """Make the reports; what the console shall show."""
         if self.stepper is not None:
             self._end_stage(report=False)
-        self.flush()
-        try:
-            write_run(self.folder, self.facts())
-        except OSError as error:
-            logger.error(f"{self.folder / RUN} cannot be written: {error.strerror}")
-        if not self._file.waiting:
-            return make_reports(self.folder)
-        logger.error(left_over(self._file))
-        return ""
+        return self.book.report(self.facts())
 
     def exit_status(self) -> int | None:
         """What the rules say of this run, once it has its report; None without rules."""
-        if not (self.settings.slo or self.settings.slo_preset):
-            return None
-        return EXIT_STATUS.get(read_status(self.folder), EXIT_STATUS[INCONCLUSIVE])
+        return self.book.exit_status()
 
     def close(self) -> None:
         if self._flushing is not None:
             self._flushing.kill(block=False)
         if self._watching is not None:
             self._watching.kill(block=False)
-        self._file.close()
-        if self._lock is not None:
-            os.close(self._lock)
+        self.book.close()
 
     # -- to the senders ------------------------------------------------------------------------------------------------
 
     def _tell(self, kind: str, worker: str | None = None, **data: Any) -> None:
         assert self.environment.runner is not None
         self.environment.runner.send_message(kind, {"epoch": self.epoch, **data}, worker)
-
-
-def _known(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
-    """From the first limit on: that there was none before needs no word."""
-    return tuple(dropwhile(lambda change: change.limit is None, changes))

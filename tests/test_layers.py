@@ -39,7 +39,7 @@ LAYERS: Final = (
         MACHINE,
         "framing stream connection nowait reader gate lease pacer budget supply health sockets exchange survey",
     ),
-    ("Locust", HOST, "interrupts events options prepared sender greeting dealer crowd reporter roster stepper control messages worker scrape progress user checks form view swarm web plugin"),
+    ("Locust", HOST, "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper control messages worker scrape progress user checks form view swarm web plugin"),
     ("door", HOST, "check __init__ locustfile __main__"),
 )
 ORDER: Final = [name for _, _, names in LAYERS for name in names.split()]

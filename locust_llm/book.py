@@ -1,0 +1,140 @@
+"""The book of a run: its records on the disk, what is known of it beside them, and its reports."""
+
+import logging
+import os
+import platform
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from itertools import dropwhile
+from typing import Final
+
+from .buffering import Buffering
+from .exposition import Totals
+from .folder import RECORDS, RUN, make_folder, read_status, write_run
+from .journal import lock
+from .jsonl import line
+from .pulse import Pulse
+from .record import OK, RETRIED, Record
+from .reporter import make_reports
+from .retries import remarks_on
+from .run import Health, LimitChange, Run
+from .settings import Settings
+from .slo import EXIT_STATUS, INCONCLUSIVE
+from .spool import Spool, left_over
+from .survey import Survey
+
+logger = logging.getLogger("locust_llm")
+
+PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
+
+
+class Book:
+    """Made when the run begins: it has a folder of its own from then on. Raises OSError."""
+
+    def __init__(self, settings: Settings, survey: Survey) -> None:
+        self.settings, self.survey = settings, survey
+        self.folder = make_folder(settings, survey.model)
+        self.pulse, self.totals, self.buffering = Pulse(), Totals(), Buffering()
+        self.started_at = time.time()
+        self.profiling_at = self.started_at
+        self.stopping_at: float | None = None
+        self.limits: list[LimitChange] = []
+        self.health: list[Health] = []
+        self.turned_away = self.lost = self.missed = 0
+        """Requests at the gate at the end; those without a record; arrivals that found no user."""
+        self._notes = list(survey.notes)
+        self._retried = self._resent = 0
+        """Attempts that were refused and followed by another one."""
+        self._file = Spool(self.folder / RECORDS)
+        self._lock = lock(self.folder / RECORDS)
+
+    # -- records and notes ---------------------------------------------------------------------------------------------
+
+    def write(self, record: Record, *, gated: bool) -> bool:
+        """Onto the disk, before anything else is made of it. False: an attempt that is followed by another one."""
+        self._file.write(line(record))
+        self._resent += record.resent
+        if record.outcome == RETRIED:
+            self._retried += 1
+            return False
+        self.pulse.add(record)
+        self.totals.add(record)
+        if self.buffering.add(record):
+            for remark in self.buffering.remarks():
+                logger.warning(remark)
+        if self.settings.streaming and not record.streamed and record.outcome == OK:
+            self.say(
+                "the server answered a streaming request with one JSON body: such answers have no time to first token"
+                + (", and their slots of the prefill gate are free only at their end" if gated else "")
+            )
+        return True
+
+    def say(self, note: str) -> None:
+        """Once a run, on the console and in the reports."""
+        if note not in self._notes:
+            self._notes.append(note)
+            logger.warning(note)
+
+    def since_start(self) -> str:
+        return f"{time.time() - self.started_at:.1f} s after the start"
+
+    def flush(self) -> None:
+        """Each second, and at the end. What the disk does not take stays in memory."""
+        if not self._file.flush():
+            self.say(f"records could not be written at once: {self._file.error}; they were kept in memory meanwhile")
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def facts(self, **more: object) -> Run:
+        """The run as it is known now; ``more``: what else is known of it."""
+        s = self.survey
+        known: dict[str, object] = {
+            "name": self.folder.name,
+            "settings": self.settings,
+            "started_at": self.started_at,
+            "profiling_at": self.profiling_at,
+            "stopping_at": self.stopping_at,
+            "ended_at": None if self.stopping_at is None else time.time(),
+            "simulated": s.simulated,
+            "model": s.model or "",
+            "server": s.server,
+            "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+            "probes": s.probes,
+            "dataset_sessions": s.dataset_sessions,
+            "health": tuple(self.health),
+            "limits": known_limits(self.limits),
+            "turned_away": self.turned_away,
+            "records_lost": self.lost,
+            "notes": (*self._notes, *self.buffering.remarks(), *remarks_on(self._retried, self._resent)),
+        }
+        return Run(**(known | more))  # type: ignore[arg-type]
+
+    def report(self, facts: Run) -> str:
+        """Make the reports; what the console shall show."""
+        self.flush()
+        try:
+            write_run(self.folder, facts)
+        except OSError as error:
+            logger.error(f"{self.folder / RUN} cannot be written: {error.strerror}")
+        if not self._file.waiting:
+            return make_reports(self.folder)
+        logger.error(left_over(self._file))
+        return ""
+
+    def exit_status(self) -> int | None:
+        """What the rules say of this run, once it has its report; None without rules."""
+        if not (self.settings.slo or self.settings.slo_preset):
+            return None
+        return EXIT_STATUS.get(read_status(self.folder), EXIT_STATUS[INCONCLUSIVE])
+
+    def close(self) -> None:
+        self._file.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
+    """From the first limit on: that there was none before needs no word."""
+    return tuple(dropwhile(lambda change: change.limit is None, changes))
