@@ -1,6 +1,7 @@
 """A record as a line of profile_export.jsonl: AIPerf's fields (0.13), so that its readers take it, and all of ours."""
 
 from itertools import pairwise
+from typing import Final
 
 import msgspec
 
@@ -62,9 +63,20 @@ def line(record: Record) -> bytes:
         return line(_encodable(record))
 
 
+_KEY: Final = b',"record":{'
+_decode_record = msgspec.json.Decoder(Record).decode
+
+
 def parse_line(data: bytes) -> Record:
-    """The record of a line, exactly as it was; raises msgspec.DecodeError (a ValueError) if there is none."""
-    return _decode(data).record
+    """The record of a line, exactly as it was; raises msgspec.DecodeError (a ValueError) if there is none.
+
+    Of a line of ours only the record is decoded, which stands last: AIPerf's fields before it are a fifth of the time. No
+    text can look like its key, as quotes inside of texts are escaped.
+    """
+    at = data.rfind(_KEY)
+    if at < 0:
+        return _decode(data).record
+    return _decode_record(data[at + len(_KEY) - 1 : data.rfind(b"}")])
 
 
 def metrics(record: Record) -> dict[str, _Value]:

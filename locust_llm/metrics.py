@@ -15,7 +15,7 @@ from .gaps import Gaps
 from .good import good, goodput_rows
 from .growth import growth
 from .judgement import judge_rules, judge_sweep, overall
-from .occupancy import gate_use, occupancy
+from .occupancy import Occupancy, gate_use, occupancy
 from .parts import Floats, Part, adjusted, distribution, mean, ratio, total
 from .record import CANCELLED, CUT, FAILURES, OK, Record
 from .run import Health, Run
@@ -30,12 +30,14 @@ def summarise(
     broken_lines: int = 0,
     records: Iterable[Record] = (),
     sweep: SweepSummary | None = None,
+    levels: Occupancy | None = None,
 ) -> Summary:
     """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup`` and for what went
     through in the measured time of a stage.
 
     ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps; ``sweep``: what
-    the stages of the run came to. Of a sweep they decide about the rules; repeats are judged together.
+    the stages of the run came to. Of a sweep they decide about the rules; repeats are judged together. ``levels``: the
+    occupancy, where it is known already.
     """
     everything = Part(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
@@ -50,7 +52,8 @@ def summarise(
     found = evidence(main, run.health)
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
-    levels = occupancy(columns.requests, run.limits) if run.limits else None
+    if levels is None and run.limits:
+        levels = occupancy(columns.requests, run.limits)
     delivered = delivery(main, run, verdict)
     seen = Seen(main, run, verdict, delivered, records, ended, time)
     slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
@@ -63,7 +66,7 @@ def summarise(
         failures=_failures(main),
         client=verdict,
         evidence=found,
-        gate=gate_use(levels, *span) if levels else None,
+        gate=gate_use(levels, *span) if levels and run.limits else None,
         delivery=delivered,
         breakdowns=tuple(breakdowns(main, run)),
         cancelled=_given_up(main.outcome(CANCELLED), percentiles),
@@ -204,8 +207,8 @@ def evidence(part: Part, healths: Iterable[Health]) -> tuple[Evidence, ...]:
     one each at most. A row a process that has requests there.
     """
     health = {h.worker: h for h in healths}
-    workers = part.requests["worker"].astype(str)
-    names = sorted(set(workers[part.chosen])) or sorted(health)
+    workers = part.requests["worker"]
+    names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
     return tuple(_evidence_of(name, part.only(workers == name), health.get(name)) for name in names)
 
 

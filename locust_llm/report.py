@@ -63,7 +63,8 @@ def read(folder: Path | str) -> Results:
 
 def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stages: bool = False) -> Summary:
     sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
-    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS), sweep)
+    levels = occupancy(columns.requests, run.limits)
+    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS), sweep, levels)
     write_run(
         folder,
         run,
@@ -92,7 +93,6 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stage
     else:
         (folder / "junit.xml").unlink(missing_ok=True)  # of rules that the run no longer has
     replace(folder / "summary.md", tables.markdown(summary, run, folder).encode())
-    levels = occupancy(columns.requests, run.limits)
     replace(folder / PAGE, page(summary, run, columns, levels, RecordFile(folder / RECORDS).since).encode())
     return summary
 
