@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-all test-wheel test-aiperf lint format bench bench-scale bench-simulator seeds clean
+.PHONY: demo test test-all test-wheel test-aiperf lint format bench bench-scale bench-report bench-simulator seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -41,8 +41,14 @@ bench: $(VENV)/.installed-tests   ## what the load generator says against what w
 bench-scale: $(VENV)/.installed-tests  ## 10,000 open streams in one worker, 15,000 over two
 	$(BIN)/python tests/bench/scale.py
 
+bench-report: $(VENV)/.installed-tests  ## the report of 100,000 and of a million requests: seconds and memory
+	$(BIN)/python tests/bench/report.py
+
 bench-simulator: $(VENV)/.installed-tests  ## tokens a second from the simulator, and virtual time: a million requests
 	$(BIN)/python tests/bench/simulator.py
+
+example: $(VENV)/.installed       ## the report in reports/example, made anew
+	$(BIN)/python tests/example.py
 
 seeds: $(VENV)/.installed-tests   ## the seed documents' claims in the simulator: the page and figures of reports/seeds
 	$(BIN)/python tests/seeds/make.py

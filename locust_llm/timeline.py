@@ -70,7 +70,7 @@ class Timeline(msgspec.Struct, frozen=True, tag_field="kind", tag="timeline", om
 
 
 def timeline(columns: Columns, run: Run, since: Since) -> Timeline | None:
-    """Around the longest stall of the profiling phase, else around its middle; None where nothing was sent."""
+    """Around the longest stall of the profiling phase, else around its middle request; None where nothing was sent."""
     requests = columns.requests
     main = ((requests["phase"] == "profiling") & requests["sent_at"].notna()).to_numpy(np.bool_)
     if not main.any():
@@ -83,6 +83,8 @@ def timeline(columns: Columns, run: Run, since: Since) -> Timeline | None:
     began, closed = requests["asked_at"].to_numpy(np.float64), requests["closed_at"].to_numpy(np.float64)
     window = choose(began, closed, main, stall, gap_ms / 1e3)
     under_way = (began < window.end) & (closed > window.start)
+    if not under_way.any():  # failures that took no time
+        return None
     records = _within(window, since, float(closed[under_way].max()))
     chosen = pick(records, window)
     slow = max(STALLED * gap_ms, 2 * _ms(window.end, window) / DOTS) if gap_ms else 0.0
@@ -119,7 +121,8 @@ def choose(began: Floats, closed: Floats, main: Mask, stall: Stall | None, gap_s
     """The longest window around the stall (or the middle) that holds at most ROWS requests, within bounds: at least two
     stalls, at most ten or GAPS gaps long, whichever is more. ``gap_s``: a usual gap."""
     first, last = float(began[main].min()), float(closed[main].max())
-    middle = (first + last) / 2 if stall is None else (stall.start + stall.end) / 2
+    halves = np.sort(((began + closed) / 2)[main])
+    middle = float(halves[len(halves) // 2]) if stall is None else (stall.start + stall.end) / 2  # where a request is
     longest = 0.0 if stall is None else stall.end - stall.start
     most = max(10 * longest, GAPS * gap_s) or (last - first) / 10
     least = max(2.5 * longest, GAPS / 4 * gap_s) or most

@@ -146,3 +146,14 @@ def test_a_window_ends_with_the_run() -> None:
 def test_few_records_are_all_picked() -> None:
     records = [steady(11.0, id="b"), steady(10.0, id="a")]
     assert [record.id for record in pick(records, Window(UNIX, UNIX + 99, None))] == ["a", "b"]
+
+
+def test_failures_without_a_length_have_no_timeline() -> None:
+    at_once = [failed(id=str(i), sent_at=10.0 + 5 * i, closed_at=10.0 + 5 * i) for i in range(4)]
+    assert timeline(collect(at_once), a_run(), lambda at: at_once) is None
+
+
+def test_without_a_stall_the_window_is_around_a_request() -> None:
+    """The middle of the run may be a pause."""
+    pair = (failed(id="a", sent_at=10.0, closed_at=10.01), failed(id="b", sent_at=100.0, closed_at=100.01))
+    assert len(drawn(*pair).rows) == 1
