@@ -83,8 +83,6 @@ def timeline(columns: Columns, run: Run, since: Since) -> Timeline | None:
     began, closed = requests["asked_at"].to_numpy(np.float64), requests["closed_at"].to_numpy(np.float64)
     window = choose(began, closed, main, stall, gap_ms / 1e3)
     under_way = (began < window.end) & (closed > window.start)
-    if not under_way.any():  # failures that took no time
-        return None
     records = _within(window, since, float(closed[under_way].max()))
     chosen = pick(records, window)
     slow = max(STALLED * gap_ms, 2 * _ms(window.end, window) / DOTS) if gap_ms else 0.0
@@ -124,7 +122,7 @@ def choose(began: Floats, closed: Floats, main: Mask, stall: Stall | None, gap_s
     halves = np.sort(((began + closed) / 2)[main])
     middle = float(halves[len(halves) // 2]) if stall is None else (stall.start + stall.end) / 2  # where a request is
     longest = 0.0 if stall is None else stall.end - stall.start
-    most = max(10 * longest, GAPS * gap_s) or (last - first) / 10
+    most = max(10 * longest, GAPS * gap_s) or (last - first) / 10 or 1.0  # all at one moment
     least = max(2.5 * longest, GAPS / 4 * gap_s) or most
     for length in np.geomspace(most, min(least, most), 12).tolist():
         start, end = middle - length / 2, middle + length / 2
