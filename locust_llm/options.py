@@ -189,6 +189,7 @@ SWITCHES: Final = (
     ("--fixed-schedule", False, "Replay a trace: each session of the dataset is sent at its own time"),
     ("--fixed-schedule-auto-offset", True, "The first time of the trace is the start of the run"),
     ("--find-max", False, "After a sweep, look between its last stage within the SLO and the first beyond it"),
+    ("--server-metrics", True, "Read the server's own figures (/metrics) each second, where it has any"),
     ("--insecure", False, "Do not verify the server's TLS certificate: whoever stands between can read all, the key too"),
     ("--skip-broken-rows", False, "Leave broken rows of the dataset out, and count them"),
 )
@@ -430,8 +431,11 @@ def _truth(value: Any) -> bool:
 
 
 def _command(headers: list[str]) -> str:
-    """The command line, without the values of headers."""
+    """The command line, without the values of headers, and without the place where this package is installed."""
     words = sys.argv[1:]
+    name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
+    if words[:2] == ["-f", str(Path(__file__).with_name("locustfile.py"))]:  # the door put it there
+        name, words = "locust-llm run", words[2:]
     for header in headers:  # by what they say, however the flag was written
         words = [word.replace(header, "***") if header else word for word in words]
-    return shlex.join([os.path.basename(sys.argv[0]).replace("__main__.py", "locust"), *words])
+    return " ".join([name, *map(shlex.quote, words)])
