@@ -4,7 +4,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from itertools import dropwhile
 from typing import Final
@@ -12,8 +12,10 @@ from typing import Final
 from .buffering import Buffering
 from .exposition import Totals
 from .folder import RECORDS, RUN, make_folder, read_status, write_run
+from .gauges import diagnosis, out_of_memory, told
 from .journal import lock
 from .jsonl import line
+from .meter import Meter
 from .pulse import Pulse
 from .record import OK, RETRIED, Record
 from .reporter import make_reports
@@ -46,6 +48,10 @@ class Book:
         self._notes = list(survey.notes)
         self._retried = self._resent = 0
         """Attempts that were refused and followed by another one."""
+        self._out_of_memory = ""
+        """The first message of a failure that speaks of it."""
+        self.meter: Meter | None = None
+        """None: nobody asks the server how it stands."""
         self._file = Spool(self.folder / RECORDS)
         self._lock = lock(self.folder / RECORDS)
 
@@ -60,6 +66,8 @@ class Book:
             return False
         self.pulse.add(record)
         self.totals.add(record)
+        if record.failed and not self._out_of_memory and out_of_memory(record.message, None):
+            self._out_of_memory = record.message
         if self.buffering.add(record):
             for remark in self.buffering.remarks():
                 logger.warning(remark)
@@ -107,9 +115,20 @@ class Book:
             "limits": known_limits(self.limits),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
-            "notes": (*self._notes, *self.buffering.remarks(), *remarks_on(self._retried, self._resent)),
+            "notes": (
+                *self._notes, *self.buffering.remarks(), *remarks_on(self._retried, self._resent), *self._servers_own(),
+            ),
         }
         return Run(**(known | more))  # type: ignore[arg-type]
+
+    def _servers_own(self) -> Iterator[str]:
+        """What the server said of itself in the profiling phase, and what of its memory."""
+        limit = self.settings.prefill_concurrency
+        if self.meter is not None:
+            ended_at = self.stopping_at or time.time()
+            yield from diagnosis(told(self.meter.between(self.profiling_at, ended_at)), limit)
+        if self._out_of_memory:
+            yield out_of_memory(self._out_of_memory, limit)
 
     def report(self, facts: Run) -> str:
         """Make the reports; what the console shall show."""
@@ -130,6 +149,8 @@ class Book:
         return EXIT_STATUS.get(read_status(self.folder), EXIT_STATUS[INCONCLUSIVE])
 
     def close(self) -> None:
+        if self.meter is not None:
+            self.meter.close()
         self._file.close()
         if self._lock is not None:
             os.close(self._lock)

@@ -48,5 +48,5 @@ class Clock:
     def heard(self, at: float, unix_s: float, now: float) -> None:
         """A word was said at ``at`` and answered by ``now`` (of this clock), when the control's clock said ``unix_s``."""
         error_s = (now - at) / 2
-        if error_s <= self.error_s + max(0.0, now - self._at) * DRIFT:
+        if error_s < self.error_s + max(0.0, now - self._at) * DRIFT:
             self.offset_s, self.error_s, self._at = unix_s - (at + now) / 2, error_s, now

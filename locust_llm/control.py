@@ -487,7 +487,7 @@ class Control:
         reads: int = 0,
         health: dict[str, Any] | None = None,
         unreserved: int = 0,
-        sessions: Sequence[Any] = ("", 0, 0, 0),
+        sessions: Sequence[Any] = ("", 0, 0),
         spent: bool = False,
         waited_s: float = 0.0,
         users: int = 0,
@@ -498,10 +498,10 @@ class Control:
         known = self._roster.heard(worker)
         if known is None:
             return
-        phase, before, begun, ended = sessions
+        known.phase, begun, ended = sessions
         if health is not None:
             known.health = msgspec.convert(health, Health)
-        known.users, known.admitted, known.reads, known.before = users, admitted, reads, before
+        known.users, known.admitted, known.reads = users, admitted, reads
         known.clock_error_s = clock_error_s
         self.pulse.hear(
             worker, used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s, reads=reads,
@@ -510,7 +510,7 @@ class Control:
         self._quotas.prefill_s = max(self._quotas.prefill_s, *ttfts_s, 0.0)
         if self._open and not self._finishing:
             self._crowd.heard(worker, unreserved)
-        self._sessions.told(worker, phase, begun, ended)
+        self._sessions.told(worker, known.phase, begun, ended)
         self.stands(worker, used=used, waiting=waiting, number=number, spent=spent, waited_s=waited_s)
 
     def stands(self, worker: str, **stand: Any) -> None:
@@ -532,7 +532,10 @@ class Control:
         """The greenlet that takes back what silent and dead processes have."""
         while True:
             gevent.sleep(WORKERS_S)
-            self._quotas.look(time.monotonic())
+            for worker in self._quotas.look(time.monotonic()):
+                self.book.say(
+                    f"WARNING: worker {worker} was silent {self.book.since_start()}: its slots went to the others"
+                )
             for worker in self._roster.lost():
                 self._lose(worker)
 
@@ -571,7 +574,7 @@ class Control:
         self.pulse.hear(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
         if loss.health is not None:
             self.book.health.append(loss.health)
-        return self._sessions.lost(worker, loss.begun)
+        return self._sessions.lost(worker, loss.phase, loss.sessions)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -643,6 +646,8 @@ class Control:
         self._count_due()
         workers = self._roster.there()
         self._ended = {worker: Event() for worker in workers}
+        if clocks := self._roster.clocks():
+            self.book.say(clocks)
         self._tell("llm_end")
         if self._roster.alone:
             self._drained.set()

@@ -194,17 +194,19 @@ class SessionDealer:
         self.out -= len(returned)
         self._serve()
 
-    def lost(self, worker: str, begun: int | None) -> int:
-        """A process is gone, which had ``begun`` so many of this phase (None: nobody knows): what it had not begun goes to
-        others. How many are lost with it."""
-        told, ended = self._begun.pop(worker, (0, 0))
+    def lost(self, worker: str, phase: str, sessions: tuple[int, int] | None) -> int:
+        """A process is gone, which had begun and ended so many of ``phase`` (None: nobody knows): what it had not begun
+        goes to others. How many are lost with it."""
+        told, ended_before = self._begun.pop(worker, (0, 0))
         hand = list(self._hands.pop(worker, ()))
-        unbegun = [] if begun is None else hand[max(0, begun - told) :]
+        known = sessions is not None and phase == self._phase
+        begun, ended = sessions if sessions is not None and known else (told + len(hand), ended_before)
+        unbegun = hand[max(0, begun - told) :]
         gone = len(hand) - len(unbegun) + told - ended
         self._asking = [other for other in self._asking if other != worker]
         self._recalled.discard(worker)
         self._back.extend(unbegun)
-        self.out -= gone + len(unbegun)
+        self.out -= gone + len(unbegun) + ended - ended_before
         self._serve()
         self._look()
         return gone

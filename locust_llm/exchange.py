@@ -21,10 +21,9 @@ CONNECT_AHEAD_S: Final = 1.0
 above what a new connection takes."""
 
 
-STALE_NS: Final = 2_000_000
-"""A close that was on its way is there within a round trip, and noticed within a nap of the reader."""
+STALE_NS: Final = 50_000_000
 UNHEARD: Final = ("closed", "reset")
-"""How a request ends, soon and without a byte, whose connection the server was just closing."""
+"""How a request ends, without a byte of an answer, whose connection the server was just closing."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +60,8 @@ class Line:
         self.connection: Connection | None = None
         self.stream: Stream | None = None
         self.busy = False
+        self.closes = False
+        """This server closes connections that it had said to keep: none is used again."""
         self.on_kill: Callable[[], str] = lambda: CUT
         """What a request becomes whose greenlet is killed: CUT, or CANCELLED when that was asked for."""
 
@@ -190,9 +191,10 @@ def _admitted(
             line.open(request.target)
         except ConnectFailed as error:
             return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
+        line.closes = True
         fields["resent"] = 1
         stream = Stream(time.monotonic_ns(), kind=request.kind, keep_text=request.keep_text)
-    if limits.written_at is None or not stream.frame.reusable:
+    if limits.written_at is None or not stream.frame.reusable or line.closes:
         line.close()  # before the slot goes on: who gave up is gone when the next one comes
     free()
     if unsent is not None and stream.status is None:
@@ -206,8 +208,9 @@ def _admitted(
 
 
 def _stale(connection: Connection, stream: Stream) -> bool:
-    """The server had closed this connection, which had been used before, when the request was on its way: it never saw it
-    (RFC 9112, 9.3.1). A new connection has no such doubt, and who waits longer than that was heard."""
+    """The server was closing this connection, which had been used before, when the request came (RFC 9112, 9.3.1). A new
+    connection has no such doubt, and who waits longer was heard. The kernel cannot tell: llama.cpp's server acknowledges,
+    drops what comes behind its answer, and closes up to a few milliseconds later."""
     if connection.used < 2 or stream.received_bytes or stream.failure is None or stream.failure[0] not in UNHEARD:
         return False
     rtt_us, _ = connection.round_trip()

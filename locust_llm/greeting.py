@@ -22,6 +22,11 @@ def greeting(user_classes: Iterable[type]) -> Greeting:
     return Greeting(version("locust-llm"), " and ".join(sorted({_file_of(kind) for kind in user_classes})))
 
 
+def _contents(said: Greeting) -> list[str]:
+    """Without the names: a file that the master sent has one of its own."""
+    return sorted(file.rpartition(" (")[2] for file in said.locustfile.split(" and "))
+
+
 def _file_of(kind: type) -> str:
     try:
         path = Path(inspect.getfile(kind))
@@ -38,6 +43,6 @@ def refusal(theirs: Any, ours: Greeting) -> str:
         said = Greeting()
     if said.version != ours.version:
         return f"its locust-llm is {said.version}, the master's is {ours.version}"
-    if said.locustfile != ours.locustfile:
+    if _contents(said) != _contents(ours):
         return f"its locustfile is {said.locustfile}, the master's is {ours.locustfile}"
     return ""

@@ -1,8 +1,8 @@
 """The journal: records of a worker on its own disk until they are delivered, so that they outlive the process.
 
-A file: two counts (requests that the gate let through, sessions that were begun; 8 bytes each, little endian), then a
-frame a record: its serial and its length (4 bytes each), and the packed record. What was written is with the kernel, so
-only a crash of the machine can lose it.
+A file: three counts (requests that the gate let through, sessions of the phase that were begun, and that have ended; 8
+bytes each, little endian), then a frame a record: its serial and its length (4 bytes each), and the packed record. What
+was written is with the kernel, so only a crash of the machine can lose it.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ FOLDER: Final = "journal"
 """In the folder of a run."""
 EMPTY_AT: Final = 1 << 22
 """Bytes from which on a file is cut, once all in it is delivered."""
-_COUNTS: Final = Struct("<QQ")
+_COUNTS: Final = Struct("<QQQ")
 _HEAD: Final = Struct("<II")
 
 
@@ -28,14 +28,14 @@ class Journal:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._end = _COUNTS.size
-        self._counts = (0, 0)
-        os.pwrite(self._file, _COUNTS.pack(0, 0), 0)
+        self._counts = (0, 0, 0)
+        os.pwrite(self._file, _COUNTS.pack(0, 0, 0), 0)
 
-    def count(self, admitted: int, begun: int) -> None:
+    def count(self, admitted: int, begun: int, ended: int) -> None:
         """Requests and sessions so far."""
-        if (admitted, begun) != self._counts:
-            self._counts = admitted, begun
-            os.pwrite(self._file, _COUNTS.pack(admitted, begun), 0)
+        if (admitted, begun, ended) != self._counts:
+            self._counts = admitted, begun, ended
+            os.pwrite(self._file, _COUNTS.pack(admitted, begun, ended), 0)
 
     def add(self, serial: int, packed: bytes) -> None:
         """A record."""
@@ -64,6 +64,7 @@ class Journaled(NamedTuple):
 
     admitted: int
     begun: int
+    ended: int
     frames: list[tuple[int, bytes]]
     """(serial, packed record), up to the first that is not whole."""
 
@@ -75,7 +76,7 @@ def read(path: Path) -> Journaled | None:
     except OSError:
         return None
     if len(data) < _COUNTS.size:
-        return Journaled(0, 0, [])
+        return Journaled(0, 0, 0, [])
     frames, at = [], _COUNTS.size
     while at + _HEAD.size <= len(data):
         serial, length = _HEAD.unpack_from(data, at)
@@ -84,8 +85,8 @@ def read(path: Path) -> Journaled | None:
             break
         frames.append((serial, data[at : at + length]))
         at += length
-    admitted, begun = _COUNTS.unpack_from(data)
-    return Journaled(admitted, begun, frames)
+    admitted, begun, ended = _COUNTS.unpack_from(data)
+    return Journaled(admitted, begun, ended, frames)
 
 
 def lock(path: Path) -> int | None:

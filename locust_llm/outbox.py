@@ -81,10 +81,10 @@ class Outbox:
         if len(self._packed) >= BATCH_RECORDS:
             self.flush()
 
-    def count(self, admitted: int, begun: int) -> None:
-        """Requests that the gate let through, and sessions that were begun, so far: what became of them is known later."""
+    def count(self, admitted: int, begun: int, ended: int) -> None:
+        """Requests that the gate let through, and sessions that were begun and have ended, so far."""
         if self.journal is not None:
-            self._journaled(self.journal.count, admitted, begun)
+            self._journaled(self.journal.count, admitted, begun, ended)
 
     def _journaled(self, write: Callable[..., None], *what: Any) -> None:
         try:

@@ -22,7 +22,9 @@ from .checks import headers_of, ready
 from .control import Control
 from .interrupts import listen
 from .messages import hears, to_control, to_sender
+from .meter import Meter
 from .options import Refused, add_options, check, look_through, refuse, settings_of
+from .prepared import authorities
 from .progress import keep_apart, progress
 from .reporter import give_up
 from .roster import LOCAL
@@ -184,6 +186,13 @@ def _start(environment: Environment, **kw: Any) -> None:
         sender.keep = _control.keep
     if _view is not None:
         _view.begins(_control)
+    if settings.server_metrics:
+        meter = Meter(
+            settings.host, headers_of(environment.parsed_options), _control.book.folder,
+            verify=False if settings.insecure else authorities(),
+        )  # fmt: skip
+        _control.book.meter = meter
+        meter.start()
     _control.begin()
     _progress = gevent.spawn(_watch, environment, _control)
 

@@ -23,6 +23,8 @@ SILENT_S: Final = 4.0
 and between an admission and its send lies a moment."""
 ROUND: Final = 8
 """Admissions of each process, on average, until all that take turns have had one."""
+OWED: Final = 0.5
+"""Slot seconds that a process has had too few or too many, by rounding, before two change places."""
 UNLIMITED: Final = 1 << 30
 """What a process may be using that was told of no limit."""
 
@@ -71,10 +73,19 @@ class _Part:
         """When the first at its gate came there."""
         self.heard_at = now
         self.silent = False
+        self.ideal: float | None = None
+        """Slots by demand, where there are too few; of whole ones it has one more or less."""
+        self.owed = 0.0
+        """Slot seconds that it had too few."""
 
     @property
     def demand(self) -> int:
         return self.used + self.waiting
+
+    @property
+    def wish(self) -> int:
+        """The slots that there are, or one more or less where the rounding was against it, or for it, for too long."""
+        return (self.quota or 0) + (self.owed > OWED) - (self.owed < -OWED)
 
 
 def apportion(limit: int, ideals: Sequence[float], quotas: Sequence[int]) -> list[int]:
@@ -98,6 +109,7 @@ class Quotas:
         self.prefill_s = 0.0
         """The longest prefill seen so far: so long a request may still be in prefill whose process is silent."""
         self._tell, self._known = tell, not gated
+        self._looked_at: float | None = None
         self._parts: dict[str, _Part] = {}
 
     def set_limit(self, limit: int | None) -> None:
@@ -131,16 +143,24 @@ class Quotas:
             part.held = UNLIMITED if part.quota is None else max(part.quota, stand.used)
         self._share_out(anew=joins)
 
-    def look(self, now: float) -> None:
-        """Time has passed: what silent processes had goes to the others, as soon as it can be in use no more."""
+    def look(self, now: float) -> list[str]:
+        """Time has passed: what silent processes had goes to the others, as soon as it can be in use no more. Those that
+        have just become silent."""
         patience_s = max(SILENT_S, LEASE_S + self.prefill_s)
-        for part in self._parts.values():
+        passed_s = 0.0 if self._looked_at is None else now - self._looked_at
+        self._looked_at = now
+        silent = []
+        for worker, part in self._parts.items():
+            part.owed += 0.0 if part.ideal is None else (part.ideal - (part.quota or 0)) * passed_s
+            part.owed = 0.0 if part.ideal is None else min(max(part.owed, -1.0), 1.0)
             if not part.silent and now - part.heard_at > patience_s:
+                silent.append(worker)
                 part.silent = True
                 part.used = part.waiting = part.held = 0
                 if self.limit is not None:
                     part.quota, part.turns, part.number = 0, None, part.number + 1
         self._share_out()
+        return silent
 
     def quota(self, worker: str) -> Quota:
         """What this process is to know now."""
@@ -189,6 +209,8 @@ class Quotas:
     def _targets(self, limit: int, parts: Mapping[str, _Part], anew: bool) -> dict[str, tuple[int, int | None]]:
         """(slots, turns) for each process."""
         total = sum(part.demand for part in parts.values())
+        for part in parts.values():
+            part.ideal = None
         if total > limit:
             return self._scarce(limit, total, parts)
         quotas = [part.quota or 0 for part in parts.values()]
@@ -208,8 +230,10 @@ class Quotas:
         if large:
             rest, demand = limit - pool - len(large), sum(part.demand for part in large.values())
             over = demand - len(large)
-            ideals = [1 + rest * (part.demand - 1) / over if over else 1.0 for part in large.values()]
-            slots = apportion(limit - pool, ideals, [part.quota or 0 for part in large.values()])
+            for part in large.values():
+                part.ideal = 1 + rest * (part.demand - 1) / over if over else 1.0
+            ideals = [part.ideal or 0.0 for part in large.values()]
+            slots = apportion(limit - pool, ideals, [part.wish for part in large.values()])
             targets |= {worker: (count, None) for worker, count in zip(large, slots, strict=True)}
         targets |= self._turns(pool, small)
         return targets

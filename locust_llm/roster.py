@@ -41,10 +41,10 @@ class Member:
         """Requests that its gate has let through, as it told."""
         self.recorded = 0
         """Those of which the record is here."""
-        self.before = 0
-        """Sessions that it had begun before this phase."""
-        self.begun: int | None = None
-        """In all phases, as its journal says."""
+        self.phase = ""
+        """Of its sessions, as it told."""
+        self.sessions: tuple[int, int] | None = None
+        """Of this phase, as its journal says: (begun, ended)."""
         self.clock_error_s: float | None = None
         self.through = False
         """It has ended what it had, and said so."""
@@ -59,8 +59,9 @@ class Loss(NamedTuple):
     """Sent, without a record."""
     done: dict[str, int]
     """By phase: all that were out."""
-    begun: int | None
-    """Sessions that it had begun in this phase; None: not known."""
+    sessions: tuple[int, int] | None
+    """Of the phase that it last told of: (begun, ended). None: not known."""
+    phase: str
     health: Health | None
     reads: int
 
@@ -139,6 +140,16 @@ class Roster:
             self._members[name].recorded += sum(record.admitted_at is not None for record in records)
         return records
 
+    def clocks(self) -> str:
+        """How well the timelines agree; empty where all processes have one clock."""
+        errors_s = [one.clock_error_s for one in self._members.values() if one.clock_error_s]
+        if not errors_s:
+            return ""
+        return (
+            f"the timelines of {len(errors_s)} workers on other machines are aligned through the master, "
+            f"to within {max(errors_s) * 1e3:.1f} ms; no duration is made of the clocks of two machines"
+        )
+
     # -- who is lost ---------------------------------------------------------------------------------------------------
 
     def lost(self) -> list[str]:
@@ -165,7 +176,7 @@ class Roster:
         with suppress(OSError):
             path.parent.rmdir()  # when it was the last
         worker = self._members[name]
-        worker.admitted, worker.begun = journaled.admitted, journaled.begun
+        worker.admitted, worker.sessions = journaled.admitted, (journaled.begun, journaled.ended)
         return self._count(name, self.inbox.take(name, journaled.frames))
 
     def drop(self, name: str) -> Loss:
@@ -176,8 +187,7 @@ class Roster:
         for phase, count in reversed(worker.out.items()):
             unsent[phase] = max(0, count - left)
             left = max(0, left - count)
-        begun = None if worker.begun is None else worker.begun - worker.before
-        return Loss(unsent, sent, dict(worker.out), begun, worker.health, worker.reads)
+        return Loss(unsent, sent, dict(worker.out), worker.sessions, worker.phase, worker.health, worker.reads)
 
 
 def _users(clients: Any, name: str) -> int:

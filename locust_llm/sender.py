@@ -87,8 +87,8 @@ class Sender:
         """Of the first chunks since the progress line last heard of them."""
         self.gate = Gate(0)
         self.lease = Lease(self.gate, self.stir)
-        self.count: Callable[[int, int], object] = lambda admitted, begun: None
-        """Hears how many requests the gate has let through, and how many sessions were begun."""
+        self.count: Callable[[int, int, int], object] = lambda admitted, begun, ended: None
+        """Hears how many requests the gate has let through, how many sessions were begun, and how many have ended."""
         self.answered_at = time.monotonic()
         """When the control last answered."""
         self.budget = Budget(self._want)
@@ -115,10 +115,10 @@ class Sender:
         self.shares = True
         self.gate.lapses_at = -math.inf
         self.gate.on_change = self.lease.changed
-        self.gate.on_enter = self.supply.on_begin = self._counts
+        self.gate.on_enter = self.supply.on_change = self._counts
 
     def _counts(self) -> None:
-        self.count(self.gate.admitted, self.supply.begun)
+        self.count(self.gate.admitted, self.supply.begun, self.supply.ended)
 
     def told(self, at: float | None = None, unix_s: float | None = None, **quota: Any) -> None:
         """A quota, and perhaps the answer to the word of ``at``: then the control's clock said ``unix_s``."""
@@ -233,7 +233,7 @@ class Sender:
             if left:  # the schedule had counted them
                 self.tell("llm_back", phase=permit.phase, count=left)
         elif dealt:
-            self.supply.ended(permit.phase)
+            self.supply.end(permit.phase)
 
     def cancel_after_s(self, phase: str) -> float | None:
         """Drawn for each request: seconds after which it is cancelled on purpose."""

@@ -62,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     wait_for_model_timeout_s: float = 0.0
     max_retries: int = 0
     """Of a request that is refused with HTTP 429 or 503."""
+    server_metrics: bool = True
+    """The server's own figures are read each second, where it has any."""
     insecure: bool = False
     """The server's TLS certificate is not verified."""
 

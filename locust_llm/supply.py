@@ -21,8 +21,6 @@ class Sessions(NamedTuple):
     """How far this process is with those of a phase."""
 
     phase: str
-    before: int
-    """Begun in earlier phases."""
     begun: int
     ended: int
 
@@ -31,9 +29,10 @@ class Supply:
     """``ask`` is called when it is empty and somebody waits, or has become low; the answer comes through ``grant``."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
-        self.begun = 0
-        """In all phases."""
-        self.on_begin: Callable[[], object] | None = None
+        self.begun = self.ended = 0
+        """Sessions of this phase."""
+        self.on_change: Callable[[], object] | None = None
+        """Called when one was begun, or has ended."""
         self._ask = ask
         self._asked = False
         self._over = False
@@ -42,7 +41,6 @@ class Supply:
         self._begins: deque[Begin] = deque()
         self._more = Event()
         self._waiting = 0
-        self._before = self._ended = 0
 
     def take(self) -> Begin:
         """The next session. Raises GateClosed when there is none any more."""
@@ -55,8 +53,7 @@ class Supply:
                 self._wait()
         begin = self._begins.popleft()
         self.begun += 1
-        if self.on_begin is not None:
-            self.on_begin()
+        self._changed()
         if len(self._begins) <= self._low:
             self._refill()
         return begin
@@ -95,15 +92,21 @@ class Supply:
         if phase != self._phase:
             self._begins.clear()
             self._phase, self._over = phase, False
-            self._before, self._ended = self.begun, 0
+            self.begun = self.ended = 0
 
-    def ended(self, phase: str) -> None:
+    def end(self, phase: str) -> None:
         """A session that was taken in ``phase`` has come to its end."""
-        self._ended += phase == self._phase
+        if phase == self._phase:
+            self.ended += 1
+            self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def told(self) -> Sessions:
         """What the control shall know."""
-        return Sessions(self._phase, self._before, self.begun - self._before, self._ended)
+        return Sessions(self._phase, self.begun, self.ended)
 
     def close(self) -> None:
         self._over = True

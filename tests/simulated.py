@@ -82,9 +82,10 @@ class Simulator:
 def started(*flags):
     command = [sys.executable, "-m", "locust_llm.simulator", "--port", "0", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        ready = process.stdout.readline()
-        yield Simulator(process, ready)
-        process.terminate()
+        try:
+            yield Simulator(process, process.stdout.readline())
+        finally:  # else a test that fails would wait for it forever
+            process.terminate()
         assert process.wait(5) == 0
 
 

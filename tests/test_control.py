@@ -481,13 +481,13 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
         ("a", 32, False), ("b", 8, False),
     ]  # fmt: skip
     control.want("a")
-    control.hears("a", used=0, number=0, sessions=(PROFILING, 0, 32, 31))
-    control.hears("b", used=0, number=0, sessions=(PROFILING, 0, 8, 0))
+    control.hears("a", used=0, number=0, sessions=(PROFILING, 32, 31))
+    control.hears("b", used=0, number=0, sessions=(PROFILING, 8, 0))
     control.want_sessions("a")
     assert runner.what_was_told()[-1].data == {"epoch": 7, "phase": PROFILING, "items": [], "over": True}
-    control.hears("a", used=0, number=0, sessions=(PROFILING, 0, 32, 32))
+    control.hears("a", used=0, number=0, sessions=(PROFILING, 32, 32))
     assert control.plan.phase == PROFILING
-    control.hears("b", used=0, number=0, sessions=(PROFILING, 0, 8, 8))
+    control.hears("b", used=0, number=0, sessions=(PROFILING, 8, 8))
     assert ("llm_over", None) in [(told.kind, told.worker) for told in runner.told]
     assert runner.ended == []
     grant = PLENTY

@@ -225,18 +225,21 @@ def test_what_a_lost_process_had_not_begun_goes_to_others_each_once() -> None:
     desk.dealer.told("a", "profiling", 2, 1)
     assert desk.ask("b") == [("spare_sessions", "a", None)]
     desk.told.clear()
-    assert desk.dealer.lost("a", 5) == 4  # begun five, of which one has ended
+    assert desk.dealer.lost("a", "profiling", (5, 3)) == 2
     assert desk.answers() == [("sessions", "b", [5])]
     assert [desk.ask("b")[0][2] for _ in range(3)] == [[6], [7], None]
     desk.dealer.told("b", "profiling", 3, 3)
     assert (desk.overs, desk.dealer.out) == (1, 0)
+    other = Sessions(4)
+    other.ask("a")
+    assert other.dealer.lost("a", "warmup", (9, 9)) == 4  # what it last told was of another phase
 
 
 def test_where_nobody_knows_what_a_lost_process_had_begun_nothing_of_it_is_sent_again() -> None:
     desk = Sessions(4)
     desk.ask("a")
     desk.dealer.told("a", "profiling", 1, 1)
-    assert desk.dealer.lost("a", None) == 3
+    assert desk.dealer.lost("a", "profiling", None) == 3
     assert desk.ask("b") == [("sessions", "b", None)]
     assert desk.overs == 1
 

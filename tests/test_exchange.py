@@ -241,7 +241,7 @@ def test_who_closes_a_used_connection_later_was_heard(scripted: Scripted) -> Non
     """And a new connection leaves no doubt."""
     line = Line()
     assert run(scripted, "used", stream(1), line).outcome == OK
-    record = run(scripted, "heard", [["sleep", 50], ["close"]], line)
+    record = run(scripted, "heard", [["sleep", 300], ["close"]], line)
     assert (record.outcome, record.resent) == ("closed", 0)
     record = run(scripted, "new", [["close"]], Line())
     assert (record.outcome, record.resent) == ("closed", 0)

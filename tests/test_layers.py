@@ -24,7 +24,7 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record buffering sse chat failure endpoints retries ramp arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal outbox quotas clocks verdict "
+        "record buffering sse chat failure endpoints retries gauges ramp arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal outbox quotas clocks verdict "
         "summary jsonl folder formats logs rows dataset conversation body plan timetable pulse exposition live archive",
     ),
     (
@@ -37,7 +37,7 @@ LAYERS: Final = (
     (
         "machine",
         MACHINE,
-        "framing stream connection nowait reader gate lease pacer budget supply health sockets exchange survey",
+        "framing stream connection nowait reader gate lease pacer budget supply health sockets exchange survey meter",
     ),
     ("Locust", HOST, "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper control messages worker scrape progress user checks form view swarm web plugin"),
     ("door", HOST, "check __init__ locustfile __main__"),

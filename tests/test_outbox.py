@@ -121,12 +121,12 @@ def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_t
         wire.outbox.add(record(number))
         if number in (1, 3):
             wire.outbox.flush()
-    wire.outbox.count(9, 4)
+    wire.outbox.count(9, 4, 3)
     _, second = wire.sent
     assert inbox.take("w", frames(second)) == [record(2), record(3)]
     found = read(tmp_path / "run" / "w")  # the process is killed here
     assert found is not None
-    assert (found.admitted, found.begun) == (9, 4)
+    assert (found.admitted, found.begun, found.ended) == (9, 4, 3)
     assert inbox.take("w", found.frames) == [record(0), record(1), record(4), record(5)]
     assert inbox.take("w", found.frames) == inbox.take("w", frames(wire.sent[0])) == []
     assert wire.outbox.undelivered() == [record(number) for number in range(6)]
@@ -168,7 +168,7 @@ def test_a_journal_that_ends_in_the_middle_of_a_record_gives_the_whole_ones(tmp_
     for serial in (1, 2):
         journal.add(serial, pack(record(serial)))
     data = (tmp_path / "w").read_bytes()
-    first_ends = 16 + (len(data) - 16) // 2
+    first_ends = 24 + (len(data) - 24) // 2
     for length in range(len(data)):
         (tmp_path / "w").write_bytes(data[:length])
         found = read(tmp_path / "w")
@@ -186,7 +186,7 @@ def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(journals.os, "pwrite", full)
     wire.outbox.add(record(0))
-    wire.outbox.count(1, 1)
+    wire.outbox.count(1, 1, 1)
     wire.outbox.flush()
     assert wire.sent[0]["count"] == 1
 

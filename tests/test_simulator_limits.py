@@ -1,6 +1,7 @@
 """What a server of the simulator refuses when it is full, and what its conversations find in the cache."""
 
 import json
+import re
 
 import pytest
 from simulated import HELLO, post, received, started
@@ -13,7 +14,7 @@ def asked(**body):
 
 
 def test_as_many_open_requests_as_the_queue_takes():
-    """Waiting or running, as vLLM counts them: two of the four run."""
+    """Waiting or running, as vLLM counts them: at most two of the four run."""
     with started(
         "--max-num-seqs", "2", "--max-num-queued-reqs", "4", "--time-scale", "1000", "--served-model-name", "tiny"
     ) as full:  # fmt: skip
@@ -30,8 +31,12 @@ def test_as_many_open_requests_as_the_queue_takes():
         }
         text = full.text("/metrics")[1]
         assert 'admission_rejections_total{model_name="tiny",reason="max_num_queued_reqs"} 1.0' in text
-        assert 'num_requests_running{engine="0",model_name="tiny"} 2.0' in text
-        assert 'num_requests_waiting{engine="0",model_name="tiny"} 2.0' in text
+        gauges = [
+            float(re.search(rf'num_requests_{name}{{engine="0",model_name="tiny"}} (\S+)', text)[1])
+            for name in ("running", "waiting")
+        ]
+        assert sum(gauges) == 4  # who came after the first step began, for its ten seconds, waits
+        assert 1 <= gauges[0] <= 2
         open_ones[0].close()  # who leaves makes room
         full.until(lambda told: told["engine"]["running"] + told["engine"]["waiting"] == 3)
         with full.raw(asked()):

@@ -82,12 +82,12 @@ def test_it_tells_how_many_of_a_phase_were_begun_and_how_many_have_ended() -> No
     supply.grant("warmup", [None, None, None], over=False)
     supply.take()
     supply.take()
-    supply.ended("warmup")
-    assert supply.told() == Sessions("warmup", before=0, begun=2, ended=1)
+    supply.end("warmup")
+    assert supply.told() == Sessions("warmup", begun=2, ended=1)
     supply.grant("profiling", [b"a"], over=False)
-    supply.ended("warmup")
+    supply.end("warmup")
     supply.take()
-    assert supply.told() == supply.told() == Sessions("profiling", before=2, begun=1, ended=0)
+    assert supply.told() == supply.told() == Sessions("profiling", begun=1, ended=0)
 
 
 def test_what_nobody_here_waits_for_is_given_to_others() -> None:

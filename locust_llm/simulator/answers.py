@@ -25,11 +25,9 @@ _TWO_BYTES: Final = "é".encode()
 
 
 class Answer:
-    """A chat completion: what the engine tells of it, one `on_token` at a time."""
+    """What the engine tells of an answer, one `on_token` at a time."""
 
-    def __init__(
-        self, server: Server, connection: Connection, asked: api.ChatRequest, row: Row, quirks: Quirks
-    ) -> None:
+    def __init__(self, server: Server, connection: Connection, asked: api.Asked, row: Row, quirks: Quirks) -> None:
         self.server, self.connection, self.asked, self.row, self.quirks = server, connection, asked, row, quirks
         self.transport = connection.transport
         self.first_word = server.random.randrange(len(WORDS))
@@ -124,7 +122,8 @@ class WholeAnswer(Answer):
         reasoning = " ".join(words[: self.quirks.reasoning]) or None
         content = " ".join(words[self.quirks.reasoning : cut])
         name = self.server.names[0]
-        body = events.completion(self.row.answer_id, name, content, reasoning, self.finish_reason, self.usage())
+        make = events.chat_completion if self.asked.chat else events.completion
+        body = make(self.row.answer_id, name, content, reasoning, self.finish_reason, self.usage())
         before = monotonic()
         self.connection.respond(200, body)
         self.row.first_at = before, monotonic()
@@ -147,13 +146,12 @@ class WholeAnswer(Answer):
 class StreamedAnswer(Answer):
     """``held``: writes that wait for a slow header, a stall or the other half of a letter; None when nothing waits."""
 
-    def __init__(
-        self, server: Server, connection: Connection, asked: api.ChatRequest, row: Row, quirks: Quirks
-    ) -> None:
+    def __init__(self, server: Server, connection: Connection, asked: api.Asked, row: Row, quirks: Quirks) -> None:
         super().__init__(server, connection, asked, row, quirks)
-        self.chunks = events.Chunks(row.answer_id, server.names[0], quirks, self.finish_reason)
+        self.chunks = events.Chunks(row.answer_id, server.names[0], quirks, self.finish_reason, chat=asked.chat)
         self.continuous = asked.continuous_usage or quirks.continuous_usage
         self.frame, head = connection.stream_framing()
+        self.role = quirks.role if asked.chat else "none"
         self.text = b""  # of the tokens that wait for their chunk
         self.num_chunks = 0
         self.over = False
@@ -161,7 +159,7 @@ class StreamedAnswer(Answer):
         self.written_at = monotonic()
         if quirks.slow_headers_s:
             self._hold(quirks.slow_headers_s)
-        self._write(head + (self.frame(self.chunks.role(self._used())) if quirks.role == "early" else b""))
+        self._write(head + (self.frame(self.chunks.role(self._used())) if self.role == "early" else b""))
         self.ping: asyncio.TimerHandle | None = None
         if quirks.ping_s:
             self._ping()
@@ -197,14 +195,14 @@ class StreamedAnswer(Answer):
         event = chunks.text(text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last)
         self.num_chunks += 1
         if self.num_chunks == quirks.malformed:
-            event = event[: event.index(b'"delta"')] + b"\n\n"
+            event = event[: event.index(b'"index"')] + b"\n\n"
         if quirks.split_utf8:
             middle = event.index(_TWO_BYTES) + 1
             data = frame(event[:middle])
             rest = frame(event[middle:])
         else:
             data, rest = frame(event), b""
-        if self.num_chunks == 1 and quirks.role == "first":  # vLLM sends the role only when there is a token
+        if self.num_chunks == 1 and self.role == "first":  # vLLM sends the role only when there is a token
             data = frame(chunks.role(used and events.usage(self.asked.prompt_tokens, 0))) + data
         self._write(data, self.count)
         if rest:

@@ -12,6 +12,7 @@ from locust_llm.simulator import tokens
 
 NAME = "locust-llm-simulator"  # in every answer: nobody shall take these figures for a GPU's
 DEFAULT_MAX_TOKENS = 128
+DEFAULT_PLAIN_MAX_TOKENS = 16  # vLLM's, for /v1/completions
 
 Messages = list[tuple[str, str]]
 
@@ -30,7 +31,10 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
+class Asked:
+    """A request for an answer: a chat completion, or a plain one."""
+
+    chat: bool
     pieces: list[str]  # of the prompt, one a token
     max_tokens: int
     ignore_eos: bool
@@ -43,11 +47,11 @@ class ChatRequest:
         return len(self.pieces)
 
 
-def parse_chat(body: bytes, names: Sequence[str], max_model_len: int) -> ChatRequest:
+def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, *, chat: bool) -> Asked:
     """``names``: those the model goes by. Raises RefusedError."""
     asked = _parse_object(body)
     _check_model(asked, names)
-    messages = _parse_messages(asked)
+    pieces = tokens.chat_pieces(_parse_messages(asked)) if chat else _parse_prompt(asked)
     stream = _field(asked, "stream", bool) or False
     options = _field(asked, "stream_options", dict) or {}
     if options and not stream:
@@ -66,7 +70,6 @@ def parse_chat(body: bytes, names: Sequence[str], max_model_len: int) -> ChatReq
             f"Please request fewer output tokens. {_value(name, max_tokens)}",
             param=name,
         )
-    pieces = tokens.chat_pieces(messages)
     prompt_tokens = len(pieces)
     room = max_model_len - prompt_tokens
     if room < (max_tokens or 1):
@@ -80,9 +83,10 @@ def parse_chat(body: bytes, names: Sequence[str], max_model_len: int) -> ChatReq
             + _value("input_tokens", prompt_tokens),
             param="input_tokens",
         )
-    return ChatRequest(
+    return Asked(
+        chat=chat,
         pieces=pieces,
-        max_tokens=max_tokens or min(DEFAULT_MAX_TOKENS, room),
+        max_tokens=max_tokens or min(DEFAULT_MAX_TOKENS if chat else DEFAULT_PLAIN_MAX_TOKENS, room),
         ignore_eos=asked.get("ignore_eos") is True,
         stream=stream,
         include_usage=options.get("include_usage") is True,
@@ -151,6 +155,18 @@ def _field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
     if value is not None and type(value) is not kind:
         raise _invalid(f"body.{name}", f"Input should be a valid {kind.__name__}")
     return value
+
+
+def _parse_prompt(asked: dict[str, Any]) -> list[str]:
+    """Text, or token ids."""
+    prompt = asked.get("prompt")
+    if isinstance(prompt, str):
+        return tokens.prompt_pieces(prompt)
+    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+        return [str(token) for token in prompt]
+    if prompt is None:
+        raise _invalid("body.prompt", "Field required")
+    raise _invalid("body.prompt", "Input should be a valid string or list of token ids: one prompt")
 
 
 def _parse_messages(asked: dict[str, Any]) -> Messages:

@@ -51,7 +51,8 @@ class Server:
         self.num_queued_tokens = 0  # prompts of those without a first token
         names, max_model_len = front.names, front.max_model_len
         self.routes: dict[str, tuple[str, Callable[[Connection, Request], None]]] = {
-            "/v1/chat/completions": ("POST", self.chat),
+            "/v1/chat/completions": ("POST", lambda c, r: self.answer(c, r, chat=True)),
+            "/v1/completions": ("POST", lambda c, r: self.answer(c, r, chat=False)),
             "/v1/models": ("GET", lambda c, _: c.respond(200, api.models(names, max_model_len))),
             "/tokenize": ("POST", lambda c, r: c.respond(200, api.tokenize(r.body, names, max_model_len))),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
@@ -78,14 +79,14 @@ class Server:
             self.truth.refused += 1
             connection.respond(error.status, error.body, "Retry-After: 1\r\n" if error.status == 429 else "")
 
-    def chat(self, connection: Connection, request: Request) -> None:
+    def answer(self, connection: Connection, request: Request, *, chat: bool) -> None:
         quirks = self.quirks_of(request)
         if quirks.status:
             raise refusal(quirks.status)
-        asked = api.parse_chat(request.body, self.names, self.front.max_model_len)
+        asked = api.parse_asked(request.body, self.names, self.front.max_model_len, chat=chat)
         self.check_queue()
         own_id = f"{self.random.getrandbits(64):016x}"
-        answer_id = f"chatcmpl-{request.id or own_id}"
+        answer_id = f"{'chatcmpl' if chat else 'cmpl'}-{request.id or own_id}"
         row = Row(request.id or answer_id, asked.prompt_tokens, asked.max_tokens, request.arrived_at, answer_id)
         self.truth.arrived(row)
         self.num_open += 1
@@ -115,7 +116,7 @@ class Server:
             self.metrics.rejections["max_num_queued_tokens"] += 1
             raise refusal(503)
 
-    def prefilled(self, asked: api.ChatRequest, at: float) -> None:
+    def prefilled(self, asked: api.Asked, at: float) -> None:
         """A request got its first token, or left before."""
         self.num_queued_tokens -= asked.prompt_tokens
         self.truth.prefilled(at)

@@ -111,8 +111,8 @@ def virtual(count: int, users: int) -> str:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (
         f"virtual time: {len(rows):,} requests of 100 tokens by {users} users, {clock.now:,.0f} simulated seconds in "
-        f"{used:.1f} s of CPU ({used / count / 100 * 1e6:.2f} us a token, {told['steps']:,.0f} steps, {told['cache_hits']:,.0f} of "
-        f"{told['cache_queries']:,.0f} prompt tokens cached, {memory:.0f} MB)"
+        f"{used:.1f} s of CPU ({used / count / 100 * 1e6:.2f} us a token, {told['steps']:,.0f} steps, "
+        f"{told['cache_hits']:,.0f} of {told['cache_queries']:,.0f} prompt tokens cached, {memory:.0f} MB)"
     )
 
 
