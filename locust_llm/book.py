@@ -116,7 +116,10 @@ class Book:
             "turned_away": self.turned_away,
             "records_lost": self.lost,
             "notes": (
-                *self._notes, *self.buffering.remarks(), *remarks_on(self._retried, self._resent), *self._servers_own(),
+                *self._notes,
+                *self.buffering.remarks(),
+                *remarks_on(self._retried, self._resent),
+                *self._servers_own(),
             ),
         }
         return Run(**(known | more))  # type: ignore[arg-type]

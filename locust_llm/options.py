@@ -190,7 +190,11 @@ SWITCHES: Final = (
     ("--fixed-schedule-auto-offset", True, "The first time of the trace is the start of the run"),
     ("--find-max", False, "After a sweep, look between its last stage within the SLO and the first beyond it"),
     ("--server-metrics", True, "Read the server's own figures (/metrics) each second, where it has any"),
-    ("--insecure", False, "Do not verify the server's TLS certificate: whoever stands between can read all, the key too"),
+    (
+        "--insecure",
+        False,
+        "Do not verify the server's TLS certificate: whoever stands between can read all, the key too",
+    ),
     ("--skip-broken-rows", False, "Leave broken rows of the dataset out, and count them"),
 )
 

@@ -537,7 +537,9 @@ def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
 
 def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(module, "follow", partial(follow, clock=lambda: now[0], sleep=lambda s: now.append(now.pop() + s)))
+    monkeypatch.setattr(
+        module, "follow", partial(follow, clock=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
+    )
     control = begun(Master("a"), prefill_concurrency=6)
     control.turn(3, 6.0)
     turn()

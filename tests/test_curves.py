@@ -44,7 +44,8 @@ def rows(latency_ms: float, wait_ms: float = 0.0) -> dict[str, Row]:
 
     return {
         "time_to_first_token": row(latency_ms / 10), "inter_token_latency": row(latency_ms / 100),
-        "request_latency": row(latency_ms, avg=latency_ms), "prefill_gate_wait": row(wait_ms, percentiles={50.0: wait_ms, 99.0: wait_ms}),
+        "request_latency": row(latency_ms, avg=latency_ms),
+        "prefill_gate_wait": row(wait_ms, percentiles={50.0: wait_ms, 99.0: wait_ms}),
         "time_to_first_token_from_due": row(latency_ms / 10 + wait_ms), "output_token_throughput_per_user": row(50.0),
     }  # fmt: skip
 

@@ -177,7 +177,10 @@ def ids(items: Any) -> list[int]:
 
 
 def packed(*numbers: int) -> list[bytes]:
-    return [msgspec.msgpack.encode(Item(id=str(number), turns=(Turn(row=number, input_tokens=1),), row=number)) for number in numbers]
+    return [
+        msgspec.msgpack.encode(Item(id=str(number), turns=(Turn(row=number, input_tokens=1),), row=number))
+        for number in numbers
+    ]
 
 
 def test_sessions_are_dealt_until_there_are_none_and_all_have_ended() -> None:

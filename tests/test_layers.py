@@ -24,22 +24,29 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record buffering sse chat failure endpoints retries gauges ramp arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal outbox quotas clocks verdict "
-        "summary jsonl folder formats logs rows dataset conversation body plan timetable pulse exposition live archive",
+        "record buffering sse chat failure endpoints retries gauges ramp arrivals sizes definitions measures "
+        "selectors slo stages settings run corpus tokens prompts spool journal outbox quotas clocks verdict "
+        "summary jsonl folder formats logs rows dataset conversation body plan timetable pulse exposition live "
+        "archive",
     ),
     (
         "arithmetic",
         NUMBERS,
-        "gaps columns harvest occupancy parts blocks delivery steady breakdowns intervals bootstrap abort growth figures likeness compare sides good usl knee judgement findings metrics "
-        "sweeps remarks curves document tables junit plots overtime "
-        "spectra ladder timeline page export report versus",
+        "gaps columns harvest occupancy parts blocks delivery steady breakdowns intervals bootstrap abort growth "
+        "figures likeness compare sides good usl knee judgement findings metrics sweeps remarks curves document "
+        "tables junit plots overtime spectra ladder timeline page export report versus",
     ),
     (
         "machine",
         MACHINE,
         "framing stream connection nowait reader gate lease pacer budget supply health sockets exchange survey meter",
     ),
-    ("Locust", HOST, "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper control messages worker scrape progress user checks form view swarm web plugin"),
+    (
+        "Locust",
+        HOST,
+        "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper control "
+        "messages worker scrape progress user checks form view swarm web plugin",
+    ),
     ("door", HOST, "check __init__ locustfile __main__"),
 )
 ORDER: Final = [name for _, _, names in LAYERS for name in names.split()]

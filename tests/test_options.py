@@ -64,8 +64,10 @@ REFUSED: Final = [
         ["--percentiles", "50,p90"],
         "--percentiles takes numbers with commas between, such as 50,90,95,99, got '50,p90'",
     ),
-    (["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
-     "--endpoint must not hold a key (api-key), every report would: use --header, or --api-key-file"),
+    (
+        ["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
+        "--endpoint must not hold a key (api-key), every report would: use --header, or --api-key-file",
+    ),
     (["--max-retries", "-1"], "--max-retries must be at least 0, got -1"),
     (["--endpoint-type", "embeddings"], "--endpoint-type must be one of chat, completions, got 'embeddings'"),
     (
@@ -113,9 +115,7 @@ def refusal(capsys: pytest.CaptureFixture[str], ask: Callable[[], object]) -> st
 
 
 @pytest.mark.parametrize(("words", "line"), REFUSED, ids=[" ".join(words)[:40] for words, _ in REFUSED])
-def test_what_cannot_be_is_refused_in_one_line(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_is_refused_in_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert refusal(capsys, lambda: asked(*words)) == line
     assert SECRET not in line
 

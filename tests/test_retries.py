@@ -59,5 +59,5 @@ def test_attempts_are_told_where_there_were_any() -> None:
     assert list(remarks_on(0)) == []
     assert next(remarks_on(1)).startswith("1 attempt was refused")
     assert next(remarks_on(20)).startswith("20 attempts were refused")
-    assert list(remarks_on(0, 3))[0].startswith("3 requests were sent again at once")
+    assert next(iter(remarks_on(0, 3))).startswith("3 requests were sent again at once")
     assert len(list(remarks_on(1, 1))) == 2

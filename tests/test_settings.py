@@ -26,8 +26,8 @@ MISTAKES = [
     (
         {"sweep": "prefill-concurrency=1..64", "users": 32},
         [
-            "--sweep prefill-concurrency=64: --prefill-concurrency 64 is above the 32 users (-u): at most 32 requests can run "
-            "at a time"
+            "--sweep prefill-concurrency=64: --prefill-concurrency 64 is above the 32 users (-u): at most 32 requests can "
+            "run at a time"
         ],
     ),
     (

@@ -25,7 +25,8 @@ def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
         with simulator("--max-num-seqs", str(SLOTS)) as url:
             run = a_run_against(
                 url, folder, "--sweep", "concurrency=2..16", "--stage-duration", "2..8", "--stage-requests", "16",
-                "--output-tokens-mean", "50", "--slo", "ttft p50 < 200ms", "--goodput", "time_to_first_token:200", "--gpus", "1", "--gpu-hour", "2",
+                "--output-tokens-mean", "50", "--slo", "ttft p50 < 200ms", "--goodput", "time_to_first_token:200",
+                "--gpus", "1", "--gpu-hour", "2",
             )  # fmt: skip
             status = run.wait(120)
         summary, facts = remake(folder)

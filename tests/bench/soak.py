@@ -8,6 +8,7 @@ every record that was sent was seen, but for those that were reset before they w
 """
 
 import argparse
+import json
 import os
 import platform
 import signal
@@ -50,8 +51,7 @@ from locust import events, task
 from locust_llm import LLMUser
 from locust_llm.sender import sender_of
 
-FAULTS = %r
-RATE = %r
+FAULTS, RATE = json.loads(os.environ["FAULTS"])
 dice = random.Random(1)
 
 
@@ -80,7 +80,7 @@ def watch(environment, **kw):
                 }), file=file)
 
     gevent.spawn(look)
-""" % (list(FAULTS), RATE)
+"""
 
 
 def soak(seconds: float, users: int, folder: Path) -> tuple[list[dict[str, float]], list[Record], set[str], str]:
@@ -95,7 +95,8 @@ def soak(seconds: float, users: int, folder: Path) -> tuple[list[dict[str, float
                 "--gap-timeout", "3", "--first-token-timeout", "6", "--request-cancellation-rate", str(100 * RATE),
                 "--request-cancellation-delay", "0.5", "--max-retries", "1", "--report-dir", str(folder / "r"),
             ],
-            env=os.environ | {"SOAK": str(folder / "looks")}, capture_output=True, text=True, check=False,
+            env=os.environ | {"SOAK": str(folder / "looks"), "FAULTS": json.dumps([list(FAULTS), RATE])},
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         seen = {row["id"] for row in requests.get(f"{url}/truth", timeout=60).json()["requests"]}
     looks = [msgspec.json.decode(line) for line in (folder / "looks").read_bytes().splitlines()]
@@ -135,18 +136,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         looks, records, seen, said = soak(options.seconds, options.users, Path(folder))
-    print(
-        f"{time.strftime('%Y-%m-%d %H:%M')}, {platform.machine()}, {os.cpu_count()} CPUs, {time.monotonic() - began:.0f} s"
-    )
+    took_s = time.monotonic() - began
+    print(f"{time.strftime('%Y-%m-%d %H:%M')}, {platform.machine()}, {os.cpu_count()} CPUs, {took_s:.0f} s")
     rows = flat(looks)
     print(tabulate(rows, ("", "second third", "last third", "change %", "flat"), floatfmt=".1f"))
     ids = Counter(record.id for record in records)
     sent = {record.id for record in records if record.sent_at is not None}
+    refused = {record.id for record in records if (record.status or 0) >= 400}
     twice = [name for name, count in ids.items() if count > 1]
     unknown = seen - set(ids)
     print(
         f"\n{len(records)} records, {len(seen)} requests seen by the server; recorded twice: {len(twice)}; "
-        f"seen and not recorded: {len(unknown)}; sent: {len(sent)}"
+        f"seen and not recorded: {len(unknown)}; sent: {len(sent)}, of which refused with a status: {len(refused)}, "
+        f"neither refused nor seen: {len(sent - refused - seen)}; slots in use at the end: {looks[-1]['slots']:.0f}"
     )
     outcomes = Counter(record.outcome for record in records)
     print(tabulate(sorted(outcomes.items(), key=lambda item: -item[1]), ("outcome", "records")))
