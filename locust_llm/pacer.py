@@ -68,4 +68,5 @@ class Alarm:
     def _arm(self) -> None:
         if self._sleepers:
             seconds, rest = divmod(self._sleepers[0][0], 1)
-            self._set_time(self._fd, _ABSOLUTE, _itimerspec.pack(0, 0, int(seconds), int(rest * 1e9)), None)
+            ns = min(int(rest * 1e9), 999_999_999)  # a double just below 1 makes a whole second, which is refused
+            self._set_time(self._fd, _ABSOLUTE, _itimerspec.pack(0, 0, int(seconds), ns), None)

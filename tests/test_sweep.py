@@ -61,7 +61,7 @@ def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
             f.name for f in stage.iterdir()
         }
         lines = [msgspec.json.decode(line) for line in (stage / RECORDS).read_bytes().splitlines()]
-        assert len(lines) == sum(record["metadata"]["stage"] == number for record in _lines(folder))
+        assert len(lines) == sum(record["record"].get("stage") == number for record in _lines(folder))
     assert "concurrency 4" in (folder / "summary.md").read_text()
 
 
