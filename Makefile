@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-all test-wheel test-aiperf lint format bench bench-scale bench-report bench-simulator seeds example clean
+.PHONY: demo test test-all test-real test-wheel test-aiperf lint format bench bench-scale bench-report bench-simulator seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -22,6 +22,9 @@ test: $(VENV)/.installed-tests    ## every test, with reduced matrices
 
 test-all: $(VENV)/.installed-tests  ## every test, with the whole matrices
 	$(BIN)/python -m pytest -q
+
+test-real: $(VENV)/.installed-tests  ## real vLLM, transformers, LiteLLM and llama.cpp: what cannot be started is skipped, with the reason
+	REAL_SERVERS=1 $(BIN)/python -m pytest -q -rsP tests/test_real.py tests/test_real_llamacpp.py
 
 test-wheel:                       ## the tests, but for the longest, against an installed wheel: no checkout to fall back on
 	rm -rf .test-venv dist && $(PYTHON) -m venv .test-venv

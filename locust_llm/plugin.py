@@ -66,8 +66,9 @@ def _keep_survey(found: Survey) -> None:
 
 
 def three_digits(value: float) -> float:
-    """Locust's buckets, with three significant digits instead of two: 12.4 ms stays 12.4, 1,234 becomes 1,230."""
-    return float(f"{value:.3g}")
+    """Locust's buckets, with three significant digits instead of two: 12.4 ms stays 12.4, 1,234 becomes 1,230. Below a
+    millisecond two decimals: it keeps twenty copies of all that there are."""
+    return float(f"{value:.3g}") if value >= 1 else round(value, 2)
 
 
 locust.stats.bucket_response_time = three_digits  # type: ignore[assignment]

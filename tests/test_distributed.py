@@ -168,6 +168,64 @@ def test_a_ramp_is_followed_by_all_together(server: Server, tmp_path: Path, work
     assert len(its.records()) == len(server.rows())
 
 
+# -- work that is shared out -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Server]:
+    """A server whose first tokens take longer than it takes to share work out, however slow this machine is."""
+    with simulator("--truth", "full", "--ttft-ms", "3000", "--itl-ms", "5") as url:
+        yield Server(url)
+
+
+def senders(its: Site) -> Counter[tuple[str, int]]:
+    """How many requests each user sent."""
+    return Counter((record.worker, record.user) for record in its.records())
+
+
+@full
+@pytest.mark.parametrize("kind", ["requests", "sessions", "rows"])
+def test_as_much_work_as_users_is_begun_by_all_of_them_at_once(patient: Server, tmp_path: Path, kind: str) -> None:
+    patient.reset()
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Question {n}", "output_tokens": 2}) + "\n" for n in range(18)))
+    words = {
+        "requests": ("--request-count", "18"), "sessions": ("--num-sessions", "18"), "rows": ("--input-file", str(path)),
+    }[kind]  # fmt: skip
+    with site(patient, tmp_path, "-u", "18", *words, workers=3) as its:
+        its.end()
+    assert sorted(senders(its).values()) == [1] * 18
+    assert len(patient.rows()) == 18
+
+
+@full
+def test_users_that_processes_cannot_share_evenly_have_each_their_own_rate(server: Server, tmp_path: Path) -> None:
+    words = ("-u", "7", "--user-centric-rate", "35", "--request-count", "70")
+    with site(server, tmp_path, *words, workers=3) as its:
+        its.end()
+    assert its.master.returncode == 0, its.log("master")
+    assert sorted(senders(its).values()) == [10] * 7
+    due = sorted(record.due_at + record.clock_offset_s for record in its.records())
+    assert max(abs(at - due[0] - n / 35) for n, at in enumerate(due)) < 1e-3
+
+
+@full
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_trace_over_several_processes_is_sent_at_its_times_each_row_once(
+    server: Server, tmp_path: Path, workers: int
+) -> None:
+    rows = ({"timestamp": n * 20, "input_length": 60, "output_length": n + 1} for n in range(100))
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with site(server, tmp_path, "-u", "40", "--fixed-schedule", "--input-file", str(path), workers=workers) as its:
+        its.end()
+    got = sorted(its.records(), key=lambda record: record.asked_output_tokens or 0)
+    assert [record.asked_output_tokens for record in got] == list(range(1, 101))
+    at = [record.due_at + record.clock_offset_s for record in got]
+    assert max(abs(moment - at[0] - n / 50) for n, moment in enumerate(at)) < 1e-3
+    assert len({record.worker for record in got}) == workers
+
+
 # -- loss --------------------------------------------------------------------------------------------------------------
 
 

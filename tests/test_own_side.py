@@ -91,10 +91,10 @@ def test_sigterm_ends_a_run_in_order(url: str, tmp_path: Path, processes: tuple[
 @pytest.mark.parametrize(
     ("processes", "words"),
     [
-        pytest.param((), (), id="one process", marks=pytest.mark.full),
+        pytest.param((), (), id="one process"),
         pytest.param((), ("-t", "4s"), id="one process that drains", marks=pytest.mark.full),
         pytest.param(("--processes", "2"), (), id="two workers", marks=pytest.mark.full),
-        pytest.param(("--processes", "2"), ("-t", "4s"), id="two workers that drain"),
+        pytest.param(("--processes", "2"), ("-t", "4s"), id="two workers that drain", marks=pytest.mark.full),
     ],
 )
 def test_a_second_sigint_cuts_what_is_open_and_still_reports(

@@ -14,8 +14,13 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 import requests
+from asking import ask
 
+from locust_llm.check import FINE, PROBLEM, check
+from locust_llm.gauges import read
 from locust_llm.jsonl import parse_line
+from locust_llm.record import OK
+from locust_llm.settings import Settings
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.real
@@ -81,6 +86,8 @@ class Wire:
         while data := client.recv(65536):
             if found := REQUEST.search(data):
                 with self.lock:
+                    if "over" in state:
+                        return  # too late: the server has closed
                     state["id"], state["seen"] = found[1], b""
                     self.prefilling += 1
                     self.most = max(self.most, self.prefilling)
@@ -104,7 +111,11 @@ class Wire:
                     self.counts[state["id"].decode()] = prompt + cached, predicted
                     state["id"] = b""
             client.sendall(data)
-        client.shutdown(socket.SHUT_RDWR)  # llama.cpp closes idle connections: pass that on too
+        with self.lock:
+            if state["id"] and not CONTENT.search(state["seen"]):
+                self.prefilling -= 1  # the server closed instead of answering: it never saw this one
+            state["over"] = b"yes"
+        client.shutdown(socket.SHUT_RDWR)  # llama.cpp closes its connections: pass that on too
 
 
 def test_chat_against_llamacpp(llamacpp: int, tmp_path: Path) -> None:
@@ -129,3 +140,44 @@ def test_chat_against_llamacpp(llamacpp: int, tmp_path: Path) -> None:
     asked = sum(record.asked_input_tokens for record in got)
     assert sum(record.input_tokens for record in got) == pytest.approx(asked, rel=0.05)
     assert "SIMULATED" not in done.stdout
+
+
+def test_its_shapes(llamacpp: int) -> None:
+    url = f"http://127.0.0.1:{llamacpp}"
+    plain = ask(url, kind="completions", ignore_eos=True)
+    assert (plain.outcome, plain.output_tokens, len(plain.chunk_us), plain.tokens_from) == (OK, 6, 6, "usage")
+    two = ask(url, n=2, ignore_eos=True)  # a usage event for each choice
+    assert (two.outcome, two.choices, two.output_tokens) == (OK, 2, 12)
+    at_once = ask(url, temperature=0, logit_bias={"2": 100})
+    assert (at_once.outcome, at_once.output_tokens, at_once.chunk_us) == (OK, 1, ())
+    too_long = ask(url, "word " * 20_000)
+    assert (too_long.outcome, too_long.status) == ("http_status", 400)
+    assert "exceeds the available context size" in too_long.message
+
+
+def test_what_check_says_of_it(llamacpp: int) -> None:
+    said = {one.what: one for one in check(Settings(host=f"http://127.0.0.1:{llamacpp}"), {}, 20_000)}
+    assert not [one for one in said.values() if one.level == PROBLEM]
+    assert said["streams"].level == said["usage"].level == FINE
+    assert said["tokens a chunk"].found == "1.00"
+
+
+def test_what_it_says_of_itself(llamacpp: int) -> None:
+    sample = read(requests.get(f"http://127.0.0.1:{llamacpp}/metrics", timeout=10).text, 0.0)
+    assert sample is not None
+    assert (sample.engine, sample.running, sample.waiting) == ("llama.cpp", 0.0, 0.0)
+
+
+def test_users_who_ask_again_at_once_meet_no_connection_that_is_being_closed(llamacpp: int, tmp_path: Path) -> None:
+    """It closes each after its stream, a moment after it had said to keep it."""
+    folder = tmp_path / "r"
+    done = subprocess.run(
+        [sys.executable, "-m", "locust", "-f", str(HERE.parent / "locustfiles" / "chat.py"), "--headless", "-u", "8",
+         "--host", f"127.0.0.1:{llamacpp}", "--request-count", "48", "--synthetic-input-tokens-mean", "60", "--no-probe",
+         "--output-tokens-mean", "8", "--report-dir", str(folder)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    got = [parse_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
+    assert done.returncode == 0, done.stderr
+    assert {record.outcome for record in got} == {OK}
+    assert sum(record.resent for record in got) <= 8  # a user learns it once

@@ -91,6 +91,7 @@ def written() -> dict[str, str]:
     return {str(path): path.read_text(errors="replace") for path in Path("run").rglob("*") if path.is_file()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("more", [(), ("--processes", "2", "--max-retries", "1")], ids=["one process", "two workers"])
 def test_no_file_and_no_line_on_the_console_has_one(
     server: TinyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]

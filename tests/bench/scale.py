@@ -29,6 +29,8 @@ class Plan(NamedTuple):
     workers: int
     tokens: int
     gap_ms: int
+    gate: int | None = None
+    """The prefill limit over all workers."""
 
     def __str__(self) -> str:
         return f"{self.streams:,} streams, {self.workers} worker{'s' * (self.workers > 1)}"
@@ -39,6 +41,8 @@ def run(program: Program, folder: Path, plan: Plan, spawn_rate: int) -> tuple[Lo
     spread = ["-s", str(SPREAD_MS * 1000)]
     run_s = plan.streams / spawn_rate + plan.tokens * plan.gap_ms / 1000 + 5
     options = ["-u", str(plan.streams), "-r", str(spawn_rate), "-t", f"{run_s:.0f}s"]
+    if plan.gate is not None:
+        options += ["--prefill-concurrency", str(min(plan.gate, plan.streams))]
     with server(program, folder, ttft_ms=TTFT_MS, gap_ms=plan.gap_ms, tokens=plan.tokens, options=spread) as sent:
         done = load(
             sent.port,
@@ -116,12 +120,13 @@ def main() -> None:
     parser.add_argument("--rows", default="10000x1,15000x2", help="streams x workers of each run")
     parser.add_argument("--tokens", type=int, default=45, help="of each stream, one a second")
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="2,000 of 300 tokens too")
+    parser.add_argument("--gate", type=int, help="the prefill limit over all workers; none by default")
     parser.add_argument("--rate", type=int, default=1000, help="users spawned a second")
     options = parser.parse_args()
     plans = []
     for row in filter(None, options.rows.split(",")):
         streams, workers = map(int, row.split("x"))
-        plans.append(Plan(streams, workers, options.tokens, 1000))
+        plans.append(Plan(streams, workers, options.tokens, 1000, options.gate))
     plans += [Plan(2000, 1, 300, 100)] if options.memory else []
     print(machine())
     with tempfile.TemporaryDirectory() as name:

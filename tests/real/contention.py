@@ -55,9 +55,15 @@ async def ask(port: int, model: str, words: int, max_tokens: int, stream: Stream
     }  # fmt: skip
     data = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\n\r\n"
+    )
     stream.sent_at = time.monotonic()
     writer.write(head.encode() + data)
+    status = await reader.readline()
+    if b" 200 " not in status:
+        raise RuntimeError((status + await reader.read(1000)).decode(errors="replace"))
     async for line in reader:
         if re.search(rb'"content":"[^"]', line):
             stream.at.append(time.monotonic())
@@ -70,8 +76,11 @@ async def contend(port: int, model: str) -> tuple[float, float, float, float, fl
     decoders, long, short = [Stream() for _ in range(4)], Stream(), [Stream() for _ in range(4)]
     tasks = [asyncio.create_task(ask(port, model, 20, 1500, stream)) for stream in decoders]
     while min(len(stream.at) for stream in decoders) < 60:
+        for task in tasks:
+            if task.done():
+                task.result()  # raises what went wrong
         await asyncio.sleep(0.01)
-    tasks.append(asyncio.create_task(ask(port, model, 9000, 1, long)))
+    tasks.append(asyncio.create_task(ask(port, model, 9000, 8, long)))
     await asyncio.sleep(0.05)
     tasks += [asyncio.create_task(ask(port, model, 10, 8, stream)) for stream in short]
     await asyncio.gather(*tasks[4:])
@@ -126,6 +135,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8131)
     parser.add_argument("--runs", type=int, default=2)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is ended too
     headers = ["flags", "long TTFT", "4 short behind it, TTFT", "gaps before", "gaps during", "largest gap"]
     simulator = [
         sys.executable, "-m", "locust_llm.simulator", "--port", str(options.port), "--served-model-name", options.model,

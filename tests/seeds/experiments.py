@@ -5,7 +5,7 @@ H100 with vLLM's defaults unless said otherwise. Times are in seconds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from random import Random
 from typing import NamedTuple
 
@@ -318,4 +318,44 @@ def goodput(rates: Sequence[float], seconds: float = 120.0, ttft_s: float = 3.0,
         rows: list[Row] = run.run()
         good = sum(row.ttft_s <= ttft_s and row.itl_s <= itl_s for row in rows)
         found.append(Goodput(rate, min(1.0, busy / seconds), completed, good / len(rows), good / seconds))
+    return found
+
+
+class Contention(NamedTuple):
+    flags: str
+    long_ttft: float
+    short_ttft: float
+    gap_mean: float
+    gap_max: float
+    """What those who decode saw until the long prompt was computed."""
+
+
+FLAG_SETS = {  # as tests/real/contention.py puts them to a real vLLM
+    "2048": ("chunked", {"max_num_batched_tokens": 2048}),
+    "512": ("chunked", {"max_num_batched_tokens": 512}),
+    "512, threshold 128": ("chunked", {"max_num_batched_tokens": 512, "long_prefill_token_threshold": 128}),
+    "16384, not chunked": ("mixed", {"max_num_batched_tokens": 16_384}),
+}
+
+
+def contention() -> list[Contention]:
+    """Four decode; a prompt of 10,000 tokens arrives, and 50 ms later four of 30."""
+    found = []
+    for name, (policy, flags) in FLAG_SETS.items():
+        run = load(policy, max_num_seqs=128, **flags)
+        run.keep_tokens = True
+        late = [(2.0, Request(10_000, 1, kind="long"))] + [(2.05, Request(30, 8, kind="short"))] * 4
+        run.open_loop([(0.0, Request(40, 3000, kind="decoder"))] * 4 + late)
+        rows: dict[str, list[Row]] = {}
+        for row in run.run():
+            rows.setdefault(row.request.kind, []).append(row)
+        (long,) = rows["long"]
+        gaps = [
+            later - earlier
+            for row in rows["decoder"]
+            for earlier, later in pairwise(row.token_at)
+            if 2.0 < later <= long.first_at
+        ]
+        short = percentile([row.ttft_s for row in rows["short"]], 50)
+        found.append(Contention(name, long.ttft_s, short, float(np.mean(gaps)), max(gaps)))
     return found

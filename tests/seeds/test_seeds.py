@@ -132,6 +132,17 @@ def test_beyond_the_knee_goodput_falls_and_the_gpu_stays_busy() -> None:
     assert beyond.goodput_per_s < knee.goodput_per_s / 5  # and hardly anything in time
 
 
+def test_vllms_flags_have_the_effects_that_they_have_on_a_real_vllm() -> None:
+    """The order of the figures that vLLM 0.32 gave on a CPU with the same flags: tests/real/contention.py."""
+    default, small, threshold, whole = e.contention()
+    assert threshold.short_ttft < default.short_ttft / 5  # the threshold lets them through
+    assert small.short_ttft > default.short_ttft * 0.8  # smaller steps do not
+    assert threshold.gap_max < small.gap_max < default.gap_max < whole.gap_max
+    assert threshold.gap_mean < small.gap_mean < default.gap_mean < whole.gap_mean
+    assert whole.gap_max > 0.9 * whole.long_ttft  # they pause for the whole of it
+    assert threshold.long_ttft > small.long_ttft > default.long_ttft
+
+
 def test_a_page_has_its_claims_tables_and_figures() -> None:
     sections = [pages.goodput(), pages.chunk_size()]
     text = pages.page(sections)

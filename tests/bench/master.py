@@ -1,0 +1,157 @@
+"""What a master costs: ``python tests/bench/master.py``. Prints, asserts nothing.
+
+A real master, with the prefill gate on, and workers that are none: one process says for all of them what they would say,
+four times a second how they stand, and their finished requests in batches. So it takes no more than two cores.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from locust.rpc.protocol import Message
+
+import msgspec
+import psutil
+import zmq
+from load import CHAT
+
+from locust_llm.__main__ import simulator
+from locust_llm.greeting import greeting
+from locust_llm.messages import LOCAL  # noqa: F401  Locust first
+from locust_llm.outbox import BATCH_RECORDS, pack
+from locust_llm.record import Record
+
+NEWS_S = 0.25
+
+
+def a_record(worker: str, chunks: int) -> Record:
+    return Record(
+        id=f"{worker}-12-345", worker=worker, user=12, user_class="ChatUser", name="/v1/chat/completions", model="m",
+        session=f"{worker}-12-345", clock_offset_s=time.time() - time.monotonic(), due_at=time.monotonic(),
+        asked_at=time.monotonic(), admitted_at=time.monotonic(), sent_at=time.monotonic(), freed_at=time.monotonic(),
+        headers_at=time.monotonic(), closed_at=time.monotonic() + 2,
+        chunk_us=tuple(200_000 + 20_000 * n for n in range(chunks)), first_output=0, status=200, finish_reason="length",
+        input_tokens=550, output_tokens=chunks, tokens_from="usage", asked_input_tokens=550, asked_output_tokens=chunks,
+        read_lag_us=55, rtt_us=40, reads=chunks + 2, limit=8, request_bytes=3000, response_bytes=30000,
+    )  # fmt: skip
+
+
+class Worker:
+    """What a worker would say."""
+
+    def __init__(self, port: int, number: int, per_s: float, chunks: int, hello: dict[str, Any]) -> None:
+        self.name = f"bench_{number:032x}"
+        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.IDENTITY, self.name.encode())
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(f"tcp://127.0.0.1:{port}")
+        self.hello, self.per_s, self.packed = hello, per_s, pack(a_record(self.name, chunks))
+        self.epoch, self.quota, self.sent, self.batches, self.acknowledged = 0, -1, 0, 0, 0
+        self.began_at: float | None = None
+        self.over = False
+        self.say("client_ready", "2.47.0")
+
+    def say(self, kind: str, data: Any = None) -> None:
+        self.socket.send(Message(kind, data, self.name).serialize())
+
+    def hear(self) -> None:
+        while self.socket.poll(0):
+            message = Message.unserialize(self.socket.recv())
+            data = message.data or {}
+            if message.type == "ack":
+                self.say("llm_hello", {"greeting": self.hello})
+            elif message.type == "spawn":
+                counts = data["user_classes_count"]
+                self.say("spawning")
+                self.say("spawning_complete", {"user_classes_count": counts, "user_count": sum(counts.values())})
+                self.began_at = self.began_at or time.monotonic()
+            elif message.type == "llm_begin":
+                self.epoch = data["epoch"]
+                self.say("llm_want", {"epoch": self.epoch})
+            elif message.type == "llm_limit":
+                self.quota = data["number"]
+            elif message.type == "llm_ack":
+                self.acknowledged += 1
+            elif message.type == "llm_end":
+                last = {"turned_away": 0, "missed": 0, "health": None, "undelivered": 0}
+                self.say("llm_ended", {"epoch": self.epoch, **last})
+            elif message.type == "quit":
+                self.over = True
+
+    def tick(self, now: float) -> None:
+        """Four times a second."""
+        self.say("heartbeat", {"state": "running" if self.began_at else "ready", "current_cpu_usage": 1})
+        if not self.epoch or self.began_at is None:
+            return
+        self.say("llm_news", {
+            "epoch": self.epoch, "used": 1, "waiting": 3, "number": self.quota, "waited_s": 0.1, "decoding": 50, "users": 60,
+            "admitted": self.sent, "ttfts_s": [0.2] * int(self.per_s * NEWS_S), "reads": self.sent * 50, "at": now,
+        })  # fmt: skip
+        while self.sent < int((now - self.began_at) * self.per_s):
+            count = min(BATCH_RECORDS, int((now - self.began_at) * self.per_s) - self.sent)
+            batch = {"number": self.sent + 1, "count": count, "records": [self.packed] * count}
+            self.say("llm_records", {"epoch": self.epoch, **batch})
+            self.sent += count
+            self.batches += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, default=5000, help="requests a second over all workers")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--chunks", type=int, default=50, help="of each request")
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--port", type=int, default=15557)
+    options = parser.parse_args()
+    sys.path.insert(0, str(CHAT.parent))
+    from chat import ChatUser
+
+    hello = msgspec.to_builtins(greeting([ChatUser]))
+    with tempfile.TemporaryDirectory() as name, simulator() as url:  # it is asked for its models, and nothing else
+        command = [
+            sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", url, "--no-probe", "-u", "480",
+            "--prefill-concurrency", "8", "--report-dir", f"{name}/r", "--master", "--master-bind-port",
+            str(options.port), "--expect-workers", str(options.workers),
+        ]  # fmt: skip
+        with open(f"{name}/log", "wb") as log:
+            master = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            measure(master, hello, options)
+        finally:
+            master.kill()
+            print(Path(f"{name}/log").read_text()[-1500:] if master.wait() not in (0, -9) else "", end="")
+
+
+def measure(master: "subprocess.Popen[bytes]", hello: dict[str, Any], options: argparse.Namespace) -> None:
+    seen, per_s = psutil.Process(master.pid), options.rate / options.workers
+    workers = [Worker(options.port, number, per_s, options.chunks, hello) for number in range(options.workers)]
+    due, begun, spent, sent = time.monotonic(), None, 0.0, 0
+    while begun is None or time.monotonic() < begun + options.seconds:
+        for worker in workers:
+            worker.hear()
+        now = time.monotonic()
+        if now >= due:
+            due += NEWS_S
+            for worker in workers:
+                worker.tick(now)
+        if begun is None and all(worker.sent > per_s for worker in workers):
+            times = seen.cpu_times()
+            begun, spent, sent = now, times.user + times.system, sum(worker.sent for worker in workers)
+        if master.poll() is not None:
+            sys.exit("the master has ended")
+        time.sleep(0.002)
+    times, now = seen.cpu_times(), time.monotonic()
+    took, records = now - begun, sum(worker.sent for worker in workers) - sent
+    print(
+        f"{records / took:,.0f} requests/s of {options.chunks} chunks over {options.workers} workers, gate on: the master "
+        f"uses {(times.user + times.system - spent) / took:.1%} of a core, {seen.memory_info().rss / 2**20:.0f} MB; "
+        f"batches not yet acknowledged: {sum(worker.batches - worker.acknowledged for worker in workers)}"
+    )
+
+
+if __name__ == "__main__":
+    main()

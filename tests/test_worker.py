@@ -1,0 +1,38 @@
+"""A worker without its master: its records go into the run's file, if that is nobody's any more."""
+
+import os
+from pathlib import Path
+
+import pytest
+import unpatched_locust  # noqa: F401  before the rest
+from handmade import answered
+
+from locust_llm import worker as module
+from locust_llm.folder import RecordFile
+from locust_llm.journal import lock
+from locust_llm.jsonl import line
+from locust_llm.worker import append
+
+FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
+
+
+@pytest.mark.parametrize("before", [b"", line(FIRST) + b"\n", line(FIRST)[:50], line(FIRST)])
+def test_records_are_added_each_on_a_line_of_its_own(tmp_path: Path, before: bytes) -> None:
+    """Also where the master was killed in the middle of a line."""
+    path = tmp_path / "records"
+    path.write_bytes(before)
+    assert append([SECOND, SECOND], path)
+    assert list(RecordFile(path)) == [FIRST] * (len(before) >= len(line(FIRST))) + [SECOND, SECOND]
+    assert path.read_bytes().endswith(b"}\n")
+
+
+def test_the_file_of_a_run_that_is_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOCK_S", 0.0)
+    path = tmp_path / "records"
+    path.touch()
+    held = lock(path)
+    assert held is not None
+    assert not append([FIRST], path)
+    os.close(held)
+    assert append([FIRST], path)
+    assert not append([FIRST], tmp_path / "elsewhere")  # the run's folder is on another machine
