@@ -80,7 +80,7 @@ class Meter:
 
     def close(self) -> None:
         if self._job is not None:
-            self._job.kill(block=False)
+            self._job.kill(timeout=1.0)  # to its end: its socket must not be closed later, when another has its number
         if self._spool is not None:
             self._spool.close()
         self._session.close()

@@ -12,6 +12,7 @@ from locust_llm.pacer import Alarm
 
 @pytest.fixture
 def alarm() -> Iterator[Alarm]:
+    gevent.get_hub().loop.update_now()  # else the time-outs below begin when the loop last ran, some test files ago
     alarm = Alarm()
     yield alarm
     alarm.close()
