@@ -619,9 +619,21 @@ class Control:
         if self._finishing:
             return
         self._finishing = True
+        gevent.spawn(self._end_run)
+
+    def _end_run(self) -> None:
+        """As Locust does when a time that it knows of is up."""
         runner, options = self.environment.runner, self.environment.parsed_options
         assert runner is not None
-        gevent.spawn(runner.quit if options is None or options.headless else runner.stop)
+        if options is None or options.headless:
+            runner.quit()
+            return
+        runner.stop()
+        if getattr(options, "autostart", False) and options.autoquit != -1:
+            gevent.sleep(options.autoquit)
+            runner.quit()
+            if self.environment.web_ui is not None:
+                self.environment.web_ui.stop()
 
     @property
     def draining(self) -> bool:

@@ -21,6 +21,7 @@ from locust_llm.clocks import boot_id, offset_s
 from locust_llm.control import Control
 from locust_llm.folder import RecordFile, make_folder, read_run
 from locust_llm.gate import follow
+from locust_llm.journal import Journal
 from locust_llm.outbox import pack
 from locust_llm.plan import OVER, PLENTY, PROFILING, WARMUP
 from locust_llm.run import LimitChange
@@ -352,6 +353,47 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     assert facts.stopping_at is not None
     control.drain()  # once is enough
     assert kinds_told(runner) == []
+
+
+def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, request_count=16, prefill_concurrency=4)
+    control.want("a")
+    control.want("a")
+    granted = sum(told.data["count"] for told in runner.told if told.kind == "llm_grant")
+    assert granted == 3  # an eighth of 16, an eighth of 14
+    journal = Journal(control.folder / "journal" / "a")
+    journal.add(1, pack(answered(100, id="made", worker="a", admitted_at=10.0)))
+    journal.count(admitted=2, begun=0, ended=0)  # and one is at the server
+    runner.what_was_told()
+    del runner.clients["a"]
+    wait_for(lambda: control.facts().records_lost)
+    assert [told.data["limit"] for told in runner.told if told.kind == "llm_limit"][-1] == 4  # all of it is b's
+    assert runner.told[-1].kind == "llm_again"
+    counts = []
+    for _ in range(14):
+        control.want("b")
+        counts.append(runner.told[-1].data["count"])
+    assert sum(counts) == 14  # 16, less the one that was made and the one that is lost
+    facts = control.facts()
+    assert (facts.records_lost, facts.workers) == (1, ("a", "b"))
+    (note,) = [note for note in facts.notes if "was lost" in note]
+    assert "1 requests that it had sent have no record, 1 records were recovered from its disk" in note
+    control.flush()
+    assert [record.id for record in RecordFile(control.folder / "profile_export.jsonl")] == ["made"]
+    control.keep(answered(100, id="late", worker="a"))  # it was not dead after all
+    assert control.facts().records_lost == 0
+
+
+def test_a_worker_that_leaves_in_order_leaves_its_share(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, request_count=16)
+    control.want("a")
+    control.ended("a", {"turned_away": 0, "undelivered": 0, "missed": 0})
+    facts = control.facts()
+    assert facts.records_lost == 0
+    assert any("worker a left" in note for note in facts.notes)
+    assert control.plan.left == 16
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------

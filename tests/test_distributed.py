@@ -133,6 +133,18 @@ def highest_above(server: Server, run: dict[str, Any]) -> int:
     return max(above)
 
 
+def in_use(server: Server) -> float:
+    """The share of the slots that were in use, from when all first were until the last request came."""
+    truth = server.truth()
+    changes, limit = truth["prefilling_changes"], truth["max_prefilling"]
+    begin = next(at for at, prefilling in changes if prefilling == limit)
+    end = max(row["arrived_at"] for row in server.rows())
+    used_s = sum(
+        prefilling * max(0.0, min(until, end) - max(at, begin)) for (at, prefilling), (until, _) in pairwise(changes)
+    )
+    return used_s / (limit * (end - begin))
+
+
 # -- the limit ---------------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +165,8 @@ def test_the_limit_holds_and_nobody_starves(server: Server, tmp_path: Path, work
     assert len(got) == len(server.rows()) == 40 + 20 * limit
     assert server.truth()["max_prefilling"] == limit
     assert {record.limit for record in got} == {limit}
+    waits_s = [record.gate_wait_s or 0.0 for record in got]
+    print(f"{workers} workers, limit {limit}: {in_use(server):.1%} in use, longest wait {max(waits_s):.2f} s", end=" ")
     assert len({(record.worker, record.user) for record in got}) == 20  # each user had its turn
     assert len({record.worker for record in got}) == workers
 
@@ -348,6 +362,21 @@ def test_a_worker_that_is_asked_to_end_hands_everything_over(server: Server, tmp
         its.end()
     assert len(its.records()) == len(server.rows()) == 200
     assert its.run["records_lost"] == 0
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+@full
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one process", "two processes"])
+def test_autostart_and_autoquit_end_in_order(server: Server, tmp_path: Path, processes: tuple[str, ...]) -> None:
+    words = ("-u", "8", "--prefill-concurrency", "3", "-t", "2s", "--autostart", "--autoquit", "1", *processes, *SHORT)
+    page = ("--web-host", "127.0.0.1", "--web-port", str(free_port()))
+    headed = [word for word in command(server, tmp_path / "r", *words, *page) if word != "--headless"]
+    done = subprocess.run(headed, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(records(tmp_path / "r")) == len(server.rows())
+    assert (tmp_path / "r" / "report.html").exists()
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------

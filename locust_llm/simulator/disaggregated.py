@@ -95,6 +95,10 @@ class DisaggregatedEngine:
             self._loads[journey.prefill] -= 1
         sequence.status = Status.FINISHED
 
+    def forget_lateness(self) -> None:
+        for engine in (*self.prefill, *self.decode):
+            engine.forget_lateness()
+
     def state(self) -> dict[str, float]:
         """Sums over all engines, but for the lateness, which is the worst; and who is under way between them."""
         states = [engine.state() for engine in (*self.prefill, *self.decode)]

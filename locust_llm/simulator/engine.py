@@ -26,6 +26,9 @@ class Engine(Protocol):
     def state(self) -> dict[str, float]:
         """Gauges for people and tests."""
 
+    def forget_lateness(self) -> None:
+        """What `state` says of it begins anew."""
+
 
 class BatchEngine:
     """Continuous batching: every sequence's tokens come at the ends of the steps they share.
@@ -107,6 +110,10 @@ class BatchEngine:
             self._each.pop(sequence, None)
             if on_token := self._ends.pop(sequence, None):
                 on_token()
+
+    def forget_lateness(self) -> None:
+        self.max_late_s = self.lost_s = 0.0
+        self.late_s.clear()
 
     def state(self) -> dict[str, float]:
         scheduler, late = self.scheduler, sorted(self.late_s)

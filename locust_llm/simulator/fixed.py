@@ -36,6 +36,9 @@ class FixedEngine:
         sequence.status = Status.FINISHED
         del self._drips[sequence]
 
+    def forget_lateness(self) -> None:
+        self.max_late_s = 0.0
+
     def state(self) -> dict[str, float]:
         return {"running": len(self._drips), "waiting": 0, "max_late_s": self.max_late_s}
 

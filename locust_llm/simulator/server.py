@@ -123,6 +123,7 @@ class Server:
 
     def reset_truth(self, connection: Connection, _: Request) -> None:
         self.truth.reset()
+        self.engine.forget_lateness()
         connection.respond(200, {"reset": True})
 
 

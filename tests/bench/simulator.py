@@ -59,7 +59,13 @@ async def stream(url: str, users: int, prompt_words: int, seconds: float) -> Non
     for _ in range(users):
         await loop.create_connection(lambda: User(prompt_words), host, int(port))
         await asyncio.sleep(0.002)
+    await asyncio.sleep(2)
+    await asyncio.to_thread(reset, url)  # the rush of the first requests does not count
     await asyncio.sleep(seconds)
+
+
+def reset(url: str) -> None:
+    urllib.request.urlopen(f"{url}/truth/reset", data=b"").close()
 
 
 def state(url: str) -> dict[str, float]:
