@@ -177,7 +177,7 @@ BROKE_IN = {
 
 @pytest.mark.parametrize("what", BROKE_IN)
 def test_a_record_says_how_far_it_came(scripted: Scripted, what: str) -> None:
-    record = run(scripted, f"{what}, how far", FAILURES[what][0])
+    record = run(scripted, f"how far: {what}", FAILURES[what][0])
     assert record.broke_in == BROKE_IN[what]
 
 

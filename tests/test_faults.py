@@ -127,14 +127,14 @@ def table() -> dict[str, Seen]:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
 def test_a_fault_of_the_servers(scripted: Scripted, table: dict[str, Seen], fault: Fault) -> None:
     gate, line = Gate(1), Line()
-    record = exchange(line, gate, scripted.request(fault.what, fault.steps, **dict(fault.limits)), 0.0)
+    record = exchange(line, gate, scripted.request(f"fault: {fault.what}", fault.steps, **dict(fault.limits)), 0.0)
     table[fault.what] = seen(fault.what, record)
     check_after(scripted, gate, line, fault.what)
 
 
 def special(scripted: Scripted, tls: Scripted, what: str) -> tuple[Gate, Line, Callable[[], Record]]:
     gate, line = Gate(1), Line()
-    request = scripted.request(what, stream(1))
+    request = scripted.request(f"fault: {what}", stream(1))
     if what == "nobody listens":
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
@@ -151,10 +151,10 @@ def special(scripted: Scripted, tls: Scripted, what: str) -> tuple[Gate, Line, C
         to = target(f"https://127.0.0.1:{tls.ports['tls']}/", True, None)
         return gate, line, lambda: exchange(line, gate, replace(request, target=to), 0.0)
     if what == "half of the request written, then reset":
-        large = scripted.request(what, [["sleep", 20], ["reset"]], unread=b"x" * 20_000_000)
+        large = scripted.request(f"fault: {what}", [["sleep", 20], ["reset"]], unread=b"x" * 20_000_000)
         return gate, line, lambda: exchange(line, gate, large, 0.0)
     line.on_kill = lambda: "cut"
-    job = gevent.spawn(exchange, line, gate, scripted.request(what, stream(3, cut="stall")), 0.0)
+    job = gevent.spawn(exchange, line, gate, scripted.request(f"fault: {what}", stream(3, cut="stall")), 0.0)
     gevent.sleep(0.2)
     job.kill()
     assert isinstance(job.value, GreenletExit)
@@ -180,7 +180,7 @@ def test_no_connection_in_time(scripted: Scripted, table: dict[str, Seen], monke
             some.connect_ex(full.getsockname())
         gate, line = Gate(1), Line()
         to = Target("127.0.0.1", full.getsockname()[1])
-        table[what] = seen(what, exchange(line, gate, replace(scripted.request(what, []), target=to), 0.0))
+        table[what] = seen(what, exchange(line, gate, replace(scripted.request(f"fault: {what}", []), target=to), 0.0))
     check_after(scripted, gate, line, what)
 
 
@@ -188,7 +188,7 @@ def check_after(scripted: Scripted, gate: Gate, line: Line, what: str) -> None:
     """No slot is held, and the next request of the same user is as good as any."""
     assert (gate.used, gate.waiting) == (0, 0)
     line.on_kill = lambda: "cut"
-    after = exchange(line, gate, scripted.request(what + ", after", stream(1)), 0.0)
+    after = exchange(line, gate, scripted.request(f"fault: {what}, after", stream(1)), 0.0)
     assert (after.outcome, gate.used) == (OK, 0)
     line.close()
 

@@ -1,4 +1,4 @@
-"""Our own side failing: signals, a full disk, a reporter or a worker that dies; whatever happens, no record is lost."""
+"""Our own side failing: signals, a full disk, a reporter that dies; whatever happens, no record is lost."""
 
 import os
 import resource
@@ -231,32 +231,3 @@ def test_who_does_not_wait_for_the_reports_is_left_the_command(
     assert reporter.make_reports(Path("r")) == ""
     assert reporters.killed == 1
     assert "the records are safe: locust-llm report r" in caplog.text
-
-
-# -- a worker --------------------------------------------------------------------------------------------------------------
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
-
-
-@pytest.mark.full
-def test_a_worker_that_dies_takes_no_reported_record_with_it(url: str, tmp_path: Path) -> None:
-    folder = tmp_path / "r"
-    process = started(url, folder, "-u", "4", "--processes", "2", "-t", "12s", *LOAD)
-    until(lambda: len(lines(folder)) >= 4)
-    before = lines(folder)
-    os.kill(children(process.pid)[0], signal.SIGKILL)
-    _, out, _ = ended(process)
-    after = lines(folder)
-    assert after[: len(before)] == before
-    assert len({record.worker for record in map(parse_line, after)}) == 2
-    assert "was lost: the requests that it had open" in out.replace("\n  ", " ")

@@ -148,30 +148,34 @@ def start(page: Any, **fields: str) -> None:
     page.get_by_role("button", name="Start", exact=True).click()
 
 
-def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> float:
-    """From the page; the moment, by the server's clock, from which on it was so."""
-    if limit is None:
-        live.get_by_role("button", name="No gate").click()
-    else:
-        live.get_by_label("Limit").fill(str(limit))
-        live.get_by_label("Ramp, seconds").fill(ramp)
-        live.get_by_role("button", name="Turn").click()
+def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> None:
+    """From the page; back when Locust has said yes."""
+    with live.expect_response("**/llm/gate") as answer:
+        if limit is None:
+            live.get_by_role("button", name="No gate").click()
+        else:
+            live.get_by_label("Limit").fill(str(limit))
+            live.get_by_label("Ramp, seconds").fill(ramp)
+            live.get_by_role("button", name="Turn").click()
+    assert answer.value.ok
     live.get_by_text("prefill limit turned by hand").wait_for()
-    return float(web.truth()["now"])
 
 
 def the_gate_follows(web: Web, live: Any) -> None:
-    """Up, down within two seconds, away and back, as the server sees it."""
-    turned = turn(web, live, 9)
-    until(lambda: web.most_in_prefill(turned) == 9, 10)
-    turned = turn(web, live, 2)
-    until(lambda: web.truth()["now"] > turned + 4, 10)
-    assert web.most_in_prefill(turned + 2) == 2
-    turned = turn(web, live, None)
-    until(lambda: web.most_in_prefill(turned) > 12, 10)
-    turned = turn(web, live, 3)
-    until(lambda: web.truth()["now"] > turned + 4, 10)
-    assert web.most_in_prefill(turned + 2) == 3
+    """Up, down, away and back, as the server sees it. That it takes less than two seconds is nothing to assert on a machine
+    that may be busy: the server has ten to get there, and from then on never more than the limit."""
+
+    def now() -> float:
+        return float(web.truth()["now"])
+
+    for limit in (9, 2, None, 3):
+        turn(web, live, limit)
+        most = 24 if limit is None else limit
+        until(lambda most=most: web.most_in_prefill(now()) <= most, 10)
+        since = now()
+        until(lambda since=since, most=most: web.most_in_prefill(since) >= min(most, 13), 10)
+        until(lambda since=since: now() > since + 2, 10)
+        assert web.most_in_prefill(since) <= most
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
