@@ -1,0 +1,254 @@
+"""Diagnosis: which scheduler a server has, by a stated rule, with the evidence; or that it cannot be told, and why.
+
+The rule, for each round of the probe by itself (most must say it, and none something else):
+
+1. The prompt's prefill began only when every decoder had ended, and then took what it takes alone: ``static``.
+2. The decoders kept their pace (at least 0.92 of it), whatever the length of the prompt, and the prompt took what it takes
+   alone: ``disaggregated``.
+3. However long the prompt, the decoders got no more tokens meanwhile than for one of a quarter of the length, and one gap was
+   nearly all of the time: a prompt is computed in one step, ``prefill-first``. That a budget is wider than the longest prompt
+   looks the same; the answer says so.
+4. For every so many tokens of the prompt the decoders got one: ``chunked``, with a budget of so many tokens. Where equal
+   prompts that came together also had their first tokens together, k at a time, it is ``partial prefills`` with k slots.
+
+What lies between the bounds of two of these is no name but "cannot tell". So is every doubt about the measurement: a client
+verdict below OK, failures, traffic of somebody else, prompts that hardly take longer than short ones.
+"""
+
+import math
+from collections.abc import Iterator
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from .evidence import Evidence, Stall
+
+STATIC: Final = "static"
+PREFILL_FIRST: Final = "prefill-first"
+CHUNKED: Final = "chunked"
+PARTIAL: Final = "partial prefills"
+DISAGGREGATED: Final = "disaggregated"
+CANNOT_TELL: Final = "cannot tell"
+
+UNDISTURBED: Final = 0.92
+"""Pace of decoders beside a prompt that another machine computes; what a GPU computes beside it costs more."""
+AS_ALONE: Final = 1.4
+"""A prompt that nothing holds up takes at most so many times as long as alone."""
+STOPPED: Final = 0.9
+"""Share of the time in prefill that is one gap, where a prompt is computed in one step; a gap or two before it do not count."""
+SLOWED: Final = 0.6
+"""At most that share, where it is computed in several."""
+STEPS: Final = 1.8
+"""So many more tokens must come beside the longest prompt than beside one of a quarter of it, for steps to be counted by it."""
+WIDER: Final = 1.25
+"""Prompts of a crowd must be so much longer than a step is wide, or several fit into one and look side by side."""
+PASSED: Final = 0.5
+"""A short request that waits for less than this share of the time did not wait for the long one."""
+FAILED: Final = 0.05
+LOST: Final = 0.2
+"""Share of quiet time in stalls from which on the server is not ours alone."""
+SPREAD: Final = 1.4
+"""Of the median: a prompt that took longer, nobody else of ours being there, was held up by somebody else."""
+HELD_UP: Final = 0.2
+"""Share of such prompts from which on nothing can be told."""
+TOKENS_A_CHUNK: Final = 1.5
+LEAST: Final = 10.0
+"""The longest prompt must take so many gaps, and half as many times a short one, to be seen at all."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    name: str
+    budget: tuple[float, float, float] | None = None
+    """Tokens of a step: (low, about, high)."""
+    slots: int | None = None
+    """Prompts computed side by side; where all that came were, at least so many."""
+    reasons: tuple[str, ...] = ()
+    """What was measured, a sentence each."""
+    missing: tuple[str, ...] = ()
+    """Why it cannot be told."""
+
+
+def diagnose(evidence: Evidence, client: str | None = None) -> Diagnosis:
+    """``client``: the client verdict, if there is one."""
+    if missing := tuple(_missing(evidence, client)):
+        return Diagnosis(CANNOT_TELL, missing=missing)
+    rounds = sorted({stall.round for stall in evidence.of("stall")})
+    said = [_named(evidence, turn) for turn in rounds]
+    doubts = [why for name, why in said if name == CANNOT_TELL]
+    names = [name for name, _ in said if name != CANNOT_TELL]
+    if len(set(names)) > 1:
+        return Diagnosis(CANNOT_TELL, missing=(f"the rounds do not agree: {', '.join(name for name, _ in said)}",))
+    if 2 * len(names) <= len(said):
+        return Diagnosis(CANNOT_TELL, missing=tuple(dict.fromkeys(doubts)))
+    name, why = next(one for one in said if one[0] != CANNOT_TELL)
+    if doubts:
+        why += f" (a round of the {len(said)} could not tell: {doubts[0]})"
+    if name != CHUNKED:
+        return Diagnosis(name, reasons=(why, *_further(evidence, name)))
+    return _several(evidence, why)
+
+
+def _missing(e: Evidence, client: str | None) -> Iterator[str]:
+    if client not in (None, "OK"):
+        yield f"the client verdict is {client}: these stamps cannot be trusted"
+    if e.failed > FAILED * e.shots:
+        yield f"{e.failed} of {e.shots} requests failed"
+    if not e.stalls or not e.costs or e.quiet_s is None:
+        yield "no prompt could be put beside decoders: the server answers too little, or its context is too short"
+        return
+    longest, short_s = e.alone_s(e.longest) or 0.0, e.short_s or 0.0
+    if longest < LEAST * max(e.quiet_s, short_s / 2):
+        yield (
+            f"a prompt of {e.longest:,} tokens takes {longest * 1e3:.0f} ms, hardly longer than a short one "
+            f"({short_s * 1e3:.0f} ms) or a gap ({e.quiet_s * 1e3:.1f} ms): longer ones would tell (--longest)"
+        )
+    again = [cost for cost in e.costs if len(cost.ttft_s) > 2]
+    held_up = sum(s > SPREAD * cost.typical_s for cost in again for s in cost.ttft_s)
+    if held_up > HELD_UP * sum(len(cost.ttft_s) for cost in again):
+        worst = max(again, key=lambda cost: max(cost.ttft_s) / cost.typical_s)
+        yield (
+            f"the same prompt does not take the same time when it is alone: {worst.asked_tokens:,} tokens took "
+            f"{min(worst.ttft_s) * 1e3:,.0f} to {max(worst.ttft_s) * 1e3:,.0f} ms; something else was going on"
+        )
+    if e.lost is not None and e.lost > LOST:
+        yield f"{e.lost:.0%} of the decoders' quiet time went into stalls: the server is not ours alone, or not steady"
+    if e.tokens_a_chunk is not None and e.tokens_a_chunk > TOKENS_A_CHUNK:
+        yield f"a chunk carries {e.tokens_a_chunk:.1f} tokens: steps cannot be counted (--stream-interval 1, if it is vLLM)"
+    sizes = {stall.asked_tokens for stall in e.of("stall")}
+    rounds = {stall.round for stall in e.of("stall")}
+    if len(sizes) < 3 or len(rounds) < 2 or any(len(e.of("stall", turn=turn)) < 3 for turn in rounds):
+        yield "too few prompts beside decoders came to their first token: not each round has its three lengths"
+
+
+def _named(e: Evidence, turn: int) -> tuple[str, str]:
+    """(the name that this round gives, why)."""
+    stalls = sorted(e.of("stall", turn=turn), key=lambda stall: stall.asked_tokens)
+    small, large = stalls[0], stalls[-1]
+    tokens, took = f"{large.input_tokens:,} tokens", f"{large.ttft_s * 1e3:,.0f} ms"
+    alone = [e.alone_s(stall.asked_tokens) or math.inf for stall in stalls]
+    if any(stall.ended for stall in stalls):
+        return _after_the_decoders(stalls, alone)
+    pace = [stall.pace for stall in stalls]
+    if min(pace) >= UNDISTURBED:
+        if all(stall.ttft_s <= AS_ALONE * s for stall, s in zip(stalls, alone, strict=True)):
+            return DISAGGREGATED, (
+                f"beside a prompt of {tokens} the decoders kept {large.pace:.0%} of their pace, and the prompt took {took}, "
+                f"{alone[-1] * 1e3:,.0f} ms alone"
+            )
+        return CANNOT_TELL, f"the decoders were not disturbed, yet a prompt of {tokens} took {took}: who was before it?"
+    more = large.meanwhile - small.meanwhile
+    if more <= 1.2 and all(stall.longest_s >= STOPPED * (stall.ttft_s - 2 * stall.quiet_s) for stall in stalls):
+        return PREFILL_FIRST, (
+            f"a prompt of {tokens} stopped the decoders for {large.longest_s * 1e3:,.0f} of the {took} until its first "
+            f"token; they got {large.meanwhile:g} meanwhile, and {small.meanwhile:g} beside one of {small.input_tokens:,}"
+        )
+    if large.share <= SLOWED and large.meanwhile > 1.5:
+        if large.pace > 1 / (1 + (1 - UNDISTURBED)):
+            return CANNOT_TELL, f"the decoders kept {large.pace:.0%} of their pace: too little to tell from undisturbed"
+        return CHUNKED, (
+            f"beside a prompt of {tokens} the decoders went on at {large.pace:.0%} of their pace: {large.meanwhile:g} tokens "
+            f"in {took}, {small.meanwhile:g} beside one of {small.input_tokens:,}; no gap was longer than "
+            f"{large.longest_s * 1e3:,.0f} ms"
+        )
+    return CANNOT_TELL, (
+        f"a prompt of {tokens} was computed in about {large.meanwhile:g} steps, one of {small.input_tokens:,} in "
+        f"{small.meanwhile:g}, the longest gap being {large.share:.0%} of its {took}: too few to count; longer prompts would "
+        "tell (--longest)"
+    )
+
+
+def _after_the_decoders(stalls: list[Stall], alone: list[float]) -> tuple[str, str]:
+    """A prompt that had its first token only after a decoder had ended."""
+    large = stalls[-1]
+    if all(stall.ended == stall.decoders for stall in stalls) and all(
+        s / AS_ALONE <= stall.after_s <= AS_ALONE * s + stall.quiet_s for stall, s in zip(stalls, alone, strict=True)
+    ):
+        return STATIC, (
+            f"a prompt of {large.input_tokens:,} tokens had its first token {large.after_s * 1e3:,.0f} ms after the last of "
+            f"{large.decoders} decoders had ended ({alone[-1] * 1e3:,.0f} ms alone): it was not begun before"
+        )
+    some = max(stall.ended for stall in stalls)
+    return CANNOT_TELL, (
+        f"{some} of {large.decoders} decoders had ended before a prompt had its first token, and it did not wait for all of "
+        "them as in a batch: it may have waited for a place; fewer decoders, or longer outputs, would tell"
+    )
+
+
+def _several(e: Evidence, why: str) -> Diagnosis:
+    """A prompt is computed in several steps: of how many tokens, and how many prompts at a time?"""
+    budget = _budget(e)
+    low, about, high = budget
+    reasons = [why, f"a step takes about {about:,.0f} tokens of one prompt ({low:,.0f} to {high:,.0f})"]
+    together = {crowd.side_by_side for crowd in e.crowds}
+    if any(crowd.input_tokens < WIDER * about for crowd in e.crowds):
+        why = "a step is too wide for the prompts that were tried together: longer ones would tell (--longest)"
+        return Diagnosis(CANNOT_TELL, budget, reasons=tuple(reasons), missing=(why,))
+    pairs = e.of("pair")
+    halves = [e.alone_s(pair.asked_tokens) or math.inf for pair in pairs]
+    paired = {pair.apart_s < half / 2 for pair, half in zip(pairs, halves, strict=True)}
+    passed = [one.waited < PASSED for one in e.behind]
+    if not together or not paired or not passed:
+        return Diagnosis(CANNOT_TELL, budget, missing=("prompts that come together did not all reach their first token",))
+    if len(together) > 1 or len(paired) > 1:
+        seen = ", ".join(str(crowd.side_by_side) for crowd in e.crowds)
+        return Diagnosis(
+            CANNOT_TELL,
+            budget,
+            reasons=tuple(reasons),
+            missing=(f"equal prompts at one moment came to their first token in first groups of {seen}: no number of slots",),
+        )
+    slots, size, many = together.pop(), e.crowds[-1].input_tokens, len(e.crowds[-1].ttft_s)
+    if slots == 1 and paired == {False}:
+        reasons.append(f"{many} prompts of {size:,} tokens that came together had their first tokens one after the other")
+        return Diagnosis(CHUNKED, budget, 1, (*reasons, *_further(e, CHUNKED)))
+    if slots > 1:
+        least = "at least " if slots == many else ""
+        reasons.append(
+            f"of {many} prompts of {size:,} tokens that came together {least}{slots} had their first tokens together"
+        )
+        return Diagnosis(PARTIAL, budget, slots, (*reasons, *_further(e, PARTIAL)))
+    return Diagnosis(
+        CANNOT_TELL,
+        budget,
+        reasons=tuple(reasons),
+        missing=("two long prompts came to their first token together, a crowd of equal ones did not",),
+    )
+
+
+def _budget(e: Evidence) -> tuple[float, float, float]:
+    """Tokens of a step: by the steps that the longest prompt took more than one of a quarter of its length; a step is counted
+    or not, so one more and one less are the ends of the interval. Where these are too few, by the share of the longest prompt's
+    time that was one step: a wide guess. Beside the prompt a step has the decoders' own tokens."""
+    more, longer = [], []
+    for turn in {stall.round for stall in e.of("stall")}:
+        stalls = sorted(e.of("stall", turn=turn), key=lambda stall: stall.asked_tokens)
+        more.append(stalls[-1].meanwhile - stalls[0].meanwhile)
+        longer.append(stalls[-1].input_tokens - stalls[0].input_tokens)
+    steps, tokens = median(more), median(longer)
+    if steps < STEPS:
+        longest = e.of("stall", e.longest)
+        tokens = median(stall.input_tokens for stall in longest)
+        share = median(stall.share for stall in longest)
+        return tokens / max(stall.meanwhile for stall in longest), share * tokens, tokens
+    high = tokens / (min(more) - 1) if min(more) > 1.5 else 2 * tokens
+    return tokens / (max(more) + 1), tokens / steps + e.decoders, high + e.decoders
+
+
+def _further(e: Evidence, name: str) -> Iterator[str]:
+    """What else was seen, and does not decide."""
+    if e.behind and name != STATIC:
+        waited = median(one.waited for one in e.behind)
+        passed = sum(one.waited < PASSED for one in e.behind)
+        if passed == len(e.behind):
+            yield f"a short request behind a long prompt did not wait for it ({waited:.0%} of its time)"
+        elif passed == 0:
+            yield f"a short request behind a long prompt waited for it ({waited:.0%} of its time)"
+        else:
+            yield f"{passed} of {len(e.behind)} short requests behind a long prompt did not wait for it"
+    if name == PREFILL_FIRST:
+        yield f"a budget of more than {e.longest:,} tokens a step would look the same"
+        pairs = [pair for pair in e.of("pair")]
+        if pairs:
+            got = median(pair.meanwhile for pair in pairs)
+            yield f"beside two prompts at one moment the decoders got {got:g} tokens"

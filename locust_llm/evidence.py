@@ -1,0 +1,282 @@
+"""Evidence: what the shots of an interference probe amount to: costs of prompts, stalls beside them, who waits for whom.
+
+Everything is a difference of stamps of one process or a count of chunks, so a client that can trust its stamps can trust this.
+A *step* of the server gives each decoder one token, so the tokens that decoders get while a prompt is in prefill count the
+steps that it took. That count needs no idea of how long a step is, and noise in time does not change it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Final
+
+import msgspec
+
+from .episodes import Seen
+
+TOGETHER: Final = 0.5
+"""First tokens that are apart by less than so many times what a prompt takes came together."""
+PLAIN: Final = 3.0
+"""A gap of more than so many times the median is a stall."""
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a prompt takes alone."""
+
+    asked_tokens: int
+    input_tokens: int
+    ttft_s: tuple[float, ...]
+    """Each time that it was tried."""
+
+    @property
+    def typical_s(self) -> float:
+        return median(self.ttft_s)
+
+
+class Stall(msgspec.Struct, frozen=True):
+    """Long prompts that came at one moment, and the decoders beside them."""
+
+    kind: str
+    """``stall``: one prompt; ``pair``: two."""
+    round: int
+    asked_tokens: int
+    input_tokens: int
+    """Of one of the prompts."""
+    ttft_s: float
+    """Until the last of the prompts had its first token."""
+    meanwhile: float
+    """Tokens of the median decoder in that time."""
+    longest_s: float
+    """The longest gap of the median decoder that overlaps that time: one that got two tokens in one chunk says little."""
+    quiet_s: float
+    """The mean gap of the decoders before."""
+    decoders: int
+    ended: int
+    """Decoders that had had their last token by then."""
+    after_s: float
+    """From the last token of the last decoder to that first token; below 0 where it went on."""
+    apart_s: float = 0.0
+    """Between the first tokens of the prompts of a pair."""
+
+    @property
+    def pace(self) -> float:
+        """Of the decoders meanwhile, as a share of their pace before: 0 where they stand still, 1 undisturbed."""
+        return self.meanwhile * self.quiet_s / self.ttft_s
+
+    @property
+    def share(self) -> float:
+        """Of the time in prefill that was one gap."""
+        return self.longest_s / self.ttft_s
+
+
+class Behind(msgspec.Struct, frozen=True):
+    """A short request that came while a long prompt was in prefill."""
+
+    round: int
+    ttft_s: float
+    left_s: float
+    """How long the long one was still in prefill when the short one was sent."""
+
+    @property
+    def waited(self) -> float:
+        """The share of that time that the short one waited."""
+        return self.ttft_s / self.left_s
+
+
+class Crowd(msgspec.Struct, frozen=True):
+    """Equal prompts that came at one moment: after how long each had its first token, in that order."""
+
+    round: int
+    input_tokens: int
+    ttft_s: tuple[float, ...]
+
+    @property
+    def side_by_side(self) -> int:
+        """How many came to their first token together: the size of the first group, groups being apart by more than half of
+        what a prompt took on average."""
+        apart = TOGETHER * self.ttft_s[-1] / len(self.ttft_s)
+        for i, (one, other) in enumerate(pairwise(self.ttft_s), 1):
+            if other - one > apart:
+                return i
+        return len(self.ttft_s)
+
+
+class Cached(msgspec.Struct, frozen=True):
+    """The same prompt twice."""
+
+    input_tokens: int
+    first_s: float
+    again_s: float
+    cached_tokens: int | None = None
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What a probe has seen."""
+
+    shots: int
+    failed: int
+    episodes: int
+    short_s: float | None
+    """TTFT of a short prompt, nobody else being there."""
+    costs: tuple[Cost, ...] = ()
+    quiet_s: float | None = None
+    """The mean gap of the decoders when nobody is in prefill."""
+    lost: float | None = None
+    """The share of that quiet time that went into gaps of more than three times the median: somebody else's doing."""
+    decoders: int = 0
+    stalls: tuple[Stall, ...] = ()
+    behind: tuple[Behind, ...] = ()
+    crowds: tuple[Crowd, ...] = ()
+    cached: tuple[Cached, ...] = ()
+    tokens_a_chunk: float | None = None
+    """Of the decoders."""
+
+    @property
+    def longest(self) -> int:
+        """The longest prompt that was put beside decoders."""
+        return max((stall.asked_tokens for stall in self.stalls if stall.kind == "stall"), default=0)
+
+    def of(self, kind: str, asked_tokens: int | None = None, turn: int | None = None) -> list[Stall]:
+        return [
+            stall
+            for stall in self.stalls
+            if stall.kind == kind and turn in (None, stall.round) and asked_tokens in (None, stall.asked_tokens)
+        ]
+
+    def alone_s(self, asked_tokens: int) -> float | None:
+        """What a prompt of that length takes alone; between the lengths that were tried in proportion."""
+        known = [(cost.asked_tokens, cost.typical_s) for cost in self.costs]
+        for (few, soon), (many, late) in pairwise(known):
+            if few <= asked_tokens <= many:
+                return soon + (late - soon) * (asked_tokens - few) / (many - few) if many > few else soon
+        return None
+
+    @property
+    def token_s(self) -> float | None:
+        """Seconds a prefilled token: what the second half of the longest prompt added, by its tokens."""
+        if len(self.costs) < 2:
+            return None
+        half, whole = self.costs[-2:]
+        return (whole.typical_s - half.typical_s) / (whole.input_tokens - half.input_tokens)
+
+
+def evidence(everything: Sequence[Seen]) -> Evidence:
+    """From all shots of a probe, in any order."""
+    episodes: defaultdict[int, list[Seen]] = defaultdict(list)
+    for one in everything:
+        episodes[one.episode].append(one)
+    kinds: defaultdict[str, list[list[Seen]]] = defaultdict(list)
+    for _, shots in sorted(episodes.items()):
+        kinds[shots[0].kind].append(sorted(shots, key=lambda one: one.sent_at))
+    stalls = [stall for kind in ("stall", "pair") for shots in kinds[kind] for stall in _stall(shots)]
+    before = [gap for kind in ("quiet", "stall", "pair") for shots in kinds[kind] for gap in _before(shots)]
+    decoders = [one for shots in [*kinds["quiet"], *kinds["stall"]] for one in shots if one.role == "decoder" and one.ok]
+    return Evidence(
+        shots=len(everything),
+        failed=sum(not one.ok for one in everything),
+        episodes=len(episodes),
+        short_s=min((one.ttft_s for shots in kinds["warm"] for one in shots if one.ok), default=None),
+        costs=_costs(kinds["alone"]),
+        quiet_s=fmean(before) if before else None,
+        lost=_lost(before),
+        decoders=max((stall.decoders for stall in stalls), default=0),
+        stalls=tuple(stalls),
+        behind=tuple(one for shots in kinds["behind"] for one in _behind(shots)),
+        crowds=tuple(crowd for shots in kinds["crowd"] for crowd in _crowd(shots)),
+        cached=tuple(pair for pair in map(_cached, _twice(kinds["again"])) if pair is not None),
+        tokens_a_chunk=fmean(_tokens_a_chunk(one) for one in decoders) if decoders else None,
+    )
+
+
+def _costs(episodes: Iterable[list[Seen]]) -> tuple[Cost, ...]:
+    of: defaultdict[int, list[Seen]] = defaultdict(list)
+    for one in (one for shots in episodes for one in shots if one.ok):
+        of[one.asked_tokens].append(one)
+    return tuple(
+        Cost(asked, round(median(one.input_tokens for one in some)), tuple(one.ttft_s for one in some))
+        for asked, some in sorted(of.items())
+    )
+
+
+def _stall(shots: Sequence[Seen]) -> Iterable[Stall]:
+    """None unless all the prompts and at least one decoder did what they should: the decoder was decoding by then."""
+    longs = [one for one in shots if one.role == "long"]
+    if not longs or not all(one.ok for one in longs):
+        return
+    sent_at, first_at = min(one.sent_at for one in longs), max(one.chunk_at[0] for one in longs)
+    decoders = [
+        one for one in shots if one.role == "decoder" and one.ok and one.chunk_at[0] < sent_at < one.chunk_at[-1]
+    ]
+    before = _before(shots)
+    if not decoders or not before:
+        return
+    yield Stall(
+        kind=longs[0].kind,
+        round=longs[0].round,
+        asked_tokens=longs[0].asked_tokens,
+        input_tokens=longs[0].input_tokens,
+        ttft_s=first_at - sent_at,
+        meanwhile=median(_tokens_a_chunk(one) * sum(sent_at < at <= first_at for at in one.chunk_at) for one in decoders),
+        longest_s=median(
+            max((b - a for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at), default=0.0) for one in decoders
+        ),
+        quiet_s=fmean(before),
+        decoders=len(decoders),
+        ended=sum(one.chunk_at[-1] < first_at for one in decoders),
+        after_s=first_at - max(one.chunk_at[-1] for one in decoders),
+        apart_s=first_at - min(one.chunk_at[0] for one in longs),
+    )
+
+
+def _before(shots: Sequence[Seen]) -> list[float]:
+    """The gaps of decoders, by tokens, while all of them decode and no long prompt has come."""
+    decoders = [one for one in shots if one.role == "decoder" and one.ok]
+    if not decoders:
+        return []
+    begin = max(one.chunk_at[0] for one in decoders)
+    end = min((one.sent_at for one in shots if one.role == "long"), default=min(one.chunk_at[-1] for one in decoders))
+    return [
+        (b - a) / _tokens_a_chunk(one)
+        for one in decoders
+        for a, b in pairwise(one.chunk_at)
+        if begin <= a and b <= end
+    ]
+
+
+def _tokens_a_chunk(one: Seen) -> float:
+    return max(1.0, one.output_tokens / len(one.chunk_at))
+
+
+def _lost(gaps: Sequence[float]) -> float | None:
+    if not gaps:
+        return None
+    usual = median(gaps)
+    return sum(gap - usual for gap in gaps if gap > PLAIN * usual) / sum(gaps)
+
+
+def _behind(shots: Sequence[Seen]) -> Iterable[Behind]:
+    long = next((one for one in shots if one.role == "long" and one.ok), None)
+    for one in shots:
+        if long is not None and one.role == "short" and one.ok and one.sent_at < long.chunk_at[0]:
+            yield Behind(one.round, one.ttft_s, long.chunk_at[0] - one.sent_at)
+
+
+def _crowd(shots: Sequence[Seen]) -> Iterable[Crowd]:
+    if len(shots) > 1 and all(one.ok for one in shots):
+        began = min(one.sent_at for one in shots)
+        yield Crowd(shots[0].round, shots[0].asked_tokens, tuple(sorted(one.chunk_at[0] - began for one in shots)))
+
+
+def _twice(episodes: Sequence[list[Seen]]) -> Iterable[tuple[Seen, Seen]]:
+    """Of each round the first and the second time."""
+    for first, second in pairwise(episodes):
+        if first and second and first[0].round == second[0].round:
+            yield first[0], second[0]
+
+
+def _cached(pair: tuple[Seen, Seen]) -> Cached | None:
+    first, again = pair
+    if not (first.ok and again.ok):
+        return None
+    return Cached(first.asked_tokens, first.ttft_s, again.ttft_s, again.cached_tokens)
