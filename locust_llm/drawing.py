@@ -32,7 +32,7 @@ TICK: Final = 110
 """Pixels between two ticks, at least."""
 LABEL: Final = 17
 """Of a line; where lines are nearer than that, the longest prompts have one."""
-LETTER: Final = 0.56
+LETTER: Final = 0.54
 """How wide one is, on average, for one of font size: nothing measures text here."""
 FONTS: Final = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
 INK, MUTED, GRID, WAIT, PREFILL, DECODE, STALL, FAIL = (
@@ -242,7 +242,7 @@ class _Plot:
                 f'<rect {bar} x="0" fill="{WAIT}"/>',
                 "waiting at the gate",
             ),
-            (True, f'<rect {bar} x="0" fill="{PREFILL}"/>', "send to first token"),
+            (True, f'<rect {bar} x="0" fill="{PREFILL}"/>', "in prefill"),
             (
                 True,
                 f'<path d="M3 {y}h0m14 0h0m14 0h0" stroke="{DECODE}" stroke-width="7" stroke-linecap="round"/>',
@@ -262,7 +262,7 @@ class _Plot:
             text = cut(text, 30)
             label = f'<text x="44" y="{y + 6}">{_said(text)}</text>'
             yield f'<g transform="translate({x:g})"><g stroke-width="2">{swatch}</g>{label}</g>'
-            x += round(44 + len(text) * 18 * LETTER + 24)
+            x += round(44 + len(text) * 18 * LETTER + 14)
 
 
 def _head(scene: Scene, run: Run, name: str) -> Iterator[str]:

@@ -115,6 +115,10 @@ def test_nothing_was_sent() -> None:
     assert scene(collect([]), a_run(), lambda _: []) is None
 
 
+def test_a_record_that_ended_before_it_began_is_no_middle_of_a_run() -> None:
+    assert scene(collect([answered(5, asked_at=11.0, closed_at=10.0)]), a_run(), lambda _: []) is None
+
+
 def test_records_that_are_not_found_leave_the_rest() -> None:
     seen = scene(collect([steady(10.0)]), a_run(), lambda _: [])
     assert seen is not None
@@ -126,6 +130,8 @@ def test_records_that_are_not_found_leave_the_rest() -> None:
     ("stall_s", "users", "length"),
     [
         (0.5, 3, 5.0),  # ten stalls
+        (1.0, 3, 5.12),  # 256 gaps, which are less than ten stalls
+        (4.0, 3, 10.0),  # two and a half stalls, which are more
         (0.01, 3, 3.2),  # 160 gaps of 20 ms
         (0.5, 1000, 1.25),  # two and a half stalls, for there are too many requests anyway
     ],
