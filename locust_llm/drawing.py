@@ -204,7 +204,7 @@ class _Plot:
 
     def stall(self) -> Iterator[str]:
         """A band through all lines, and its length above."""
-        if self.shown.stall is None or not (self.within(self.shown.stall[0]) or self.within(self.shown.stall[1])):
+        if self.shown.stall is None or self.shown.stall[1] < 0 or self.shown.stall[0] > self.shown.length:
             return
         left, right = map(self.x, self.shown.stall)
         text, half = self.shown.stall_text, len(self.shown.stall_text) * 20 * LETTER / 2

@@ -113,6 +113,19 @@ def test_each_moment_is_where_a_pencil_puts_it() -> None:
     assert "m \N{MIDDLE DOT} 2 users" in " ".join(" ".join(shown.texts).split())
 
 
+@pytest.mark.parametrize(
+    ("span", "band"),
+    [((12.5, 13.0), (0.0, 1.0)), ((11.0, 13.0), (0.5, 1.0)), ((13.0, 17.0), (0.0, 0.25))],
+    ids=["within the stall", "its begin", "its end"],
+)
+def test_of_a_stall_that_part_is_shaded_which_is_shown(span: tuple[float, float], band: tuple[float, float]) -> None:
+    """It is from second 12 to 14."""
+    shown = Shown(drawn(two()[0], span=span))
+    stall = next(e for e in shown.root.iter() if e.get("id") == "stall")
+    left, width = float(stall.get("x", 0)), float(stall.get("width", 0))
+    assert (left, left + width) == pytest.approx([LEFT + share * INNER for share in band], abs=0.2)
+
+
 def test_dots_that_touch_are_one_stroke_and_a_gap_is_still_a_gap() -> None:
     """5,000 chunks a millisecond each, a pause of 5 s, and 5,000 more: two strokes."""
     many = answered(*range(1, 5001), *range(10_000, 15_001), sent_at=10.0)
