@@ -38,7 +38,7 @@ FONTS: Final = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans',
 INK, MUTED, GRID, WAIT, PREFILL, DECODE, STALL, FAIL = (
     "#1b2026", "#5a6570", "#dde2e7", "#aab3bc", "#e08a2e", "#0b6f80", "#d1242f", "#a40e26",
 )  # fmt: skip
-"""Orange and blue-green are told apart by every eye, and in grey by their lightness."""
+"""Orange and blue-green differ in lightness too, for print in grey; ends differ in shape."""
 
 
 def drawing(scene: Scene, run: Run, title: str = "") -> str:
