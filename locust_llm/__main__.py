@@ -72,6 +72,46 @@ def report(words: list[str]) -> int:
     return 0
 
 
+def figure(words: list[str]) -> int:
+    """A timeline of a run as a picture."""
+    from . import drawing, report
+    from .folder import replace
+    from .timeline import ROWS
+
+    parser = argparse.ArgumentParser(
+        prog="locust-llm figure",
+        description="Draw a timeline of a run for a talk: a line a request, a dot a chunk, around its longest stall.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument(
+        "-o", "--output", type=Path, action="append", metavar="FILE",
+        help="ends in .svg or .png; may be given twice (default: DIR/timeline.svg)",
+    )  # fmt: skip
+    parser.add_argument("--from", type=float, dest="start", metavar="S", help="seconds after the start of the run")
+    parser.add_argument("--to", type=float, dest="end", metavar="S")
+    parser.add_argument(
+        "--requests", type=int, default=ROWS, metavar="N",
+        help=f"show at most so many, 1 to {drawing.MOST} (default: {ROWS})",
+    )  # fmt: skip
+    parser.add_argument("--title", default="", metavar="T")
+    options = parser.parse_args(words)
+    files = options.output or [options.folder / report.DRAWING]
+    try:
+        formats = [drawing.format_of(path.name) for path in files]
+        svg = report.draw(options.folder, options.start, options.end, options.requests, options.title)
+        drawn = [to_bytes(svg) for to_bytes in formats]
+        for path, data in zip(files, drawn, strict=True):
+            replace(path, data)
+    except OSError as error:
+        print(f"locust-llm: error: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
+        return 5
+    except ValueError as error:
+        print(f"locust-llm: error: {error}", file=sys.stderr)
+        return 5
+    _say("".join(f"{path}\n" for path in files))
+    return 0
+
+
 def compare(words: list[str]) -> int:
     """Runs side by side with the first of them."""
     import msgspec
@@ -183,6 +223,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "simulate": simulate,
     "check": check,
     "report": report,
+    "figure": figure,
     "compare": compare,
 }
 USAGE: Final = """\
@@ -193,6 +234,7 @@ usage: locust-llm COMMAND ...
   simulate        an OpenAI-compatible server with a model of time and none of language: simulate --help
   check HOST      ask a server what it is and can before a run, in ten seconds: check --help
   report DIR      make the reports of a run anew from its records
+  figure DIR      a timeline of a run for a talk, as SVG or PNG: figure --help
   compare A B     runs side by side: differences with their intervals, and the conditions in which they differ"""
 
 if __name__ == "__main__":

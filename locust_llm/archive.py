@@ -14,6 +14,7 @@ from .folder import RECORDS, RUN
 
 FILES: Final = {
     "report.html": "report",
+    "timeline.svg": "timeline (SVG)",
     "summary.md": "summary",
     "profile_export_aiperf.json": "figures (JSON)",
     "profile_export_aiperf.csv": "figures (CSV)",

@@ -27,7 +27,7 @@ from .run import Run
 from .slo import FAIL, INCONCLUSIVE, PASS, parse
 from .spectra import distributions
 from .summary import Row, Summary, SweepSummary
-from .timeline import Since, Timeline, timeline
+from .timeline import Scene, Timeline, timeline
 from .verdict import DEGRADED, INVALID, OK, Evidence, signals
 
 RESULTS: Final = {PASS: "pass", FAIL: "loud", INCONCLUSIVE: "open", OK: "pass", DEGRADED: "open", INVALID: "loud"}
@@ -47,8 +47,8 @@ NO_SCRIPT: Final = "The plots are drawn by a script, which is off. Every figure 
 ZOOM: Final = "<p class=hint>Drag across a plot to zoom, double-click to come back; its keys hide and show lines.</p>"
 
 
-def page(summary: Summary, run: Run, columns: Columns, levels: Occupancy, since: Since) -> str:
-    """The whole page. ``since``: where to read the chunks of some requests again (see timeline.py)."""
+def page(summary: Summary, run: Run, columns: Columns, levels: Occupancy, shown: Scene | None) -> str:
+    """The whole page. ``shown``: in its timeline."""
     limits = slo_limits(summary)
     sections = list(_sections(document(summary, run)))
     plots: list[Plot | Timeline] = []
@@ -67,8 +67,7 @@ def page(summary: Summary, run: Run, columns: Columns, levels: Occupancy, since:
 
     def course() -> Iterator[str]:
         yield from figures("Over time", over_time(columns.requests, levels, run, limits), " stacked", ZOOM)
-        drawn = timeline(columns, run, since)
-        yield from figures("Timeline", [drawn] if drawn else [], " stacked")
+        yield from figures("Timeline", [timeline(shown)] if shown else [], " stacked")
         if not summary.swept:  # else what is together was sent under different loads
             yield from figures("Distributions", distributions(columns, run.settings.open_loop, limits))
 

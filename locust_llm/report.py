@@ -4,6 +4,7 @@ The stages of a sweep have folders of their own, ``stages/<number>``, each like 
 again from their records, so that the sweep needs nothing else of them; their files only where they are not up to date.
 """
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Final
 
 import pandas as pd
 
-from . import export, junit, tables
+from . import drawing, export, junit, tables
 from .columns import Columns, frames
 from .folder import RECORDS, RUN, RecordFile, read_run, replace, write_run
 from .harvest import harvest
@@ -22,8 +23,10 @@ from .run import Run
 from .settings import Settings
 from .summary import Summary, SweepSummary
 from .sweeps import axis_of, sweep_summary
+from .timeline import ROWS, scene
 
 PAGE: Final = "report.html"
+DRAWING: Final = "timeline.svg"
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,41 @@ def read(folder: Path | str) -> Results:
     return Results(requests=requests, gaps=gaps, run=_run(folder, requests)[0], broken_lines=file.broken)
 
 
+def draw(
+    folder: Path | str, start: float | None = None, end: float | None = None, rows: int = ROWS, title: str = ""
+) -> str:
+    """A timeline of the run as SVG: around its longest stall, or between two moments, in seconds after its start. Raises
+    ValueError of one sentence where there is nothing to draw. Writes nothing."""
+    folder = Path(folder)
+    if not 1 <= rows <= drawing.MOST:
+        raise ValueError(f"{rows} requests cannot be shown: 1 to {drawing.MOST} can")
+    if not (folder / RECORDS).is_file():
+        raise ValueError(f"{folder} holds no run: there is no {RECORDS} in it")
+    columns, _ = harvest(folder / RECORDS)
+    if columns.requests.empty:
+        raise ValueError(f"{folder} holds an empty run: there is no record in its {RECORDS}")
+    run, _ = _run(folder, columns.requests)
+    span = None if start is None and end is None else _span(columns.requests, run, start, end)
+    shown = scene(columns, run, RecordFile(folder / RECORDS).since, span, rows)
+    if shown is None or not shown.records:
+        raise ValueError(f"there is nothing to draw in {folder}: no request of its profiling phase was sent")
+    return drawing.drawing(shown, run, title)
+
+
+def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | None) -> tuple[float, float]:
+    """What was not said is where the run begins or ends."""
+    first, last = (
+        float(requests["asked_at"].min()) - run.started_at,
+        float(requests["closed_at"].max()) - run.started_at,
+    )
+    start, end = first if start is None else start, last if end is None else end
+    if not (math.isfinite(start) and math.isfinite(end) and start < end):
+        raise ValueError(
+            f"nothing lies between second {start:g} and {end:g}: this run is from {first:.2f} to {last:.2f}"
+        )
+    return start, end
+
+
 def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stages: bool = False) -> Summary:
     sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
     levels = occupancy(columns.requests, run.limits)
@@ -93,7 +131,12 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stage
     else:
         (folder / "junit.xml").unlink(missing_ok=True)  # of rules that the run no longer has
     replace(folder / "summary.md", tables.markdown(summary, run, folder).encode())
-    replace(folder / PAGE, page(summary, run, columns, levels, RecordFile(folder / RECORDS).since).encode())
+    shown = scene(columns, run, RecordFile(folder / RECORDS).since)
+    if shown is not None and shown.records:
+        replace(folder / DRAWING, drawing.drawing(shown, run).encode())
+    else:
+        (folder / DRAWING).unlink(missing_ok=True)
+    replace(folder / PAGE, page(summary, run, columns, levels, shown).encode())
     return summary
 
 

@@ -37,7 +37,7 @@ POLICY: Final = (
 )
 SANDBOX: Final = "sandbox allow-scripts allow-popups allow-downloads"
 """A report is a page of its own: it may run its script, and reach nothing of Locust."""
-INLINE: Final = (".html", ".md")
+INLINE: Final = (".html", ".md", ".svg")
 """What a browser shows; everything else it saves."""
 TAB: Final = {"title": "LLM", "key": "llm"}
 COLUMNS: Final = (

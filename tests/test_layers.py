@@ -34,7 +34,7 @@ LAYERS: Final = (
         NUMBERS,
         "gaps columns harvest occupancy parts blocks delivery steady breakdowns intervals bootstrap abort growth "
         "figures likeness compare sides good usl knee judgement findings metrics sweeps remarks curves document "
-        "tables junit plots overtime spectra ladder timeline page export report versus",
+        "tables junit plots overtime spectra ladder timeline drawing page export report versus",
     ),
     (
         "machine",

@@ -26,6 +26,7 @@ from locust_llm.page import page, slo_limits
 from locust_llm.record import Record
 from locust_llm.run import Run, Stage
 from locust_llm.summary import Knee, Summary, SweepSummary
+from locust_llm.timeline import scene
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u0000"
 RULES = ("ttft p95 < 800ms", "attainment >= 99% given ttft < 600ms and itl < 50ms", "error_rate < 1%")
@@ -39,7 +40,7 @@ def made(records: Sequence[Record], run: Run, change: Callable[[Summary], Summar
         return (record for record in ordered if record.closed_at + record.clock_offset_s >= at)
 
     summary = change(summarise(columns, run, 0, ordered))
-    return page(summary, run, columns, occupancy(columns.requests, run.limits), since)
+    return page(summary, run, columns, occupancy(columns.requests, run.limits), scene(columns, run, since))
 
 
 def some(count: int = 300) -> list[Record]:

@@ -23,7 +23,7 @@ from locust_llm.run import Run
 from locust_llm.tables import console
 
 FILES = ["profile_export.jsonl", "profile_export_aiperf.csv", "profile_export_aiperf.json", "report.html", "run.json",
-         "summary.md"]  # fmt: skip
+         "summary.md", "timeline.svg"]  # fmt: skip
 RECORDS = (
     answered(200, 220, 300, admitted_at=9.9, asked_at=9.8, due_at=9.8),
     answered(100, 500, sent_at=11.0, admitted_at=11.0, id="b"),

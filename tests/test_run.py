@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 CHAT = str(ROOT / "locustfiles" / "chat.py")
 FILES = {
     "run.json", "profile_export.jsonl", "profile_export_aiperf.json", "profile_export_aiperf.csv", "summary.md",
-    "report.html", "server_metrics.jsonl",
+    "report.html", "server_metrics.jsonl", "timeline.svg",
 }  # fmt: skip
 
 

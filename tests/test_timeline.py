@@ -8,7 +8,7 @@ from locust_llm import timeline as module
 from locust_llm.columns import collect
 from locust_llm.record import Record
 from locust_llm.run import Run
-from locust_llm.timeline import ROWS, Stall, Timeline, Window, choose, pick, timeline
+from locust_llm.timeline import ROWS, Stall, Timeline, Window, choose, pick, scene, timeline
 
 
 def drawn(*records: Record, run: Run | None = None) -> Timeline:
@@ -18,9 +18,9 @@ def drawn(*records: Record, run: Run | None = None) -> Timeline:
     def since(at: float) -> list[Record]:
         return [record for record in ordered if record.closed_at + record.clock_offset_s >= at]
 
-    found = timeline(collect(ordered), run or a_run(), since)
+    found = scene(collect(ordered), run or a_run(), since)
     assert found is not None
-    return found
+    return timeline(found)
 
 
 def steady(sent_at: float, count: int = 50, gap_ms: float = 20.0, **other: object) -> Record:
@@ -111,13 +111,18 @@ def test_a_line_goes_on_to_the_edge() -> None:
 
 def test_nothing_was_sent() -> None:
     columns = collect([failed("refused", sent_at=None), answered(5, phase="warmup")])
-    assert timeline(columns, a_run(), lambda _: []) is None
-    assert timeline(collect([]), a_run(), lambda _: []) is None
+    assert scene(columns, a_run(), lambda _: []) is None
+    assert scene(collect([]), a_run(), lambda _: []) is None
+
+
+def test_a_record_that_ended_before_it_began_is_no_middle_of_a_run() -> None:
+    assert scene(collect([answered(5, asked_at=11.0, closed_at=10.0)]), a_run(), lambda _: []) is None
 
 
 def test_records_that_are_not_found_leave_the_rest() -> None:
-    found = timeline(collect([steady(10.0)]), a_run(), lambda _: [])
-    assert found is not None
+    seen = scene(collect([steady(10.0)]), a_run(), lambda _: [])
+    assert seen is not None
+    found = timeline(seen)
     assert (found.rows, found.stall) == ((), None)
 
 
@@ -125,6 +130,8 @@ def test_records_that_are_not_found_leave_the_rest() -> None:
     ("stall_s", "users", "length"),
     [
         (0.5, 3, 5.0),  # ten stalls
+        (1.0, 3, 5.12),  # 256 gaps, which are less than ten stalls
+        (4.0, 3, 10.0),  # two and a half stalls, which are more
         (0.01, 3, 3.2),  # 160 gaps of 20 ms
         (0.5, 1000, 1.25),  # two and a half stalls, for there are too many requests anyway
     ],
