@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .probe import ProbeUser as ProbeUser
     from .report import read as read
     from .user import LLMUser as LLMUser
 
-__all__ = ["LLMUser", "read"]
+__all__ = ["LLMUser", "ProbeUser", "read"]
 __version__ = "0.1.0"
 
 
@@ -17,6 +18,11 @@ def __getattr__(name: str) -> Any:
         from .user import LLMUser
 
         return LLMUser
+    if name == "ProbeUser":
+        from . import plugin  # noqa: F401
+        from .probe import ProbeUser
+
+        return ProbeUser
     if name == "read":
         from .report import read
 

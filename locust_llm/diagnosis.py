@@ -1,4 +1,4 @@
-"""Diagnosis: which scheduler a server has, by a stated rule, with the evidence; or that it cannot be told, and why.
+"""Diagnosis: which scheduler a server has, by a stated rule, with what was measured; or that it cannot be told, and why.
 
 The rule, for each round of the probe by itself (most must say it, and none something else):
 
@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from .evidence import Evidence, Stall
+from .symptoms import Stall, Symptoms
 
 STATIC: Final = "static"
 PREFILL_FIRST: Final = "prefill-first"
@@ -69,12 +69,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Why it cannot be told."""
 
 
-def diagnose(evidence: Evidence, client: str | None = None) -> Diagnosis:
+def diagnose(found: Symptoms, client: str | None = None) -> Diagnosis:
     """``client``: the client verdict, if there is one."""
-    if missing := tuple(_missing(evidence, client)):
+    if missing := tuple(_missing(found, client)):
         return Diagnosis(CANNOT_TELL, missing=missing)
-    rounds = sorted({stall.round for stall in evidence.of("stall")})
-    said = [_named(evidence, turn) for turn in rounds]
+    rounds = sorted({stall.round for stall in found.of("stall")})
+    said = [_named(found, turn) for turn in rounds]
     doubts = [why for name, why in said if name == CANNOT_TELL]
     names = [name for name, _ in said if name != CANNOT_TELL]
     if len(set(names)) > 1:
@@ -85,11 +85,11 @@ def diagnose(evidence: Evidence, client: str | None = None) -> Diagnosis:
     if doubts:
         why += f" (a round of the {len(said)} could not tell: {doubts[0]})"
     if name != CHUNKED:
-        return Diagnosis(name, reasons=(why, *_further(evidence, name)))
-    return _several(evidence, why)
+        return Diagnosis(name, reasons=(why, *_further(found, name)))
+    return _several(found, why)
 
 
-def _missing(e: Evidence, client: str | None) -> Iterator[str]:
+def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
     if client not in (None, "OK"):
         yield f"the client verdict is {client}: these stamps cannot be trusted"
     if e.failed > FAILED * e.shots:
@@ -121,7 +121,7 @@ def _missing(e: Evidence, client: str | None) -> Iterator[str]:
         yield "too few prompts beside decoders came to their first token: not each round has its three lengths"
 
 
-def _named(e: Evidence, turn: int) -> tuple[str, str]:
+def _named(e: Symptoms, turn: int) -> tuple[str, str]:
     """(the name that this round gives, why)."""
     stalls = sorted(e.of("stall", turn=turn), key=lambda stall: stall.asked_tokens)
     small, large = stalls[0], stalls[-1]
@@ -175,7 +175,7 @@ def _after_the_decoders(stalls: list[Stall], alone: list[float]) -> tuple[str, s
     )
 
 
-def _several(e: Evidence, why: str) -> Diagnosis:
+def _several(e: Symptoms, why: str) -> Diagnosis:
     """A prompt is computed in several steps: of how many tokens, and how many prompts at a time?"""
     budget = _budget(e)
     low, about, high = budget
@@ -216,7 +216,7 @@ def _several(e: Evidence, why: str) -> Diagnosis:
     )
 
 
-def _budget(e: Evidence) -> tuple[float, float, float]:
+def _budget(e: Symptoms) -> tuple[float, float, float]:
     """Tokens of a step: by the steps that the longest prompt took more than one of a quarter of its length; a step is counted
     or not, so one more and one less are the ends of the interval. Where these are too few, by the share of the longest prompt's
     time that was one step: a wide guess. Beside the prompt a step has the decoders' own tokens."""
@@ -235,7 +235,7 @@ def _budget(e: Evidence) -> tuple[float, float, float]:
     return tokens / (max(more) + 1), tokens / steps + e.decoders, high + e.decoders
 
 
-def _further(e: Evidence, name: str) -> Iterator[str]:
+def _further(e: Symptoms, name: str) -> Iterator[str]:
     """What else was seen, and does not decide."""
     if e.behind and name != STATIC:
         waited = median(one.waited for one in e.behind)

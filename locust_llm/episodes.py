@@ -122,7 +122,7 @@ Probe = Generator[Episode, Sequence[Seen], None]
 
 def timetable(bounds: Bounds = Bounds()) -> Probe:  # noqa: B008  frozen
     """Yields an episode, wants to be sent what became of its shots (of those that came to an end), and so on. It ends early
-    where a server cannot be probed: the evidence says what is missing."""
+    where a server cannot be probed: the symptoms say what is missing."""
     for turn in range(2):
         warm = yield Episode("warm", turn, (Shot("short", 0, SHORT_TOKENS, WARM_TOKENS),), 0.5)
     if not (warm and warm[0].ok):

@@ -18,6 +18,7 @@ from .sse import EventDecoder, EventTooLong
 DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
 MAX_HEADER_BYTES: Final = 1 << 18
+EARLY_NS: Final = 1_000_000
 SLOW_READ_NS: Final = 1_000_000
 """Above this read lag a chunk is not trusted to have come with the events without content behind it."""
 STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
@@ -212,6 +213,15 @@ class Stream:
                 earliest = self.since[read] - sent
                 merged.append((index, max(0, min(earliest // 1000, chunk_us[index]))))
         return chunk_us, tuple(merged)
+
+    @property
+    def early_us(self) -> int | None:
+        """See Record."""
+        answer = self.answer
+        if answer.early_read is None or not answer.chunk_reads:
+            return None
+        early, first = self.stamps[answer.early_read], self.stamps[answer.chunk_reads[0]]
+        return (early - self.sent_ns) // 1000 if first - early > EARLY_NS else None
 
 
 def describe(error: BaseException) -> str:

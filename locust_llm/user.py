@@ -25,6 +25,7 @@ from .formats import Item
 from .gate import GateClosed
 from .plan import label_of, stage_of
 from .prepared import head, keep_home, learn, target
+from .prompts import Drawn
 from .record import CANCELLED, CUT, OK, RETRIED, Record
 from .retries import RETRIABLE, pause_s
 from .sender import Sender, sender_of
@@ -95,30 +96,34 @@ class LLMUser(HttpUser):
         messages: str | list[dict[str, Any]] | None = None,
         *,
         max_tokens: int | None = None,
+        input_tokens: int | None = None,
         name: str | None = None,
+        session: str = "",
         headers: dict[str, str] | None = None,
         keep_text: bool = False,
         **body: Any,
     ) -> Record:
         """Send one chat completion through the prefill gate and give its record, failed or not.
 
-        ``messages``: a prompt, or a list of messages; None: a synthetic prompt of the asked length. ``max_tokens``:
-        None for the asked output length. ``name``: the row in Locust's tables. ``keep_text``: ``self.text`` holds the answer
-        afterwards. Everything else goes into the body of the request. Raises StopUser when the run is ending.
+        ``messages``: a prompt, or a list of messages; None: a synthetic prompt of ``input_tokens``, else of the asked length.
+        Beside a prompt ``input_tokens`` says what it should come to. Who gives them gets just as many output tokens, where the
+        server can be brought to that. ``max_tokens``: None for the asked output length. ``name``: the row in Locust's tables.
+        ``session``: what the record says of it. ``keep_text``: ``self.text`` holds the answer afterwards. Everything else goes
+        into the body of the request. Raises StopUser when the run is ending.
         """
         permit = self._permit()
-        asked: int | None = None
+        prompts, asked = self.sender.prompts, input_tokens
         drawn = None
         if messages is None:
-            drawn = self.sender.prompts.draw()
-            system = self.sender.prompts.system
+            drawn = prompts.draw() if asked is None else Drawn(prompts.text(asked), asked, prompts.output_tokens())
+            system = prompts.system
             messages = [*([system] if system else ()), {"role": "user", "content": drawn.text}]
             asked = drawn.input_tokens
         elif isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if max_tokens is None:
-            max_tokens = self.sender.prompts.output_tokens() if drawn is None else drawn.output_tokens
-        turn = Turn(messages, asked, max_tokens, sized=drawn is not None)
+            max_tokens = prompts.output_tokens() if drawn is None else drawn.output_tokens
+        turn = Turn(messages, asked, max_tokens, session, sized=asked is not None)
         return self._send(permit, turn, name, headers, keep_text, body)
 
     def session(

@@ -24,7 +24,7 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record buffering sse chat failure endpoints retries gauges ramp arrivals sizes definitions measures "
+        "record episodes symptoms diagnosis buffering sse chat failure endpoints retries gauges ramp arrivals sizes definitions measures "
         "selectors slo stages settings run corpus tokens prompts spool journal outbox quotas clocks verdict "
         "summary jsonl folder formats logs rows dataset conversation body plan timetable pulse exposition live "
         "archive",
@@ -45,7 +45,7 @@ LAYERS: Final = (
         "Locust",
         HOST,
         "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper control "
-        "messages worker scrape progress user checks form view swarm web plugin",
+        "messages worker scrape progress user probe checks form view swarm web plugin",
     ),
     ("door", HOST, "check __init__ locustfile __main__"),
 )

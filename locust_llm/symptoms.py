@@ -1,4 +1,4 @@
-"""Evidence: what the shots of an interference probe amount to: costs of prompts, stalls beside them, who waits for whom.
+"""Symptoms: what the shots of an interference probe amount to: costs of prompts, stalls beside them, who waits for whom.
 
 Everything is a difference of stamps of one process or a count of chunks, so a client that can trust its stamps can trust this.
 A *step* of the server gives each decoder one token, so the tokens that decoders get while a prompt is in prefill count the
@@ -21,7 +21,7 @@ PLAIN: Final = 3.0
 """A gap of more than so many times the median is a stall."""
 
 
-class Cost(msgspec.Struct, frozen=True):
+class Alone(msgspec.Struct, frozen=True):
     """What a prompt takes alone."""
 
     asked_tokens: int
@@ -111,7 +111,7 @@ class Cached(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class Symptoms(msgspec.Struct, frozen=True):
     """What a probe has seen."""
 
     shots: int
@@ -119,7 +119,7 @@ class Evidence(msgspec.Struct, frozen=True):
     episodes: int
     short_s: float | None
     """TTFT of a short prompt, nobody else being there."""
-    costs: tuple[Cost, ...] = ()
+    costs: tuple[Alone, ...] = ()
     quiet_s: float | None = None
     """The mean gap of the decoders when nobody is in prefill."""
     lost: float | None = None
@@ -161,7 +161,7 @@ class Evidence(msgspec.Struct, frozen=True):
         return (whole.typical_s - half.typical_s) / (whole.input_tokens - half.input_tokens)
 
 
-def evidence(everything: Sequence[Seen]) -> Evidence:
+def symptoms(everything: Sequence[Seen]) -> Symptoms:
     """From all shots of a probe, in any order."""
     episodes: defaultdict[int, list[Seen]] = defaultdict(list)
     for one in everything:
@@ -172,12 +172,12 @@ def evidence(everything: Sequence[Seen]) -> Evidence:
     stalls = [stall for kind in ("stall", "pair") for shots in kinds[kind] for stall in _stall(shots)]
     before = [gap for kind in ("quiet", "stall", "pair") for shots in kinds[kind] for gap in _before(shots)]
     decoders = [one for shots in [*kinds["quiet"], *kinds["stall"]] for one in shots if one.role == "decoder" and one.ok]
-    return Evidence(
+    return Symptoms(
         shots=len(everything),
         failed=sum(not one.ok for one in everything),
         episodes=len(episodes),
         short_s=min((one.ttft_s for shots in kinds["warm"] for one in shots if one.ok), default=None),
-        costs=_costs(kinds["alone"]),
+        costs=_alone(kinds["alone"]),
         quiet_s=fmean(before) if before else None,
         lost=_lost(before),
         decoders=max((stall.decoders for stall in stalls), default=0),
@@ -189,12 +189,12 @@ def evidence(everything: Sequence[Seen]) -> Evidence:
     )
 
 
-def _costs(episodes: Iterable[list[Seen]]) -> tuple[Cost, ...]:
+def _alone(episodes: Iterable[list[Seen]]) -> tuple[Alone, ...]:
     of: defaultdict[int, list[Seen]] = defaultdict(list)
     for one in (one for shots in episodes for one in shots if one.ok):
         of[one.asked_tokens].append(one)
     return tuple(
-        Cost(asked, round(median(one.input_tokens for one in some)), tuple(one.ttft_s for one in some))
+        Alone(asked, round(median(one.input_tokens for one in some)), tuple(one.ttft_s for one in some))
         for asked, some in sorted(of.items())
     )
 

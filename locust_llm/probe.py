@@ -1,0 +1,176 @@
+"""The interference probe as a load: its timetable carried out by users, one episode after the other; then the run is over.
+
+The users are hands: each takes the next shot, waits for its moment and sends it. What the shots say of the server is worked out
+from their records, when the report is made (symptoms.py, diagnosis.py).
+"""
+
+import logging
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+
+from locust import events, task
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+from locust.exception import StopUser
+from locust.runners import LocalRunner
+
+import gevent
+from gevent import Greenlet
+from gevent.event import AsyncResult
+from gevent.queue import SimpleQueue
+
+from .episodes import Bounds, Episode, Seen, Shot, label, seen, timetable
+from .record import OK, Record
+from .user import FAILED_S, LLMUser
+
+logger = logging.getLogger("locust_llm")
+
+PAUSE_S: Final = 0.05
+"""Between two episodes: the server has let go of the last one."""
+SOON_S: Final = 0.02
+"""All hands have their shots before the first one is due."""
+HANDS: Final = 8
+"""Users, unless ``-u`` says otherwise: as many as the largest episode has shots."""
+FEWEST: Final = 4
+"""Prompts of a crowd, or nothing can be said of it."""
+DEFAULTS: Final = Bounds()
+
+
+class Job(NamedTuple):
+    """A shot in the hand of a user."""
+
+    shot: Shot
+    text: str
+    session: str
+    at: float
+    """On the monotonic clock."""
+    record: "AsyncResult[Record]"
+
+
+class ProbeUser(LLMUser):
+    """A hand of the probe: see locustfiles/interference.py."""
+
+    abstract = True
+    jobs: ClassVar["SimpleQueue[Job | None]"] = SimpleQueue()
+    """None: there will be no more."""
+    conductor: ClassVar[Greenlet | None] = None
+
+    def on_start(self) -> None:
+        if ProbeUser.conductor is None:
+            ProbeUser.jobs = SimpleQueue()
+            ProbeUser.conductor = gevent.spawn(conduct, self)
+
+    @task
+    def send(self) -> None:
+        job = self.jobs.get()
+        if job is None:
+            raise StopUser
+        shot = job.shot
+        self.sender.wait_until(job.at)
+        job.record.set(
+            self.chat(
+                job.text, max_tokens=shot.output_tokens, input_tokens=shot.input_tokens, name=shot.role,
+                session=job.session,
+            )
+        )  # fmt: skip
+
+
+def conduct(user: ProbeUser) -> None:
+    """The whole timetable; then the end of the run."""
+    options, runner = user.environment.parsed_options, user.environment.runner
+    assert options is not None and runner is not None
+    bounds = Bounds(
+        longest_tokens=options.longest, decoders=options.decoders, rounds=options.rounds, crowd=runner.target_user_count
+    )
+    probe, texts = timetable(bounds), dict[int, str]()
+    came: Sequence[Seen] | None = None
+    number, began = 0, time.monotonic()
+    try:
+        while True:
+            episode = next(probe) if came is None else probe.send(came)
+            _say(episode, number, time.monotonic() - began)
+            came = _episode(user, episode, number, texts)
+            number += 1
+    except StopIteration:
+        logger.info(f"The probe is over after {time.monotonic() - began:.0f} s.")
+    gevent.spawn(runner.stop if user.environment.web_ui is not None else runner.quit)
+
+
+def _episode(user: ProbeUser, episode: Episode, number: int, texts: dict[int, str]) -> list[Seen]:
+    """Sends its shots at their moments, and waits for them all."""
+    text = user.sender.prompts.text
+    said = [
+        texts.setdefault(shot.text, text(shot.input_tokens)) if shot.text else text(shot.input_tokens)
+        for shot in episode.shots
+    ]
+    begin = time.monotonic() + SOON_S
+    jobs = [
+        Job(shot, words, label(number, episode), begin + shot.at_s, AsyncResult())
+        for shot, words in zip(episode.shots, said, strict=True)
+    ]
+    for job in jobs:
+        ProbeUser.jobs.put(job)
+    records = [job.record.get() for job in jobs]
+    gevent.sleep(PAUSE_S if all(record.outcome == OK for record in records) else FAILED_S + PAUSE_S)
+    return [one for record in records if (one := seen(record)) is not None]
+
+
+def _say(episode: Episode, number: int, seconds: float) -> None:
+    shots = ", ".join(f"{shot.role} {shot.input_tokens:,}" for shot in episode.shots if shot.role != "decoder")
+    decoders = sum(shot.role == "decoder" for shot in episode.shots)
+    beside = f" beside {decoders} decoders" if decoders and shots else f"{decoders} decoders" if decoders else ""
+    logger.info(f"probe {seconds:4.0f} s, round {episode.round}: {episode.kind}: {shots}{beside}")
+
+
+def _least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise ArgumentTypeError(f"must be at least {least}, got {text}")
+        return value
+
+    number.__name__ = "int"
+    return number
+
+
+@events.init_command_line_parser.add_listener
+def _options(parser: LocustArgumentParser, **kw: Any) -> None:
+    add = parser.add_argument_group("interference probe").add_argument
+    add("--longest", type=_least(8 * DEFAULTS.first_tokens), default=DEFAULTS.longest_tokens, metavar="TOKENS",
+        help="the longest prompt; those that take more than some seconds alone are not tried (default: %(default)s)")  # fmt: skip
+    add("--decoders", type=_least(1), default=DEFAULTS.decoders, metavar="N",
+        help="how many decode beside a prompt (default: %(default)s)")  # fmt: skip
+    add("--rounds", type=_least(2), default=DEFAULTS.rounds, metavar="N",
+        help="how often each is tried (default: %(default)s)")  # fmt: skip
+    parser.set_defaults(num_users=HANDS)
+
+
+@events.init.add_listener
+def _init(environment: Environment, runner: Any, **kw: Any) -> None:
+    if runner is not None and not isinstance(runner, LocalRunner):
+        logger.error("The probe is a few requests at a time, of one process: without --processes, --master and --worker.")
+        environment.process_exit_code = 5
+        gevent.spawn(runner.quit)
+
+
+@events.test_start.add_listener
+def _start(environment: Environment, **kw: Any) -> None:
+    options, runner = environment.parsed_options, environment.runner
+    if options is None or runner is None:
+        return
+    fewest = max(FEWEST, options.decoders + 2)
+    if runner.target_user_count < fewest:
+        logger.error(f"The probe needs at least {fewest} users (-u): one for each request of an episode.")
+        environment.process_exit_code = 5
+        gevent.spawn(runner.quit)
+
+
+@events.test_stopping.add_listener
+def _stopping(environment: Environment, **kw: Any) -> None:
+    conductor, ProbeUser.conductor = ProbeUser.conductor, None
+    if conductor is not None:
+        gevent.spawn(conductor.kill)
+    for _ in range(environment.runner.user_count if environment.runner is not None else 0):
+        ProbeUser.jobs.put(None)

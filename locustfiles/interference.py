@@ -1,0 +1,10 @@
+"""The interference probe: what prefills do to decodes, and which scheduler the server has; about three minutes.
+
+locust -f locustfiles/interference.py --host localhost:8000 --headless
+"""
+
+from locust_llm import ProbeUser
+
+
+class Interference(ProbeUser):
+    pass
