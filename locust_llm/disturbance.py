@@ -38,6 +38,8 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: dict[float, float]
     tokens: float | None
     """The median of the input tokens that were ahead; None: of too many nobody knows their length."""
+    own_tokens: float | None
+    """The median of their own input tokens."""
 
 
 class Slope(msgspec.Struct, frozen=True, kw_only=True):

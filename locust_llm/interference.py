@@ -40,8 +40,8 @@ ICL: Final = (50.0, 90.0, 99.0)
 TTFT: Final = (50.0, 95.0)
 USUAL: Final = 30
 """From so many undisturbed gaps on their mean is taken for the usual one; and so many are compared for a factor."""
-CHUNKS: Final = 4_000_000
-"""So many chunks are read again, at most, 1 s for two million; of longer runs a sample."""
+CHUNKS: Final = 2_000_000
+"""So many chunks are read again, at most (about a second); of longer runs a sample."""
 BLOCK: Final = 2**16
 """Chunks that are labelled at once."""
 TIE: Final = 1e-6
@@ -195,13 +195,13 @@ def _queue(requests: pd.DataFrame) -> tuple[tuple[Ahead, ...], Slope | None]:
     rows = []
     for i in range(len(QUEUES)):
         if (here := row_of == i).any():
-            told = tokens[here][~np.isnan(tokens[here])]
             rows.append(
                 Ahead(
                     label=_label(QUEUES, i),
                     count=int(here.sum()),
                     ttft_ms=_percentiles_ms(ttft[here], TTFT),
-                    tokens=float(np.median(told)) if 2 * len(told) >= here.sum() else None,
+                    tokens=_median(tokens[here]),
+                    own_tokens=_median(own[here]),
                 )
             )
     return tuple(rows), slope(ttft, own, tokens, sent)
@@ -280,6 +280,12 @@ def _area(level: NDArray[np.int32], clock: Floats) -> Floats:
     area = np.zeros(len(clock))
     np.cumsum(level[:-1] * np.diff(clock), out=area[1:])
     return area
+
+
+def _median(values: Floats) -> float | None:
+    """None if more than half are unknown."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) and 2 * len(known) >= len(values) else None
 
 
 def _percentiles_ms(seconds: Floats, percentiles: Sequence[float]) -> dict[float, float]:

@@ -23,7 +23,8 @@ def stalls(found: Interference) -> Iterator[Block]:
         yield Heading("TTFT by the prefills ahead (ms)")
         yield _queue(found.ahead)
         yield Text(
-            "ahead: requests in prefill when a request was sent; tokens: the median of their input tokens together"
+            "ahead: how many others were in prefill when a request was sent; tokens ahead: the median of their input tokens "
+            "together; own tokens: the median of the requests' own"
             + ("" if found.slope is None else f". {_slope(found.slope)}")
         )
 
@@ -90,11 +91,12 @@ def _legend(found: Interference) -> str:
 
 def _queue(rows: tuple[Ahead, ...]) -> Table:
     def cells(row: Ahead) -> tuple[str, ...]:
-        return row.label, str(row.count), *(_marked(row.ttft_ms, p, row.count) for p in TTFT), brief(row.tokens)
+        ttft = (_marked(row.ttft_ms, p, row.count) for p in TTFT)
+        tokens = ("-" if value is None else f"{value:.0f}" for value in (row.tokens, row.own_tokens))
+        return row.label, str(row.count), *ttft, *tokens
 
-    return Table(
-        ("ahead", "requests", f"TTFT {title(TTFT[0])}", *map(title, TTFT[1:]), "tokens"), tuple(map(cells, rows))
-    )
+    head = ("ahead", "requests", f"TTFT {title(TTFT[0])}", *map(title, TTFT[1:]), "tokens ahead", "own tokens")
+    return Table(head, tuple(map(cells, rows)))
 
 
 def _slope(found: Slope) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -183,7 +184,9 @@ def loads(draw: st.DrawFn) -> list[Record]:
         chunks = sorted(draw(st.lists(st.integers(1, 60), max_size=6)))
         outcome = draw(st.sampled_from(["ok", "ok", "ok", "reset"]))
         closed = sent + (chunks[-1] if chunks else 0) + draw(st.integers(0, 5))
-        record = answered(*(tick * 15.625 for tick in chunks), sent_at=sent / 64, closed_at=closed / 64, clock_offset_s=0.0)
+        record = answered(
+            *(tick * 15.625 for tick in chunks), sent_at=sent / 64, closed_at=closed / 64, clock_offset_s=0.0
+        )
         records.append(replace_of(record, id=str(number), outcome=outcome))
     return records
 
@@ -204,7 +207,7 @@ def test_labels_as_a_slow_twin_has_them(records: list[Record]) -> None:
     expected = []
     for record in records:
         stamps = [Fraction(record.sent_at or 0) + Fraction(us, 10**6) for us in record.chunk_us]
-        for begin, end in zip(stamps, stamps[1:], strict=False):
+        for begin, end in pairwise(stamps):
             if record.outcome == "ok" and end > begin:
                 overlap = sum(max(Fraction(0), min(end, b) - max(begin, a)) for a, b in prefills)
                 expected.append(math.floor(overlap / (end - begin) + Fraction(1, 2)))
