@@ -21,11 +21,11 @@ class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
     """Percentiles of the gaps themselves."""
     longest_ms: float
     compared: int
-    """Of the gaps: those with a ``usual``: undisturbed gaps, enough of them, at as many decoding streams."""
+    """Of the gaps: those for which there are enough undisturbed ones at as many decoding streams, or at more."""
     mean_ms: float | None = None
     """Of the compared ones."""
     usual_ms: float | None = None
-    """The mean that undisturbed gaps had at as many decoding streams as the compared ones."""
+    """The mean that undisturbed gaps had at as many decoding streams as the compared ones, or at more."""
     slowdown: float | None = None
     """mean / usual; None with too few compared gaps."""
 
@@ -69,7 +69,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     disturbed: DisturbedGaps | None
     """All gaps with one prefill and more."""
     lost_s: float | None = None
-    """What the compared gaps took longer than undisturbed ones at as many streams, not below 0; None: nothing to compare."""
+    """What the compared gaps took longer than undisturbed ones did, not below 0; None: nothing to compare."""
     lost_share: float | None = None
     """Of ``decode_s``."""
     ahead: tuple[Ahead, ...] = ()

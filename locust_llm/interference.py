@@ -9,10 +9,12 @@ half up. A request that decodes is not in prefill itself, so all of them are oth
 touches a gap, by a microsecond or a quarter of it, is not what the gap is about. The price: a stall shorter than the step
 that it lengthens counts as undisturbed, so the rows tell of prefills that last, and the loss is rather too small.
 
-What is a gap slower than? More requests in prefill mostly means more that decode, and a larger batch slows decodes
-without any prefill. So each disturbed gap is compared with the undisturbed gaps at as many decoding streams (within
-9 %: steps of a quarter of an octave), of which there must be USUAL; a gap without such a counterpart counts in no
-factor and in no loss. Not controlled: how long the contexts of these streams are.
+What is a gap slower than? More requests in prefill may mean more that decode, and a larger batch slows decodes without
+any prefill. So each disturbed gap is compared with the undisturbed gaps at as many decoding streams (within 9 %: steps of a
+quarter of an octave), of which there must be USUAL; failing these, at the next larger number that has them. That is no
+rare case: of eight users who ask again at once, seven decode while one is in prefill, and never seven alone. More streams
+make no gap shorter, so then the factor is rather too small. A gap without either counts in no factor and in no loss. Not
+controlled: how long the contexts of these streams are.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -122,13 +124,16 @@ def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, in
 
 
 def usual_s(found: Labelled) -> Floats:
-    """For each gap the mean of undisturbed gaps at as many decoding streams; NaN where there are fewer than USUAL."""
+    """For each gap the mean of undisturbed gaps at as many decoding streams, or at the next larger number of which there
+    are USUAL; NaN where there is none."""
     stratum = np.round(4 * np.log2(np.maximum(found.streams, 1.0))).astype(np.int64)
     calm, size = found.prefills == 0, int(stratum.max(initial=0)) + 1
     count = np.bincount(stratum[calm], minlength=size)
     total = np.bincount(stratum[calm], found.gap_s[calm], minlength=size)
-    mean = np.where(count >= USUAL, total / np.maximum(count, 1), np.nan)
-    return np.asarray(mean[stratum])
+    mean = np.append(total / np.maximum(count, 1), np.nan)
+    enough = np.flatnonzero(count >= USUAL)
+    following = np.append(enough, size)[np.searchsorted(enough, np.arange(size))]
+    return np.asarray(mean[following][stratum])
 
 
 def _row(label: str, found: Labelled, here: NDArray[np.bool_], usual: Floats) -> DisturbedGaps | None:

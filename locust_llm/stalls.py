@@ -7,17 +7,20 @@ from .blocks import Block, Heading, Table, Text, brief, title
 from .disturbance import Ahead, DisturbedGaps, Interference, Slope
 from .interference import ICL, ITL, TTFT, USUAL
 from .parts import scarce
+from .verdict import OK
 
 EQUAL: Final = 0.05
 """A difference below this share is called none."""
 
 
-def stalls(found: Interference) -> Iterator[Block]:
-    """Nothing where no request had another one in prefill beside it or ahead of it."""
+def stalls(found: Interference, client: str = OK) -> Iterator[Block]:
+    """Nothing where no request had another one in prefill beside it or ahead of it. ``client``: the client verdict; below
+    OK the rows stand, but nothing is concluded from them."""
     if found.disturbed is not None:
         yield Heading("Gaps while other requests are in prefill (ms)")
         yield _gaps(found.rows)
-        yield Text(f"{_compared(found, found.disturbed)}{_uncompared(found, found.disturbed)}")
+        said = f"{_compared(found, found.disturbed)}{_uncompared(found, found.disturbed)}"
+        yield Text(said if client == OK else _untold(client))
         yield Text(_legend(found))
     if len(found.ahead) > 1:
         yield Heading("TTFT by the prefills ahead (ms)")
@@ -25,7 +28,7 @@ def stalls(found: Interference) -> Iterator[Block]:
         yield Text(
             "ahead: how many others were in prefill when a request was sent; tokens ahead: the median of their input tokens "
             "together; own tokens: the median of the requests' own"
-            + ("" if found.slope is None else f". {_slope(found.slope)}")
+            + (f". {_slope(found.slope)}" if found.slope is not None and client == OK else "")
         )
 
 
@@ -52,11 +55,8 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
             return "There is no undisturbed gap to compare with: in every one another request was in prefill."
         if disturbed.gaps < USUAL:
             return f"{disturbed.gaps} disturbed gaps are too few to compare (it takes {USUAL})."
-        return (
-            f"The {calm} undisturbed gaps are too few to compare with, or none were at as many decoding streams (it takes "
-            f"{USUAL})."
-        )
-    times = f"({disturbed.mean_ms:.1f} against {disturbed.usual_ms:.1f} ms at as many decoding streams)"
+        return f"The {calm} undisturbed gaps are too few to compare with, or were at fewer decoding streams (it takes {USUAL})."
+    times = f"({disturbed.mean_ms:.1f} against {disturbed.usual_ms:.1f} ms at as many decoding streams or more)"
     if abs(disturbed.slowdown - 1) < EQUAL:
         return f"A gap with another request in prefill took no longer than one without {times}."
     lost = ""
@@ -67,13 +67,17 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
     return f"A gap with another request in prefill took {disturbed.slowdown:.1f} times as long as one without {times}{lost}."
 
 
+def _untold(client: str) -> str:
+    return f"What prefills cost the others cannot be told: the client verdict is {client}, so gaps may be the client's own."
+
+
 def _uncompared(found: Interference, disturbed: DisturbedGaps) -> str:
     left = disturbed.gaps - disturbed.compared
     if disturbed.slowdown is None or left < EQUAL * disturbed.gaps:
         return ""
     return (
-        f" {left / disturbed.gaps:.0%} of the disturbed gaps have fewer than {USUAL} undisturbed ones at as many streams, "
-        "and count for nothing in this."
+        f" {left / disturbed.gaps:.0%} of the disturbed gaps have fewer than {USUAL} undisturbed ones at as many streams or "
+        "more, and count for nothing in this."
     )
 
 
@@ -85,7 +89,7 @@ def _legend(found: Interference) -> str:
     return (
         "in prefill: how many others waited for their first token during the gap; streams: how many requests decoded "
         "meanwhile; ITL: one number a request, the mean of its gaps of this row; slower: times as long as undisturbed gaps "
-        f"at as many streams; * too few values.{sample}"
+        f"at as many streams or more; * too few values.{sample}"
     )
 
 

@@ -93,6 +93,32 @@ def test_compared_at_as_many_streams_only() -> None:
     assert said.lost_s == pytest.approx(0, abs=1e-5)
 
 
+def test_failing_as_many_streams_more_of_them() -> None:
+    """Two users who ask again at once: both decode, 20 ms a gap, or one does and the other is in prefill, 60 ms a gap. One
+    alone is never seen, so one is compared with two."""
+    one = answered(*steady(39, 20.0), *steady(19, 60.0, 940.0), id="one")
+    two = answered(*steady(39, 20.0), id="two")
+    again = failed(sent_at=10.88, closed_at=12.1)
+    by_label = {row.label: row for row in found(one, two, again).rows}
+    assert (by_label["0"].gaps, by_label["0"].streams) == (78, pytest.approx(2))
+    assert by_label["1"].streams == pytest.approx(1)
+    assert by_label["1"].slowdown is None  # of 20 gaps nothing is said
+    more = answered(*steady(39, 20.0), *steady(39, 60.0, 940.0), id="one")
+    again = failed(sent_at=10.88, closed_at=13.5)
+    assert {row.label: row.slowdown for row in found(more, two, again).rows} == pytest.approx({"0": 1, "1": 3})
+
+
+def test_fewer_streams_are_nothing_to_compare_with() -> None:
+    """By itself 10 ms; with another stream and a prefill 40 ms: which of the two it was cannot be told. Only the ten gaps
+    beside the other one's own prefill were at one stream."""
+    one = answered(*steady(40, 10.0), *steady(39, 40.0, 540.0))
+    other = answered(*steady(40, 40.0), sent_at=10.4, id="other")
+    prefill = failed(sent_at=10.5, closed_at=13.0)
+    said = found(one, other, prefill)
+    assert said.disturbed is not None
+    assert (said.disturbed.compared, said.disturbed.slowdown, said.lost_s) == (10, None, None)
+
+
 def test_no_undisturbed_gap() -> None:
     said = found(answered(*steady(50, 10.0)), failed(sent_at=10.0, closed_at=12.0))
     assert [(row.label, row.gaps, row.slowdown) for row in said.rows] == [("1", 50, None)]
