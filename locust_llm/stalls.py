@@ -55,7 +55,9 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
             return "There is no undisturbed gap to compare with: in every one another request was in prefill."
         if disturbed.gaps < USUAL:
             return f"{disturbed.gaps} disturbed gaps are too few to compare (it takes {USUAL})."
-        return f"The {calm} undisturbed gaps are too few to compare with, or were at fewer decoding streams (it takes {USUAL})."
+        return (
+            f"The {calm} undisturbed gaps are too few to compare with, or at fewer decoding streams (it takes {USUAL})."
+        )
     times = f"({disturbed.mean_ms:.1f} against {disturbed.usual_ms:.1f} ms at as many decoding streams or more)"
     if abs(disturbed.slowdown - 1) < EQUAL:
         return f"A gap with another request in prefill took no longer than one without {times}."

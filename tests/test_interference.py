@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from locust_llm.columns import collect
 from locust_llm.disturbance import Interference
-from locust_llm.interference import ahead_of, interference, labelled, slope
+from locust_llm.interference import USUAL, Labelled, ahead_of, interference, labelled, slope, usual_s
 from locust_llm.occupancy import occupancy
 from locust_llm.record import Record
 from locust_llm.simulator.clock import VirtualClock
@@ -248,6 +248,32 @@ def test_ahead_as_a_slow_twin_has_it(records: list[Record]) -> None:
     sent, end = requests["sent_at"], requests[["first_chunk_at", "closed_at"]].min(axis=1)
     expected = [int(((sent < at) & (end > at)).sum()) for at in sent]
     assert ahead_of(requests)[0].tolist() == expected
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1.0, 1.9, 2.0, 3.0, 50.0]), st.booleans()), min_size=1, max_size=12), st.data()
+)
+def test_the_usual_gap_as_a_slow_twin_has_it(kinds: list[tuple[float, bool]], data: st.DataObject) -> None:
+    """Groups of gaps of some streams, disturbed or not, each group below, at or above the number that it takes."""
+    gaps = []
+    for number, (streams, calm) in enumerate(kinds):
+        gaps += [(streams, calm, 0.01 + 0.001 * number)] * data.draw(st.sampled_from([1, USUAL // 2, USUAL]))
+
+    def step(streams: float) -> int:
+        return round(4 * math.log2(streams))
+
+    expected = []
+    for streams, _, _ in gaps:
+        for candidate in sorted({step(s) for s, _, _ in gaps if step(s) >= step(streams)}):
+            undisturbed = [gap_s for s, calm, gap_s in gaps if calm and step(s) == candidate]
+            if len(undisturbed) >= USUAL:
+                expected.append(sum(undisturbed) / len(undisturbed))
+                break
+        else:
+            expected.append(math.nan)
+    streams, calm, gap_s = (np.array(column) for column in zip(*gaps, strict=True))
+    told = Labelled(np.zeros(len(gaps), np.int64), gap_s, np.where(calm, 0, 1), streams)
+    assert usual_s(told).tolist() == pytest.approx(expected, nan_ok=True)
 
 
 # -- policies in virtual time ------------------------------------------------------------------------------------------
