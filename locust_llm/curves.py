@@ -75,6 +75,9 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
     yield "requests/s", lambda level: brief(level.requests_per_s)
     if not limits:  # there all users are, under any of them
         yield "in flight", lambda level: brief(level.in_flight)
+    if any(level.slowdown is not None for level in levels):
+        yield "slower", lambda level: "-" if level.slowdown is None else f"{level.slowdown:.2f}"
+        yield "lost", lambda level: "-" if level.lost_share is None else f"{level.lost_share:.1%}"
     if any(level.attainment is not None for level in levels):
         yield "good", lambda level: "-" if level.attainment is None else f"{level.attainment:.1%}"
         yield "goodput", lambda level: brief(level.goodput_per_s)
@@ -100,6 +103,11 @@ def _legend(sweep: SweepSummary) -> str:
         "* too few values",
         "per user: output tokens/s of one user, p50",
     ]
+    if any(level.slowdown is not None for level in sweep.levels):
+        said.append(
+            "slower: times as long as undisturbed gaps took those with another request in prefill, lost: the share of the "
+            "decode time that it cost"
+        )
     if sweep.conditions:
         said.append(f"good: share of requests with {sweep.conditions}; goodput: those a second")
     if not sweep.repeats:

@@ -64,12 +64,23 @@ GIVEN_UP: Final = (
     Metric("Output Tokens until then", "output_sequence_length", "tokens", "output_tokens", 1.0, "of those that had any"),
 )  # fmt: skip
 """What is told of requests that were cancelled on purpose."""
+PREFILLS: Final = {
+    "In Prefill": "sent, and no chunk, error or end has come: seen from here, so waiting inside the server is part of it; "
+                  "only requests of this run, those of the warmup too",
+    "Disturbed Gaps": "gaps of Inter Chunk Latency with another request in prefill: labelled with the mean over the gap of "
+                      "how many were, rounded half up, so that a sliver of overlap is none",
+    "Slower": "mean of such gaps / mean of gaps without a prefill at as many decoding streams (within 9 %, at least 30 of "
+              "them), or at the next larger number that has them; the length of contexts is not controlled",
+    "Decode Time lost to Prefill": "by how much disturbed gaps were longer than that, summed, over the sum of all gaps",
+    "Ahead": "requests in prefill when a request was sent, and their input tokens, whole prompts",
+}  # fmt: skip
+"""Words of what prefills do to others: interference.py."""
 DEFINITIONS: Final = {metric.label: metric.means for metric in (*LATENCIES, PER_USER, *LENGTHS)} | {
     "Throughputs": "of successful requests and their tokens, over first send to last end of the phase",
     "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
     "Failures": "are in no latency above, but in the rate and in the table with failures as +infinity; requests cut by "
                 "the end of the run or cancelled on purpose are neither failures nor successes",
-}  # fmt: skip
+} | PREFILLS  # fmt: skip
 WAITS: Final = frozenset({"prefill_gate_wait", "schedule_delay", "http_req_connecting"})
 """Waits before the send: failed requests had them like any other, so they are in these rows as they are."""
 NEEDS_TWO: Final = ("itl_s", "longest_stall_s")

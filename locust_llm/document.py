@@ -20,8 +20,10 @@ from .remarks import SIMULATED, delivery_line, remarks, slo_line, verdict_line
 from .run import Run, Stage
 from .slo import PASS, goodput
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
+from .stalls import stalls
 from .steady import measured
 from .summary import Breakdown, Conditions, Failure, Group, Row, SloResult, Summary
+from .verdict import OK
 
 RULE: Final = 60
 """How wide SLO rules may be on the console."""
@@ -76,6 +78,8 @@ def _figures(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
         yield Text(SCARCE)
     yield from _breakdowns(summary.breakdowns)
+    if summary.interference is not None:
+        yield from stalls(summary.interference, OK if summary.client is None else summary.client.level)
     if summary.cancelled:
         yield Heading(f"Cancelled on purpose ({many(summary.conditions.cancelled, 'request')}, in no latency above)")
         yield _metrics(summary.cancelled, chosen)

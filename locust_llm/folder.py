@@ -17,6 +17,8 @@ from .settings import Settings
 
 RECORDS: Final = "profile_export.jsonl"
 RUN: Final = "run.json"
+STRETCHES: Final = 100
+"""A sample of records is of so many."""
 BISECTED: Final = 2**16
 """Bytes of records that are not worth another step."""
 
@@ -47,6 +49,15 @@ class RecordFile:
                     yield parse_line(line)
                 except ValueError:
                     self.broken += bool(line.strip())
+
+    def evenly(self, share: float, stretches: int = STRETCHES) -> Iterator[Record]:
+        """About this share of them, in stretches of neighbours spread evenly over the file; all for 1 and above."""
+        if share >= 1 or not self.path.exists():
+            yield from RecordFile(self.path)
+            return
+        length = self.path.stat().st_size / stretches
+        for i in range(stretches):
+            yield from RecordFile(self.path, int(i * length), int((i + share) * length))
 
     def since(self, at: float) -> Iterator[Record]:
         """Those of the requests that ended at ``at`` (Unix seconds) or later, found by bisection: the file is in the order

@@ -10,6 +10,7 @@ from .columns import Columns
 from .definitions import DEFINITIONS as DEFINITIONS
 from .definitions import EXPORTED, GIVEN_UP, LATENCIES, LENGTHS, PER_USER, SELDOM, WAITS, Metric
 from .delivery import arrivals, delivery, rate_per_s
+from .disturbance import Interference
 from .figures import Seen
 from .gaps import Gaps
 from .good import good, goodput_rows
@@ -31,13 +32,14 @@ def summarise(
     records: Iterable[Record] = (),
     sweep: SweepSummary | None = None,
     levels: Occupancy | None = None,
+    interference: Interference | None = None,
 ) -> Summary:
     """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup`` and for what went
     through in the measured time of a stage.
 
     ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps; ``sweep``: what
     the stages of the run came to. Of a sweep they decide about the rules; repeats are judged together. ``levels``: the
-    occupancy, where it is known already.
+    occupancy, where it is known already; ``interference``: what prefills did to decodes, where somebody asked.
     """
     everything = Part(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
@@ -75,6 +77,7 @@ def summarise(
         good=good(seen) if swept is None else None,
         steady=steady(everything, ended, span, run),
         growth=growth(main) if swept is None else None,
+        interference=interference,
         sweep=sweep,
     )
 

@@ -14,10 +14,12 @@ import pandas as pd
 
 from . import drawing, export, junit, tables
 from .columns import Columns, frames
+from .disturbance import Interference
 from .folder import RECORDS, RUN, RecordFile, read_run, replace, write_run
 from .harvest import harvest
+from .interference import interference, sampled_share
 from .metrics import DEFINITIONS, summarise
-from .occupancy import occupancy
+from .occupancy import Occupancy, occupancy
 from .page import page
 from .run import Run
 from .settings import Settings
@@ -102,7 +104,8 @@ def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | No
 def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stages: bool = False) -> Summary:
     sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
     levels = occupancy(columns.requests, run.limits)
-    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS), sweep, levels)
+    beside = None if sweep is not None and not sweep.repeats else _interference(folder, columns, levels)
+    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS), sweep, levels, beside)
     write_run(
         folder,
         run,
@@ -119,6 +122,7 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stage
         slo_status=summary.slo_status,
         good=summary.good,
         steady=summary.steady,
+        interference=summary.interference,
         sweep=summary.sweep,
         definitions=DEFINITIONS,
     )
@@ -165,7 +169,14 @@ def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
     columns, broken = harvest(folder / RECORDS)
     if again or not _up_to_date(folder):
         return run, _write(folder, run, columns, broken)
-    return run, summarise(columns, run, broken, RecordFile(folder / RECORDS))
+    levels = occupancy(columns.requests, run.limits)
+    beside = _interference(folder, columns, levels)
+    return run, summarise(columns, run, broken, RecordFile(folder / RECORDS), None, levels, beside)
+
+
+def _interference(folder: Path, columns: Columns, levels: Occupancy) -> Interference | None:
+    """From the records, read a second time: which gap is disturbed is known only when all prefills are."""
+    return interference(columns, levels, RecordFile(folder / RECORDS).evenly(sampled_share(columns)))
 
 
 def _up_to_date(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from .disturbance import Interference
 from .stages import REPEAT
 from .verdict import Evidence, Verdict
 
@@ -251,6 +252,10 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     goodput_low: float | None = None
     goodput_high: float | None = None
     """The ends of its 95 % interval."""
+    slowdown: float | None = None
+    """Of gaps with another request in prefill."""
+    lost_share: float | None = None
+    """Of the decode time, to prefills. Both as in Interference."""
     slos: tuple[SloResult, ...] = ()
     slo_status: str | None = None
 
@@ -346,6 +351,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None: it is about no stage."""
     growth: Growth | None = None
     """None: too few requests, or prompts too much alike, to tell."""
+    interference: Interference | None = None
+    """None: nobody decoded, or nobody asked."""
     sweep: SweepSummary | None = None
     """None: no stages."""
 

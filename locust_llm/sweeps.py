@@ -46,6 +46,7 @@ def axis_of(run: Run) -> str:
 def level(run: Run, summary: Summary) -> Level:
     """A stage as a row."""
     stage, c, good, steady = run.stage, summary.conditions, summary.good, summary.steady
+    beside = summary.interference
     rows = {row.tag: row for row in summary.rows}
 
     def rate(tag: str) -> float | None:
@@ -74,6 +75,8 @@ def level(run: Run, summary: Summary) -> Level:
         goodput_per_s=None if good is None else good.goodput_per_s,
         goodput_low=None if good is None else good.low,
         goodput_high=None if good is None else good.high,
+        slowdown=beside.disturbed.slowdown if beside is not None and beside.disturbed is not None else None,
+        lost_share=None if beside is None else beside.lost_share,
         slos=summary.slos,
         slo_status=summary.slo_status,
     )

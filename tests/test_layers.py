@@ -26,15 +26,15 @@ LAYERS: Final = (
         PURE,
         "record episodes symptoms diagnosis buffering sse chat failure endpoints retries gauges ramp arrivals sizes definitions measures "
         "selectors slo stages settings run corpus tokens prompts spool journal outbox quotas clocks verdict "
-        "summary jsonl folder formats logs rows dataset conversation body plan timetable pulse exposition live "
-        "archive",
+        "disturbance summary jsonl folder formats logs rows dataset conversation body plan timetable pulse exposition "
+        "live archive",
     ),
     (
         "arithmetic",
         NUMBERS,
-        "gaps columns harvest occupancy parts blocks delivery steady breakdowns intervals bootstrap abort growth "
-        "figures likeness compare sides good usl knee judgement findings metrics sweeps remarks curves document "
-        "tables junit plots overtime spectra ladder timeline drawing page export report versus",
+        "gaps columns harvest occupancy parts blocks delivery steady breakdowns intervals interference bootstrap abort "
+        "growth figures likeness compare sides good usl knee judgement findings metrics sweeps remarks curves stalls "
+        "document tables junit plots overtime spectra ladder timeline drawing page export report versus",
     ),
     (
         "machine",
