@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # importing Locust patches the whole process: only who asks for LLMUser pays that
     if name == "LLMUser":
-        from . import plugin  # noqa: F401  attaches to Locust
+        from . import plugin
         from .user import LLMUser
 
         return LLMUser

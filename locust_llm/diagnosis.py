@@ -5,11 +5,11 @@ The rule, for each round of the probe by itself (most must say it, and none some
 1. The prompt's prefill began only when every decoder had ended, and then took what it takes alone: ``static``.
 2. The decoders kept their pace (at least 0.92 of it), whatever the length of the prompt, and the prompt took what it takes
    alone: ``disaggregated``.
-3. However long the prompt, the decoders got no more tokens meanwhile than for one of a quarter of the length, and one gap was
-   nearly all of the time: a prompt is computed in one step, ``prefill-first``. That a budget is wider than the longest prompt
-   looks the same; the answer says so.
-4. For every so many tokens of the prompt the decoders got one: ``chunked``, with a budget of so many tokens. Where equal
-   prompts that came together also had their first tokens together, k at a time, it is ``partial prefills`` with k slots.
+3. However long the prompt, one gap of the decoders was nearly all of the time until its first token: it is computed in one
+   step, ``prefill-first``. That a budget is wider than the longest prompt looks the same; the answer says so.
+4. It was computed in several steps, in each of which the decoders got a token: ``chunked``, with a budget of so many
+   tokens. Where equal prompts that came together also had their first tokens together, k at a time, it is ``partial
+   prefills`` with k slots.
 
 What lies between the bounds of two of these is no name but "cannot tell". So is every doubt about the measurement: a client
 verdict below OK, failures, traffic of somebody else, prompts that hardly take longer than short ones.
@@ -33,14 +33,19 @@ CANNOT_TELL: Final = "cannot tell"
 
 UNDISTURBED: Final = 0.92
 """Pace of decoders beside a prompt that another machine computes; what a GPU computes beside it costs more."""
+DISTURBED: Final = 0.85
+"""Pace from which down they were disturbed beyond doubt."""
 AS_ALONE: Final = 1.4
 """A prompt that nothing holds up takes at most so many times as long as alone."""
 STOPPED: Final = 0.9
-"""Share of the time in prefill that is one gap, where a prompt is computed in one step; a gap or two before it do not count."""
+"""Share of the time in prefill that is one gap, where a prompt is computed in one step; a gap or two before it do not
+count."""
 SLOWED: Final = 0.6
 """At most that share, where it is computed in several."""
-STEPS: Final = 1.8
-"""So many more tokens must come beside the longest prompt than beside one of a quarter of it, for steps to be counted by it."""
+MISCOUNTED: Final = 0.05
+"""Share of the steps that may be counted too many or too few: two tokens in one chunk, a pause for other reasons."""
+STRAYS: Final = 2
+"""Gaps more than steps, where they cannot be told apart: the one in which the prompt came, the one in which it ended."""
 WIDER: Final = 1.25
 """Prompts of a crowd must be so much longer than a step is wide, or several fit into one and look side by side."""
 PASSED: Final = 0.5
@@ -129,32 +134,29 @@ def _named(e: Symptoms, turn: int) -> tuple[str, str]:
     alone = [e.alone_s(stall.asked_tokens) or math.inf for stall in stalls]
     if any(stall.ended for stall in stalls):
         return _after_the_decoders(stalls, alone)
-    pace = [stall.pace for stall in stalls]
-    if min(pace) >= UNDISTURBED:
+    if min(large.pace, median(stall.pace for stall in stalls)) >= UNDISTURBED:
         if all(stall.ttft_s <= AS_ALONE * s for stall, s in zip(stalls, alone, strict=True)):
             return DISAGGREGATED, (
                 f"beside a prompt of {tokens} the decoders kept {large.pace:.0%} of their pace, and the prompt took {took}, "
                 f"{alone[-1] * 1e3:,.0f} ms alone"
             )
         return CANNOT_TELL, f"the decoders were not disturbed, yet a prompt of {tokens} took {took}: who was before it?"
-    more = large.meanwhile - small.meanwhile
-    if more <= 1.2 and all(stall.longest_s >= STOPPED * (stall.ttft_s - 2 * stall.quiet_s) for stall in stalls):
+    stopped = all(stall.longest_s >= STOPPED * (stall.ttft_s - 2 * stall.quiet_s) for stall in stalls)
+    if stopped and large.steps - small.steps < 1:
         return PREFILL_FIRST, (
             f"a prompt of {tokens} stopped the decoders for {large.longest_s * 1e3:,.0f} of the {took} until its first "
-            f"token; they got {large.meanwhile:g} meanwhile, and {small.meanwhile:g} beside one of {small.input_tokens:,}"
+            f"token, one of {small.input_tokens:,} for {small.longest_s * 1e3:,.0f} of {small.ttft_s * 1e3:,.0f} ms: one step"
         )
-    if large.share <= SLOWED and large.meanwhile > 1.5:
-        if large.pace > 1 / (1 + (1 - UNDISTURBED)):
+    if large.share <= SLOWED and large.steps >= 2:
+        if large.pace > DISTURBED:
             return CANNOT_TELL, f"the decoders kept {large.pace:.0%} of their pace: too little to tell from undisturbed"
         return CHUNKED, (
-            f"beside a prompt of {tokens} the decoders went on at {large.pace:.0%} of their pace: {large.meanwhile:g} tokens "
-            f"in {took}, {small.meanwhile:g} beside one of {small.input_tokens:,}; no gap was longer than "
-            f"{large.longest_s * 1e3:,.0f} ms"
+            f"a prompt of {tokens} took {large.steps:.0f} steps and {took}, one of {small.input_tokens:,} took "
+            f"{small.steps:.0f}; the decoders got a token in each, none later than {large.longest_s * 1e3:,.0f} ms"
         )
     return CANNOT_TELL, (
-        f"a prompt of {tokens} was computed in about {large.meanwhile:g} steps, one of {small.input_tokens:,} in "
-        f"{small.meanwhile:g}, the longest gap being {large.share:.0%} of its {took}: too few to count; longer prompts would "
-        "tell (--longest)"
+        f"a prompt of {tokens} was computed in about {large.steps:.0f} steps, the longest being {large.share:.0%} of its "
+        f"{took}: neither one step nor several of like length; longer prompts would tell (--longest)"
     )
 
 
@@ -189,18 +191,24 @@ def _several(e: Symptoms, why: str) -> Diagnosis:
     paired = {pair.apart_s < half / 2 for pair, half in zip(pairs, halves, strict=True)}
     passed = [one.waited < PASSED for one in e.behind]
     if not together or not paired or not passed:
-        return Diagnosis(CANNOT_TELL, budget, missing=("prompts that come together did not all reach their first token",))
+        return Diagnosis(
+            CANNOT_TELL, budget, missing=("prompts that come together did not all reach their first token",)
+        )
     if len(together) > 1 or len(paired) > 1:
         seen = ", ".join(str(crowd.side_by_side) for crowd in e.crowds)
         return Diagnosis(
             CANNOT_TELL,
             budget,
             reasons=tuple(reasons),
-            missing=(f"equal prompts at one moment came to their first token in first groups of {seen}: no number of slots",),
+            missing=(
+                f"equal prompts at one moment came to their first token in first groups of {seen}: no number of slots",
+            ),
         )
     slots, size, many = together.pop(), e.crowds[-1].input_tokens, len(e.crowds[-1].ttft_s)
     if slots == 1 and paired == {False}:
-        reasons.append(f"{many} prompts of {size:,} tokens that came together had their first tokens one after the other")
+        reasons.append(
+            f"{many} prompts of {size:,} tokens that came together had their first tokens one after the other"
+        )
         return Diagnosis(CHUNKED, budget, 1, (*reasons, *_further(e, CHUNKED)))
     if slots > 1:
         least = "at least " if slots == many else ""
@@ -217,22 +225,23 @@ def _several(e: Symptoms, why: str) -> Diagnosis:
 
 
 def _budget(e: Symptoms) -> tuple[float, float, float]:
-    """Tokens of a step: by the steps that the longest prompt took more than one of a quarter of its length; a step is counted
-    or not, so one more and one less are the ends of the interval. Where these are too few, by the share of the longest prompt's
-    time that was one step: a wide guess. Beside the prompt a step has the decoders' own tokens."""
-    more, longer = [], []
-    for turn in {stall.round for stall in e.of("stall")}:
-        stalls = sorted(e.of("stall", turn=turn), key=lambda stall: stall.asked_tokens)
-        more.append(stalls[-1].meanwhile - stalls[0].meanwhile)
-        longer.append(stalls[-1].input_tokens - stalls[0].input_tokens)
-    steps, tokens = median(more), median(longer)
-    if steps < STEPS:
-        longest = e.of("stall", e.longest)
-        tokens = median(stall.input_tokens for stall in longest)
-        share = median(stall.share for stall in longest)
-        return tokens / max(stall.meanwhile for stall in longest), share * tokens, tokens
-    high = tokens / (min(more) - 1) if min(more) > 1.5 else 2 * tokens
-    return tokens / (max(more) + 1), tokens / steps + e.decoders, high + e.decoders
+    """Tokens of a step: n tokens in s steps are more than s - 1 steps hold and no more than s do. The interval is
+    what the two longest lengths allow in all rounds; the guess is in its middle, by steps. Beside the prompt a step
+    has the decoders' own tokens, where the budget counts those."""
+    low, high, middle = 0.0, math.inf, 0.0
+    for asked in sorted({stall.asked_tokens for stall in e.of("stall")})[-2:]:
+        stalls = e.of("stall", asked)
+        tokens = median(stall.input_tokens for stall in stalls)
+        steps = [stall.steps for stall in stalls]
+        few = min(stall.steps * (1 - MISCOUNTED) - (1 if stall.plain else 1 + STRAYS) for stall in stalls)
+        least, most = tokens / (max(steps) * (1 + MISCOUNTED)), tokens / few if few > 0 else math.inf
+        if max(low, least) > min(high, most):  # they do not agree: the longest one decides, having the most steps
+            low, high = 0.0, math.inf
+        low, high = max(low, least), min(high, most)
+        middle = tokens / max(
+            median(stall.steps - (0.5 if stall.plain else 0.5 * STRAYS + 0.5) for stall in stalls), 0.5
+        )
+    return low, min(max(middle, low), high) + e.decoders, high + e.decoders
 
 
 def _further(e: Symptoms, name: str) -> Iterator[str]:
@@ -248,7 +257,6 @@ def _further(e: Symptoms, name: str) -> Iterator[str]:
             yield f"{passed} of {len(e.behind)} short requests behind a long prompt did not wait for it"
     if name == PREFILL_FIRST:
         yield f"a budget of more than {e.longest:,} tokens a step would look the same"
-        pairs = [pair for pair in e.of("pair")]
-        if pairs:
+        if pairs := e.of("pair"):
             got = median(pair.meanwhile for pair in pairs)
             yield f"beside two prompts at one moment the decoders got {got:g} tokens"

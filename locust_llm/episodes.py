@@ -1,4 +1,5 @@
-"""Episodes: the timetable of the interference probe, small experiments one after the other, each sized by what the last showed.
+"""Episodes: the timetable of the interference probe, small experiments one after the other, each sized by what the
+last showed.
 
 All of it is pure: ``timetable`` is told what became of the requests of one episode, and says which come in the next. Whoever
 sends them does the waiting: a Locust user in real time (probe.py), or a simulator in virtual time (the tests).
@@ -6,9 +7,10 @@ sends them does the waiting: a Locust user in real time (probe.py), or a simulat
 1. ``warm``: a short request, twice: how long a first token takes at least.
 2. ``alone``: prompts of doubling length, one at a time: what a prompt costs when nobody else is there.
 3. ``quiet``: some short prompts that decode together: what a gap is when nobody is in prefill.
-4. In rounds, so that each figure is seen several times: ``stall`` (a long prompt, of three lengths, beside those who decode),
-   ``pair`` (two at the same moment), ``again`` (a long prompt sent a second time: is it cached?), ``behind`` (short requests
-   after a long one), ``crowd`` (equal prompts at the same moment, nobody decoding: how many are computed side by side).
+4. In rounds, so that each figure is seen several times: ``stall`` (a long prompt, of three lengths, beside those who
+   decode), ``pair`` (two at the same moment), ``again`` (a long prompt sent a second time: is it cached?), ``behind``
+   (short requests after a long one), ``crowd`` (equal prompts at the same moment, nobody decoding: how many are
+   computed side by side).
 """
 
 import math
@@ -17,7 +19,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final, NamedTuple
 
-from .record import OK, Record
+from .shots import Episode, Seen, Shot
+from .symptoms import beside
 
 SHORT_TOKENS: Final = 32
 WARM_TOKENS: Final = 48
@@ -25,59 +28,12 @@ WARM_TOKENS: Final = 48
 LEAD_GAPS: Final = 30
 """So many gaps the decoders have for themselves before a prompt comes."""
 LEAD_S: Final = 0.4
-OUTLAST: Final = 2.5
+OUTLAST: Final = 1.6
 """Decoders go on for so many times what the prompt would take alone: whoever is computed beside them is done by then."""
 STAGGER: Final = 0.15
 """Each decoder outlasts the one before it by this share: whose end a prompt waits for tells places from batches."""
 WIDER: Final = 2.5
 """Prompts of a crowd, in widths of a step."""
-
-
-class Shot(NamedTuple):
-    """One request."""
-
-    role: str
-    at_s: float
-    """After the begin of its episode."""
-    input_tokens: int
-    output_tokens: int
-    text: int = 0
-    """Shots of one number, other than 0, have the same prompt."""
-
-
-class Episode(NamedTuple):
-    kind: str
-    round: int
-    shots: tuple[Shot, ...]
-    """In the order of ``at_s``."""
-    expected_s: float = 0.0
-    """How long it should take: for those who wait."""
-
-
-class Seen(NamedTuple):
-    """What the client saw of one shot. Stamps are seconds on one clock."""
-
-    episode: int
-    """Counted from 0; all shots of one have the same."""
-    kind: str
-    round: int
-    role: str
-    outcome: str
-    asked_tokens: int
-    """Of its prompt, as the timetable had it; ``input_tokens`` is what it came to."""
-    input_tokens: int
-    output_tokens: int
-    sent_at: float
-    chunk_at: tuple[float, ...]
-    cached_tokens: int | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.outcome == OK and bool(self.chunk_at)
-
-    @property
-    def ttft_s(self) -> float:
-        return self.chunk_at[0] - self.sent_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +42,8 @@ class Bounds:
 
     longest_tokens: int = 32_000
     first_tokens: int = 250
-    """Its doubles are what is tried: no powers of two, which budgets are, so that a prompt is not just longer than a step."""
+    """Its doubles are what is tried: no powers of two, which budgets are, so that a prompt is not just longer than a
+    step."""
     most_ttft_s: float = 2.5
     """No prompt is tried that should take longer than that alone."""
     most_output_tokens: int = 8192
@@ -120,7 +77,7 @@ class Scale(NamedTuple):
 Probe = Generator[Episode, Sequence[Seen], None]
 
 
-def timetable(bounds: Bounds = Bounds()) -> Probe:  # noqa: B008  frozen
+def timetable(bounds: Bounds = Bounds()) -> Probe:
     """Yields an episode, wants to be sent what became of its shots (of those that came to an end), and so on. It ends early
     where a server cannot be probed: the symptoms say what is missing."""
     for turn in range(2):
@@ -152,11 +109,12 @@ def timetable(bounds: Bounds = Bounds()) -> Probe:  # noqa: B008  frozen
 def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
     """Lengths from short to long and back, in turn: what drifts must not look like an effect of length."""
     sizes = [scale.longest // 4, scale.longest // 2, scale.longest]
-    steps: list[float] = []
+    wide = 0.0
     for tokens in sizes if turn % 2 else reversed(sizes):
         yield Episode("alone", turn, (Shot("long", 0, tokens, 1),), scale.takes_s(tokens))
-        seen = yield _beside(scale, bounds, "stall", turn, (tokens,))
-        steps += [tokens / (many - 1) for many in [_tokens_meanwhile(seen)] if many > 2]
+        stall = beside((yield _beside(scale, bounds, "stall", turn, (tokens,))))
+        if stall is not None and stall.steps > 1:
+            wide = max(wide, tokens / (stall.steps - 1))
     half = scale.longest // 2
     yield _beside(scale, bounds, "pair", turn, (half, half))
     took_s = scale.takes_s(half)
@@ -166,8 +124,7 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
     shorts = tuple(Shot("short", took_s * share, SHORT_TOKENS, 1) for share in (0.2, 0.4))
     yield Episode("behind", turn, (Shot("long", 0, scale.longest, 1), *shorts), took_s)
     # Prompts that are much longer than a step is wide, or several would share one and look as if computed side by side.
-    wide = max(steps, default=scale.longest / 5)
-    crowd = min(scale.longest, max(scale.longest // 8, math.ceil(WIDER * wide)))
+    crowd = min(scale.longest, max(scale.longest // 8, math.ceil(WIDER * wide or scale.longest / 2)))
     most = int(4 * bounds.most_ttft_s / scale.takes_s(crowd))
     many = max(4, min(bounds.crowd, most))
     yield Episode("crowd", turn, (Shot("long", 0, crowd, 1),) * many, many * scale.takes_s(crowd))
@@ -175,7 +132,9 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
 
 def _quiet(scale: Scale, bounds: Bounds) -> Episode:
     tokens = _output(2 * LEAD_S + LEAD_GAPS * scale.gap_s, scale, bounds)
-    shots = tuple(Shot("decoder", 0, SHORT_TOKENS, math.ceil(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders))
+    shots = tuple(
+        Shot("decoder", 0, SHORT_TOKENS, math.ceil(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders)
+    )
     return Episode("quiet", 0, shots, tokens * scale.gap_s)
 
 
@@ -183,9 +142,7 @@ def _beside(scale: Scale, bounds: Bounds, kind: str, turn: int, prompts: tuple[i
     """Long prompts at one moment, beside those who decode and outlast them."""
     lasts_s = scale.lead_s + OUTLAST * sum(map(scale.takes_s, prompts)) + LEAD_GAPS * scale.gap_s
     tokens = _output(lasts_s, scale, bounds)
-    decoders = [
-        Shot("decoder", 0, SHORT_TOKENS, math.ceil(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders)
-    ]
+    decoders = [Shot("decoder", 0, SHORT_TOKENS, math.ceil(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders)]
     longs = [Shot("long", scale.lead_s, prompt, 4) for prompt in prompts]
     return Episode(kind, turn, (*decoders, *longs), lasts_s + sum(map(scale.takes_s, prompts)))
 
@@ -200,53 +157,18 @@ def _with_decoders(bounds: Bounds, together: int) -> Bounds:
     return replace(bounds, decoders=decoders)
 
 
-def _together(seen: Sequence[Seen]) -> int:
+def _together(came: Sequence[Seen]) -> int:
     """How many had begun before the first of them ended."""
-    good = [one for one in seen if one.ok]
+    good = [one for one in came if one.ok]
     ended = min((one.chunk_at[-1] for one in good), default=0.0)
     return sum(one.chunk_at[0] < ended for one in good)
 
 
-def _gap_s(seen: Sequence[Seen]) -> float | None:
+def _gap_s(came: Sequence[Seen]) -> float | None:
     """The mean gap of the median request, by tokens."""
     each = [
         (one.chunk_at[-1] - one.chunk_at[0]) / (one.output_tokens - 1)
-        for one in seen
+        for one in came
         if one.ok and one.output_tokens > 1 and len(one.chunk_at) > 1
     ]
     return median(each) if each else None
-
-
-def _tokens_meanwhile(seen: Sequence[Seen]) -> float:
-    """Of the median decoder, while the long prompt was in prefill; 0 where that cannot be said."""
-    long = next((one for one in seen if one.role == "long" and one.ok), None)
-    decoders = [one for one in seen if one.role == "decoder" and one.ok]
-    if long is None or not decoders:
-        return 0.0
-    return median(sum(long.sent_at < at <= long.chunk_at[0] for at in one.chunk_at) for one in decoders)
-
-
-def label(number: int, episode: Episode) -> str:
-    """What a shot's record has for a session: the place of its episode, its round and its kind."""
-    return f"probe/{number}/{episode.round}/{episode.kind}"
-
-
-def seen(record: Record) -> Seen | None:
-    """What the record of a shot says; None of any other record. Its name is the role."""
-    words = record.session.split("/")
-    if len(words) != 4 or words[0] != "probe":
-        return None
-    sent_at = (record.asked_at if record.sent_at is None else record.sent_at) + record.clock_offset_s
-    return Seen(
-        episode=int(words[1]),
-        round=int(words[2]),
-        kind=words[3],
-        role=record.name,
-        outcome=record.outcome,
-        asked_tokens=record.asked_input_tokens or 0,
-        input_tokens=record.input_tokens or record.asked_input_tokens or 0,
-        output_tokens=record.output_tokens or len(record.chunk_us),
-        sent_at=sent_at,
-        chunk_at=tuple(sent_at + us / 1e6 for us in record.chunk_us),
-        cached_tokens=record.cached_tokens,
-    )

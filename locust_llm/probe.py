@@ -1,7 +1,7 @@
-"""The interference probe as a load: its timetable carried out by users, one episode after the other; then the run is over.
+"""The interference probe as a load: its timetable carried out by users, then the end of the run.
 
-The users are hands: each takes the next shot, waits for its moment and sends it. What the shots say of the server is worked out
-from their records, when the report is made (symptoms.py, diagnosis.py).
+The users are hands: each takes the next shot, waits for its moment and sends it. What the shots say of the server is
+worked out from their records, when the report is made (symptoms.py, diagnosis.py).
 """
 
 import logging
@@ -21,8 +21,9 @@ from gevent import Greenlet
 from gevent.event import AsyncResult
 from gevent.queue import SimpleQueue
 
-from .episodes import Bounds, Episode, Seen, Shot, label, seen, timetable
+from .episodes import Bounds, timetable
 from .record import OK, Record
+from .shots import Episode, Seen, Shot, label, seen
 from .user import FAILED_S, LLMUser
 
 logger = logging.getLogger("locust_llm")
@@ -56,10 +57,12 @@ class ProbeUser(LLMUser):
     jobs: ClassVar["SimpleQueue[Job | None]"] = SimpleQueue()
     """None: there will be no more."""
     conductor: ClassVar[Greenlet | None] = None
+    more: ClassVar[dict[str, Any]] = {}
+    """Fields of every request: what keeps outputs at their length. Whether a server knows it, its first answer says."""
 
     def on_start(self) -> None:
         if ProbeUser.conductor is None:
-            ProbeUser.jobs = SimpleQueue()
+            ProbeUser.jobs, ProbeUser.more = SimpleQueue(), {"ignore_eos": True}
             ProbeUser.conductor = gevent.spawn(conduct, self)
 
     @task
@@ -72,7 +75,7 @@ class ProbeUser(LLMUser):
         job.record.set(
             self.chat(
                 job.text, max_tokens=shot.output_tokens, input_tokens=shot.input_tokens, name=shot.role,
-                session=job.session,
+                session=job.session, **self.more,
             )
         )  # fmt: skip
 
@@ -80,7 +83,8 @@ class ProbeUser(LLMUser):
 def conduct(user: ProbeUser) -> None:
     """The whole timetable; then the end of the run."""
     options, runner = user.environment.parsed_options, user.environment.runner
-    assert options is not None and runner is not None
+    assert options is not None
+    assert runner is not None
     bounds = Bounds(
         longest_tokens=options.longest, decoders=options.decoders, rounds=options.rounds, crowd=runner.target_user_count
     )
@@ -92,6 +96,9 @@ def conduct(user: ProbeUser) -> None:
             episode = next(probe) if came is None else probe.send(came)
             _say(episode, number, time.monotonic() - began)
             came = _episode(user, episode, number, texts)
+            if number == 0 and ProbeUser.more and not all(one.ok for one in came):
+                ProbeUser.more = {}
+                came = _episode(user, episode, number, texts)
             number += 1
     except StopIteration:
         logger.info(f"The probe is over after {time.monotonic() - began:.0f} s.")
@@ -138,19 +145,22 @@ def _least(least: int) -> Callable[[str], int]:
 @events.init_command_line_parser.add_listener
 def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     add = parser.add_argument_group("interference probe").add_argument
-    add("--longest", type=_least(8 * DEFAULTS.first_tokens), default=DEFAULTS.longest_tokens, metavar="TOKENS",
-        help="the longest prompt; those that take more than some seconds alone are not tried (default: %(default)s)")  # fmt: skip
-    add("--decoders", type=_least(1), default=DEFAULTS.decoders, metavar="N",
-        help="how many decode beside a prompt (default: %(default)s)")  # fmt: skip
-    add("--rounds", type=_least(2), default=DEFAULTS.rounds, metavar="N",
-        help="how often each is tried (default: %(default)s)")  # fmt: skip
+    longest = "the longest prompt; those that take more than some seconds alone are not tried (default: %(default)s)"
+    decoders = "how many decode beside a prompt (default: %(default)s)"
+    rounds = "how often each is tried (default: %(default)s)"
+    least = 8 * DEFAULTS.first_tokens
+    add("--longest", type=_least(least), default=DEFAULTS.longest_tokens, metavar="TOKENS", help=longest)
+    add("--decoders", type=_least(1), default=DEFAULTS.decoders, metavar="N", help=decoders)
+    add("--rounds", type=_least(2), default=DEFAULTS.rounds, metavar="N", help=rounds)
     parser.set_defaults(num_users=HANDS)
 
 
 @events.init.add_listener
 def _init(environment: Environment, runner: Any, **kw: Any) -> None:
     if runner is not None and not isinstance(runner, LocalRunner):
-        logger.error("The probe is a few requests at a time, of one process: without --processes, --master and --worker.")
+        logger.error(
+            "The probe is a few requests at a time, of one process: without --processes, --master and --worker."
+        )
         environment.process_exit_code = 5
         gevent.spawn(runner.quit)
 

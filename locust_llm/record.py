@@ -78,8 +78,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Index of the first chunk that is no reasoning."""
     first_chunk_tokens: int = 1
     early_us: int | None = None
-    """When an event without content came first (a role, an empty text), microseconds after ``sent_at``, if that was more than a
-    millisecond before the first chunk."""
+    """When an event without content came first (a role, an empty text), microseconds after ``sent_at``, if that was
+    more than a millisecond before the first chunk."""
 
     outcome: str = OK
     status: int | None = None

@@ -1,10 +1,15 @@
 """Symptoms: what the shots of an interference probe amount to: costs of prompts, stalls beside them, who waits for whom.
 
-Everything is a difference of stamps of one process or a count of chunks, so a client that can trust its stamps can trust this.
-A *step* of the server gives each decoder one token, so the tokens that decoders get while a prompt is in prefill count the
-steps that it took. That count needs no idea of how long a step is, and noise in time does not change it.
+Everything is a difference of stamps of one process or a count of chunks, so a client that can trust its stamps can
+trust this.
+
+A *step* of the server gives each decoder one token, so the gaps of the decoders while a prompt is in prefill count the steps
+that it took. That count needs no idea of how long a step is, and noise in time hardly changes it. Where these gaps
+are much longer than those before, only gaps nearer to them count: before the server begins with a prompt it receives it and
+makes tokens of it, and decoders go on meanwhile.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -13,10 +18,12 @@ from typing import Final
 
 import msgspec
 
-from .episodes import Seen
+from .shots import Seen
 
 TOGETHER: Final = 0.5
 """First tokens that are apart by less than so many times what a prompt takes came together."""
+MUCH: Final = 9.0
+"""A gap of so many usual ones tells by itself that a prompt was computed in it."""
 PLAIN: Final = 3.0
 """A gap of more than so many times the median is a stall."""
 
@@ -47,10 +54,15 @@ class Stall(msgspec.Struct, frozen=True):
     """Until the last of the prompts had its first token."""
     meanwhile: float
     """Tokens of the median decoder in that time."""
+    steps: float
+    """In which the prompts were computed: gaps of the median decoder."""
+    plain: bool
+    """Steps are so long that no other gap is taken for one; else some are counted from before the begin of the prefill."""
     longest_s: float
     """The longest gap of the median decoder that overlaps that time: one that got two tokens in one chunk says little."""
+    usual_s: float
+    """The median gap of the decoders in that time, where steps are plain that of the steps; and before it."""
     quiet_s: float
-    """The mean gap of the decoders before."""
     decoders: int
     ended: int
     """Decoders that had had their last token by then."""
@@ -61,8 +73,8 @@ class Stall(msgspec.Struct, frozen=True):
 
     @property
     def pace(self) -> float:
-        """Of the decoders meanwhile, as a share of their pace before: 0 where they stand still, 1 undisturbed."""
-        return self.meanwhile * self.quiet_s / self.ttft_s
+        """Of the decoders meanwhile, as a share of their pace before: about 0 where they stand still, 1 undisturbed."""
+        return self.quiet_s / self.usual_s
 
     @property
     def share(self) -> float:
@@ -131,6 +143,8 @@ class Symptoms(msgspec.Struct, frozen=True):
     cached: tuple[Cached, ...] = ()
     tokens_a_chunk: float | None = None
     """Of the decoders."""
+    early_s: float | None = None
+    """How long before the first chunk an event without content came, at most; None: none did."""
 
     @property
     def longest(self) -> int:
@@ -169,9 +183,11 @@ def symptoms(everything: Sequence[Seen]) -> Symptoms:
     kinds: defaultdict[str, list[list[Seen]]] = defaultdict(list)
     for _, shots in sorted(episodes.items()):
         kinds[shots[0].kind].append(sorted(shots, key=lambda one: one.sent_at))
-    stalls = [stall for kind in ("stall", "pair") for shots in kinds[kind] for stall in _stall(shots)]
+    stalls = [stall for kind in ("stall", "pair") for shots in kinds[kind] if (stall := beside(shots)) is not None]
     before = [gap for kind in ("quiet", "stall", "pair") for shots in kinds[kind] for gap in _before(shots)]
-    decoders = [one for shots in [*kinds["quiet"], *kinds["stall"]] for one in shots if one.role == "decoder" and one.ok]
+    decoders = [
+        one for shots in [*kinds["quiet"], *kinds["stall"]] for one in shots if one.role == "decoder" and one.ok
+    ]
     return Symptoms(
         shots=len(everything),
         failed=sum(not one.ok for one in everything),
@@ -185,7 +201,10 @@ def symptoms(everything: Sequence[Seen]) -> Symptoms:
         behind=tuple(one for shots in kinds["behind"] for one in _behind(shots)),
         crowds=tuple(crowd for shots in kinds["crowd"] for crowd in _crowd(shots)),
         cached=tuple(pair for pair in map(_cached, _twice(kinds["again"])) if pair is not None),
-        tokens_a_chunk=fmean(_tokens_a_chunk(one) for one in decoders) if decoders else None,
+        tokens_a_chunk=fmean(one.tokens_a_chunk for one in decoders) if decoders else None,
+        early_s=max(
+            (one.ttft_s - one.early_s for one in everything if one.ok and one.early_s is not None), default=None
+        ),
     )
 
 
@@ -199,34 +218,60 @@ def _alone(episodes: Iterable[list[Seen]]) -> tuple[Alone, ...]:
     )
 
 
-def _stall(shots: Sequence[Seen]) -> Iterable[Stall]:
-    """None unless all the prompts and at least one decoder did what they should: the decoder was decoding by then."""
+def beside(shots: Sequence[Seen]) -> Stall | None:
+    """Of one episode; None unless all the prompts did what they should, and a decoder that was decoding by then."""
     longs = [one for one in shots if one.role == "long"]
     if not longs or not all(one.ok for one in longs):
-        return
+        return None
     sent_at, first_at = min(one.sent_at for one in longs), max(one.chunk_at[0] for one in longs)
     decoders = [
-        one for one in shots if one.role == "decoder" and one.ok and one.chunk_at[0] < sent_at < one.chunk_at[-1]
+        one
+        for one in shots
+        if one.role == "decoder"
+        and one.ok
+        and one.chunk_at[0] < sent_at < one.chunk_at[-1]
+        and (one.whole or one.chunk_at[-1] > first_at)
     ]
     before = _before(shots)
     if not decoders or not before:
-        return
-    yield Stall(
+        return None
+    quiet_s = median(before)
+    meanwhile = [[b - a for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at] for one in decoders]
+    longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
+    weighty_s = median(map(_weighty, meanwhile))
+    least_s = math.sqrt(weighty_s * quiet_s) if weighty_s > MUCH * quiet_s else 0.0
+    steps = [gap for gaps in meanwhile for gap in gaps if gap > least_s]
+    return Stall(
         kind=longs[0].kind,
         round=longs[0].round,
         asked_tokens=longs[0].asked_tokens,
         input_tokens=longs[0].input_tokens,
         ttft_s=first_at - sent_at,
-        meanwhile=median(_tokens_a_chunk(one) * sum(sent_at < at <= first_at for at in one.chunk_at) for one in decoders),
-        longest_s=median(
-            max((b - a for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at), default=0.0) for one in decoders
+        meanwhile=median(one.tokens_a_chunk * sum(sent_at < at <= first_at for at in one.chunk_at) for one in decoders),
+        steps=median(
+            one.tokens_a_chunk * sum(gap > least_s for gap in gaps)
+            for one, gaps in zip(decoders, meanwhile, strict=True)
         ),
-        quiet_s=fmean(before),
+        plain=least_s > 0,
+        longest_s=longest_s,
+        usual_s=median(steps) if steps else first_at - sent_at,
+        quiet_s=quiet_s,
         decoders=len(decoders),
         ended=sum(one.chunk_at[-1] < first_at for one in decoders),
         after_s=first_at - max(one.chunk_at[-1] for one in decoders),
         apart_s=first_at - min(one.chunk_at[0] for one in longs),
     )
+
+
+def _weighty(gaps: Sequence[float]) -> float:
+    """The gap of which and above half of the time is made: the median by time, which neither many short ones nor one
+    long one moves."""
+    left = sum(gaps) / 2
+    for gap in sorted(gaps, reverse=True):
+        left -= gap
+        if left <= 0:
+            return gap
+    return 0.0
 
 
 def _before(shots: Sequence[Seen]) -> list[float]:
@@ -237,15 +282,8 @@ def _before(shots: Sequence[Seen]) -> list[float]:
     begin = max(one.chunk_at[0] for one in decoders)
     end = min((one.sent_at for one in shots if one.role == "long"), default=min(one.chunk_at[-1] for one in decoders))
     return [
-        (b - a) / _tokens_a_chunk(one)
-        for one in decoders
-        for a, b in pairwise(one.chunk_at)
-        if begin <= a and b <= end
+        (b - a) / one.tokens_a_chunk for one in decoders for a, b in pairwise(one.chunk_at) if begin <= a and b <= end
     ]
-
-
-def _tokens_a_chunk(one: Seen) -> float:
-    return max(1.0, one.output_tokens / len(one.chunk_at))
 
 
 def _lost(gaps: Sequence[float]) -> float | None:

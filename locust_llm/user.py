@@ -105,11 +105,11 @@ class LLMUser(HttpUser):
     ) -> Record:
         """Send one chat completion through the prefill gate and give its record, failed or not.
 
-        ``messages``: a prompt, or a list of messages; None: a synthetic prompt of ``input_tokens``, else of the asked length.
-        Beside a prompt ``input_tokens`` says what it should come to. Who gives them gets just as many output tokens, where the
-        server can be brought to that. ``max_tokens``: None for the asked output length. ``name``: the row in Locust's tables.
-        ``session``: what the record says of it. ``keep_text``: ``self.text`` holds the answer afterwards. Everything else goes
-        into the body of the request. Raises StopUser when the run is ending.
+        ``messages``: a prompt, or a list of messages; None: a synthetic prompt of ``input_tokens``, else of the asked
+        length. Beside a prompt ``input_tokens`` says what it should come to. Who gives them gets just as many output
+        tokens, where the server can be brought to that. ``max_tokens``: None for the asked output length. ``name``:
+        the row in Locust's tables. ``session``: what the record says of it. ``keep_text``: ``self.text`` holds the
+        answer afterwards. Everything else goes into the body of the request. Raises StopUser when the run is ending.
         """
         permit = self._permit()
         prompts, asked = self.sender.prompts, input_tokens

@@ -1,12 +1,13 @@
-"""The interference probe in virtual time: its timetable carried out on a simulated engine, with noise, by which it is judged."""
+"""The interference probe in virtual time: its timetable carried out on a simulated engine, with noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from locust_llm.episodes import Bounds, Seen, timetable
+from locust_llm.episodes import Bounds, timetable
 from locust_llm.record import OK
+from locust_llm.shots import Seen
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import GPUS, MODELS, Cost
 from locust_llm.simulator.disaggregated import DisaggregatedEngine, Link
@@ -117,11 +118,16 @@ def probed(server: Server, noise: Noise = Noise(), seed: int = 1, bounds: Bounds
             waiting += 1
             text = ("same", episode.round) if shot.text else (next(texts),)
             keys = [hash((text, block)) for block in range(tokens // BLOCK)] if server.caching else []
-            clock.call_at(began + shot.at_s, lambda i=i, t=tokens, o=shot.output_tokens, k=keys: run.ask(Request(t, o, k, str(i))))
+            clock.call_at(
+                began + shot.at_s, lambda i=i, t=tokens, o=shot.output_tokens, k=keys: run.ask(Request(t, o, k, str(i)))
+            )
         while sum(row.request.kind != "traffic" for row in run.rows[rows:]) < waiting:
-            clock.run(clock.timers[0][0] if hasattr(clock, "timers") else clock._timers[0][0])
+            clock.run(clock._timers[0][0])  # to whatever comes next
         mine = [row for row in run.rows[rows:] if row.request.kind != "traffic"]
-        seen = [look(row, number, episode.kind, episode.round, episode.shots[int(row.request.kind)].role, noise, random) for row in mine]
+        seen = [
+            look(row, number, episode.kind, episode.round, episode.shots[int(row.request.kind)].role, noise, random)
+            for row in mine
+        ]
         everything += seen
         clock.run(clock.now + 0.05)
     raise AssertionError
@@ -148,6 +154,7 @@ def look(row: Row, episode: int, kind: str, turn: int, role: str, noise: Noise, 
         times = [at for i, at in enumerate(times) if i == len(times) - 1 or i == 0 or random.random() >= noise.merged]
     return Seen(
         episode=episode, kind=kind, round=turn, role=role, outcome=OK, asked_tokens=row.request.prompt_tokens,
-        input_tokens=row.request.prompt_tokens, output_tokens=row.request.output_tokens, sent_at=row.sent_at, chunk_at=tuple(times),
+        input_tokens=row.request.prompt_tokens, output_tokens=row.request.output_tokens,
+        asked_output_tokens=row.request.output_tokens, sent_at=row.sent_at, chunk_at=tuple(times),
         cached_tokens=row.cached_tokens or None,
     )  # fmt: skip
