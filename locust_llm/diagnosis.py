@@ -145,7 +145,7 @@ def _named(e: Symptoms, turn: int) -> tuple[str, str]:
     if stopped and large.steps - small.steps < 1:
         return PREFILL_FIRST, (
             f"a prompt of {tokens} stopped the decoders for {large.longest_s * 1e3:,.0f} of the {took} until its first "
-            f"token, one of {small.input_tokens:,} for {small.longest_s * 1e3:,.0f} of {small.ttft_s * 1e3:,.0f} ms: one step"
+            f"token, one of {small.input_tokens:,} for {small.longest_s * 1e3:,.0f} of {small.ttft_s * 1e3:,.0f}: one step"
         )
     if large.share <= SLOWED and large.steps >= 2:
         if large.pace > DISTURBED:
