@@ -25,10 +25,9 @@ LAYERS: Final = (
         "words",
         PURE,
         "record shots symptoms episodes diagnosis buffering sse chat failure endpoints retries gauges ramp arrivals "
-        "sizes definitions measures "
-        "selectors slo stages settings run corpus tokens prompts spool journal outbox quotas "
-        "clocks verdict disturbance summary jsonl folder formats logs rows dataset conversation body plan timetable pulse exposition "
-        "live archive",
+        "sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal outbox "
+        "quotas clocks verdict disturbance summary jsonl folder formats logs rows dataset conversation body plan "
+        "timetable pulse exposition live archive",
     ),
     (
         "arithmetic",
