@@ -40,7 +40,7 @@ AS_ALONE: Final = 1.4
 STOPPED: Final = 0.9
 """Share of the time in prefill that is one gap, where a prompt is computed in one step; a gap or two before it do not
 count."""
-SLOWED: Final = 0.6
+SLOWED: Final = 0.75
 """At most that share, where it is computed in several."""
 MISCOUNTED: Final = 0.05
 """Share of the steps that may be counted too many or too few: two tokens in one chunk, a pause for other reasons."""
@@ -186,11 +186,9 @@ def _several(e: Symptoms, why: str) -> Diagnosis:
     if any(crowd.input_tokens < WIDER * about for crowd in e.crowds):
         why = "a step is too wide for the prompts that were tried together: longer ones would tell (--longest)"
         return Diagnosis(CANNOT_TELL, budget, reasons=tuple(reasons), missing=(why,))
-    pairs = e.of("pair")
-    halves = [e.alone_s(pair.asked_tokens) or math.inf for pair in pairs]
-    paired = {pair.apart_s < half / 2 for pair, half in zip(pairs, halves, strict=True)}
-    passed = [one.waited < PASSED for one in e.behind]
-    if not together or not paired or not passed:
+    pairs = [pair for pair in e.of("pair") if pair.input_tokens > WIDER * about]
+    paired = {pair.apart_s < (e.alone_s(pair.asked_tokens) or math.inf) / 2 for pair in pairs}
+    if not together:
         return Diagnosis(
             CANNOT_TELL, budget, missing=("prompts that come together did not all reach their first token",)
         )
@@ -205,7 +203,7 @@ def _several(e: Symptoms, why: str) -> Diagnosis:
             ),
         )
     slots, size, many = together.pop(), e.crowds[-1].input_tokens, len(e.crowds[-1].ttft_s)
-    if slots == 1 and paired == {False}:
+    if slots == 1 and True not in paired:
         reasons.append(
             f"{many} prompts of {size:,} tokens that came together had their first tokens one after the other"
         )

@@ -44,7 +44,7 @@ class Bounds:
     first_tokens: int = 250
     """Its doubles are what is tried: no powers of two, which budgets are, so that a prompt is not just longer than a
     step."""
-    most_ttft_s: float = 2.5
+    most_ttft_s: float = 4.0
     """No prompt is tried that should take longer than that alone."""
     most_output_tokens: int = 8192
     decoders: int = 3
@@ -115,16 +115,18 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
         stall = beside((yield _beside(scale, bounds, "stall", turn, (tokens,))))
         if stall is not None and stall.steps > 1:
             wide = max(wide, tokens / (stall.steps - 1))
+    # Prompts much longer than a step is wide, or several would share one and look as if computed side by side.
+    wider = math.ceil(WIDER * wide or scale.longest / 2)
     half = scale.longest // 2
-    yield _beside(scale, bounds, "pair", turn, (half, half))
+    pair = min(scale.longest, max(half, wider))
+    yield _beside(scale, bounds, "pair", turn, (pair, pair))
     took_s = scale.takes_s(half)
     for _ in range(2):
         yield Episode("again", turn, (Shot("long", 0, half, 1, text=turn),), took_s)
     took_s = scale.takes_s(scale.longest)
     shorts = tuple(Shot("short", took_s * share, SHORT_TOKENS, 1) for share in (0.2, 0.4))
     yield Episode("behind", turn, (Shot("long", 0, scale.longest, 1), *shorts), took_s)
-    # Prompts that are much longer than a step is wide, or several would share one and look as if computed side by side.
-    crowd = min(scale.longest, max(scale.longest // 8, math.ceil(WIDER * wide or scale.longest / 2)))
+    crowd = min(scale.longest, max(scale.longest // 8, wider))
     most = int(4 * bounds.most_ttft_s / scale.takes_s(crowd))
     many = max(4, min(bounds.crowd, most))
     yield Episode("crowd", turn, (Shot("long", 0, crowd, 1),) * many, many * scale.takes_s(crowd))
