@@ -23,7 +23,6 @@ SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "
 TURNS: Final = ("--session-turns-mean", "3", "--session-turn-delay-mean", "20")
 CONSTANT: Final = ("--arrival-pattern", "constant")
 TWO: Final = ("--processes", "2")
-REPEATED: Final = [(), pytest.param(TWO, id="two processes")]
 REDUCED: Final = [pytest.param((), marks=pytest.mark.full), pytest.param(TWO, id="two processes")]
 
 
@@ -191,7 +190,7 @@ def test_a_replay_is_whole_after_a_warmup(server: Server, tmp_path: Path) -> Non
 # -- datasets and sessions ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", REPEATED)
+@pytest.mark.parametrize("processes", REDUCED)
 def test_a_dataset_is_sent_once_and_then_the_run_ends(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
@@ -350,7 +349,7 @@ def test_a_gap_time_out_keeps_what_came(tmp_path: Path) -> None:
 # -- users and what could not be delivered -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", REPEATED)
+@pytest.mark.parametrize("processes", REDUCED)
 def test_a_rate_without_users_adds_as_many_as_it_needs(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:

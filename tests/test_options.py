@@ -363,7 +363,13 @@ def test_the_command_refuses_a_host_that_cannot_be_reached() -> None:
     assert SECRET not in ended.err
 
 
-@pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["one process", "two workers"])
+@pytest.mark.parametrize(
+    "processes",
+    [
+        pytest.param([], id="one process", marks=pytest.mark.full),
+        pytest.param(["--processes", "2"], id="two workers"),
+    ],
+)
 def test_a_run_sends_the_key_and_the_headers_and_writes_them_nowhere(server: TinyServer, processes: list[str]) -> None:
     server.models = (404, {})
     server.tokenize = lambda text: len(text.split())
