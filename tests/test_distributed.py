@@ -408,7 +408,7 @@ def test_a_worker_whose_clock_is_wrong_is_on_the_masters_timeline(server: Server
     for record in got:
         assert record.sent_at is not None
         said = record.sent_at + record.clock_offset_s - offset_s
-        assert abs(said - rows[record.id]["arrived_at"]) < 0.5  # and not 1,000 s
+        assert abs(said - rows[record.id]["arrived_at"]) < 30  # and not 1,000 s
     (note,) = [note for note in its.run["notes"] if "timelines" in note]
     assert note.startswith("the timelines of 1 workers on other machines are aligned through the master, to within ")
     due = sorted(record.due_at + record.clock_offset_s for record in got)

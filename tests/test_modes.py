@@ -286,7 +286,7 @@ def test_the_run_time_bounds_what_comes_after_a_warmup_by_time(server: Server, t
     assert due_s(warm) == exactly(n / 40 for n in range(20))
     # what was due before the second was over; the last ones may have been too late on a busy machine
     assert due_s(main) == exactly(n / 40 for n in range(len(main)))
-    assert 30 <= len(main) <= 40 == offer(tmp_path / "r")["due"]
+    assert 24 <= len(main) <= 40 == offer(tmp_path / "r")["due"]
 
 
 # -- what ends a request early -----------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_the_run_time_bounds_what_comes_after_a_warmup_by_time(server: Server, t
 def test_cancelled_requests_keep_what_came_and_give_their_slots_back(server: Server, tmp_path: Path) -> None:
     got = ran(
         server, tmp_path / "r", "-u", "4", "--request-count", "8", "--prefill-concurrency", "1", "--no-probe",
-        "--request-cancellation-rate", "100", "--request-cancellation-delay", f"{3 * TTFT_MS / 1e3}",
+        "--request-cancellation-rate", "100", "--request-cancellation-delay", f"{6 * TTFT_MS / 1e3}",
         "--output-tokens-mean", "1000",
     )  # fmt: skip
     assert Counter(record.outcome for record in got) == {"cancelled": 8}
