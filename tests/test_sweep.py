@@ -26,7 +26,7 @@ def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
         with simulator("--max-num-seqs", str(SLOTS)) as url:
             run = a_run_against(
                 url, folder, "--sweep", "concurrency=2..16", "--stage-duration", "1..4", "--stage-requests", "16",
-                "--output-tokens-mean", "50", "--slo", "ttft p50 < 200ms", "--goodput", "time_to_first_token:200",
+                "--output-tokens-mean", "25", "--slo", "ttft p50 < 100ms", "--goodput", "time_to_first_token:100",
                 "--gpus", "1", "--gpu-hour", "2",
             )  # fmt: skip
             status = run.wait(120)
