@@ -256,13 +256,13 @@ def check_loss(its: Site) -> list[Record]:
 
 
 def test_a_killed_worker_takes_nothing_of_the_count_with_it(server: Server, tmp_path: Path) -> None:
-    words = ("-u", "12", "--prefill-concurrency", "4", "--request-count", "150")
+    words = ("-u", "12", "--prefill-concurrency", "4", "--request-count", "100")
     with site(server, tmp_path, *words, workers=3) as its:
         its.seen(30)
         its.workers[0].kill()
         its.end()
     assert its.master.returncode == 0, its.log("master")
-    assert len(check_loss(its)) + its.run["records_lost"] == 150
+    assert len(check_loss(its)) + its.run["records_lost"] == 100
 
 
 @full
