@@ -43,8 +43,8 @@ class Book:
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
         self.health: list[Health] = []
-        self.turned_away = self.lost = self.missed = 0
-        """Requests at the gate at the end; those without a record; arrivals that found no user."""
+        self.turned_away = self.lost = 0
+        """Requests at the gate at the end; those without a record."""
         self._notes = list(survey.notes)
         self._retried = self._resent = 0
         """Attempts that were refused and followed by another one."""

@@ -39,8 +39,9 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.process_time,
         cpu_waits_s: Callable[[], dict[str, float]] = cpu_waits_s,
+        sleep: Callable[[float], object] = gevent.sleep,
     ) -> None:
-        self._clock, self._cpu_clock, self._cpu_waits_s = clock, cpu_clock, cpu_waits_s
+        self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = clock, cpu_clock, cpu_waits_s, sleep
         self._began, self._cpu_began, self._waits_began_s = clock(), cpu_clock(), cpu_waits_s()
         self._lags_s: list[float] = []
         self._greenlet = gevent.spawn(self._look)
@@ -48,7 +49,7 @@ class Watch:
     def _look(self) -> None:
         due = self._clock() + STEP_S
         while True:
-            gevent.sleep(STEP_S)
+            self._sleep(STEP_S)
             now = self._clock()
             self._lags_s.append(now - due)
             due = now + STEP_S

@@ -91,14 +91,14 @@ def to_control(environment: Environment, runner: Any, control: Callable[[], Cont
 
     runner.register_message("llm_hello", hello)
     for kind, handle in {
-        "llm_want": lambda its, worker, data: its.want(worker),
-        "llm_want_sessions": lambda its, worker, data: its.want_sessions(worker),
-        "llm_spared_sessions": lambda its, worker, data: its.spared(worker, **data),
-        "llm_back": lambda its, worker, data: its.put_back(worker, **data),
-        "llm_arrivals_back": lambda its, worker, data: its.arrive_again(worker, **data),
+        "llm_want": lambda its, worker, data: its.work.want(worker),
+        "llm_want_sessions": lambda its, worker, data: its.work.want_sessions(worker),
+        "llm_spared_sessions": lambda its, worker, data: its.work.spared(worker, **data),
+        "llm_back": lambda its, worker, data: its.work.put_back(worker, **data),
+        "llm_arrivals_back": lambda its, worker, data: its.work.arrive_again(worker, **data),
         "llm_stand": lambda its, worker, data: its.stands(worker, **data),
         "llm_news": hears,
-        "llm_health": lambda its, worker, data: its.healthy(data["health"]),
+        "llm_health": lambda its, worker, data: its.course.healthy(data["health"]),
         "llm_records": lambda its, worker, data: its.batch(worker, data),
         "llm_ended": lambda its, worker, data: its.ended(worker, data),
     }.items():

@@ -85,7 +85,7 @@ def _before_load(options: Namespace) -> None:
     settings = check(options)
     options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
     if options.headless or options.autostart:
-        options.llm_run_time, options.run_time = options.run_time, None  # -t is of the profiling phase: see control.py
+        options.llm_run_time, options.run_time = options.run_time, None  # -t is of the profiling phase: see course.py
         options.llm_users = options.num_users  # before Locust makes it 1
         options.num_users = settings.first_users  # Locust lets users go only when their tasks end
         if options.llm_run_time or settings.staged is not None:

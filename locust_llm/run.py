@@ -105,7 +105,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     turned_away: int = 0
     """Requests that waited at the gate when the run ended, and were never sent."""
     records_lost: int = 0
-    """Records that a worker had made and that never reached the reporter."""
+    """Requests that a lost worker had sent, and records that never arrived."""
     dataset_sessions: int | None = None
     """How many the dataset has, each with prompts of its own; None: no dataset, or nobody counted."""
     notes: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from .jsonl import line
 from .plan import WARMUP
 from .record import OK, RETRIED, Record
 from .reporter import make_reports
-from .run import Run, Stage
+from .run import Health, LimitChange, Offer, Run, Stage
 from .settings import Settings, of_stage
 from .slo import parse, texts
 from .spool import Spool
@@ -38,6 +38,8 @@ class Stepper:
         self.stages: list[Stage] = []
         self.end = ""
         """Why there are no more."""
+        self.health: list[Health] = []
+        """How the processes were in the stage that is over."""
         self.due: tuple[int, int] = (0, 0)
         """Arrivals that had been due when the measured part began, and when it ended."""
         self._whole, self._folder = settings, folder
@@ -138,6 +140,30 @@ class Stepper:
             ended_at=ended_at,
             residual=residual,
             why=why,
+        )
+
+    def facts(self, stage: Stage, run: Run, limits: tuple[LimitChange, ...], offer: Offer | None, missing: int) -> Run:
+        """The stage that is over as a run of its own. ``run``: the whole one; ``limits``, ``offer``: of this stage;
+        ``missing``: its arrivals that find no user."""
+        measured_at = stage.measured_at or stage.ended_at
+        if offer is not None and not self.repeats:
+            due = self.due[1] - self.due[0]
+            offer = msgspec.structs.replace(
+                offer, due=due, never_started=min(missing, due), duration_s=stage.ended_at - measured_at
+            )
+        return msgspec.structs.replace(
+            run,
+            name=f"{self._folder.name}, {self}",
+            settings=self.settings,
+            started_at=stage.began_at,
+            profiling_at=measured_at,
+            stopping_at=stage.ended_at,
+            ended_at=time.time(),
+            stage=stage,
+            stages=(),
+            health=tuple(self.health),
+            limits=limits,
+            offer=offer,
         )
 
     def flush(self) -> None:

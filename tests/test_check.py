@@ -121,9 +121,8 @@ def test_a_first_request_that_is_refused_is_the_end_and_shows_no_key(server: Tin
 
 def test_a_server_that_is_too_slow_for_all_questions_is_asked_no_longer(server: TinyServer) -> None:
     server.chat = answers(wait_s=0.5)
-    began = time.monotonic()
-    said = {one.what: one for one in check(Settings(host=server.url), {}, 20_000, seconds=0.8)}
-    assert time.monotonic() - began < 5
+    said = {one.what: one for one in check(Settings(host=server.url), {}, 20_000, seconds=0.95)}
+    assert len(server.asked) < 6  # of a dozen
     assert said["streams"].level == FINE
     assert said["prefix cache"].found.startswith("not known: ")
 

@@ -18,7 +18,7 @@ from test_reader import check, several
 
 from locust_llm.__main__ import simulator
 from locust_llm.columns import collect
-from locust_llm.folder import RECORDS
+from locust_llm.folder import RECORDS, read_run
 from locust_llm.health import THREADS, Watch
 from locust_llm.metrics import Part, evidence
 from locust_llm.report import remake
@@ -60,7 +60,9 @@ def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -
             assert run.poll() is None
             time.sleep(0.05)
         with burners(8 * (os.cpu_count() or 1)):
-            run.wait(90)
+            while run.poll() is None and read_run(folder).stopping_at is None:  # its reports, too, would take as long
+                time.sleep(0.2)
+        run.wait(90)
     summary, _ = remake(folder)
     assert summary.client is not None
     assert summary.client.level != OK

@@ -16,7 +16,8 @@ from gevent.event import Event
 from handmade import answered
 
 from locust_llm import control as module
-from locust_llm import stepper
+from locust_llm import course, stepper
+from locust_llm import limit as limit_module
 from locust_llm.clocks import boot_id, offset_s
 from locust_llm.control import Control
 from locust_llm.folder import RecordFile, make_folder, read_run
@@ -162,14 +163,14 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
     )
     assert (control.plan.phase, control.limit) == (WARMUP, 2)
     runner.what_was_told()
-    control.want("a")
+    control.work.want("a")
     assert runner.what_was_told() == [Told("llm_grant", "a", {"epoch": 7, "phase": WARMUP, "count": 2})]
     control.keep(answered(100, id="2", phase=WARMUP))
     assert control.plan.phase == WARMUP
     control.keep(answered(100, id="3", phase=WARMUP))
     assert (control.plan.phase, control.limit) == (PROFILING, 5)
     assert kinds_told(runner) == ["llm_limit", "llm_again"]
-    control.want("a")
+    control.work.want("a")
     assert runner.what_was_told() == [Told("llm_grant", "a", {"epoch": 7, "phase": PROFILING, "count": 3})]
     for number in range(3):
         assert runner.ended == []
@@ -190,10 +191,10 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     begun: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(stepper, "make_reports", lambda folder: "")
-    monkeypatch.setattr(module, "HEALTH_S", 0.0)
+    monkeypatch.setattr(course, "HEALTH_S", 0.0)
     runner = Master("a")
     control = begun(runner, users=None, repeats=2, request_count=2, warmup_request_count=1, prefill_concurrency=3)
-    control.want("a")
+    control.work.want("a")
     control.keep(answered(100, id="w", phase=WARMUP))
     for number in (1, 2):
         with gevent.Timeout(5):
@@ -203,14 +204,14 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
         told = runner.what_was_told()
         assert Told("llm_stage", None, {"epoch": 7, "number": number, "input_tokens": None}) in told
         assert told[-1] == Told("llm_again", None, {"epoch": 7, "phase": f"profiling {number}"})
-        control.want("a")
+        control.work.want("a")
         grant = {"epoch": 7, "phase": f"profiling {number}", "count": 2}
         assert runner.what_was_told() == [Told("llm_grant", "a", grant)]
-        control.healthy({"worker": "a", "stage": number, "cpu_share": 0.1, "loop_lag_p99_ms": 1.0})
+        control.course.healthy({"worker": "a", "stage": number, "cpu_share": 0.1, "loop_lag_p99_ms": 1.0})
         for request in "xy":
             assert runner.ended == []
             control.keep(answered(100, id=f"{request}{number}", stage=number))
-        control.want("a")  # between two stages nothing is granted
+        control.work.want("a")  # between two stages nothing is granted
         assert runner.what_was_told()[-1].data["count"] == 0
     with gevent.Timeout(5):
         while not runner.ended:
@@ -231,14 +232,14 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
 def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=8)
-    control.want("a")
+    control.work.want("a")
     (grant,) = (told.data for told in runner.what_was_told() if told.kind == "llm_grant")
     assert grant["count"] == 1
-    control.put_back("a", PROFILING, 1)
+    control.work.put_back("a", PROFILING, 1)
     assert [(told.kind, told.worker) for told in runner.what_was_told()] == [("llm_again", None)]
     counts = []
     for _ in range(9):
-        control.want("b")
+        control.work.want("b")
         counts.append(runner.what_was_told()[-1].data["count"])
     assert counts == [1] * 8 + [0]
 
@@ -246,10 +247,10 @@ def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
 def test_who_has_a_share_to_spare_is_asked_for_it_when_there_is_none_left(begun: Any) -> None:
     runner = Master("a", "b", "c")
     control = begun(runner, request_count=2)
-    control.want("a")
-    control.want("b")
+    control.work.want("a")
+    control.work.want("b")
     runner.what_was_told()
-    control.want("c")
+    control.work.want("c")
     assert [(told.kind, told.worker) for told in runner.what_was_told()] == [
         ("llm_spare", "a"), ("llm_spare", "b"), ("llm_grant", "c"),
     ]  # fmt: skip
@@ -258,9 +259,9 @@ def test_who_has_a_share_to_spare_is_asked_for_it_when_there_is_none_left(begun:
 def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -> None:
     runner = Master("a")
     control = begun(runner, headless=False, request_count=1)
-    control.want("a")
+    control.work.want("a")
     control.keep(answered(100))
-    control.finish()
+    control.ending.begin()
     turn()
     assert runner.ended == ["stop"]
 
@@ -274,8 +275,8 @@ def test_the_ramp_as_the_seed_page_has_it(
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(module, "follow", partial(follow, clock=lambda: now[0], sleep=sleep))
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
+    monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(limit_module, "time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
     runner = Master("a", "b")
     control = begun(runner, prefill_concurrency=5, prefill_concurrency_ramp_duration=30.0)
     turn()
@@ -290,7 +291,7 @@ def test_the_ramp_as_the_seed_page_has_it(
 @pytest.mark.parametrize("end", ["the next phase", "the drain"])
 def test_a_ramp_goes_no_further_than_its_phase(begun: Any, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     wake = Event()
-    monkeypatch.setattr(module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
+    monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
     runner = Master("a")
     control = begun(
         runner,
@@ -302,7 +303,7 @@ def test_a_ramp_goes_no_further_than_its_phase(begun: Any, monkeypatch: pytest.M
     turn()
     assert control.limit == 1
     if end == "the next phase":
-        control.want("a")
+        control.work.want("a")
         control.keep(answered(100, phase=WARMUP))
     else:
         del runner.clients["a"]  # nobody to wait for
@@ -358,8 +359,8 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
 def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=16, prefill_concurrency=4)
-    control.want("a")
-    control.want("a")
+    control.work.want("a")
+    control.work.want("a")
     granted = sum(told.data["count"] for told in runner.told if told.kind == "llm_grant")
     assert granted == 3  # an eighth of 16, an eighth of 14
     journal = Journal(control.folder / "journal" / "a")
@@ -372,7 +373,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     assert runner.told[-1].kind == "llm_again"
     counts = []
     for _ in range(14):
-        control.want("b")
+        control.work.want("b")
         counts.append(runner.told[-1].data["count"])
     assert sum(counts) == 14  # 16, less the one that was made and the one that is lost
     facts = control.facts()
@@ -388,7 +389,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
 def test_a_worker_that_leaves_in_order_leaves_its_share(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=16)
-    control.want("a")
+    control.work.want("a")
     control.ended("a", {"turned_away": 0, "undelivered": 0, "missed": 0})
     facts = control.facts()
     assert facts.records_lost == 0
@@ -454,7 +455,7 @@ def wait_for(true: Any) -> None:
 def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_rate=100.0, arrival_pattern="constant", request_count=6)
-    control.want("a")
+    control.work.want("a")
     assert runner.told[-1] == Told("llm_grant", "a", {"epoch": 7, "phase": PROFILING, "count": 0})
     wait_for(lambda: control.plan.left == 0)
     dealt = [told for told in runner.what_was_told() if told.kind == "llm_arrivals"]
@@ -465,7 +466,7 @@ def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -
         control.keep(answered(100, id=str(number)))
         turn()
     assert runner.ended == ["quit"]
-    control._dealer._clock = lambda: time.monotonic() + 60  # the last one has been due
+    control.work.dealer._clock = lambda: time.monotonic() + 60  # the last one has been due
     drain = gevent.spawn(control.drain)
     turn()
     for worker in "ab":
@@ -507,7 +508,7 @@ def test_the_warmup_may_have_fewer_users(begun: Any) -> None:
     control = begun(runner, warmup_concurrency=3, warmup_request_count=1)
     turn()
     assert runner.asked_users == [3]
-    control.want("a")
+    control.work.want("a")
     control.keep(answered(100, id="w", phase=WARMUP))
     turn()
     assert runner.asked_users == [3, 30]
@@ -518,14 +519,14 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     control = begun(runner, num_sessions=40)
     runner.what_was_told()
     for worker in "ab":
-        control.want_sessions(worker)
+        control.work.want_sessions(worker)
     assert [(told.worker, len(told.data["items"]), told.data["over"]) for told in runner.what_was_told()] == [
         ("a", 32, False), ("b", 8, False),
     ]  # fmt: skip
-    control.want("a")
+    control.work.want("a")
     control.hears("a", used=0, number=0, sessions=(PROFILING, 32, 31))
     control.hears("b", used=0, number=0, sessions=(PROFILING, 8, 0))
-    control.want_sessions("a")
+    control.work.want_sessions("a")
     assert runner.what_was_told()[-1].data == {"epoch": 7, "phase": PROFILING, "items": [], "over": True}
     control.hears("a", used=0, number=0, sessions=(PROFILING, 32, 32))
     assert control.plan.phase == PROFILING
@@ -533,7 +534,7 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     assert ("llm_over", None) in [(told.kind, told.worker) for told in runner.told]
     assert runner.ended == []
     grant = PLENTY
-    control.put_back("a", PROFILING, grant)  # what the sender has left of its share
+    control.work.put_back("a", PROFILING, grant)  # what the sender has left of its share
     turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
 
@@ -580,7 +581,7 @@ def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
 def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(
-        module, "follow", partial(follow, clock=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
+        limit_module, "follow", partial(follow, clock=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
     )
     control = begun(Master("a"), prefill_concurrency=6)
     control.turn(3, 6.0)
@@ -595,7 +596,7 @@ def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any, monkeypatch: 
 
 def test_a_new_turn_ends_the_ramp_before_it(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     wake = Event()
-    monkeypatch.setattr(module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
+    monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
     control = begun(Master("a"), prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0)
     turn()
     control.turn(5)
@@ -633,7 +634,7 @@ def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
     with pytest.raises(ValueError, match="from stage to stage"):
         control.turn(3)
     ending = begun(Master("a"), prefill_concurrency=3)
-    ending.finish()
+    ending.ending.begin()
     with pytest.raises(ValueError, match="nothing is sent"):
         ending.turn(2)
 

@@ -24,7 +24,7 @@ def test_without_a_count_of_waits_nothing_is_said_of_them() -> None:
     assert watch.stop("w").cpu_wait_share is None
 
 
-def test_an_event_loop_that_stood_still_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_loop_that_stood_still_was_late() -> None:
     """A hundred steps of 50 ms, virtual; three of them took 80 ms longer."""
     now = [0.0]
     steps = iter([0.13 if number in (10, 50, 90) else 0.05 for number in range(100)])
@@ -35,8 +35,7 @@ def test_an_event_loop_that_stood_still_was_late(monkeypatch: pytest.MonkeyPatch
             raise gevent.GreenletExit
         now[0] += step_s
 
-    monkeypatch.setattr(gevent, "sleep", sleep)
-    watch = Watch(lambda: now[0], lambda: 0.0, dict)
+    watch = Watch(lambda: now[0], lambda: 0.0, dict, sleep)
     watch._greenlet.join()
     health = watch.stop("w")
     assert health.loop_lag_p99_ms == pytest.approx(80)

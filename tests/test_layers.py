@@ -44,8 +44,8 @@ LAYERS: Final = (
     (
         "Locust",
         HOST,
-        "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper control "
-        "messages worker scrape progress user probe checks form view swarm web plugin",
+        "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper limit work ending "
+        "course control messages worker scrape progress user probe checks form view swarm web plugin",
     ),
     ("door", HOST, "check __init__ locustfile __main__"),
 )

@@ -23,7 +23,6 @@ SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "
 TURNS: Final = ("--session-turns-mean", "3", "--session-turn-delay-mean", "20")
 CONSTANT: Final = ("--arrival-pattern", "constant")
 TWO: Final = ("--processes", "2")
-REPEATED: Final = [(), pytest.param(TWO, id="two processes")]
 REDUCED: Final = [pytest.param((), marks=pytest.mark.full), pytest.param(TWO, id="two processes")]
 
 
@@ -191,7 +190,7 @@ def test_a_replay_is_whole_after_a_warmup(server: Server, tmp_path: Path) -> Non
 # -- datasets and sessions ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", REPEATED)
+@pytest.mark.parametrize("processes", REDUCED)
 def test_a_dataset_is_sent_once_and_then_the_run_ends(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
@@ -287,7 +286,7 @@ def test_the_run_time_bounds_what_comes_after_a_warmup_by_time(server: Server, t
     assert due_s(warm) == exactly(n / 40 for n in range(20))
     # what was due before the second was over; the last ones may have been too late on a busy machine
     assert due_s(main) == exactly(n / 40 for n in range(len(main)))
-    assert 30 <= len(main) <= 40 == offer(tmp_path / "r")["due"]
+    assert 24 <= len(main) <= 40 == offer(tmp_path / "r")["due"]
 
 
 # -- what ends a request early -----------------------------------------------------------------------------------------
@@ -296,7 +295,7 @@ def test_the_run_time_bounds_what_comes_after_a_warmup_by_time(server: Server, t
 def test_cancelled_requests_keep_what_came_and_give_their_slots_back(server: Server, tmp_path: Path) -> None:
     got = ran(
         server, tmp_path / "r", "-u", "4", "--request-count", "8", "--prefill-concurrency", "1", "--no-probe",
-        "--request-cancellation-rate", "100", "--request-cancellation-delay", f"{3 * TTFT_MS / 1e3}",
+        "--request-cancellation-rate", "100", "--request-cancellation-delay", f"{6 * TTFT_MS / 1e3}",
         "--output-tokens-mean", "1000",
     )  # fmt: skip
     assert Counter(record.outcome for record in got) == {"cancelled": 8}
@@ -350,7 +349,7 @@ def test_a_gap_time_out_keeps_what_came(tmp_path: Path) -> None:
 # -- users and what could not be delivered -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", REPEATED)
+@pytest.mark.parametrize("processes", REDUCED)
 def test_a_rate_without_users_adds_as_many_as_it_needs(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:

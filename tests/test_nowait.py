@@ -19,43 +19,49 @@ def pair() -> tuple[socket.socket, socket.socket]:
         reader, _ = server.accept()
     reader.setblocking(False)
     reader.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    time.sleep(0.05)  # the kernel begins to stamp a moment after it was asked
-    return sender, reader
+    for _ in range(1000):
+        arrive((sender, reader), b"?")
+        if reader.recvmsg(1, 64)[1]:
+            return sender, reader
+        time.sleep(0.01)  # the kernel begins to stamp a moment after it was asked
+    pytest.fail("the kernel gives no stamps")
 
 
-def arrive(sender: socket.socket, data: bytes) -> tuple[int, int]:
+def arrive(pair: tuple[socket.socket, socket.socket], data: bytes) -> tuple[int, int]:
+    """It lies there; between which two moments it came."""
+    sender, reader = pair
     before = time.time_ns()
     sender.sendall(data)
-    time.sleep(0.01)
+    assert select.select([reader], [], [], 10)[0]
     return before, time.time_ns()
 
 
 def test_bytes_and_stamp(pair: tuple[socket.socket, socket.socket]) -> None:
-    sender, reader = pair
+    _, reader = pair
     receive = receiver()
-    before, after = arrive(sender, b"hello")
+    before, after = arrive(pair, b"hello")
     data, stamp_ns = receive(reader.fileno())
     assert data == b"hello"
     assert before <= stamp_ns <= after
     first = data
-    before, after = arrive(sender, b"x" * 300)
+    before, after = arrive(pair, b"x" * 300)
     data, stamp_ns = receive(reader.fileno())
     assert (data, first) == (b"x" * 300, b"hello")  # the buffer is used again, the bytes are not
     assert before <= stamp_ns <= after
 
 
 def test_python_says_the_same(pair: tuple[socket.socket, socket.socket]) -> None:
-    sender, reader = pair
-    arrive(sender, b"twice")
+    _, reader = pair
+    arrive(pair, b"twice")
     _, ((_, _, control),), _, _ = reader.recvmsg(10, 64, socket.MSG_PEEK)
     seconds, nanoseconds = struct.unpack("qq", control)
     assert receiver()(reader.fileno()) == (b"twice", seconds * 10**9 + nanoseconds)
 
 
 def test_a_large_arrival_comes_in_parts(pair: tuple[socket.socket, socket.socket]) -> None:
-    sender, reader = pair
+    _, reader = pair
     sent = bytes(range(256)) * 600
-    arrive(sender, sent)
+    arrive(pair, sent)
     receive, got = receiver(), b""
     while len(got) < len(sent):
         data, _ = receive(reader.fileno())
@@ -70,7 +76,7 @@ def test_nothing_there_the_end_and_a_reset(pair: tuple[socket.socket, socket.soc
     with pytest.raises(BlockingIOError):
         receive(reader.fileno())
     sender.shutdown(socket.SHUT_WR)
-    time.sleep(0.01)
+    assert select.select([reader], [], [], 10)[0]
     assert receive(reader.fileno()) == (b"", 0)
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     fd = reader.fileno()
@@ -86,11 +92,11 @@ def test_no_stamp_where_none_was_asked_for() -> None:
 
 
 def test_each_thread_has_buffers_of_its_own(pair: tuple[socket.socket, socket.socket]) -> None:
-    sender, reader = pair
+    _, reader = pair
     one, other = receiver(), receiver()
-    arrive(sender, b"first")
+    arrive(pair, b"first")
     first = one(reader.fileno())
-    arrive(sender, b"other")
+    arrive(pair, b"other")
     assert (first[0], other(reader.fileno())[0]) == (b"first", b"other")
 
 

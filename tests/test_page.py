@@ -282,8 +282,13 @@ def until(shown: Any, what: str) -> None:
     pytest.fail(f"not within 10 s: {what[:200]}")
 
 
-@pytest.mark.parametrize("look", SIZES)
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize(
+    ("name", "look"),
+    [
+        pytest.param(name, look, marks=() if name == "gate" or look == "light" else pytest.mark.full)
+        for name in SCENES for look in SIZES
+    ],
+)  # fmt: skip
 def test_every_plot_is_drawn(browser: Any, files: dict[str, Path], shots: Path, name: str, look: str) -> None:
     with opened(browser, files[name], look) as shown:
         assert shown.locator(".plot canvas").count() == PLOTS[name]
@@ -292,7 +297,7 @@ def test_every_plot_is_drawn(browser: Any, files: dict[str, Path], shots: Path, 
         shown.screenshot(path=shots / f"{name}-{look}.png", full_page=True)
 
 
-@pytest.mark.parametrize("name", ["gate", "sweep"])
+@pytest.mark.parametrize("name", [pytest.param("gate", marks=pytest.mark.full), "sweep"])
 def test_all_of_it_is_on_paper(browser: Any, files: dict[str, Path], shots: Path, name: str) -> None:
     """From a dark window: on paper the plots are as wide as it is, and dark on white."""
     with opened(browser, files[name], "dark") as shown:

@@ -116,7 +116,7 @@ def test_a_percentile_of_too_few_is_warned_of_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "longest", "stub"), [(("--ttft-ms", "40", "--itl-ms", "2"), 30_000, True), ((), 6000, False)]
+    ("server", "longest", "stub"), [(("--ttft-ms", "40", "--itl-ms", "2"), 30_000, True), ((), 3000, False)]
 )
 def test_a_run_against_a_stub_and_one_against_a_model(
     tmp_path: Path, server: tuple[str, ...], longest: int, stub: bool
@@ -124,7 +124,7 @@ def test_a_run_against_a_stub_and_one_against_a_model(
     with simulator(*server) as url:
         done = subprocess.run(
             [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--report-dir", str(tmp_path / "r"),
-             "--seq-dist", f"500,4:50;{longest},4:50", "-u", "4", "--request-count", "80", "--random-seed", "1"],
+             "--seq-dist", f"500,4:50;{longest},4:50", "-u", "4", "--request-count", "60", "--random-seed", "1"],
             capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -125,7 +125,7 @@ def test_the_report_is_remade_from_the_records(server: Server, tmp_path: Path) -
 def test_ramp_and_warmup(server: Server, tmp_path: Path) -> None:
     done = run(
         server, tmp_path / "r", "-u", "8", "--warmup-request-count", "9", "--warmup-prefill-concurrency", "1",
-        "--prefill-concurrency", "4", "--prefill-concurrency-ramp-duration", "1.5", "-t", "4s", *SHORT,
+        "--prefill-concurrency", "4", "--prefill-concurrency-ramp-duration", "1.5", "-t", "3s", *SHORT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Warmup prefill concurrency ramping from 1" not in done.stderr
@@ -135,7 +135,8 @@ def test_ramp_and_warmup(server: Server, tmp_path: Path) -> None:
     start = next(limit["at"] for limit in limits if limit["phase"] == "profiling")
     steps = [(limit["at"] - start, limit["limit"]) for limit in limits if limit["phase"] == "profiling"]
     assert [limit for _, limit in steps] == [1, 2, 3, 4]
-    assert [at for at, _ in steps] == pytest.approx([0, 0.5, 1.0, 1.5], abs=0.2)
+    for (at, _), asked_s in zip(steps, (0, 0.5, 1.0, 1.5), strict=True):
+        assert asked_s - 0.001 <= at < asked_s + 1  # never sooner; later as far as this machine is busy
     got = records(tmp_path / "r")
     assert sum(record.phase == "warmup" for record in got) == 9
     assert all(record.limit == 1 for record in got if record.phase == "warmup")
@@ -161,11 +162,11 @@ def test_processes_share_one_limit_and_one_count(server: Server, tmp_path: Path,
     assert counted["Aggregated"] == 68  # Locust's own tables are complete too
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), ("--processes", "2")])
 def test_the_end_of_the_time_loses_nothing(server: Server, tmp_path: Path, processes: tuple[str, ...]) -> None:
-    """Requests of about 0.5 s, ended after 3 s: all that were sent are recorded, and all end by themselves."""
+    """Requests of about 0.5 s, ended after 2 s: all that were sent are recorded, and all end by themselves."""
     done = run(
-        server, tmp_path / "r", "-u", "6", *processes, "--prefill-concurrency", "3", "-t", "3s",
+        server, tmp_path / "r", "-u", "6", *processes, "--prefill-concurrency", "3", "-t", "2s",
         "--synthetic-input-tokens-mean", "400", "--output-tokens-mean", "60",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -184,11 +185,10 @@ def test_what_outlasts_the_grace_period_is_cut_and_no_failure(server: Server, tm
     assert [record.outcome for record in got] == ["cut"] * 3
     assert all(len(record.chunk_us) > 100 for record in got)  # what came until then is kept
     assert "RequestCut('cut')" in done.stdout + done.stderr  # in Locust's own table, under a name of its own
-    time.sleep(0.3)
-    assert all(row["aborted"] for row in server.rows())  # the server saw us hang up
+    _until(lambda: all(row["aborted"] for row in server.rows()), 10)  # the server saw us hang up
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), ("--processes", "2")])
 def test_ctrl_c_drains(server: Server, tmp_path: Path, processes: tuple[str, ...]) -> None:
     process = subprocess.Popen(
         command(server, tmp_path / "r", "-u", "6", *processes, "--prefill-concurrency", "3",
@@ -230,7 +230,7 @@ def test_without_streaming(server: Server, tmp_path: Path) -> None:
 
 def test_a_mixed_locustfile(server: Server, tmp_path: Path) -> None:
     done = run(
-        server, tmp_path / "r", "-u", "6", "-t", "3s", "--prefill-concurrency", "2", "--csv", str(tmp_path / "locust"),
+        server, tmp_path / "r", "-u", "6", "-t", "2s", "--prefill-concurrency", "2", "--csv", str(tmp_path / "locust"),
         *SHORT, locustfile=str(ROOT / "locustfiles" / "mixed.py"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -290,8 +290,8 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
-def test_a_second_run_of_the_web_ui_starts_within_two_seconds(
+@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), ("--processes", "2")])
+def test_a_second_run_of_the_web_ui_does_not_wait_for_the_grace_period(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
     port = free_port()
@@ -307,13 +307,10 @@ def test_a_second_run_of_the_web_ui_starts_within_two_seconds(
             if processes:
                 _until(lambda: requests.get(url + "/stats/requests", timeout=2).json()["workers"].__len__() == 2, 20)
             before = len(server.rows())
-            started = time.monotonic()
             form = {"user_count": 4, "spawn_rate": 4, "host": server.url}
             answer = requests.post(url + "/swarm", data=form, timeout=10).json()
             assert answer["success"], answer
-            _until(lambda before=before: len(server.rows()) > before, 10)
-            if number == 2:
-                assert time.monotonic() - started < 2 + 1  # 1 s for this machine
+            _until(lambda before=before: len(server.rows()) > before, 10)  # Locust alone: after its 30 s more
             _until(lambda before=before: len(server.rows()) > before + 8, 20)
             requests.post(url + "/stop", timeout=40)
             folder = tmp_path / ("r" if number == 1 else "r-2")
@@ -362,13 +359,3 @@ def test_a_run_that_cannot_start_ends_its_users_at_once_and_the_next_one_runs(se
         out, _ = process.communicate(timeout=20)
     assert "The run cannot start: cannot reach" in out
     assert "Traceback" not in out, out
-
-
-def test_rules_decide_the_exit_status(server: Server, tmp_path: Path) -> None:
-    words = ("-u", "4", "--request-count", "40", *SHORT, "--slo", "error_rate < 50%")
-    ended = [
-        run(server, tmp_path / str(number), *words, *more).returncode
-        for number, more in enumerate(((), ("--slo", "ttft p50 < 1us"), ("--slo", "ttft p99 < 60s")))
-    ]
-    assert ended == [0, 3, 4]  # 40 requests are too few for a p99
-    assert "failure" in (tmp_path / "1" / "junit.xml").read_text()

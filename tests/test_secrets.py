@@ -129,7 +129,7 @@ def test_no_page_of_the_web_ui_has_one(server: TinyServer, tmp_path: Path, monke
                 pages[f"{when} {path}"] = requests.get(url + path, timeout=10).text
 
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
                 if requests.get(url, timeout=2).ok:
@@ -144,7 +144,7 @@ def test_no_page_of_the_web_ui_has_one(server: TinyServer, tmp_path: Path, monke
             time.sleep(0.1)
         look("running")
         pages["stop"] = requests.post(url + "/stop", timeout=40).text
-        while not Path("run/report.html").exists() and time.monotonic() < until + 20:
+        while not Path("run/report.html").exists() and time.monotonic() < until + 60:
             time.sleep(0.1)
         assert Path("run/report.html").exists()
         look("stopped")

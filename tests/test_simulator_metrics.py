@@ -97,7 +97,7 @@ def test_what_a_server_tells_of_its_requests():
     assert status == 200
     found = samples(text)
     assert value(found, "time_to_first_token_seconds_count") == 2
-    assert 0.06 < value(found, "time_to_first_token_seconds_sum") < 0.5
+    assert 0.06 < value(found, "time_to_first_token_seconds_sum") < 10  # seconds
     assert value(found, "inter_token_latency_seconds_count") == 3
     assert value(found, "prompt_tokens_total") == 24
     assert value(found, "generation_tokens_total") == 5

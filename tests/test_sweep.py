@@ -14,6 +14,7 @@ from locust_llm.__main__ import simulator
 from locust_llm.folder import RECORDS
 from locust_llm.report import remake
 from locust_llm.stages import STATIONARY, TIME_UP
+from locust_llm.verdict import OK
 
 SLOTS = 4
 """Sequences that the server decodes at a time: whoever comes beyond them waits for a whole answer."""
@@ -24,8 +25,8 @@ def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
         folder = tmp_path / f"r{attempt}"
         with simulator("--max-num-seqs", str(SLOTS)) as url:
             run = a_run_against(
-                url, folder, "--sweep", "concurrency=2..16", "--stage-duration", "2..8", "--stage-requests", "16",
-                "--output-tokens-mean", "50", "--slo", "ttft p50 < 200ms", "--goodput", "time_to_first_token:200",
+                url, folder, "--sweep", "concurrency=2..16", "--stage-duration", "1..4", "--stage-requests", "16",
+                "--output-tokens-mean", "25", "--slo", "ttft p50 < 100ms", "--goodput", "time_to_first_token:100",
                 "--gpus", "1", "--gpu-hour", "2",
             )  # fmt: skip
             status = run.wait(120)
@@ -110,3 +111,8 @@ def test_a_build_gets_the_statuses_0_1_3_4_and_5(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("as it should be") == 5
+    assert "<failure" in (tmp_path / "slo-failed" / "junit.xml").read_text()
+    summary, _ = remake(tmp_path / "slo-failed")
+    assert summary.client is not None
+    timed = "FAIL" if summary.client.level == OK else "INCONCLUSIVE"
+    assert [result.status for result in summary.slos] == [timed, "FAIL"]

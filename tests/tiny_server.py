@@ -68,6 +68,7 @@ class TinyServer(ThreadingHTTPServer):
 
 class _Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer is one write: the second of two would wait 40 ms for the acknowledgement of the first
     server: TinyServer
 
     def do_GET(self) -> None:

@@ -16,7 +16,7 @@ if [ ! -f "$venv/ready" ]; then
 fi
 [ -f "$home/model/tiny/model.safetensors" ] ||
   { "$venv/bin/python" "$here/make_model.py" "$home/model/new" && mv "$home/model/new" "$home/model/tiny"; }
-mkdir -p "$home/cache/hub"  # which GET /v1/models looks through
+mkdir -p "$home/cache/hub"  # GET /v1/models lists what lies in it, which is nothing; where it is not there the answer is a 500
 export HF_HOME=$home/cache HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # without the limits --continuous-batching takes most of the machine's memory
 exec "$venv/bin/transformers" serve "$home/model/tiny" --host 127.0.0.1 --port "$port" --device cpu --dtype bfloat16 \
