@@ -192,7 +192,7 @@ def _several(e: Symptoms, why: str) -> Diagnosis:
         return Diagnosis(
             CANNOT_TELL, budget, missing=("prompts that come together did not all reach their first token",)
         )
-    if len(together) > 1 or len(paired) > 1:
+    if len(together) > 1 or len(paired) > 1 or 0 in together:
         seen = ", ".join(str(crowd.side_by_side) for crowd in e.crowds)
         return Diagnosis(
             CANNOT_TELL,

@@ -20,10 +20,16 @@ import msgspec
 
 from .shots import Seen
 
-TOGETHER: Final = 0.5
-"""First tokens that are apart by less than so many times what a prompt takes came together."""
+SERIAL: Final = 1.5
+"""Of equal prompts the first that is computed alone is there after 1 share of the time that all take; beside another 2."""
+APART: Final = 1.5
+"""Shares between two groups: 2 or more; between prompts that are computed one by one there is 1."""
+FITS: Final = 0.6
+"""A group of k is there after k shares; who came first has less, having been alone for a moment."""
 MUCH: Final = 9.0
-"""A gap of so many usual ones tells by itself that a prompt was computed in it."""
+"""Where gaps beside a prompt are usually so many times as long as before, one of less than twice those is none of them."""
+PLAINLY: Final = 30.0
+"""Where they are so many times as long, a line half way (of their logarithms) parts them."""
 PLAIN: Final = 3.0
 """A gap of more than so many times the median is a stall."""
 
@@ -105,13 +111,15 @@ class Crowd(msgspec.Struct, frozen=True):
 
     @property
     def side_by_side(self) -> int:
-        """How many came to their first token together: the size of the first group, groups being apart by more than half of
-        what a prompt took on average."""
-        apart = TOGETHER * self.ttft_s[-1] / len(self.ttft_s)
-        for i, (one, other) in enumerate(pairwise(self.ttft_s), 1):
-            if other - one > apart:
-                return i
-        return len(self.ttft_s)
+        """How many were computed side by side: the size of the first group that came together, if it came as late as so
+        many must; 1 where each came after the one before it; 0 where neither fits."""
+        share_s = self.ttft_s[-1] / len(self.ttft_s)
+        first = self.ttft_s[0] / share_s
+        apart = [i for i, (one, other) in enumerate(pairwise(self.ttft_s), 1) if other - one > APART * share_s]
+        group = apart[0] if apart else len(self.ttft_s)
+        if group > 1 and first > FITS * group:
+            return group
+        return 1 if first < (SERIAL if apart else 2) else 0
 
 
 class Cached(msgspec.Struct, frozen=True):
@@ -239,7 +247,8 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
     meanwhile = [[b - a for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at] for one in decoders]
     longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
     weighty_s = median(map(_weighty, meanwhile))
-    least_s = math.sqrt(weighty_s * quiet_s) if weighty_s > MUCH * quiet_s else 0.0
+    plain = weighty_s > PLAINLY * quiet_s
+    least_s = math.sqrt(weighty_s * quiet_s) if plain else 2 * quiet_s if weighty_s > MUCH * quiet_s else 0.0
     steps = [gap for gaps in meanwhile for gap in gaps if gap > least_s]
     return Stall(
         kind=longs[0].kind,
@@ -252,7 +261,7 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
             one.tokens_a_chunk * sum(gap > least_s for gap in gaps)
             for one, gaps in zip(decoders, meanwhile, strict=True)
         ),
-        plain=least_s > 0,
+        plain=plain,
         longest_s=longest_s,
         usual_s=median(steps) if steps else first_at - sent_at,
         quiet_s=quiet_s,
