@@ -101,8 +101,8 @@ def scene(
     columns: Columns, run: Run, since: Since, span: tuple[float, float] | None = None, most: int = ROWS
 ) -> Scene | None:
     """Around the longest stall of the profiling phase, else around its middle request; or ``span``, seconds after the start
-    of the run. At most ``most`` requests. None where nothing was sent; ValueError of one sentence for a span that cannot be
-    shown."""
+    of the run. At most ``most`` requests. None where nothing was sent, or what was ended before it was asked for;
+    ValueError of one sentence for a span that cannot be shown."""
     requests = columns.requests
     sent = requests["sent_at"].notna().to_numpy(np.bool_)
     main = sent if span else sent & (requests["phase"] == "profiling").to_numpy(np.bool_)
@@ -126,7 +126,7 @@ def scene(
             raise ValueError(f"{count:,} requests were under way {between}; at most {READ:,} can be looked at")
         first, last = (float(at) - run.started_at for at in (began.min(), closed.max()))
         raise ValueError(f"no request was under way {between}: they were from second {first:.2f} to {last:.2f}")
-    if not count:  # stamps of a damaged record
+    if not count or window.end <= window.start:  # stamps of a damaged record
         return None
     records = _within(window, since, float(closed[under_way].max()))
     if span:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from handmade import a_run, answered, failed
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from locust_llm import __main__ as door
@@ -193,6 +193,11 @@ def records(draw: Any) -> Record:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(records(), min_size=1, max_size=8), st.text(), st.booleans())
+@example(  # who was sent ended before that: a window that would end before it begins
+    [answered(sent_at=None, asked_at=0.0, closed_at=1.0), answered(0, 0, sent_at=1.0, asked_at=0.0, closed_at=0.0)],
+    "",
+    False,
+)
 def test_whatever_the_records_it_is_xml_within_its_frame(some: list[Record], text: str, spanned: bool) -> None:
     run = msgspec.structs.replace(a_run(), name=text, model=text)
     span = (-1e7, 1e7) if spanned else None

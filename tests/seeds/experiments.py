@@ -41,6 +41,14 @@ def disaggregated(limit: float = float("inf")) -> Virtual:
     return Virtual(clock, DisaggregatedEngine(engines[:1], engines[1:], link, clock), prefill_limit=limit)
 
 
+def server(name: str) -> Virtual:
+    """An H100 by name: a policy, ``chunked 512`` with its tokens a step, or ``disaggregated`` (two of them)."""
+    if name == "disaggregated":
+        return disaggregated()
+    policy, _, budget = name.partition(" ")
+    return load(policy, max_num_batched_tokens=int(budget), max_num_seqs=256) if budget else load(policy)
+
+
 def poisson(rate: float, seconds: float, request: Callable[[Random], Request], seed: int = 1) -> Arrivals:
     random, at = Random(seed), 0.0
     while (at := at + random.expovariate(rate)) < seconds:

@@ -13,7 +13,7 @@ def main() -> None:
         old.unlink()
     sections = [make() for make in SECTIONS]
     for section in sections:
-        for name, figure in section.figures.items():
+        for name, figure in section.files().items():
             (FOLDER / name).write_text(figure)
     (FOLDER / "README.md").write_text(page(sections))
     print(

@@ -1,32 +1,14 @@
 """The page of the seeds: each claim, its experiment in the simulator, and what came out."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import experiments as e
+import numpy as np
+import pictures
+import timelines
 from chart import Line, chart
-from tabulate import tabulate
-
-
-class Section(NamedTuple):
-    """One claim. ``figures``: file name to SVG."""
-
-    claim: str
-    source: str
-    verdict: str
-    text: str
-    figures: dict[str, str]
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], align: str = "right") -> str:
-    """Markdown; numbers are right-aligned as text, so that they keep their digits."""
-    return tabulate(
-        rows, headers=list(headers), tablefmt="pipe", disable_numparse=True, colalign=[align] * len(headers)
-    )
-
-
-def ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f}" if seconds < 0.1 else f"{seconds * 1e3:,.0f}"
+from disturbed import disturbed
+from section import Section, ms, table
 
 
 def saturation() -> Section:
@@ -64,6 +46,7 @@ def order_of_policies() -> Section:
         "reproduced",
         table(("policy", "TTFT p50, ms", "TTFT p99, ms", "ITL, ms", "longest stall p99, ms"), rows),
         {},
+        (pictures.static(),),
     )
 
 
@@ -78,6 +61,46 @@ def pauses() -> Section:
         + "\n\nWhole prompts are done together, at the end; chunks one after the other, so their mean TTFT is lower here. "
         "What chunking costs a prompt that is alone is in section 5.",
         {},
+        (pictures.prefill_first(), pictures.chunked()),
+        _same_requests() + "\n\n" + _gaps_apart(),
+    )
+
+
+def _same_requests() -> str:
+    rows = []
+    for policy in ("static", "prefill-first", "chunked 512", "disaggregated"):
+        m = timelines.meanwhile(timelines.interrupted(policy))
+        tokens = f"{m.tokens[0]}" if m.tokens[0] == m.tokens[1] else f"{m.tokens[0]} to {m.tokens[1]}"
+        rows.append((policy, ms(m.long_ttft), tokens, ms(m.longest_gap), ms(m.late_ttft), f"{m.ended:.2f}"))
+    headers = ("policy", "TTFT of the 8,000, ms", "tokens each meanwhile", "longest gap, ms", "TTFT of the later, ms",
+               "all done, s")  # fmt: skip
+    return "The same eight requests in each timeline (static is in section 2, disaggregated in section 9):\n\n" + table(
+        headers, rows
+    )
+
+
+def _gaps_apart() -> str:
+    rows, left = [], []
+    for policy, found in disturbed().items():
+        calm, beside, all_beside = (found.row(prefills) for prefills in ("0", "1", "1+"))
+        left.append(found.decode_s - found.lost_s)
+        rows.append((
+            policy, f"{calm.gaps:,}", ms(calm.icl_ms[50] / 1e3), f"{beside.gaps:,}", ms(beside.icl_ms[50] / 1e3),
+            ms(beside.icl_ms[99] / 1e3), f"{all_beside.slowdown:.2f}", f"{all_beside.share:.0%}", f"{found.decode_s:.0f}",
+            f"{found.lost_s:.1f}",
+        ))  # fmt: skip
+    headers = ("policy", "gaps at 0", "p50, ms", "gaps at 1", "p50, ms", "p99, ms", "slow-down", "time disturbed",
+               "decode, s", "lost, s")  # fmt: skip
+    return (
+        "Gaps told apart by how many other requests were in prefill meanwhile (0, 1), as in every report of a run. One load "
+        "for all: section 2's lengths, 2 requests a second for two minutes.\n\n"
+        + table(headers, rows)
+        + "\n\n*Slow-down*: the mean gap beside one prefill or more, over the mean of undisturbed gaps at as many streams. "
+        "*Time disturbed*: the share of these gaps in *decode*, the sum of all gaps. *Lost*: what they took longer than "
+        f"undisturbed ones. Without it {min(left):.0f} to {max(left):.0f} s of decoding are left under each policy: what "
+        "the client's records tell as lost is what sets the policies apart; the rest are batches of other sizes. Static "
+        "batching loses next to nothing: it computes prompts when nobody decodes, and what a client sees beside a decode "
+        "is a wait."
     )
 
 
@@ -187,6 +210,11 @@ def partial_prefills() -> Section:
         "the sizes of the first table were chosen so that its first cell has the request's 20 %, the other cells "
         "followed; with the larger prompts of the second the queue is long whatever is done, and the gain larger."
     )
+    slots = []
+    for name in timelines.SLOTS:
+        records = timelines.queued(name)
+        short, long = (timelines.ttft_s(timelines.of_kind(records, kind)) for kind in ("short", "long"))
+        slots.append((name, *(f"{value:.2f}" for value in (np.mean(short), max(short), np.mean(long), max(long)))))
     return Section(
         "Concurrent partial prefills: mean TTFT several times better on a mix, P99 worse; the size of the gain depends on "
         "the output and on max_num_seqs; equal prompts unchanged",
@@ -195,6 +223,12 @@ def partial_prefills() -> Section:
         f"{gains['small', 128, 1024, 4]:.1f} with 1,024 places, {gains['small', 1, 128, 4]:.1f} with one token out",
         "\n\n".join(parts),
         {},
+        (pictures.one_at_a_time(), pictures.partial_prefills()),
+        "The requests of both timelines, and what a threshold does alone:\n\n"
+        + table(("how prompts share", "short TTFT, s", "longest", "long TTFT, s", "longest"), slots)
+        + "\n\nWhat the request's author says against a threshold alone holds: four long prompts at 512 tokens a step use "
+        "up the 2,048; the short ones wait as before, and each long one to the end of all. With one long prompt, as in "
+        "section 11, a threshold is enough.",
     )
 
 
@@ -239,6 +273,7 @@ def disaggregated() -> Section:
         "reproduced: TTFT is about the limit times one prefill, ITL does not move",
         table(("limit", "TTFT, s", "ITL, ms", "longest stall p99, ms", "requests/s"), rows),
         {"disaggregated.svg": chart("Disaggregated: TTFT by prefill limit", "limit", "mean, s", lines)},
+        (pictures.disaggregated(),),
     )
 
 
@@ -314,6 +349,9 @@ the numbers are the same on every machine. Every claim is a test too: `tests/see
 **SIMULATED**: Llama-3.1-8B on an H100 (partial prefills: an A40), a cost model fitted to one set of measurements of other
 lengths (`locust-llm simulate --calibration`). HTTP, tokenizer and network are not in these times. What a claim's order or
 shape says may be trusted further than any number.
+
+Where a claim is about who waits for whom, a timeline shows it, drawn as `locust-llm figure` draws one of any run: a line a
+request, a bar to its first token, a dot a token. What a seed says stands above it in our words, where to look below.
 """
 
 
@@ -328,6 +366,8 @@ def page(sections: Sequence[Section]) -> str:
             f"## {number}. {section.claim}",
             f"{section.source}. **Result: {section.verdict}.**",
             section.text,
+            *(f"{p.words}\n\n![{p.title}]({p.name})\n\n{p.look}" for p in section.pictures),
+            section.closing,
             figures,
         ]
     return "\n\n".join(filter(None, parts)).rstrip() + "\n"
