@@ -28,10 +28,14 @@ WARM_TOKENS: Final = 48
 LEAD_GAPS: Final = 30
 """So many gaps the decoders have for themselves before a prompt comes."""
 LEAD_S: Final = 0.4
-OUTLAST: Final = 1.6
+OUTLAST: Final = 1.4
 """Decoders go on for so many times what the prompt would take alone: whoever is computed beside them is done by then."""
 STAGGER: Final = 0.15
 """Each decoder outlasts the one before it by this share: whose end a prompt waits for tells places from batches."""
+CROWD_TTFTS: Final = 4
+FEWEST: Final = 6
+"""A crowd takes no more than so many times the longest that a prompt may, but it has at least so many prompts: three side by
+side must leave three others behind."""
 WIDER: Final = 2.5
 """Prompts of a crowd, in widths of a step."""
 
@@ -44,7 +48,7 @@ class Bounds:
     first_tokens: int = 250
     """Its doubles are what is tried: no powers of two, which budgets are, so that a prompt is not just longer than a
     step."""
-    most_ttft_s: float = 4.0
+    most_ttft_s: float = 5.0
     """No prompt is tried that should take longer than that alone."""
     most_output_tokens: int = 8192
     decoders: int = 3
@@ -85,13 +89,14 @@ def timetable(bounds: Bounds = Bounds()) -> Probe:
     if not (warm and warm[0].ok):
         return
     ttft_s, gap_s = warm[0].ttft_s, _gap_s(warm) or warm[0].ttft_s
-    longest, alone_s = 0, 0.0
+    longest, alone_s, next_s = 0, 0.0, 0.0
     tokens = bounds.first_tokens
-    while tokens <= bounds.longest_tokens and 2 * alone_s <= bounds.most_ttft_s:
-        alone = yield Episode("alone", 0, (Shot("long", 0, tokens, 1),), 2 * alone_s)
+    while tokens <= bounds.longest_tokens and next_s <= bounds.most_ttft_s:
+        alone = yield Episode("alone", 0, (Shot("long", 0, tokens, 1),), next_s)
         if not (alone and alone[0].ok):
             break
-        longest, alone_s = tokens, alone[0].ttft_s
+        before_s, longest, alone_s = alone_s or alone[0].ttft_s, tokens, alone[0].ttft_s
+        next_s = alone_s * max(2.0, alone_s / before_s)  # attention makes it grow faster than the length
         tokens *= 2
     if longest < 8 * bounds.first_tokens and alone_s < bounds.most_ttft_s / 4:
         return  # refused: its context is too small for prompts of several sizes
@@ -126,9 +131,11 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
     took_s = scale.takes_s(scale.longest)
     shorts = tuple(Shot("short", took_s * share, SHORT_TOKENS, 1) for share in (0.2, 0.4))
     yield Episode("behind", turn, (Shot("long", 0, scale.longest, 1), *shorts), took_s)
+    if turn == 1:
+        return  # how wide a step is was seen once only
     crowd = min(scale.longest, max(scale.longest // 8, wider))
-    most = int(4 * bounds.most_ttft_s / scale.takes_s(crowd))
-    many = max(4, min(bounds.crowd, most))
+    most = int(CROWD_TTFTS * bounds.most_ttft_s / scale.takes_s(crowd))
+    many = min(bounds.crowd, max(FEWEST, most))
     yield Episode("crowd", turn, (Shot("long", 0, crowd, 1),) * many, many * scale.takes_s(crowd))
 
 

@@ -117,7 +117,8 @@ class Crowd(msgspec.Struct, frozen=True):
         first = self.ttft_s[0] / share_s
         apart = [i for i, (one, other) in enumerate(pairwise(self.ttft_s), 1) if other - one > APART * share_s]
         group = apart[0] if apart else len(self.ttft_s)
-        if group > 1 and first > FITS * group:
+        together = self.ttft_s[group - 1] - self.ttft_s[0] < group * share_s / 2
+        if group > 1 and first > FITS * group and together:
             return group
         return 1 if first < (SERIAL if apart else 2) else 0
 
