@@ -13,7 +13,7 @@ Points = list[tuple[float, float]]
 
 
 def by_length(found: Symptoms) -> Iterator[Plot]:
-    """TTFT alone and beside decoders, and the decoders' longest gap; a dot for each time that it was tried. Nothing
+    """TTFT alone and beside decoders, and the decoders' longest gap; a ring for each time that it was tried. Nothing
     without a prompt."""
     singles, pairs = found.of("stall"), found.of("pair")
     alone = [(float(cost.input_tokens), s) for cost in found.costs for s in cost.ttft_s]
@@ -21,7 +21,7 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
         typical = [(float(cost.input_tokens), cost.typical_s) for cost in found.costs]
         yield Plot(
             "TTFT by prompt length",
-            "Each dot is a prompt, each time that it was tried; the line joins the medians of those alone. Both scales are "
+            "Each ring is a prompt, each time that it was tried; the line joins the medians of those alone. Both scales are "
             "logarithmic.",
             label=f"TTFT of a prompt alone: {worded(typical[0][1] * 1e3)} at {typical[0][0]:,.0f} tokens, "
             f"{worded(typical[-1][1] * 1e3)} at {typical[-1][0]:,.0f}",
@@ -31,9 +31,9 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
                 _series(name, hue, points, kind)
                 for name, hue, points, kind in (
                     ("alone, median", "p50", typical, "line"),
-                    ("alone", "p50", alone, "dots"),
-                    ("beside decoders", "prefill", _points(singles), "dots"),
-                    ("the later of two", "p99", _points(pairs), "dots"),
+                    ("alone", "p50", alone, "rings"),
+                    ("beside decoders", "prefill", _points(singles), "rings"),
+                    ("the later of two", "p99", _points(pairs), "rings"),
                 )
                 if points
             ),
@@ -45,13 +45,13 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
         )  # fmt: skip
         yield Plot(
             "Longest gap of the decoders by prompt length",
-            "Each dot is a prompt beside decoders, or two at one moment: the longest gap of the median decoder until its "
+            "Each ring is a prompt beside decoders, or two at one moment: the longest gap of the median decoder until its "
             "first token. A step of a server that computes whole prompts grows with the prompt; one with a budget does not.",
             label=f"the longest gap was {worded(worst * 1e3)}",
             x=_tokens([stall.input_tokens for stall in found.stalls]),
             y=Axis(label="longest gap", unit="ms", low=0.0),
             series=tuple(
-                _series(name, hue, [(stall.input_tokens, stall.longest_s) for stall in stalls], "dots")
+                _series(name, hue, [(stall.input_tokens, stall.longest_s) for stall in stalls], "rings")
                 for name, hue, stalls in _kinds(singles, pairs)
                 if stalls
             ),
