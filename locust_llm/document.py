@@ -15,7 +15,7 @@ from .curves import curves, warnings
 from .definitions import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from .knee import plain
 from .parts import scarce
-from .probing import findings, scheduler
+from .probing import findings, named, scheduler
 from .record import FAILURES
 from .remarks import SIMULATED, delivery_line, remarks, slo_line, verdict_line
 from .run import Run, Stage
@@ -75,6 +75,8 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     for remark in remarks(summary, run):
         yield Text(remark, loud=remark.startswith("WARNING"))
     if str(folder):
+        if probe is not None:  # once more: on a console the first lines are far up
+            yield Text(f"Scheduler: {named(probe.diagnosis, probe.symptoms)}.")
         yield Text(f"Reports: {folder}")
 
 

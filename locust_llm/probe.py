@@ -7,7 +7,7 @@ worked out from their records, when the report is made (symptoms.py, diagnosis.p
 import logging
 import sys
 import time
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from gevent.queue import SimpleQueue
 
 from .episodes import Bounds, timetable
 from .gate import GateClosed
-from .options import BAD_SETTINGS, settings_of
+from .options import BAD_SETTINGS, refuse, settings_of
 from .record import OK, Record
 from .settings import Settings
 from .shots import Episode, Seen, Shot, label, seen
@@ -61,20 +61,23 @@ class ProbeUser(LLMUser):
 
     abstract = True
     jobs: ClassVar["SimpleQueue[Job | None]"] = SimpleQueue()
-    """None: there will be no more."""
+    """Of this run. None: there will be no more; it stays there for the others."""
     conductor: ClassVar[Greenlet | None] = None
+    wanted: ClassVar[bool] = False
+    """A run began, and its conductor comes with its first user."""
     more: ClassVar[dict[str, Any]] = {}
     """Fields of every request: what keeps outputs at their length. Whether a server knows it, its first answer says."""
 
     def on_start(self) -> None:
-        if ProbeUser.conductor is None:
-            ProbeUser.jobs, ProbeUser.more = SimpleQueue(), {"ignore_eos": True}
+        if ProbeUser.wanted:
+            ProbeUser.wanted, ProbeUser.more = False, {"ignore_eos": True}
             ProbeUser.conductor = gevent.spawn(conduct, self)
 
     @task
     def send(self) -> None:
         job = self.jobs.get()
         if job is None:
+            self.jobs.put(None)
             raise StopUser
         shot = job.shot
         try:
@@ -97,8 +100,9 @@ def conduct(user: ProbeUser) -> None:
     assert options is not None
     assert runner is not None
     bounds = Bounds(
-        longest_tokens=options.longest, decoders=options.decoders, rounds=options.rounds, crowd=runner.target_user_count
-    )
+        longest_tokens=int(options.longest), decoders=int(options.decoders), rounds=int(options.rounds),
+        crowd=runner.target_user_count,
+    )  # fmt: skip
     probe, texts = timetable(bounds), dict[int, str]()
     came: Sequence[Seen] | None = None
     number, began = 0, time.monotonic()
@@ -175,9 +179,9 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     decoders = "how many decode beside a prompt (default: %(default)s)"
     rounds = "how often each is tried (default: %(default)s)"
     least = 8 * DEFAULTS.first_tokens
-    add("--longest", type=_least(least), default=DEFAULTS.longest_tokens, metavar="TOKENS", help=longest)
-    add("--decoders", type=_least(1), default=DEFAULTS.decoders, metavar="N", help=decoders)
-    add("--rounds", type=_least(2), default=DEFAULTS.rounds, metavar="N", help=rounds)
+    add("--longest", type=_least("--longest", least), default=DEFAULTS.longest_tokens, metavar="TOKENS", help=longest)
+    add("--decoders", type=_least("--decoders", 1), default=DEFAULTS.decoders, metavar="N", help=decoders)
+    add("--rounds", type=_least("--rounds", 2), default=DEFAULTS.rounds, metavar="N", help=rounds)
     parser.set_defaults(num_users=HANDS, first_token_timeout=PATIENCE_S, gap_timeout=PATIENCE_S)
     parse = parser.parse_args
 
@@ -195,14 +199,16 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     parser.parse_args = parse_args
 
 
-def _least(least: int) -> Callable[[str], int]:
+def _least(flag: str, least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            refuse(f"{flag} takes a whole number, got {text!r}")
         if value < least:
-            raise ArgumentTypeError(f"must be at least {least}, got {text}")
+            refuse(f"{flag} must be at least {least}, got {text}")
         return value
 
-    number.__name__ = "int"
     return number
 
 
@@ -212,17 +218,19 @@ def _start(environment: Environment, **kw: Any) -> None:
     options, runner = environment.parsed_options, environment.runner
     if options is None or runner is None:
         return
+    ProbeUser.jobs, ProbeUser.wanted = SimpleQueue(), True
     for mistake in mistakes(settings_of(options), runner.target_user_count, int(options.decoders)):
         logger.error(f"The run cannot start: {mistake}")
         environment.process_exit_code = BAD_SETTINGS
+        ProbeUser.wanted = False
+        ProbeUser.jobs.put(None)
         gevent.spawn(runner.stop if environment.web_ui is not None else runner.quit)
         return
 
 
 @events.test_stopping.add_listener
 def _stopping(environment: Environment, **kw: Any) -> None:
-    conductor, ProbeUser.conductor = ProbeUser.conductor, None
+    conductor, ProbeUser.conductor, ProbeUser.wanted = ProbeUser.conductor, None, False
     if conductor is not None:
         gevent.spawn(conductor.kill)
-    for _ in range(environment.runner.user_count if environment.runner is not None else 0):
-        ProbeUser.jobs.put(None)
+    ProbeUser.jobs.put(None)
