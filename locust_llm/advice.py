@@ -1,7 +1,7 @@
 """Advice: what follows from a probe for whoever runs the server, each with the measurement that it rests on.
 
-Times are medians over the rounds. What is said of a chunk size takes a step as a line: it takes what a gap without
-prefill takes, and so much more for each token of a prompt in it. What is said of a prefill limit rests on prompts that
+Times are medians over the rounds. What is said of a chunk size is linear in its tokens: from a gap without prefill to one
+with a step full of a prompt, both measured. What is said of a prefill limit rests on prompts that
 came at one moment: whether they are computed one after the other, as behind a limit they would be.
 """
 
@@ -22,8 +22,9 @@ TWICE: Final = 1.5
 HIDDEN: Final = 0.5
 """A prompt that took at most this share of its first time when it came again was not computed again."""
 EARLY_S: Final = 0.002
+PROMPT: Final = 2000
 ANSWER: Final = 200
-"""Output tokens of the example of a concurrency."""
+"""Input and output tokens of the example of a concurrency."""
 EXAMPLE: Final = 512
 """A chunk size for servers that have none yet."""
 
@@ -46,7 +47,8 @@ def advice(found: Symptoms, diagnosis: Diagnosis, itl_target_s: float | None = N
         DISAGGREGATED: _disaggregated,
         CANNOT_TELL: _unnamed,
     }
-    return (*by_name[diagnosis.name](found, diagnosis, itl_target_s), *_caching(found), *_early(found))
+    known = by_name[diagnosis.name](found, diagnosis, itl_target_s) if found.of("stall") else ()
+    return (*known, *_caching(found), *_early(found))
 
 
 def _stopped(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
@@ -68,20 +70,8 @@ def _stopped(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> I
                 f"The longest gap beside two prompts of {_tokens(pairs):,.0f} tokens at one moment was {_ms(two_s)}, beside "
                 f"one {_ms(one_s)}.",
             )
-    token_s, quiet_s = found.token_s, found.quiet_s
-    if token_s is not None and token_s > 0 and quiet_s is not None:
-        size = EXAMPLE if target_s is None else _chunk(target_s - quiet_s, token_s)
-        if size >= 1:
-            chunk = _round(size)
-            yield Advice(
-                f"Chunked prefill with steps of about {chunk:,} tokens (vLLM: --enable-chunked-prefill and "
-                f"--max-num-batched-tokens {chunk}): gaps of about {_ms(quiet_s + chunk * token_s)}, not of {_ms(stall_s)}.",
-                f"A prompt of {tokens:,.0f} tokens stops all decoders for {_ms(stall_s)}; a token more of it costs "
-                f"{token_s * 1e6:.3g} \N{MICRO SIGN}s, and a gap without prefill is {_ms(quiet_s)}. In proportion to "
-                f"tokens, as for steps that are full{_far(size, found)}.",
-            )
-        else:
-            yield _unreachable(target_s or 0.0, quiet_s)
+    if found.quiet_s is not None:
+        yield from _chunk(tokens, stall_s, found.quiet_s, tokens, target_s, EXAMPLE)
     yield from _users(found)
 
 
@@ -90,25 +80,10 @@ def _chunked(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> I
     slots = diagnosis.slots or 1
     yield from _limit_of_slots(found, slots)
     longest = found.of("stall", found.longest)
-    gap_s, quiet_s = median(s.usual_s for s in longest), median(s.quiet_s for s in longest)
-    if diagnosis.budget is not None and gap_s > quiet_s:
-        budget, tokens = diagnosis.budget[1], _tokens(longest)
-        a_token_s = (gap_s - quiet_s) / budget
-        size = budget / 2 if target_s is None else _chunk(target_s - quiet_s, a_token_s)
-        wanted = "Half the chunk size" if target_s is None else f"For gaps of {_ms(target_s)} a chunk size"
-        if size < 1:
-            yield _unreachable(target_s or 0.0, quiet_s)
-        else:
-            size = _round(size)
-            took_s = tokens * (quiet_s / size + a_token_s)
-            yield Advice(
-                f"{wanted} of about {size:,} tokens (vLLM: --max-num-batched-tokens {size}, or for long prompts alone "
-                f"--long-prefill-token-threshold {size}): gaps of about {_ms(quiet_s + size * a_token_s)} beside a prompt, "
-                f"one of {tokens:,.0f} tokens in about {_ms(took_s)}.",
-                f"With steps of about {budget:,.0f} tokens the gaps beside a prompt are {_ms(gap_s)}, without one "
-                f"{_ms(quiet_s)}, and that prompt took {_ms(median(s.ttft_s for s in longest))}. Gaps in proportion to the "
-                f"tokens of a step, each step {_ms(quiet_s)} besides{_far(size, found)}.",
-            )
+    if diagnosis.budget is not None:
+        gap_s, quiet_s = median(s.usual_s for s in longest), median(s.quiet_s for s in longest)
+        budget = diagnosis.budget[1]
+        yield from _chunk(budget, gap_s, quiet_s, _tokens(longest), target_s, budget / 2)
     yield from _shorts(found)
     if slots == 1:
         yield from _users(found)
@@ -189,12 +164,12 @@ def _shorts(found: Symptoms) -> Iterator[Advice]:
 def _users(found: Symptoms) -> Iterator[Advice]:
     """The asymptotic bound of a closed loop: a user's round without waiting, over its time in the bottleneck (Denning and
     Buzen, The operational analysis of queueing network models, 1978)."""
-    alone_s, quiet_s = found.alone_s(found.longest), found.quiet_s
+    alone_s, quiet_s = found.alone_s(PROMPT), found.quiet_s
     if not alone_s or not quiet_s or not _in_turn(found):
         return
     users = 1 + ANSWER * quiet_s / alone_s
     yield Advice(
-        f"Above about {users:.0f} users with prompts of {found.longest:,} and answers of {ANSWER} tokens, prompts queue "
+        f"Above about {users:.0f} users with prompts of {PROMPT:,} and answers of {ANSWER} tokens, prompts queue "
         "for each other's prefill: more concurrency adds TTFT, not throughput.",
         f"Such a prompt takes {_ms(alone_s)}, and prompts are computed one after the other; {ANSWER} gaps of "
         f"{_ms(quiet_s)} are {_ms(ANSWER * quiet_s)}. A first guess: gaps grow with the streams, which moves it up.",
@@ -247,18 +222,34 @@ def _tokens(stalls: list[Stall]) -> float:
     return median(stall.input_tokens for stall in stalls)
 
 
-def _chunk(room_s: float, a_token_s: float) -> float:
-    return room_s / a_token_s
-
-
-def _far(size: float, found: Symptoms) -> str:
-    return "" if size <= found.longest else f"; longer prompts than {found.longest:,} tokens were not tried"
-
-
-def _unreachable(target_s: float, quiet_s: float) -> Advice:
-    return Advice(
-        f"No chunk size gives gaps of {_ms(target_s)}: fewer streams at a time might.",
-        f"Without any prefill the gaps are {_ms(quiet_s)}.",
+def _chunk(
+    step: float, gap_s: float, quiet_s: float, tokens: float, target_s: float | None, usual: float
+) -> Iterator[Advice]:
+    """A step of ``step`` tokens takes ``gap_s``, one without a prompt ``quiet_s``. What is between lies near the line of
+    the two or somewhat below it: parts of a step overlap until one of them fills all of its time."""
+    if gap_s <= quiet_s:
+        return
+    a_token_s = (gap_s - quiet_s) / step
+    size = usual if target_s is None else (target_s - quiet_s) / a_token_s
+    if size < 1:
+        yield Advice(
+            f"No chunk size gives gaps of {_ms(target_s or 0.0)}: fewer streams at a time might.",
+            f"Without any prefill the gaps are {_ms(quiet_s)}.",
+        )
+        return
+    size = _round(size)
+    wanted = "Smaller gaps take" if target_s is None else f"Gaps of {_ms(target_s)} take"
+    if size > step:
+        wanted = f"Gaps of {_ms(target_s or gap_s)} leave room for"
+        beyond = "In proportion to tokens beyond what was measured: true gaps may be longer."
+    else:
+        beyond = "In proportion to tokens between these two; true gaps may be somewhat shorter."
+    yield Advice(
+        f"{wanted} chunks of about {size:,} tokens (vLLM: --max-num-batched-tokens {size}, or for long prompts alone "
+        f"--long-prefill-token-threshold {size}): about {_ms(quiet_s + size * a_token_s)} beside a prompt, and "
+        f"{_ms(tokens * (quiet_s / size + a_token_s))} for one of {tokens:,.0f} tokens.",
+        f"With steps of about {step:,.0f} tokens the gaps beside a prompt are {_ms(gap_s)}, without one {_ms(quiet_s)}. "
+        f"{beyond}",
     )
 
 

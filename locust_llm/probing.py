@@ -116,11 +116,11 @@ def _stalls(found: Symptoms) -> Table:
             _spread([stall.ttft_s for stall in stalls], _ms),
             _spread([stall.longest_s for stall in stalls], _ms),
             _spread([stall.steps for stall in stalls], _count),
-            _spread([stall.pace for stall in stalls], _share),
+            _spread([100 * stall.pace for stall in stalls], _count),
             _spread([stall.meanwhile for stall in stalls], _count),
         )
 
-    head = ("prompts (tokens)", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace", "tokens")
+    head = ("prompt tokens", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace (%)", "got")
     return Table(head, tuple(map(cells, by_length(found.stalls))))
 
 
@@ -131,8 +131,8 @@ def _legend(found: Symptoms) -> str:
     return (
         f"Beside {decoders} decoders. alone: what a prompt takes then, of two twice that; TTFT: until the "
         "prompt (of two, the last) had its first token; longest gap: of the median decoder in that time; steps: gaps in "
-        "which the prompt was computed; pace: of the decoders, as a share of theirs before; tokens: what the median "
-        f"decoder got meanwhile. In brackets the least and the greatest round.{quiet}"
+        "which the prompt was computed; pace: of the decoders, as a share of theirs before; got: the tokens of the median "
+        f"decoder meanwhile. In brackets the least and the greatest round.{quiet}"
     )
 
 
