@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -40,6 +41,8 @@ HANDS: Final = 8
 """Users, unless ``-u`` says otherwise: as many as the largest episode has shots."""
 FEWEST: Final = 4
 """Prompts of a crowd, or nothing can be said of it."""
+GIVE_UP: Final = 3
+"""Episodes of which every request failed, in a row."""
 DEFAULTS: Final = Bounds()
 PATIENCE_S: Final = 120.0
 """For a first token, and for the next one, unless a flag says otherwise: a server that hangs ends the probe."""
@@ -105,7 +108,7 @@ def conduct(user: ProbeUser) -> None:
     )  # fmt: skip
     probe, texts = timetable(bounds), dict[int, str]()
     came: Sequence[Seen] | None = None
-    number, began = 0, time.monotonic()
+    number, in_vain, began = 0, 0, time.monotonic()
     try:
         while True:
             episode = next(probe) if came is None else probe.send(came)
@@ -115,6 +118,10 @@ def conduct(user: ProbeUser) -> None:
                 ProbeUser.more = {}
                 came = _episode(user, episode, number, texts)
             number += 1
+            in_vain = 0 if any(one.ok for one in came) else in_vain + 1
+            if in_vain == GIVE_UP:
+                logger.error(f"The probe ends before its time: no request of {GIVE_UP} episodes in a row was answered.")
+                break
     except StopIteration:
         logger.info(f"The probe is over after {time.monotonic() - began:.0f} s.")
     except Exception as error:  # the user whose request it was has told all of it
@@ -142,7 +149,8 @@ def _episode(user: ProbeUser, episode: Episode, number: int, texts: dict[int, st
 
 
 def _say(episode: Episode, number: int, seconds: float) -> None:
-    shots = ", ".join(f"{shot.role} {shot.input_tokens:,}" for shot in episode.shots if shot.role != "decoder")
+    sent = Counter(f"{shot.role} {shot.input_tokens:,}" for shot in episode.shots if shot.role != "decoder")
+    shots = ", ".join(what if count == 1 else f"{count} x {what}" for what, count in sent.items())
     decoders = sum(shot.role == "decoder" for shot in episode.shots)
     beside = f" beside {decoders} decoders" if decoders and shots else f"{decoders} decoders" if decoders else ""
     logger.info(f"probe {seconds:4.0f} s, round {episode.round}: {episode.kind}: {shots}{beside}")
