@@ -243,7 +243,7 @@ def _chunk(
         wanted = f"Gaps of {_ms(target_s or gap_s)} leave room for"
         beyond = "In proportion to tokens beyond what was measured: true gaps may be longer."
     else:
-        beyond = "In proportion to tokens between these two; true gaps may be somewhat shorter."
+        beyond = "In proportion to tokens between these two; true gaps may be shorter, which another probe tells."
     yield Advice(
         f"{wanted} chunks of about {size:,} tokens (vLLM: --max-num-batched-tokens {size}, or for long prompts alone "
         f"--long-prefill-token-threshold {size}): about {_ms(quiet_s + size * a_token_s)} beside a prompt, and "

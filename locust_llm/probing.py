@@ -57,7 +57,9 @@ def findings(probe: Examination) -> Iterator[Block]:
     if found.crowds:
         yield Heading("Equal prompts at one moment, nobody decoding")
         yield _crowds(found.crowds)
-        yield Text("together: how many had the first of these first tokens together")
+        yield Text(
+            "together: how many had the first of these first tokens together; ?: as it is neither one by one nor in groups"
+        )
     said = [*_behind(found), *_cached(found), *_early(found), *_agreement(found)]
     if said:
         yield Heading("What else was seen")
@@ -139,7 +141,7 @@ def _legend(found: Symptoms) -> str:
 def _crowds(crowds: Sequence[Crowd]) -> Table:
     def cells(crowd: Crowd) -> tuple[str, ...]:
         each = " ".join(_ms(s) for s in crowd.ttft_s)
-        return f"{crowd.input_tokens:,} tokens", str(len(crowd.ttft_s)), str(crowd.side_by_side), each
+        return f"{crowd.input_tokens:,} tokens", str(len(crowd.ttft_s)), str(crowd.side_by_side or "?"), each
 
     return Table(("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, crowds)))
 
@@ -160,7 +162,7 @@ def _cached(found: Symptoms) -> Iterator[str]:
     first, again = [pair.first_s for pair in found.cached], [pair.again_s for pair in found.cached]
     hits = sum(pair.again_s <= CACHED * pair.first_s for pair in found.cached)
     said = [pair.cached_tokens for pair in found.cached if pair.cached_tokens]
-    told = f", {min(said):,} to {max(said):,} of its tokens cached, as the server says" if said else ""
+    told = f", {_spread(said, _tokens)} of its tokens cached, as the server says" if said else ""
     name = "Prefix caching" if 2 * hits > len(found.cached) else "No prefix caching was seen"
     yield (
         f"{name}: a prompt of {found.cached[0].input_tokens:,} tokens took {_spread(first, _ms)} ms, and "
@@ -203,6 +205,10 @@ def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
 def _ms(seconds: float) -> str:
     ms = seconds * 1e3
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}"
+
+
+def _tokens(value: float) -> str:
+    return f"{value:,.0f}"
 
 
 def _count(value: float) -> str:
