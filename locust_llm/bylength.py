@@ -25,7 +25,7 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
             "logarithmic.",
             label=f"TTFT of a prompt alone: {worded(typical[0][1] * 1e3)} at {typical[0][0]:,.0f} tokens, "
             f"{worded(typical[-1][1] * 1e3)} at {typical[-1][0]:,.0f}",
-            x=_tokens([cost.input_tokens for cost in found.costs]),
+            x=_tokens([cost.asked_tokens for cost in found.costs]),
             y=Axis(label="TTFT", unit="ms", log=10),
             series=tuple(
                 _series(name, hue, points, kind)
@@ -46,9 +46,9 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
         yield Plot(
             "Longest gap of the decoders by prompt length",
             "Each ring is a prompt beside decoders, or two at one moment: the longest gap of the median decoder until its "
-            "first token. A step of a server that computes whole prompts grows with the prompt; one with a budget does not.",
+            "first token. Of a server that computes whole prompts it grows as they do; with a budget a step, hardly.",
             label=f"the longest gap was {worded(worst * 1e3)}",
-            x=_tokens([stall.input_tokens for stall in found.stalls]),
+            x=_tokens([stall.asked_tokens for stall in found.stalls]),
             y=Axis(label="longest gap", unit="ms", low=0.0),
             series=tuple(
                 _series(name, hue, [(stall.input_tokens, stall.longest_s) for stall in stalls], "rings")
@@ -77,4 +77,11 @@ def _series(name: str, hue: str, points: Points, kind: str) -> Series:
 def _tokens(values: list[int]) -> Axis:
     sizes = sorted(set(values))
     base = 2 if doubles([float(size) for size in sizes]) or sizes[-1] > 4 * median(sizes) else 0
-    return Axis(label="prompt tokens", unit="tokens", log=base, low=sizes[0] / MARGIN, high=sizes[-1] * MARGIN)
+    return Axis(
+        label="prompt tokens",
+        unit="tokens",
+        log=base,
+        low=sizes[0] / MARGIN,
+        high=sizes[-1] * MARGIN,
+        ticks=tuple((float(size), f"{size:,}") for size in sizes),
+    )
