@@ -31,8 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(words: list[str]) -> int:
     """Locust with our locustfile, unless one is given."""
+    return _locust(words, "locustfile.py")
+
+
+def probe(words: list[str]) -> int:
+    """What prefills do to decodes, and which scheduler the server has."""
+    return _locust(words, "probefile.py", "--headless")
+
+
+def _locust(words: list[str], file: str, *more: str) -> int:
+    """Locust with a locustfile of ours and ``more``, unless one is given."""
     if not any(word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words):
-        words = ["-f", str(Path(__file__).with_name("locustfile.py")), *words]
+        words = ["-f", str(Path(__file__).with_name(file)), *more, *words]
     sys.argv = ["locust", *words]
     from locust.main import main as locust_main  # patches the process: not before it is wanted
 
@@ -219,6 +229,7 @@ def simulator(*words: str) -> Iterator[str]:
 
 COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "run": run,
+    "probe": probe,
     "demo": demo,
     "simulate": simulate,
     "check": check,
@@ -230,6 +241,8 @@ USAGE: Final = """\
 usage: locust-llm COMMAND ...
 
   run ARGS        Locust with synthetic chat prompts, with every option of Locust and of this package: run --help
+  probe ARGS      what long prompts do to the answers beside them, and which scheduler the server has; some
+                  minutes: probe --host URL, and any option of run: probe --help
   demo            start the simulator, load-test it, print the tables; needs no GPU and no server
   simulate        an OpenAI-compatible server with a model of time and none of language: simulate --help
   check HOST      ask a server what it is and can before a run, in ten seconds: check --help

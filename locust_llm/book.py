@@ -10,8 +10,9 @@ from itertools import dropwhile
 from typing import Final
 
 from .buffering import Buffering
+from .examination import NAMED, UNTOLD
 from .exposition import Totals
-from .folder import RECORDS, RUN, make_folder, read_status, write_run
+from .folder import RECORDS, RUN, make_folder, read_probe, read_status, write_run
 from .gauges import diagnosis, out_of_memory, told
 from .journal import lock
 from .jsonl import line
@@ -22,13 +23,16 @@ from .reporter import make_reports
 from .retries import remarks_on
 from .run import Health, LimitChange, Run
 from .settings import Settings
-from .slo import EXIT_STATUS, INCONCLUSIVE
+from .slo import EXIT_STATUS, INCONCLUSIVE, PASS
 from .spool import Spool, left_over
 from .survey import Survey
 
 logger = logging.getLogger("locust_llm")
 
 PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
+
+
+PROBED: Final = {NAMED: EXIT_STATUS[PASS], UNTOLD: EXIT_STATUS[INCONCLUSIVE]}
 
 
 class Book:
@@ -146,9 +150,10 @@ class Book:
         return ""
 
     def exit_status(self) -> int | None:
-        """What the rules say of this run, once it has its report; None without rules."""
+        """What the rules say of this run, once it has its report; without rules what a probe came to. None: neither, or the
+        server failed, and Locust has a status for that."""
         if not (self.settings.slo or self.settings.slo_preset):
-            return None
+            return PROBED.get(read_probe(self.folder))
         return EXIT_STATUS.get(read_status(self.folder), EXIT_STATUS[INCONCLUSIVE])
 
     def close(self) -> None:

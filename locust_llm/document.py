@@ -15,6 +15,7 @@ from .curves import curves, warnings
 from .definitions import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from .knee import plain
 from .parts import scarce
+from .probing import findings, named, scheduler
 from .record import FAILURES
 from .remarks import SIMULATED, delivery_line, remarks, slo_line, verdict_line
 from .run import Run, Stage
@@ -40,25 +41,30 @@ KINDS: Final = 20
 def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block]:
     """What there is to say about a run, in reading order. Nothing in it is escaped yet."""
     chosen = run.settings.percentiles
-    yield Heading(f"Load test {run.name}")
+    probe = summary.examination
+    yield Heading(titled(summary, run))
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
     if not summary.swept and (blame := verdict_line(summary)) is not None:
         yield Text(blame, loud=True)
+    if probe is not None:
+        yield from scheduler(probe)
     if (held_back := delivery_line(summary)) is not None:
         yield Text(held_back, loud=True)
     if summary.sweep is not None:
         yield from warnings(summary.sweep)
     yield from _slos(summary)
     yield Table(("Conditions", ""), tuple(_conditions(summary, run)), numbers=False)
-    if not summary.swept:
+    if probe is not None:
+        yield from findings(probe)
+    elif not summary.swept:
         yield from _figures(summary, chosen)
     if summary.sweep is not None:
         yield from curves(summary.sweep)
     if summary.failures:
         yield Heading("Failures")
         yield from _failures(summary)
-    if summary.warmup and not summary.swept:
+    if summary.warmup and not summary.swept and probe is None:
         waves = measured(run) is not None
         which = "First and last wave" if waves else "Warmup"
         yield Heading(
@@ -69,7 +75,13 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     for remark in remarks(summary, run):
         yield Text(remark, loud=remark.startswith("WARNING"))
     if str(folder):
+        if probe is not None:  # once more: on a console the first lines are far up
+            yield Text(f"Scheduler: {named(probe.diagnosis, probe.symptoms)}.")
         yield Text(f"Reports: {folder}")
+
+
+def titled(summary: Summary, run: Run) -> str:
+    return f"{'Load test' if summary.examination is None else 'Interference probe'} {run.name}"
 
 
 def _figures(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
@@ -169,7 +181,11 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     axis = summary.sweep.axis if summary.sweep is not None else ""
     yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
     yield "model", c.model or "-"
-    yield "load", f"{_load(c, run)}{_stages(summary)}, {many(c.processes, 'process', 'processes')}"
+    if (probe := summary.examination) is not None:
+        load = f"a timetable: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
+        yield "load", load
+    else:
+        yield "load", f"{_load(c, run)}{_stages(summary)}, {many(c.processes, 'process', 'processes')}"
     if run.stage is not None:
         yield "stage", _stage(run.stage)
     if (d := summary.delivery) is not None:
@@ -188,8 +204,9 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
             if gate.utilisation is not None else "; nobody waited"  # fmt: skip
         yield "in prefill", f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wanted}"
     length = _length(c.asked_input_tokens, c.input_tokens, c.input_deviation)
-    yield "input length", "that of the stage" if axis == INPUT else length
-    yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation)
+    if probe is None:
+        yield "input length", "that of the stage" if axis == INPUT else length
+        yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation)
     if c.sessions is not None:
         yield "sessions", f"{c.sessions}, {c.turns_per_session or 0:.2f} answered turns each on average"
     yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"

@@ -116,6 +116,15 @@ def read_status(folder: Path) -> str:
         return ""
 
 
+def read_probe(folder: Path) -> str:
+    """What a probe came to, as examination.py has it: named, untold or broken; "" where the run was none."""
+    try:
+        found = msgspec.json.decode((folder / RUN).read_bytes(), type=_Probe).examination
+    except (OSError, ValueError):
+        return ""
+    return "" if found is None else found.outcome
+
+
 class _Figure(msgspec.Struct):
     avg: float | None = None
 
@@ -175,6 +184,14 @@ def read_outcome(folder: Path) -> Outcome:
 
 class _RunFile(msgspec.Struct):
     run: Run
+
+
+class _Examined(msgspec.Struct):
+    outcome: str = ""
+
+
+class _Probe(msgspec.Struct):
+    examination: _Examined | None = None
 
 
 class _Status(msgspec.Struct):

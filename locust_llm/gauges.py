@@ -14,6 +14,8 @@ import msgspec
 
 PATHS: Final = ("/metrics", "/prometheus/metrics")
 """Where to look; the second is TensorRT-LLM's."""
+QUESTION: Final = "Queue or prefill?"
+"""What some of the sentences answer."""
 ENGINES: Final = {"vllm:": "vLLM", "sglang:": "SGLang", "llamacpp:": "llama.cpp", "trtllm_": "TensorRT-LLM"}
 _LINE: Final = re.compile(r"^((?:vllm:|sglang:|llamacpp:|trtllm_)\w+)(?:\{[^}]*\})? ([^ \n]+)", re.MULTILINE)
 _NAMES: Final = {
@@ -204,16 +206,16 @@ def _queue_or_prefill(said: Told) -> Iterator[str]:
         share = said.queue_s / (said.queue_s + said.prefill_s)
         if share >= QUEUED:
             yield (
-                f"Queue or prefill? The queue: {share:.0%} of the time before a first token was spent waiting in the "
+                f"{QUESTION} The queue: {share:.0%} of the time before a first token was spent waiting in the "
                 "server. More load only lengthens it; a prefill limit moves that wait to the gate."
             )
         else:
             yield (
-                f"Queue or prefill? Prefill: {1 - share:.0%} of the time before a first token the server was computing the "
+                f"{QUESTION} Prefill: {1 - share:.0%} of the time before a first token the server was computing the "
                 "prompt. Shorter prompts, a prefix cache or a faster prefill would shorten it."
             )
     elif said.waiting is not None and said.waiting[0] >= WAITS:
         yield (
-            f"Queue or prefill? The queue: on average {said.waiting[0]:.1f} requests waited in the server, and it does not "
+            f"{QUESTION} The queue: on average {said.waiting[0]:.1f} requests waited in the server, and it does not "
             "say for how long."
         )

@@ -11,6 +11,7 @@ from .definitions import DEFINITIONS as DEFINITIONS
 from .definitions import EXPORTED, GIVEN_UP, LATENCIES, LENGTHS, PER_USER, SELDOM, WAITS, Metric
 from .delivery import arrivals, delivery, rate_per_s
 from .disturbance import Interference
+from .examination import Examination, examine, wanted_itl_s
 from .figures import Seen
 from .gaps import Gaps
 from .good import good, goodput_rows
@@ -20,6 +21,7 @@ from .occupancy import Occupancy, gate_use, occupancy
 from .parts import Floats, Part, adjusted, distribution, mean, ratio, total
 from .record import CANCELLED, CUT, FAILURES, OK, Record
 from .run import Health, Run
+from .shots import Seen as Shown
 from .steady import Time, ended_in, measured, pauses, steady
 from .summary import Conditions, Counts, Failure, Row, Summary, SweepSummary
 from .verdict import Evidence, Verdict, judge
@@ -33,13 +35,15 @@ def summarise(
     sweep: SweepSummary | None = None,
     levels: Occupancy | None = None,
     interference: Interference | None = None,
+    shots: Sequence[Shown] = (),
 ) -> Summary:
     """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup`` and for what went
     through in the measured time of a stage.
 
     ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps; ``sweep``: what
     the stages of the run came to. Of a sweep they decide about the rules; repeats are judged together. ``levels``: the
-    occupancy, where it is known already; ``interference``: what prefills did to decodes, where somebody asked.
+    occupancy, where it is known already; ``interference``: what prefills did to decodes, where somebody asked;
+    ``shots``: of a probe, all of them.
     """
     everything = Part(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
@@ -78,6 +82,7 @@ def summarise(
         steady=steady(everything, ended, span, run),
         growth=growth(main) if swept is None else None,
         interference=interference,
+        examination=_examination(shots, run, verdict) if shots else None,
         sweep=sweep,
     )
 
@@ -270,6 +275,11 @@ def _counts(part: Part, warmup: int, run: Run, broken_lines: int, gaps: Gaps) ->
         gaps_exact=gaps.exact,
         retransmits=int(np.nansum(part["retransmits"])),
     )
+
+
+def _examination(shots: Sequence[Shown], run: Run, verdict: Verdict | None) -> Examination:
+    wanted_s = wanted_itl_s(run.settings.slo, run.settings.goodput)
+    return examine(shots, None if verdict is None else verdict.level, wanted_s)
 
 
 def _less_one(ratio: float | None) -> float | None:

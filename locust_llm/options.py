@@ -438,8 +438,10 @@ def _command(headers: list[str]) -> str:
     """The command line, without the values of headers, and without the place where this package is installed."""
     words = sys.argv[1:]
     name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
-    if words[:2] == ["-f", str(Path(__file__).with_name("locustfile.py"))]:  # the door put it there
-        name, words = "locust-llm run", words[2:]
+    for command, file, *more in (("run", "locustfile.py"), ("probe", "probefile.py", "--headless")):
+        put = ["-f", str(Path(__file__).with_name(file)), *more]  # by the door
+        if words[: len(put)] == put:
+            name, words = f"locust-llm {command}", words[len(put) :]
     for header in headers:  # by what they say, however the flag was written
         words = [word.replace(header, "***") if header else word for word in words]
     return " ".join([name, *map(shlex.quote, words)])

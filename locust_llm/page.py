@@ -11,18 +11,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from statistics import median
 from typing import Final
 
 import msgspec
 
+from .bylength import by_length
 from .columns import Columns
 from .definitions import DEFINITIONS
-from .document import Block, Heading, Table, Text, clean, document
+from .diagnosis import CANNOT_TELL
+from .document import Block, Heading, Table, Text, clean, document, titled
+from .examination import Examination
 from .ladder import ladder
 from .measures import BY_WORD, POOLED
 from .occupancy import Occupancy
 from .overtime import over_time
 from .plots import Limits, Mark, Plot, worded
+from .probing import BESIDE, named
 from .run import Run
 from .slo import FAIL, INCONCLUSIVE, PASS, parse
 from .spectra import distributions
@@ -66,6 +71,10 @@ def page(summary: Summary, run: Run, columns: Columns, levels: Occupancy, shown:
             yield from figures("Stage by stage", ladder(summary.sweep, limits))
 
     def course() -> Iterator[str]:
+        if (probe := summary.examination) is not None:  # its load is none that anybody has: no course, no distributions
+            yield from figures("By prompt length", by_length(probe.symptoms))
+            yield from figures("Timeline", [timeline(shown)] if shown else [], " stacked")
+            return
         yield from figures("Over time", over_time(columns.requests, levels, run, limits), " stacked", ZOOM)
         yield from figures("Timeline", [timeline(shown)] if shown else [], " stacked")
         if not summary.swept:  # else what is together was sent under different loads
@@ -75,8 +84,9 @@ def page(summary: Summary, run: Run, columns: Columns, levels: Occupancy, shown:
         yield _header(summary, run)
         yield f"<noscript><p class=callout>{NO_SCRIPT}</p></noscript>"
         headings = [heading for heading, _ in sections]
+        after = 1 + _first(headings, BESIDE if summary.examination is not None else METRICS)
         places = (
-            (_first(headings, *LAST) if summary.swept else headings.index(METRICS) + 1, course),
+            (_first(headings, *LAST) if summary.swept or not after else after, course),
             (_first(headings, *STAGES), curves),
         )
         for i, (heading, blocks) in enumerate(sections):
@@ -146,6 +156,8 @@ def _header(summary: Summary, run: Run) -> str:
     began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.started_at))
     about = [c.model, c.server, began, *([] if c.duration_s is None else [f"{c.duration_s:.0f} s"])]
     badges = []
+    if (probe := summary.examination) is not None:
+        badges.append((probe.diagnosis.name, "open" if probe.diagnosis.name == CANNOT_TELL else "pass"))
     if summary.slo_status is not None:
         badges.append((f"SLO {summary.slo_status}", RESULTS[summary.slo_status]))
     levels = summary.sweep.levels if summary.sweep is not None and summary.swept else ()
@@ -159,14 +171,32 @@ def _header(summary: Summary, run: Run) -> str:
     shown = "".join(f"<li class={kind}>{_text(text)}</li>" for text, kind in badges)
     tiles = "".join(
         f"<li><span>{_text(name)}</span><strong>{_text(value)}</strong><small>{_text(more)}</small></li>"
-        for name, value, more in (
-            _tiles(summary) if summary.sweep is None or not summary.swept else _sweep_tiles(summary.sweep)
-        )
+        for name, value, more in _tiles_of(summary)
     )
     return (
-        f"<header><h1>Load test {_text(run.name)}</h1><p>{_text(' · '.join(filter(None, about)))}</p>"
+        f"<header><h1>{_text(titled(summary, run))}</h1><p>{_text(' · '.join(filter(None, about)))}</p>"
         f"<ul class=badges>{shown}</ul><ul class=tiles>{tiles}</ul></header>"
     )
+
+
+def _tiles_of(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    if summary.examination is not None:
+        return _probe_tiles(summary.examination)
+    return _tiles(summary) if summary.sweep is None or not summary.swept else _sweep_tiles(summary.sweep)
+
+
+def _probe_tiles(probe: Examination) -> Iterator[tuple[str, str, str]]:
+    """The scheduler, and what it does to whom."""
+    found = probe.symptoms
+    name, _, more = named(probe.diagnosis, found).partition(", ")
+    yield "Scheduler", name, more
+    if stalls := found.of("stall", found.longest):
+        longest = median(stall.longest_s for stall in stalls)
+        yield "Longest gap, median", worded(longest * 1e3), f"beside a prompt of {found.longest:,} tokens"
+    if found.quiet_s is not None:
+        yield "Gap without prompts", worded(found.quiet_s * 1e3), "mean"
+    if found.token_s is not None and found.token_s > 0:
+        yield "Prefill", worded(1 / found.token_s, ""), "prompt tokens a second, alone"
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:

@@ -5,24 +5,29 @@ worked out from their records, when the report is made (symptoms.py, diagnosis.p
 """
 
 import logging
+import sys
 import time
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from locust import events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.exception import StopUser
-from locust.runners import LocalRunner
 
 import gevent
+import msgspec
 from gevent import Greenlet
 from gevent.event import AsyncResult
 from gevent.queue import SimpleQueue
 
 from .episodes import Bounds, timetable
+from .gate import GateClosed
+from .options import BAD_SETTINGS, refuse, settings_of
 from .record import OK, Record
+from .settings import Settings
 from .shots import Episode, Seen, Shot, label, seen
 from .user import FAILED_S, LLMUser
 
@@ -36,7 +41,11 @@ HANDS: Final = 8
 """Users, unless ``-u`` says otherwise: as many as the largest episode has shots."""
 FEWEST: Final = 4
 """Prompts of a crowd, or nothing can be said of it."""
+GIVE_UP: Final = 3
+"""Episodes of which every request failed, in a row."""
 DEFAULTS: Final = Bounds()
+PATIENCE_S: Final = 120.0
+"""For a first token, and for the next one, unless a flag says otherwise: a server that hangs ends the probe."""
 
 
 class Job(NamedTuple):
@@ -55,29 +64,37 @@ class ProbeUser(LLMUser):
 
     abstract = True
     jobs: ClassVar["SimpleQueue[Job | None]"] = SimpleQueue()
-    """None: there will be no more."""
+    """Of this run. None: there will be no more; it stays there for the others."""
     conductor: ClassVar[Greenlet | None] = None
+    wanted: ClassVar[bool] = False
+    """A run began, and its conductor comes with its first user."""
     more: ClassVar[dict[str, Any]] = {}
     """Fields of every request: what keeps outputs at their length. Whether a server knows it, its first answer says."""
 
     def on_start(self) -> None:
-        if ProbeUser.conductor is None:
-            ProbeUser.jobs, ProbeUser.more = SimpleQueue(), {"ignore_eos": True}
+        if ProbeUser.wanted:
+            ProbeUser.wanted, ProbeUser.more = False, {"ignore_eos": True}
             ProbeUser.conductor = gevent.spawn(conduct, self)
 
     @task
     def send(self) -> None:
         job = self.jobs.get()
         if job is None:
+            self.jobs.put(None)
             raise StopUser
         shot = job.shot
-        self.sender.wait_until(job.at)
-        job.record.set(
-            self.chat(
+        try:
+            self.sender.wait_until(job.at)
+            record = self.chat(
                 job.text, max_tokens=shot.output_tokens, input_tokens=shot.input_tokens, name=shot.role,
                 session=job.session, **self.more,
-            )
-        )  # fmt: skip
+            )  # fmt: skip
+        except GateClosed:  # the run ends
+            raise StopUser from None
+        except Exception as error:
+            job.record.set_exception(error)
+            raise
+        job.record.set(record)
 
 
 def conduct(user: ProbeUser) -> None:
@@ -86,11 +103,12 @@ def conduct(user: ProbeUser) -> None:
     assert options is not None
     assert runner is not None
     bounds = Bounds(
-        longest_tokens=options.longest, decoders=options.decoders, rounds=options.rounds, crowd=runner.target_user_count
-    )
+        longest_tokens=int(options.longest), decoders=int(options.decoders), rounds=int(options.rounds),
+        crowd=runner.target_user_count,
+    )  # fmt: skip
     probe, texts = timetable(bounds), dict[int, str]()
     came: Sequence[Seen] | None = None
-    number, began = 0, time.monotonic()
+    number, in_vain, began = 0, 0, time.monotonic()
     try:
         while True:
             episode = next(probe) if came is None else probe.send(came)
@@ -100,8 +118,14 @@ def conduct(user: ProbeUser) -> None:
                 ProbeUser.more = {}
                 came = _episode(user, episode, number, texts)
             number += 1
+            in_vain = 0 if any(one.ok for one in came) else in_vain + 1
+            if in_vain == GIVE_UP:
+                logger.error(f"The probe ends before its time: no request of {GIVE_UP} episodes in a row was answered.")
+                break
     except StopIteration:
         logger.info(f"The probe is over after {time.monotonic() - began:.0f} s.")
+    except Exception as error:  # the user whose request it was has told all of it
+        logger.error(f"The probe ends before its time: {error!r}")
     gevent.spawn(runner.stop if user.environment.web_ui is not None else runner.quit)
 
 
@@ -125,21 +149,35 @@ def _episode(user: ProbeUser, episode: Episode, number: int, texts: dict[int, st
 
 
 def _say(episode: Episode, number: int, seconds: float) -> None:
-    shots = ", ".join(f"{shot.role} {shot.input_tokens:,}" for shot in episode.shots if shot.role != "decoder")
+    sent = Counter(f"{shot.role} {shot.input_tokens:,}" for shot in episode.shots if shot.role != "decoder")
+    shots = ", ".join(what if count == 1 else f"{count} x {what}" for what, count in sent.items())
     decoders = sum(shot.role == "decoder" for shot in episode.shots)
     beside = f" beside {decoders} decoders" if decoders and shots else f"{decoders} decoders" if decoders else ""
     logger.info(f"probe {seconds:4.0f} s, round {episode.round}: {episode.kind}: {shots}{beside}")
 
 
-def _least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise ArgumentTypeError(f"must be at least {least}, got {text}")
-        return value
-
-    number.__name__ = "int"
-    return number
+def mistakes(settings: Settings, users: int | None, decoders: int) -> Iterator[str]:
+    """Why a probe cannot be so: each a sentence. Its timetable alone says what is sent when, and by one process."""
+    fewest = max(FEWEST, decoders + 2)
+    if users is not None and users < fewest:
+        yield f"a probe needs at least {fewest} users (-u), one for each request of an episode, got {users}"
+    if settings.processes > 1:
+        yield "a probe is a few requests at a time, of one process: leave out --processes, --master and --worker"
+    if not settings.streaming:
+        yield "a probe needs --streaming: without a stream nobody can tell when a token came"
+    for flag, given in (
+        ("--prefill-concurrency", settings.prefill_concurrency),
+        ("--request-count", settings.request_count),
+        ("--num-sessions", settings.num_sessions),
+        ("--request-cancellation-rate", settings.request_cancellation_rate),
+        ("--warmup-request-count", settings.warmup_request_count),
+        ("--warmup-duration", settings.warmup_duration),
+        ("--sweep", settings.sweep),
+        ("--repeats", settings.repeats > 1),
+        ("a schedule of arrivals (--request-rate, --fixed-schedule, ...)", settings.open_loop),
+    ):
+        if given:
+            yield f"a probe has a timetable of its own: leave out {flag}"
 
 
 @events.init_command_line_parser.add_listener
@@ -149,38 +187,58 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     decoders = "how many decode beside a prompt (default: %(default)s)"
     rounds = "how often each is tried (default: %(default)s)"
     least = 8 * DEFAULTS.first_tokens
-    add("--longest", type=_least(least), default=DEFAULTS.longest_tokens, metavar="TOKENS", help=longest)
-    add("--decoders", type=_least(1), default=DEFAULTS.decoders, metavar="N", help=decoders)
-    add("--rounds", type=_least(2), default=DEFAULTS.rounds, metavar="N", help=rounds)
-    parser.set_defaults(num_users=HANDS)
+    add("--longest", type=_least("--longest", least), default=DEFAULTS.longest_tokens, metavar="TOKENS", help=longest)
+    add("--decoders", type=_least("--decoders", 1), default=DEFAULTS.decoders, metavar="N", help=decoders)
+    add("--rounds", type=_least("--rounds", 2), default=DEFAULTS.rounds, metavar="N", help=rounds)
+    parser.set_defaults(num_users=HANDS, first_token_timeout=PATIENCE_S, gap_timeout=PATIENCE_S)
+    parse = parser.parse_args
+
+    def parse_args(args: Any = None, namespace: Any = None) -> Namespace:
+        options: Namespace = parse(args, namespace)
+        master = getattr(options, "master", False) or getattr(options, "worker", False)
+        users = options.num_users if options.headless or options.autostart else None  # else the web form says so
+        settings = msgspec.structs.replace(settings_of(options), **({"processes": 2} if master else {}))
+        for mistake in mistakes(settings, users, options.decoders):
+            sys.stderr.write(f"locust-llm: error: {mistake}\n")
+            sys.stderr.flush()
+            sys.exit(BAD_SETTINGS)
+        return options
+
+    parser.parse_args = parse_args
 
 
-@events.init.add_listener
-def _init(environment: Environment, runner: Any, **kw: Any) -> None:
-    if runner is not None and not isinstance(runner, LocalRunner):
-        logger.error(
-            "The probe is a few requests at a time, of one process: without --processes, --master and --worker."
-        )
-        environment.process_exit_code = 5
-        gevent.spawn(runner.quit)
+def _least(flag: str, least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            refuse(f"{flag} takes a whole number, got {text!r}")
+        if value < least:
+            refuse(f"{flag} must be at least {least}, got {text}")
+        return value
+
+    return number
 
 
 @events.test_start.add_listener
 def _start(environment: Environment, **kw: Any) -> None:
+    """What the web form said may be wrong too."""
     options, runner = environment.parsed_options, environment.runner
     if options is None or runner is None:
         return
-    fewest = max(FEWEST, options.decoders + 2)
-    if runner.target_user_count < fewest:
-        logger.error(f"The probe needs at least {fewest} users (-u): one for each request of an episode.")
-        environment.process_exit_code = 5
-        gevent.spawn(runner.quit)
+    ProbeUser.jobs, ProbeUser.wanted = SimpleQueue(), True
+    for mistake in mistakes(settings_of(options), runner.target_user_count, int(options.decoders)):
+        logger.error(f"The run cannot start: {mistake}")
+        environment.process_exit_code = BAD_SETTINGS
+        ProbeUser.wanted = False
+        ProbeUser.jobs.put(None)
+        gevent.spawn(runner.stop if environment.web_ui is not None else runner.quit)
+        return
 
 
 @events.test_stopping.add_listener
 def _stopping(environment: Environment, **kw: Any) -> None:
-    conductor, ProbeUser.conductor = ProbeUser.conductor, None
+    conductor, ProbeUser.conductor, ProbeUser.wanted = ProbeUser.conductor, None, False
     if conductor is not None:
         gevent.spawn(conductor.kill)
-    for _ in range(environment.runner.user_count if environment.runner is not None else 0):
-        ProbeUser.jobs.put(None)
+    ProbeUser.jobs.put(None)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from .delivery import CLIENT, GATE, USERS
+from .gauges import QUESTION
 from .intervals import needed
 from .parts import scarce
 from .run import Run
@@ -20,6 +21,7 @@ READS: Final = 1.0
 """ms for 1,000 tokens. No model reads so fast: one of a billion parameters takes 2e12 operations for these, and an H100 does
 some 5e14 a second, which is 4 ms. To parse a long request takes a stub some tenths."""
 CACHED: Final = 0.5
+ALONE: Final = "A probe is of one process: give it a machine that is not busy otherwise."
 UNASKED: Final = (
     "nobody asked for shared prefixes, so prompts repeat, and TTFT is that of a server which has seen them before."
 )
@@ -32,12 +34,15 @@ MERGED: Final = 0.01
 
 def remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that apply, the run's own notes first."""
-    yield from run.notes
-    yield loop_remark(summary.conditions)
-    yield from _read_as_open(summary)
+    probe = summary.examination is not None  # its load is none that anybody has, so that nothing is said of it
+    yield from (note for note in run.notes if not (probe and note.startswith(QUESTION)))
+    if not probe:
+        yield loop_remark(summary.conditions)
+        yield from _read_as_open(summary)
     yield from _missing(summary, run)
-    yield from _lengths(summary.conditions)
-    if not summary.swept:  # else each stage has its own
+    if not probe:
+        yield from _lengths(summary.conditions)
+    if not (summary.swept or probe):  # of a sweep each stage has its own
         yield from _unreal(summary, run)
         yield from _few(summary, run)
     yield from _tokens(summary.counts, summary.conditions.succeeded)
@@ -56,7 +61,7 @@ def verdict_line(summary: Summary) -> str | None:
     )
     return (
         f"CLIENT {summary.client.level}: {so}, not the server's. {'; '.join(summary.client.reasons)}. "
-        f"{summary.client.advice}"
+        f"{summary.client.advice if summary.examination is None else ALONE}"
     )
 
 

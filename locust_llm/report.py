@@ -23,6 +23,7 @@ from .occupancy import Occupancy, occupancy
 from .page import page
 from .run import Run
 from .settings import Settings
+from .shots import Seen, seen
 from .summary import Summary, SweepSummary
 from .sweeps import axis_of, sweep_summary
 from .timeline import ROWS, scene
@@ -104,8 +105,9 @@ def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | No
 def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stages: bool = False) -> Summary:
     sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
     levels = occupancy(columns.requests, run.limits)
-    beside = None if sweep is not None and not sweep.repeats else _interference(folder, columns, levels)
-    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS), sweep, levels, beside)
+    shots = _shots(folder)
+    beside = None if shots or (sweep is not None and not sweep.repeats) else _interference(folder, columns, levels)
+    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS), sweep, levels, beside, shots)
     write_run(
         folder,
         run,
@@ -123,6 +125,7 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stage
         good=summary.good,
         steady=summary.steady,
         interference=summary.interference,
+        examination=summary.examination,
         sweep=summary.sweep,
         definitions=DEFINITIONS,
     )
@@ -177,6 +180,15 @@ def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
 def _interference(folder: Path, columns: Columns, levels: Occupancy) -> Interference | None:
     """From the records, read a second time: which gap is disturbed is known only when all prefills are."""
     return interference(columns, levels, RecordFile(folder / RECORDS).evenly(sampled_share(columns)))
+
+
+def _shots(folder: Path) -> list[Seen]:
+    """All requests of a probe; of another run nothing but its first record is read."""
+    records = RecordFile(folder / RECORDS)
+    first = next(iter(records), None)
+    if first is None or seen(first) is None:
+        return []
+    return [shot for record in records if (shot := seen(record)) is not None]
 
 
 def _up_to_date(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 import msgspec
 
 from .disturbance import Interference
+from .examination import Examination
 from .stages import REPEAT
 from .verdict import Evidence, Verdict
 
@@ -353,6 +354,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None: too few requests, or prompts too much alike, to tell."""
     interference: Interference | None = None
     """None: nobody decoded, or nobody asked."""
+    examination: Examination | None = None
+    """What a probe came to; None: it was none."""
     sweep: SweepSummary | None = None
     """None: no stages."""
 

@@ -24,9 +24,10 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record shots symptoms episodes diagnosis buffering sse chat failure endpoints retries gauges ramp arrivals "
-        "sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal outbox "
-        "quotas clocks verdict disturbance summary jsonl folder formats logs rows dataset conversation body plan "
+        "record shots symptoms episodes diagnosis advice buffering sse chat failure endpoints retries gauges ramp "
+        "arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal "
+        "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs rows dataset "
+        "conversation body plan "
         "timetable pulse exposition live archive",
     ),
     (
@@ -34,7 +35,7 @@ LAYERS: Final = (
         NUMBERS,
         "gaps columns harvest occupancy parts blocks delivery steady breakdowns intervals interference bootstrap abort "
         "growth figures likeness compare sides good usl knee judgement findings metrics sweeps remarks curves stalls "
-        "document tables junit plots overtime spectra ladder timeline drawing page export report versus",
+        "probing document tables junit plots overtime spectra ladder bylength timeline drawing page export report versus",
     ),
     (
         "machine",
@@ -47,7 +48,7 @@ LAYERS: Final = (
         "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper limit work ending "
         "course control messages worker scrape progress user probe checks form view swarm web plugin",
     ),
-    ("door", HOST, "check __init__ locustfile __main__"),
+    ("door", HOST, "check __init__ locustfile probefile __main__"),
 )
 ORDER: Final = [name for _, _, names in LAYERS for name in names.split()]
 FRONT: Final = "httptools"
