@@ -180,8 +180,8 @@ def _after_the_decoders(stalls: list[Stall], alone: list[float]) -> tuple[str, s
 def _several(e: Symptoms, why: str) -> Diagnosis:
     """A prompt is computed in several steps: of how many tokens, and how many prompts at a time?"""
     budget = _budget(e)
-    low, about, high = budget
-    reasons = [why, f"a step takes about {about:,.0f} tokens of one prompt ({low:,.0f} to {high:,.0f})"]
+    about = budget[1]
+    reasons = [why]
     together = {crowd.side_by_side for crowd in e.crowds}
     if any(crowd.input_tokens < WIDER * about for crowd in e.crowds):
         why = "a step is too wide for the prompts that were tried together: longer ones would tell (--longest)"
@@ -257,4 +257,4 @@ def _further(e: Symptoms, name: str) -> Iterator[str]:
         yield f"a budget of more than {e.longest:,} tokens a step would look the same"
         if pairs := e.of("pair"):
             got = median(pair.meanwhile for pair in pairs)
-            yield f"beside two prompts at one moment the decoders got {got:g} tokens"
+            yield f"beside two prompts at one moment the decoders got {got:.0f} token{'' if round(got) == 1 else 's'}"
