@@ -4,26 +4,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from random import Random
+from typing import Final
 
 from locust_llm.episodes import Bounds, timetable
 from locust_llm.record import OK
-from locust_llm.shots import Seen
+from locust_llm.shots import Episode, Seen, Shot
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import GPUS, MODELS, Cost
 from locust_llm.simulator.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.engine import BatchEngine, Engine
+from locust_llm.simulator.fixed import FixedEngine
 from locust_llm.simulator.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduler import Config, Scheduler
 from locust_llm.simulator.virtual import Request, Row, Virtual
 
-BLOCK = 16
+BLOCK: Final = 16
+REFUSED: Final = "http_400"
+FIXED: Final = "fixed latency"
+TTFT_S, ITL_S = 0.2, 0.02
+"""Of the server with a fixed latency."""
+PATIENCE_S: Final = 30.0
+PATIENCE: Final = 10.0
+"""An episode is waited for so long, and so many times what it should take: what is not there by then was not seen. A server
+with too much other traffic never comes to an end."""
+MOST_S: Final = 1800.0
+"""After which the whole probe is given up: people would not wait so long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """What is simulated."""
+    """What is simulated. Its longest sequence is what it is told, or what its KV cache holds."""
 
     policy: str = "chunked"
+    """Of the simulator, or ``disaggregated``, or ``fixed latency``."""
     budget: int | None = None
     gpu: str = "h100"
     num_seqs: int | None = None
@@ -50,6 +63,10 @@ class Noise:
     """About once in two seconds the whole server stands still for so long."""
     traffic_per_s: float = 0.0
     """Requests of somebody else: prompts of 500 to 8,000 tokens, 20 to 200 out."""
+    reading_s: float = 0.0
+    """For each token of a prompt, before the scheduler has it: the server makes tokens of its text."""
+    tokens_a_chunk: int = 1
+    """After the first, which comes by itself (vLLM's --stream-interval)."""
 
 
 class NoisyEngine(BatchEngine):
@@ -71,6 +88,8 @@ class NoisyEngine(BatchEngine):
 
 
 def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) -> Engine:
+    if server.policy == FIXED:
+        return FixedEngine(TTFT_S, ITL_S, clock, jitter_s=noise.steps * ITL_S, seed=random.randrange(1 << 30))
     cost = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS[server.gpu])
     whole = server.policy in WHOLE_PROMPTS
     budget = server.budget or (server.max_len if whole else cost.gpu.max_num_batched_tokens)
@@ -97,40 +116,54 @@ def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) ->
     return DisaggregatedEngine(prefill, [one("chunked") for _ in range(server.decode_engines)], link, clock)
 
 
+def longest(server: Server) -> int:
+    """Tokens of a sequence that is not refused."""
+    return min(server.max_len, Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS[server.gpu]).kv_tokens)
+
+
 def probed(server: Server, noise: Noise = Noise(), seed: int = 1, bounds: Bounds = Bounds()) -> list[Seen]:  # noqa: B008
     """All that the client saw."""
     random, clock = Random(seed), VirtualClock()
     run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
     probe, texts, everything = timetable(bounds), count(1), list[Seen]()
     traffic(run, clock, noise, random)
-    seen: list[Seen] = []
+    episode = next(probe)
     for number in count():
+        came = carried_out(episode, number, run, server, noise, random, texts)
+        everything += came
+        clock.run(clock.now + 0.05)
+        if clock.now > MOST_S:
+            return everything
         try:
-            episode = next(probe) if number == 0 else probe.send(seen)
+            episode = probe.send(came)
         except StopIteration:
             return everything
-        began, rows = clock.now, len(run.rows)
-        waiting = 0
-        for i, shot in enumerate(episode.shots):
-            tokens = shot.input_tokens
-            if tokens + shot.output_tokens > server.max_len:
-                continue
-            waiting += 1
-            text = ("same", episode.round) if shot.text else (next(texts),)
-            keys = [hash((text, block)) for block in range(tokens // BLOCK)] if server.caching else []
-            clock.call_at(
-                began + shot.at_s, lambda i=i, t=tokens, o=shot.output_tokens, k=keys: run.ask(Request(t, o, k, str(i)))
-            )
-        while sum(row.request.kind != "traffic" for row in run.rows[rows:]) < waiting:
-            clock.run(clock._timers[0][0])  # to whatever comes next
-        mine = [row for row in run.rows[rows:] if row.request.kind != "traffic"]
-        seen = [
-            look(row, number, episode.kind, episode.round, episode.shots[int(row.request.kind)].role, noise, random)
-            for row in mine
-        ]
-        everything += seen
-        clock.run(clock.now + 0.05)
     raise AssertionError
+
+
+def carried_out(
+    episode: Episode, number: int, run: Virtual, server: Server, noise: Noise, random: Random, texts: "count[int]"
+) -> list[Seen]:
+    """What became of its shots, in the order in which they ended, the refused ones first."""
+    clock, began, came, done = run.clock, run.clock.now, list[Seen](), list[tuple[Shot, Row]]()
+    for shot in episode.shots:
+        if shot.input_tokens + shot.output_tokens > longest(server):
+            came.append(look(shot, None, began + shot.at_s, number, episode, noise, random))
+            continue
+        text = ("same", episode.round) if shot.text else (next(texts),)
+        keys = [hash((text, block)) for block in range(shot.input_tokens // BLOCK)] if server.caching else []
+        request = Request(shot.input_tokens, shot.output_tokens, keys)
+
+        def ask(shot: Shot = shot, request: Request = request) -> None:
+            run.ask(request, on_done=lambda: done.append((shot, run.rows[-1])))
+
+        clock.call_at(began + shot.at_s + noise.reading_s * shot.input_tokens, ask)
+    waiting = len(episode.shots) - len(came)
+    patience = began + episode.shots[-1].at_s + PATIENCE_S + PATIENCE * episode.expected_s
+    while len(done) < waiting and clock._timers and clock._timers[0][0] <= patience:
+        clock.run(clock._timers[0][0])  # to whatever comes next
+    mine = list(done)  # what comes later was not seen
+    return came + [look(shot, row, began + shot.at_s, number, episode, noise, random) for shot, row in mine]
 
 
 def traffic(run: Virtual, clock: VirtualClock, noise: Noise, random: Random) -> None:
@@ -138,23 +171,35 @@ def traffic(run: Virtual, clock: VirtualClock, noise: Noise, random: Random) -> 
         return
 
     def another() -> None:
-        run.ask(Request(random.randint(500, 8000), random.randint(20, 200), (), "traffic"))
+        run.ask(Request(random.randint(500, 8000), random.randint(20, 200)))
         clock.call_at(clock.now + random.expovariate(noise.traffic_per_s), another)
 
     clock.call_at(random.expovariate(noise.traffic_per_s), another)
 
 
-def look(row: Row, episode: int, kind: str, turn: int, role: str, noise: Noise, random: Random) -> Seen:
-    """As a client sees it, late and with some chunks in one."""
-    times, last = [], row.sent_at
-    for at in row.token_at:
+def look(
+    shot: Shot, row: Row | None, sent_at: float, number: int, episode: Episode, noise: Noise, random: Random
+) -> Seen:
+    """As a client sees it, late and with some chunks in one. Without a row it was refused."""
+    times, last = [], sent_at
+    for at in (row and (row.token_at or evenly(row))) or ():
         last = max(last, at + (random.expovariate(1 / noise.network_s) if noise.network_s else 0.0))
         times.append(last)
+    end = len(times) - 1
+    if noise.tokens_a_chunk > 1:
+        times = [at for i, at in enumerate(times) if i in (0, end) or i % noise.tokens_a_chunk == 0]
     if noise.merged:
-        times = [at for i, at in enumerate(times) if i == len(times) - 1 or i == 0 or random.random() >= noise.merged]
+        end = len(times) - 1
+        times = [at for i, at in enumerate(times) if i in (0, end) or random.random() >= noise.merged]
     return Seen(
-        episode=episode, kind=kind, round=turn, role=role, outcome=OK, asked_tokens=row.request.prompt_tokens,
-        input_tokens=row.request.prompt_tokens, output_tokens=row.request.output_tokens,
-        asked_output_tokens=row.request.output_tokens, sent_at=row.sent_at, chunk_at=tuple(times),
-        cached_tokens=row.cached_tokens or None,
+        episode=number, kind=episode.kind, round=episode.round, role=shot.role,
+        outcome=OK if row else REFUSED, asked_tokens=shot.input_tokens, input_tokens=shot.input_tokens,
+        output_tokens=shot.output_tokens if row else 0, asked_output_tokens=shot.output_tokens, sent_at=sent_at,
+        chunk_at=tuple(times), cached_tokens=(row and row.cached_tokens) or None,
     )  # fmt: skip
+
+
+def evenly(row: Row) -> list[float]:
+    """An engine with a fixed latency keeps no tokens; they come evenly."""
+    tokens = row.request.output_tokens
+    return [row.first_at + (row.done_at - row.first_at) * i / max(1, tokens - 1) for i in range(tokens)]

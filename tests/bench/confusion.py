@@ -1,0 +1,276 @@
+"""The confusion matrix of the scheduler's diagnosis, in virtual time: ``make confusion``. Prints Markdown, asserts nothing.
+
+A cell is a simulated server, a level of noise and a seed; the probe is carried out on it, and what the diagnosis says is
+compared with what the server is. The seeds were never used while the rule was made. A cell is *right* when the scheduler
+has its name, with its number of slots where there is one; a chunked one whose budget is wider than the longest prompt
+that was tried is also right as prefill-first, whose text says that such a budget looks the same. Whether the interval of
+the budget holds the true one is counted apart.
+"""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from probing import FIXED, Noise, Server, probed
+from tabulate import tabulate
+
+from locust_llm.diagnosis import (
+    CANNOT_TELL,
+    CHUNKED,
+    DISAGGREGATED,
+    PARTIAL,
+    PREFILL_FIRST,
+    STATIC,
+    Diagnosis,
+    diagnose,
+)
+from locust_llm.episodes import Bounds
+from locust_llm.symptoms import symptoms
+
+GPUS: Final = ("h100", "a100-40", "a40")
+NOISES: Final = {
+    "0": Noise(),
+    "1": Noise(steps=0.05, network_s=0.0002),
+    "2": Noise(steps=0.1, network_s=0.001, merged=0.02),
+    "3": Noise(steps=0.2, network_s=0.002, merged=0.05, hiccups_s=0.03),
+}
+"""None; a quiet machine; a network; a bad day: steps of 0.82 to 1.22 times what they should take (one sigma), chunks 2 ms
+late on average and one in twenty merged, and the server stands still for 30 ms about every two seconds."""
+SEED: Final = 1000
+"""The first one. None below was used here."""
+RIGHT, WRONG = "right", "wrong"
+NAMES: Final = (STATIC, PREFILL_FIRST, CHUNKED, PARTIAL, DISAGGREGATED, CANNOT_TELL)
+
+
+class Kind(NamedTuple):
+    """A server, and what should be said of it."""
+
+    truth: str
+    server: Server
+    budget: int | None = None
+    slots: int | None = None
+    about: str = ""
+    bounds: Bounds = Bounds()
+    more: Noise = Noise()
+    """Beside the level of noise."""
+
+    @property
+    def label(self) -> str:
+        s = self.server
+        words = [s.gpu, s.policy]
+        words += [f"budget {s.budget}"] if s.budget else []
+        words += [f"threshold {s.threshold}"] if s.threshold else []
+        words += [f"slots {s.partial}, long ones {s.long_partial}"] if s.partial > 1 else []
+        words += [f"{s.prefill_engines}+{s.decode_engines}"] if s.policy == "disaggregated" else []
+        return ", ".join([*words, self.about] if self.about else words)
+
+
+class Cell(NamedTuple):
+    kind: Kind
+    noise: str
+    seed: int
+
+    @property
+    def where(self) -> str:
+        return f"noise {self.noise}, seed {self.seed}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind.label}, {self.where}"
+
+
+class Said(NamedTuple):
+    cell: Cell
+    diagnosis: Diagnosis
+    longest: int
+    """Tokens of the longest prompt that was put beside decoders."""
+    crowd: int
+    """Prompts that came together."""
+
+    @property
+    def verdict(self) -> str:
+        kind, said = self.cell.kind, self.diagnosis
+        if said.name == CANNOT_TELL:
+            return RIGHT if kind.truth == CANNOT_TELL else CANNOT_TELL
+        if said.name == PREFILL_FIRST and kind.truth == CHUNKED and (kind.budget or 0) > self.longest:
+            return RIGHT
+        if said.name != kind.truth:
+            return WRONG
+        # Where all that came were computed side by side, it says "at least".
+        least = said.slots is not None and said.slots == self.crowd and (kind.slots or 0) >= said.slots
+        return RIGHT if said.slots in (None, kind.slots) or least else WRONG
+
+    @property
+    def budget_held(self) -> bool | None:
+        """None: there is no budget, or nothing was said of it."""
+        said, true = self.diagnosis, self.cell.kind.budget
+        if true is None or said.budget is None or said.name == CANNOT_TELL:
+            return None
+        return said.budget[0] <= true <= said.budget[2]
+
+    @property
+    def text(self) -> str:
+        said = self.diagnosis
+        low, about, high = said.budget or (0.0, 0.0, 0.0)
+        budget = f", budget {about:.0f} ({low:.0f} to {high:.0f})" if said.budget else ""
+        slots = "" if said.slots is None else f", slots {said.slots}"
+        return f"{said.name}{budget}{slots}"
+
+
+def schedulers(gpu: str) -> Iterator[Kind]:
+    """Those that the goal is about."""
+    yield Kind(STATIC, Server(policy="static", gpu=gpu))
+    yield Kind(PREFILL_FIRST, Server(policy="prefill-first", gpu=gpu))
+    yield Kind(PREFILL_FIRST, Server(policy="mixed", gpu=gpu))
+    for engines in (1, 2):
+        server = Server(policy="disaggregated", gpu=gpu, prefill_engines=engines, decode_engines=engines)
+        yield Kind(DISAGGREGATED, server)
+    for budget in (256, 512, 1024, 2048, 4096, 8192):
+        yield Kind(CHUNKED, Server(budget=budget, gpu=gpu), budget, 1)
+    for budget, slots, long in (
+        (512, 2, 2), (1024, 4, 4), (2048, 2, 2), (2048, 3, 3), (2048, 4, 4), (2048, 6, 6), (4096, 2, 2),
+        (1024, 3, 2), (2048, 4, 2), (2048, 6, 3),
+    ):  # fmt: skip
+        yield Kind(PARTIAL, partial(gpu, budget, slots, long), budget, long)
+    for budget, threshold in ((512, 128), (1024, 256), (2048, 512)):
+        yield Kind(PARTIAL, Server(budget=budget, threshold=threshold, gpu=gpu), threshold, budget // threshold)
+
+
+def partial(gpu: str, budget: int, slots: int, long: int) -> Server:
+    """A prompt is long from 1,310 tokens: vLLM V0's 4 % of a context of 32,768."""
+    return Server(policy="partial-prefills", budget=budget, partial=slots, long_partial=long, threshold=1310, gpu=gpu)
+
+
+def busy() -> Iterator[Kind]:
+    """Somebody else's requests: the name or that it cannot be told, but no other name."""
+    for rate in (0.3, 1.0, 3.0):
+        more, about = Noise(traffic_per_s=rate), f"{rate:g} other requests a second"
+        yield Kind(STATIC, Server(policy="static"), about=about, more=more)
+        yield Kind(PREFILL_FIRST, Server(policy="prefill-first"), about=about, more=more)
+        yield Kind(DISAGGREGATED, Server(policy="disaggregated"), about=about, more=more)
+        for budget in (512, 2048, 8192):
+            yield Kind(CHUNKED, Server(budget=budget), budget, 1, about, more=more)
+        yield Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4, about, more=more)
+
+
+def untellable() -> Iterator[Kind]:
+    """Where nothing can be told, that must be said."""
+    for tokens in (1000, 2000):
+        for budget in (512, 8192):
+            bounds, about = Bounds(longest_tokens=tokens), f"prompts of at most {tokens:,} tokens"
+            yield Kind(CANNOT_TELL, Server(budget=budget), about=about, bounds=bounds)
+    for tokens in (2, 4, 8):
+        for server in (Server(budget=512), Server(policy="prefill-first"), Server(policy="disaggregated")):
+            more, about = Noise(tokens_a_chunk=tokens), f"{tokens} tokens a chunk"
+            yield Kind(CANNOT_TELL, server, about=about, more=more)
+    yield Kind(CANNOT_TELL, Server(policy=FIXED))
+
+
+def unusual() -> Iterator[Kind]:
+    """Settings that the rule was not made for."""
+    for budget in (1024, 2048):
+        yield Kind(PARTIAL, partial("h100", budget, 4, 1), budget, 1, "one long prompt at a time")
+    some = (
+        Kind(STATIC, Server(policy="static")), Kind(PREFILL_FIRST, Server(policy="prefill-first")),
+        Kind(CHUNKED, Server(budget=512), 512, 1), Kind(CHUNKED, Server(budget=2048), 2048, 1),
+        Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4), Kind(DISAGGREGATED, Server(policy="disaggregated")),
+    )  # fmt: skip
+    for kind in some:
+        for places in (1, 2, 3, 4):
+            slots = kind.slots and min(kind.slots, places)
+            yield changed(kind, f"max_num_seqs {places}", num_seqs=places)._replace(slots=slots)
+        for tokens in (4096, 8192):
+            yield changed(kind, f"context of {tokens}", max_len=tokens)
+        yield changed(kind, "no prefix caching", caching=False)
+        for decoders in (1, 2, 6):
+            yield kind._replace(about=f"{decoders} decoders", bounds=Bounds(decoders=decoders))
+        yield kind._replace(about="tokenized at 3 us a token", more=Noise(reading_s=3e-6))
+
+
+def changed(kind: Kind, about: str, **settings: object) -> Kind:
+    return kind._replace(about=about, server=Server(**(vars(kind.server) | settings)))  # type: ignore[arg-type]
+
+
+def matrix(seeds: int = 1) -> list[Cell]:
+    return cells((kind for gpu in GPUS for kind in schedulers(gpu)), seeds)
+
+
+def cells(kinds: Iterable[Kind], seeds: int = 1) -> list[Cell]:
+    """Each server at each level of noise, and a seed of its own for each."""
+    every = [(kind, noise) for kind in kinds for noise in NOISES for _ in range(seeds)]
+    return [Cell(kind, noise, SEED + i) for i, (kind, noise) in enumerate(every)]
+
+
+def probe(cell: Cell) -> Said:
+    kind, noise = cell.kind, vars(NOISES[cell.noise])
+    both = Noise(
+        **(noise | {name: value for name, value in vars(kind.more).items() if value != getattr(Noise(), name)})
+    )
+    found = symptoms(probed(kind.server, both, cell.seed, kind.bounds))
+    crowd = len(found.crowds[-1].ttft_s) if found.crowds else 0
+    return Said(cell, diagnose(found), found.longest, crowd)
+
+
+def shares(said: Iterable[Said]) -> str:
+    """'270 of 276 right (97.8 %), 6 cannot tell, 0 wrong'"""
+    count = Counter(one.verdict for one in said)
+    total = max(1, count.total())
+    return (
+        f"{count[RIGHT]} of {count.total()} right ({count[RIGHT] / total:.1%}), "
+        f"{count[CANNOT_TELL]} cannot tell, {count[WRONG]} wrong"
+    )
+
+
+def report(title: str, said: list[Said]) -> str:
+    """Markdown: truth by name, the shares, and every cell that is not right."""
+    count = Counter((one.cell.kind.truth, one.diagnosis.name) for one in said)
+    truths = [name for name in NAMES if any(truth == name for truth, _ in count)]
+    rows = [[truth, *(count[truth, name] or "" for name in NAMES)] for truth in truths]
+    lines = [
+        f"## {title}",
+        "",
+        tabulate(rows, ["truth \\ named", *NAMES], tablefmt="github"),
+        "",
+        shares(said) + ".",
+        "",
+    ]
+    lines += [f"- noise {noise}: {shares(one for one in said if one.cell.noise == noise)}" for noise in NOISES]
+    held = [one.budget_held for one in said if one.budget_held is not None]
+    if held:
+        lines.append(f"- budgets: {held.count(False)} of {len(held)} intervals do not hold the true one")
+    alike: dict[tuple[str, str, str], list[Said]] = {}
+    for one in said:
+        if one.verdict != RIGHT:
+            alike.setdefault((one.verdict, one.cell.kind.label, one.diagnosis.name), []).append(one)
+        if one.budget_held is False:
+            lines.append(f"- budget {one.cell.kind.budget} missed: {one.cell.label}: {one.text}")
+    for (verdict, _, _), some in sorted(alike.items(), key=lambda item: item[0][0] != WRONG):
+        words = some[0].diagnosis.missing or some[0].diagnosis.reasons
+        also = f" (and {len(some) - 1} like it: {', '.join(one.cell.where for one in some[1:])})" if some[1:] else ""
+        lines.append(f"- **{verdict}**: {some[0].cell.label}: {some[0].text}: {'; '.join(words)}{also}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="the part with this word in its title")
+    parser.add_argument("--seeds", type=int, default=1, help="of each server and level of noise (default: 1)")
+    options = parser.parse_args()
+    seeds = options.seeds
+    began = time.process_time()
+    parts = {
+        "Schedulers": matrix(seeds),
+        "Other traffic": cells(busy(), seeds),
+        "Nothing can be told": cells(untellable(), seeds),
+        "Unusual settings": cells(unusual(), seeds),
+    }
+    parts = {title: some for title, some in parts.items() if (options.only or "").lower() in title.lower()}
+    for title, some in parts.items():
+        print(report(title, [probe(cell) for cell in some]), flush=True)
+    print(f"{sum(map(len, parts.values()))} probes, {time.process_time() - began:.0f} s of CPU")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Symptoms by pencil: hand-made shots, and what they amount to."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from locust_llm.diagnosis import CANNOT_TELL, diagnose
+from locust_llm.record import OK
+from locust_llm.shots import Seen
+from locust_llm.symptoms import Alone, Crowd, Stall, Symptoms, beside, symptoms
+
+
+def shot(
+    role: str,
+    *chunk_ms: float,
+    sent_ms: float = 0,
+    kind: str = "stall",
+    turn: int = 1,
+    episode: int = 0,
+    tokens: int = 8000,
+    output: int | None = None,
+    asked_output: int | None = None,
+    **more: object,
+) -> Seen:
+    """In ms. A token each chunk, and as many as were asked for, if nothing else is said."""
+    output = len(chunk_ms) if output is None else output
+    fields = {"outcome": OK, "input_tokens": tokens, **more}
+    return Seen(
+        episode=episode, kind=kind, round=turn, role=role, asked_tokens=tokens, output_tokens=output,
+        asked_output_tokens=output if asked_output is None else asked_output, sent_at=sent_ms / 1e3,
+        chunk_at=tuple(ms / 1e3 for ms in chunk_ms), **fields,
+    )  # fmt: skip
+
+
+def each(begin: int, end: int, step: int) -> list[int]:
+    """With both ends."""
+    return list(range(begin, end + 1, step))
+
+
+def stall(*shots: Seen) -> Stall:
+    found = beside(shots)
+    assert found is not None
+    return found
+
+
+# -- stalls ------------------------------------------------------------------------------------------------------------
+
+# A token each 10 ms; the prompt is sent at 505 ms; five tokens more; then a step of 100 ms four times; then as before.
+LEAD_IN = each(100, 550, 10)
+STEPS = each(650, 950, 100)
+DECODER = [*LEAD_IN, *STEPS, *each(960, 1200, 10)]
+LONG = shot("long", 950, sent_ms=505)
+
+
+def test_the_steps_of_a_prefill() -> None:
+    found = stall(shot("decoder", *DECODER), shot("decoder", *DECODER), shot("decoder", *DECODER), LONG)
+    assert (found.kind, found.round, found.asked_tokens, found.decoders, found.ended) == ("stall", 1, 8000, 3, 0)
+    assert found.ttft_s == pytest.approx(0.445)
+    assert found.meanwhile == 5 + 4  # tokens at 510, 520, ..., 550, then at 650, 750, 850, 950
+    assert (found.steps, found.plain) == (4, True)  # the five before the prefill began are no steps
+    assert found.quiet_s == pytest.approx(0.01)
+    assert found.usual_s == pytest.approx(0.1)
+    assert found.pace == pytest.approx(0.1)
+    assert found.longest_s == pytest.approx(0.1)
+    assert found.share == pytest.approx(100 / 445)
+    assert found.after_s == pytest.approx(-0.25)  # they went on until 1200
+
+
+def test_steps_that_are_hardly_longer_than_a_quiet_gap_cannot_be_told_from_those_before() -> None:
+    decoder = [*LEAD_IN, *each(570, 710, 20), *each(720, 1000, 10)]  # 8 steps of 20 ms
+    found = stall(shot("decoder", *decoder), shot("long", 710, sent_ms=505))
+    assert (found.steps, found.plain) == (5 + 8, False)
+    assert found.pace == pytest.approx(0.5)  # by the median of the 13 gaps
+
+
+def test_one_step() -> None:
+    decoder = [*LEAD_IN, 950, *each(960, 1200, 10)]
+    found = stall(shot("decoder", *decoder), shot("decoder", *decoder), LONG)
+    assert (found.steps, found.plain, found.longest_s) == (1, True, pytest.approx(0.4))
+    assert found.share == pytest.approx(400 / 445)
+
+
+def test_undisturbed() -> None:
+    found = stall(shot("decoder", *each(100, 1200, 10)), LONG)
+    assert (found.pace, found.plain) == (pytest.approx(1), False)
+    assert found.meanwhile == 45  # at 510, 520, ..., 950
+
+
+def test_a_decoder_that_got_two_tokens_in_one_chunk_does_not_count_as_one_that_was_stalled_longer() -> None:
+    merged = [ms for ms in DECODER if ms != 750]
+    found = stall(
+        shot("decoder", *DECODER), shot("decoder", *merged, output=len(DECODER)), shot("decoder", *DECODER), LONG
+    )
+    assert found.steps == 4
+    assert found.longest_s == pytest.approx(0.1)
+
+
+def test_chunks_of_two_tokens() -> None:
+    """Each chunk has two: a gap is two steps."""
+    decoder = [*each(100, 540, 20), *each(740, 940, 200), *each(960, 1200, 20)]
+    found = stall(shot("decoder", *decoder, output=2 * len(decoder)), shot("long", 940, sent_ms=545, tokens=4000))
+    assert found.quiet_s == pytest.approx(0.01)
+    assert found.steps == 4  # two gaps of 200 ms
+
+
+def test_who_had_ended() -> None:
+    ends = [ms for ms in DECODER if ms <= 750]
+    found = stall(shot("decoder", *DECODER), shot("decoder", *DECODER), shot("decoder", *ends), LONG)
+    assert (found.decoders, found.ended, found.steps) == (3, 1, 4)  # 4, 4 and 2 gaps of 100 ms: the median
+
+
+def test_who_ended_before_it_had_all_its_tokens_says_nothing() -> None:
+    ends = [ms for ms in DECODER if ms <= 750]
+    found = stall(shot("decoder", *DECODER), shot("decoder", *ends, asked_output=500), LONG)
+    assert (found.decoders, found.ended) == (1, 0)
+
+
+def test_a_prompt_that_waited_for_the_end_of_all() -> None:
+    decoders = [shot("decoder", *each(100, end, 10)) for end in (700, 750, 800)]
+    found = stall(*decoders, shot("long", 1100, sent_ms=505))
+    assert (found.decoders, found.ended) == (3, 3)
+    assert found.after_s == pytest.approx(0.3)
+
+
+def test_a_pair() -> None:
+    pair = [shot("long", first, sent_ms=505, kind="pair") for first in (750, 950)]
+    found = stall(shot("decoder", *DECODER, kind="pair"), *pair)
+    assert (found.kind, found.ttft_s, found.apart_s) == ("pair", pytest.approx(0.445), pytest.approx(0.2))
+
+
+@pytest.mark.parametrize(
+    "shots",
+    [
+        [LONG],
+        [shot("decoder", *DECODER)],
+        [shot("decoder", *DECODER), shot("long", sent_ms=505, outcome="http_500")],
+        [shot("decoder", *DECODER, outcome="http_500"), LONG],
+        [shot("decoder", *DECODER), LONG, shot("long", sent_ms=505, outcome="timeout")],  # one of a pair
+        [shot("decoder", *each(600, 1200, 10)), LONG],  # it began when the prompt had come
+        [shot("decoder", *each(100, 500, 10)), LONG],  # it had ended by then
+    ],
+    ids=["no decoder", "no prompt", "prompt failed", "decoder failed", "half a pair", "too late", "too early"],
+)
+def test_no_stall(shots: list[Seen]) -> None:
+    assert beside(shots) is None
+    assert symptoms(shots).stalls == ()
+
+
+# -- the others --------------------------------------------------------------------------------------------------------
+
+
+def test_what_prompts_take_alone() -> None:
+    found = symptoms(
+        [
+            *(shot("long", ms, kind="alone", episode=i, tokens=1000) for i, ms in enumerate((90, 100, 150))),
+            shot("long", 300, kind="alone", episode=3, tokens=2000, input_tokens=1990),
+            shot("long", kind="alone", episode=4, tokens=4000, outcome="http_400"),
+        ]
+    )
+    assert found.costs == (Alone(1000, 1000, (0.09, 0.1, 0.15)), Alone(2000, 1990, (0.3,)))
+    assert (found.shots, found.failed, found.episodes) == (5, 1, 5)
+    assert found.token_s == pytest.approx(0.2 / 990)
+    assert [found.alone_s(tokens) for tokens in (1000, 1500, 2000)] == pytest.approx([0.1, 0.2, 0.3])
+    assert found.alone_s(500) is found.alone_s(4000) is None
+
+
+def test_quiet_and_lost_time() -> None:
+    """Nine gaps of 10 ms and one of 60: of 150 ms, 50 are somebody else's. While not all decode, nothing counts."""
+    early, late = shot("decoder", 10, 100, *each(110, 150, 10), 210, *each(220, 250, 10), kind="quiet"), 100
+    found = symptoms([early, shot("decoder", late, 260, kind="quiet", output=17)])
+    # of the second: one gap of 160 ms that ends after the first one's last token
+    assert found.quiet_s == pytest.approx(0.015)
+    assert found.lost == pytest.approx(50 / 150)
+    steady = shot("decoder", *each(100, 200, 10), 230, kind="quiet")
+    assert symptoms([steady]).lost == 0  # three times the median is none yet
+
+
+def test_who_waited_behind_a_long_prompt() -> None:
+    found = symptoms(
+        [
+            shot("long", 1000, kind="behind"),
+            shot("short", 1010, sent_ms=200, kind="behind", tokens=32),
+            shot("short", 430, sent_ms=400, kind="behind", tokens=32),
+            shot("short", 1030, sent_ms=1001, kind="behind", tokens=32),  # too late
+            shot("short", sent_ms=300, kind="behind", tokens=32, outcome="http_429"),
+        ]
+    )
+    assert [one.ttft_s for one in found.behind] == pytest.approx([0.81, 0.03])
+    assert [one.waited for one in found.behind] == pytest.approx([81 / 80, 0.05])
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "side_by_side"),
+    [
+        ([100, 200, 300, 400, 500, 600, 700, 800], 1),
+        ([200, 200, 400, 400, 600, 600, 800, 800], 2),
+        ([300, 301, 302, 600, 601, 602, 800, 801], 3),
+        ([798, 799, 799, 800, 800, 800, 800, 800], 8),
+        ([100, 149, 250, 400], 2),  # a group ends where a gap is more than half of 100
+        ([100, 151, 250, 400], 1),
+    ],
+)
+def test_a_crowd(first_ms: list[int], side_by_side: int) -> None:
+    shots = [shot("long", ms, kind="crowd", turn=2, tokens=4000) for ms in reversed(first_ms)]
+    (crowd,) = symptoms(shots).crowds
+    assert crowd == Crowd(2, 4000, tuple(ms / 1e3 for ms in first_ms))
+    assert crowd.side_by_side == side_by_side
+    assert symptoms([*shots, shot("long", kind="crowd", outcome="http_500")]).crowds == ()
+
+
+def test_the_same_prompt_twice() -> None:
+    found = symptoms(
+        [
+            shot("long", 400, kind="again", turn=1, episode=1),
+            shot("long", 25, kind="again", turn=1, episode=2, cached_tokens=7984),
+            shot("long", 410, kind="again", turn=2, episode=3),  # the second time of this round was not seen
+            shot("long", 420, kind="again", turn=3, episode=4),
+            shot("long", kind="again", turn=3, episode=5, outcome="http_500"),
+        ]
+    )
+    assert [(one.input_tokens, one.first_s, one.again_s, one.cached_tokens) for one in found.cached] == [
+        (8000, 0.4, 0.025, 7984)
+    ]
+
+
+def test_a_short_request_and_early_events() -> None:
+    found = symptoms(
+        [
+            shot("short", 60, 70, kind="warm", episode=0, tokens=32, early_s=0.02),
+            shot("short", 50, 60, kind="warm", episode=1, tokens=32),
+        ]
+    )
+    assert (found.short_s, found.early_s) == (0.05, pytest.approx(0.04))
+
+
+def test_tokens_a_chunk() -> None:
+    shots = [shot("decoder", *each(100, 290, 10), kind="quiet", output=output) for output in (20, 60)]
+    assert symptoms(shots).tokens_a_chunk == 2
+
+
+def test_nothing() -> None:
+    assert symptoms([]) == Symptoms(0, 0, 0, None)
+
+
+# -- whatever comes ----------------------------------------------------------------------------------------------------
+
+
+KINDS = ("warm", "alone", "quiet", "stall", "pair", "again", "behind", "crowd")
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> Seen:
+    """Of the episode with that number, as any server might answer. No two chunks have the same stamp."""
+    episode, sent_ms, at_ms = draw(st.integers(0, 15)), draw(st.integers(0, 1000)), []
+    gaps = draw(st.lists(st.integers(1, 400), max_size=12))
+    for gap in gaps:
+        at_ms.append((at_ms or [sent_ms])[-1] + gap)
+    return shot(
+        draw(st.sampled_from(["long", "short", "decoder"])), *at_ms, sent_ms=sent_ms, episode=episode,
+        kind=KINDS[episode % 8], turn=episode // 8, tokens=draw(st.sampled_from([32, 250, 8000])),
+        output=draw(st.integers(0, 30)), outcome=draw(st.sampled_from([OK, OK, "http_500"])),
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(anything(), max_size=25))
+def test_whatever_was_seen_has_symptoms_and_a_diagnosis(shots: list[Seen]) -> None:
+    found = symptoms(shots)
+    assert found.shots == len(shots)
+    assert found.failed == sum(not one.ok for one in shots)
+    assert all(stall.steps >= 0 and stall.ended <= stall.decoders for stall in found.stalls)
+    assert diagnose(found).name == CANNOT_TELL  # it would take three lengths in each of two rounds
+    assert symptoms(shots[::-1]).lost == pytest.approx(found.lost)
