@@ -11,6 +11,7 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from statistics import median
 from typing import Final, NamedTuple
 
 from probing import FIXED, Noise, Server, probed
@@ -253,6 +254,51 @@ def report(title: str, said: list[Said]) -> str:
     return "\n".join(lines) + "\n"
 
 
+TWICE: Final = (
+    Kind(PREFILL_FIRST, Server(policy="prefill-first")), Kind(CHUNKED, Server(budget=512), 512, 1),
+    Kind(CHUNKED, Server(budget=2048), 2048, 1), Kind(CHUNKED, Server(budget=512, gpu="a40"), 512, 1),
+    Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4), Kind(DISAGGREGATED, Server(policy="disaggregated")),
+)  # fmt: skip
+FIGURES: Final = {
+    "alone": "TTFT of the longest prompt alone",
+    "stall": "longest gap beside it",
+    "token": "time a prefilled token",
+    "budget": "budget",
+}
+
+
+def spread(noise: str, runs: int) -> Iterator[tuple[Kind, dict[str, float]]]:
+    """Of each figure by how much the largest of so many runs is above the smallest; the names must be the same."""
+    for kind in TWICE:
+        said = [figures(kind.server, NOISES[noise], 2 * SEED + i) for i in range(runs)]
+        assert len({name for name, _ in said if name != CANNOT_TELL}) <= 1
+        known = [name for name in FIGURES if all(name in some for _, some in said)]
+        yield (
+            kind,
+            {name: max(some[name] for _, some in said) / min(some[name] for _, some in said) - 1 for name in known},
+        )
+
+
+def figures(server: Server, noise: Noise, seed: int) -> tuple[str, dict[str, float]]:
+    """The name, and the figures that there are."""
+    found = symptoms(probed(server, noise, seed))
+    said, longest = diagnose(found), found.of("stall", found.longest)
+    alone_s, budget = found.alone_s(found.longest), said.budget and said.budget[1]
+    stall_s = median(stall.longest_s for stall in longest) if said.name in (PREFILL_FIRST, CHUNKED, PARTIAL) else None
+    some = {"alone": alone_s, "stall": stall_s, "token": found.token_s, "budget": budget}
+    return said.name, {name: value for name, value in some.items() if value is not None}
+
+
+def twice(runs: int) -> str:
+    """Markdown: a row a level of noise, the largest spread of any server."""
+    rows = []
+    for noise in NOISES:
+        each = [spreads for _, spreads in spread(noise, runs)]
+        rows.append([noise, *(f"{max(some[name] for some in each if name in some):.0%}" for name in FIGURES)])
+    table = tabulate(rows, ["noise", *FIGURES.values()], tablefmt="github")
+    return f"## {runs} runs of each of {len(TWICE)} servers: largest over smallest\n\n{table}\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="the part with this word in its title")
@@ -269,6 +315,8 @@ def main() -> None:
     parts = {title: some for title, some in parts.items() if (options.only or "").lower() in title.lower()}
     for title, some in parts.items():
         print(report(title, [probe(cell) for cell in some]), flush=True)
+    if (options.only or "").lower() in "twice":
+        print(twice(10))
     print(f"{sum(map(len, parts.values()))} probes, {time.process_time() - began:.0f} s of CPU")
 
 

@@ -1,0 +1,119 @@
+"""The confusion matrix: a part of it each time, the whole as ``full``; and that the probe agrees with itself."""
+
+from collections import Counter
+
+import pytest
+from confusion import (
+    GPUS,
+    NOISES,
+    RIGHT,
+    SEED,
+    WRONG,
+    Cell,
+    Kind,
+    Said,
+    busy,
+    cells,
+    matrix,
+    probe,
+    report,
+    schedulers,
+    spread,
+    untellable,
+)
+from probing import Server
+
+from locust_llm.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis
+
+GOAL = 0.95
+REDUCED = cells(kind for gpu in GPUS[:1] for i, kind in enumerate(schedulers(gpu)) if i % 2 == 0)
+"""Every other server on one GPU, with each level of noise."""
+
+
+def test_how_a_cell_is_judged() -> None:
+    def verdict(kind: Kind, said: Diagnosis, crowd: int = 8) -> str:
+        return Said(Cell(kind, "0", SEED), said, 32_000, crowd).verdict
+
+    chunked = Kind(CHUNKED, Server(budget=512), 512, 1)
+    partial = Kind(PARTIAL, Server(policy="partial-prefills", budget=512, partial=6, long_partial=6), 512, 6)
+    assert verdict(chunked, Diagnosis(CHUNKED, (500, 510, 520), 1)) == RIGHT
+    assert verdict(chunked, Diagnosis(PREFILL_FIRST)) == WRONG
+    assert verdict(chunked._replace(budget=32_001), Diagnosis(PREFILL_FIRST)) == RIGHT
+    assert verdict(chunked, Diagnosis(CANNOT_TELL, missing=("x",))) == CANNOT_TELL
+    assert verdict(chunked._replace(truth=CANNOT_TELL), Diagnosis(CANNOT_TELL, missing=("x",))) == RIGHT
+    assert verdict(chunked._replace(truth=CANNOT_TELL), Diagnosis(CHUNKED, slots=1)) == WRONG
+    assert verdict(partial, Diagnosis(PARTIAL, slots=6)) == RIGHT
+    assert verdict(partial, Diagnosis(PARTIAL, slots=4)) == WRONG
+    assert verdict(partial, Diagnosis(PARTIAL, slots=4), crowd=4) == RIGHT  # at least 4
+    assert verdict(partial._replace(slots=3), Diagnosis(PARTIAL, slots=4), crowd=4) == WRONG
+    held = [
+        Said(Cell(chunked, "0", 1), Diagnosis(CHUNKED, b, 1), 1, 8).budget_held for b in ((1, 2, 512), (1, 2, 3), None)
+    ]
+    assert held == [True, False, None]
+
+
+def test_the_matrix_is_whole_and_no_two_cells_have_the_same_seed() -> None:
+    every = matrix()
+    assert len(every) >= 240
+    assert len({cell.seed for cell in every}) == len(every)
+    assert min(cell.seed for cell in every) == 1000
+    assert {cell.kind.server.gpu for cell in every} == set(GPUS)
+    assert set(Counter(cell.noise for cell in every)) == set(NOISES)
+
+
+def judged(some: list[Cell], goal: float) -> None:
+    said = [probe(cell) for cell in some]
+    told = report("cells", said)
+    count = Counter(one.verdict for one in said)
+    assert not count[WRONG], told
+    assert count[RIGHT] >= goal * len(said), told
+    held = [one.budget_held for one in said if one.budget_held is not None]
+    assert held.count(False) <= 0.02 * len(held), told
+
+
+def test_a_part_of_the_matrix() -> None:
+    assert len(REDUCED) >= 40
+    judged(REDUCED, GOAL)
+
+
+@pytest.mark.full
+def test_the_whole_matrix() -> None:
+    judged(matrix(), GOAL)
+
+
+@pytest.mark.full
+def test_with_other_traffic_nothing_wrong_is_said() -> None:
+    said = [probe(cell) for cell in cells(busy())]
+    assert not [one.cell.label for one in said if one.verdict == WRONG], report("cells", said)
+
+
+def test_where_nothing_can_be_told_that_is_said() -> None:
+    judged([cell for cell in cells(untellable()) if cell.noise == "2"], 1.0)
+
+
+@pytest.mark.full
+def test_where_nothing_can_be_told_that_is_said_with_any_noise() -> None:
+    judged(cells(untellable()), 1.0)
+
+
+# -- twice -------------------------------------------------------------------------------------------------------------
+
+# At most so much larger than in another run: TTFT of the longest prompt alone, the longest gap beside it, time a
+# prefilled token, the budget. A prompt that is computed in one step is one draw of the noise, the longest gap of sixty
+# steps their largest.
+AGREE = {
+    "0": {"alone": 0.001, "stall": 0.001, "token": 0.001, "budget": 0.001},
+    "1": {"alone": 0.1, "stall": 0.2, "token": 0.15, "budget": 0.1},
+    "2": {"alone": 0.2, "stall": 0.5, "token": 0.35, "budget": 0.1},
+    "3": {"alone": 0.4, "stall": 0.75, "token": 0.7, "budget": 0.15},
+}
+
+
+@pytest.mark.parametrize("runs", [2, pytest.param(10, marks=pytest.mark.full)])
+@pytest.mark.parametrize("noise", NOISES)
+def test_another_run_agrees(noise: str, runs: int) -> None:
+    for kind, spreads in spread(noise, runs):
+        assert all(spreads[name] <= most for name, most in AGREE[noise].items() if name in spreads), (
+            kind.label,
+            spreads,
+        )
