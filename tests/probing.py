@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, cycle
 from random import Random
 from typing import Final
 
@@ -16,6 +16,7 @@ from locust_llm.simulator.engine import BatchEngine, Engine
 from locust_llm.simulator.fixed import FixedEngine
 from locust_llm.simulator.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduler import Config, Scheduler
+from locust_llm.simulator.sequence import Sequence
 from locust_llm.simulator.virtual import Request, Row, Virtual
 
 BLOCK: Final = 16
@@ -47,6 +48,8 @@ class Server:
     max_len: int = 131_072
     prefill_engines: int = 1
     decode_engines: int = 1
+    replicas: int = 1
+    """Behind one address, each with a scheduler of its own; requests go to them in turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,8 @@ class Noise:
     """For each token of a prompt, before the scheduler has it: the server makes tokens of its text."""
     tokens_a_chunk: int = 1
     """After the first, which comes by itself (vLLM's --stream-interval)."""
+    guessed: float = 0.0
+    """A step gives a decoder so many tokens more than one, in the same chunk: speculative decoding."""
 
 
 class NoisyEngine(BatchEngine):
@@ -87,7 +92,17 @@ class NoisyEngine(BatchEngine):
         self._due += seconds
 
 
-def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) -> Engine:
+class InTurn:
+    """Several engines behind one address."""
+
+    def __init__(self, engines: list[BatchEngine]) -> None:
+        self.turns = cycle(engines)
+
+    def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
+        next(self.turns).add(sequence, on_token, each=each)
+
+
+def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) -> Engine | InTurn:
     if server.policy == FIXED:
         return FixedEngine(TTFT_S, ITL_S, clock, jitter_s=noise.steps * ITL_S, seed=random.randrange(1 << 30))
     cost = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS[server.gpu])
@@ -110,7 +125,7 @@ def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) ->
         return made
 
     if server.policy != "disaggregated":
-        return one(server.policy)
+        return InTurn([one(server.policy) for _ in range(server.replicas)])
     link = Link(bytes_per_token=cost.model.kv_bytes_per_token, bytes_per_s=50e9)
     prefill = [one("chunked") for _ in range(server.prefill_engines)]
     return DisaggregatedEngine(prefill, [one("chunked") for _ in range(server.decode_engines)], link, clock)
@@ -152,7 +167,7 @@ def carried_out(
             continue
         text = ("same", episode.round) if shot.text else (next(texts),)
         keys = [hash((text, block)) for block in range(shot.input_tokens // BLOCK)] if server.caching else []
-        request = Request(shot.input_tokens, shot.output_tokens, keys)
+        request = Request(shot.input_tokens, max(1, round(shot.output_tokens / (1 + noise.guessed))), keys)
 
         def ask(shot: Shot = shot, request: Request = request) -> None:
             run.ask(request, on_done=lambda: done.append((shot, run.rows[-1])))

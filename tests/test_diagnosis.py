@@ -35,7 +35,8 @@ def stall(tokens: int, turn: int, kind: str = "stall", **fields: Any) -> Stall:
     """Three decoders that kept their pace, if nothing else is said."""
     usual: dict[str, Any] = {
         "ttft_s": alone_s(tokens), "meanwhile": alone_s(tokens) / QUIET_S, "steps": alone_s(tokens) / QUIET_S,
-        "plain": False, "longest_s": QUIET_S, "usual_s": QUIET_S, "quiet_s": QUIET_S, "decoders": 3, "ended": 0, "after_s": -1.0,
+        "plain": False, "longest_s": QUIET_S, "usual_s": QUIET_S, "quiet_s": QUIET_S, "decoders": 3, "ended": 0,
+        "after_s": -1.0,
     }  # fmt: skip
     return Stall(kind=kind, round=turn, asked_tokens=tokens, input_tokens=tokens, **(usual | fields))
 
@@ -216,7 +217,7 @@ def test_rounds_that_disagree(one: Callable[..., Stall], other: Callable[..., St
         ({"ended": 3, "after_s": 9.0}, ("3 of 3 decoders", "batch")),  # and then took far longer than alone
         ({"ttft_s": 9.0}, ("not disturbed", "9,000 ms")),
         ({"usual_s": QUIET_S / 0.89}, ("89%", "too little")),
-        ({"longest_s": 0.2, "usual_s": 0.05, "steps": 4, "ttft_s": 0.27}, ("neither",)),
+        ({"longest_s": 0.22, "usual_s": 0.05, "steps": 4, "ttft_s": 0.27}, ("neither",)),
     ],
     ids=["some ended", "late after all", "late, undisturbed", "hardly disturbed", "steps of unlike length"],
 )
@@ -234,9 +235,8 @@ def test_a_pair_and_a_crowd_that_do_not_agree() -> None:
     cannot(diagnose(found(chunked, side_by_side=1, pair=pair)), "two long prompts")
 
 
-@pytest.mark.parametrize("fields", [{"crowds": ()}, {"behind": ()}], ids=lambda fields: next(iter(fields)))
-def test_crowds_that_were_not_seen(fields: dict[str, Any]) -> None:
-    cannot(diagnose(replace(EACH[CHUNKED], **fields)), "did not all")
+def test_crowds_that_were_not_seen() -> None:
+    cannot(diagnose(replace(EACH[CHUNKED], crowds=())), "did not all")
 
 
 def test_a_crowd_of_prompts_that_share_a_step() -> None:

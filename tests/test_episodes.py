@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,6 +16,9 @@ from locust_llm.shots import Episode, Seen, Shot
 TOKEN_S = 1e-4
 """A prompt takes so long a token, and never less than 10 ms."""
 GAP_S = 0.01
+USUAL = Bounds(
+    longest_tokens=32_000, first_tokens=250, most_ttft_s=2.5, most_output_tokens=8192, decoders=3, crowd=8, rounds=3
+)  # fmt: skip
 Answer = Callable[[Episode], Sequence[Seen]]
 
 
@@ -40,7 +44,7 @@ def refusing(more_than: int) -> Answer:
     ]
 
 
-def carried_out(answer: Answer = usual, bounds: Bounds = Bounds()) -> list[Episode]:  # noqa: B008
+def carried_out(answer: Answer = usual, bounds: Bounds = USUAL) -> list[Episode]:
     probe = timetable(bounds)
     episodes = [next(probe)]
     while True:
@@ -55,7 +59,7 @@ def alone(episodes: Sequence[Episode], turn: int = 0) -> list[int]:
 
 
 def test_what_comes() -> None:
-    episodes = carried_out(bounds=Bounds(rounds=2))
+    episodes = carried_out(bounds=replace(USUAL, rounds=2))
     kinds = [one.kind for one in episodes if not one.round]
     assert kinds == ["warm", *["alone"] * 7, "quiet"]  # the second warm one is of round 1
     first, second = ([one.kind for one in episodes[10 + 11 * i : 21 + 11 * i]] for i in range(2))
@@ -66,11 +70,11 @@ def test_what_comes() -> None:
 def test_sizes_double_until_the_next_would_take_too_long() -> None:
     """0.1 ms a token: 16,000 take 1.6 s, and 32,000 would take 3.2, more than 2.5."""
     assert alone(carried_out()) == [250, 500, 1000, 2000, 4000, 8000, 16_000]
-    assert alone(carried_out(bounds=Bounds(most_ttft_s=1.0))) == [250, 500, 1000, 2000, 4000, 8000]
+    assert alone(carried_out(bounds=replace(USUAL, most_ttft_s=1.0))) == [250, 500, 1000, 2000, 4000, 8000]
 
 
 def test_sizes_double_until_the_longest() -> None:
-    assert alone(carried_out(bounds=Bounds(longest_tokens=5000)))[-1] == 4000
+    assert alone(carried_out(bounds=replace(USUAL, longest_tokens=5000)))[-1] == 4000
 
 
 def test_sizes_double_until_a_failure() -> None:
@@ -216,4 +220,4 @@ def test_whatever_is_sent_back_it_ends_and_asks_for_no_more_than_its_bounds(
 
 
 def test_the_bounds_of_a_usual_server() -> None:
-    check(carried_out(), Bounds())
+    check(carried_out(bounds=Bounds()), Bounds())

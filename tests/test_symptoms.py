@@ -103,6 +103,12 @@ def test_chunks_of_two_tokens() -> None:
     assert found.steps == 4  # two gaps of 200 ms
 
 
+@pytest.mark.xfail(strict=False, reason="quiet gaps are counted by tokens, those beside a prompt by chunks")
+def test_undisturbed_chunks_of_two_tokens() -> None:
+    decoder = each(100, 1200, 10)
+    assert stall(shot("decoder", *decoder, output=2 * len(decoder)), LONG).pace == pytest.approx(1)
+
+
 def test_who_had_ended() -> None:
     ends = [ms for ms in DECODER if ms <= 750]
     found = stall(shot("decoder", *DECODER), shot("decoder", *DECODER), shot("decoder", *ends), LONG)

@@ -187,7 +187,19 @@ def unusual() -> Iterator[Kind]:
         yield changed(kind, "no prefix caching", caching=False)
         for decoders in (1, 2, 6):
             yield kind._replace(about=f"{decoders} decoders", bounds=Bounds(decoders=decoders))
-        yield kind._replace(about="tokenized at 3 us a token", more=Noise(reading_s=3e-6))
+        for micros in (0.5, 3.0):
+            yield kind._replace(about=f"tokenized at {micros:g} us a token", more=Noise(reading_s=micros * 1e-6))
+        yield kind._replace(about="1.3 tokens a step", more=Noise(guessed=0.3))
+
+
+def several() -> Iterator[Kind]:
+    """Equal servers behind one address that have the requests in turn: no scheduler has a name for that."""
+    for server in (
+        Server(policy="static"), Server(policy="prefill-first"), Server(budget=512), Server(budget=2048),
+        partial("h100", 2048, 4, 4),
+    ):  # fmt: skip
+        for replicas in (2, 3, 4):
+            yield changed(Kind(CANNOT_TELL, server), f"{replicas} of them in turn", replicas=replicas)
 
 
 def changed(kind: Kind, about: str, **settings: object) -> Kind:
@@ -311,6 +323,7 @@ def main() -> None:
         "Other traffic": cells(busy(), seeds),
         "Nothing can be told": cells(untellable(), seeds),
         "Unusual settings": cells(unusual(), seeds),
+        "Several servers behind one address": cells(several(), seeds),
     }
     parts = {title: some for title, some in parts.items() if (options.only or "").lower() in title.lower()}
     for title, some in parts.items():
