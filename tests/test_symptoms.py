@@ -57,7 +57,7 @@ def test_the_steps_of_a_prefill() -> None:
     assert (found.kind, found.round, found.asked_tokens, found.decoders, found.ended) == ("stall", 1, 8000, 3, 0)
     assert found.ttft_s == pytest.approx(0.445)
     assert found.meanwhile == 5 + 4  # tokens at 510, 520, ..., 550, then at 650, 750, 850, 950
-    assert (found.steps, found.plain) == (4, True)  # the five before the prefill began are no steps
+    assert (found.steps, found.plain) == (4, False)  # the five before the prefill began are no steps
     assert found.quiet_s == pytest.approx(0.01)
     assert found.usual_s == pytest.approx(0.1)
     assert found.pace == pytest.approx(0.1)
@@ -202,8 +202,9 @@ def test_who_waited_behind_a_long_prompt() -> None:
         ([200, 200, 400, 400, 600, 600, 800, 800], 2),
         ([300, 301, 302, 600, 601, 602, 800, 801], 3),
         ([798, 799, 799, 800, 800, 800, 800, 800], 8),
-        ([100, 149, 250, 400], 2),  # a group ends where a gap is more than half of 100
-        ([100, 151, 250, 400], 1),
+        ([250, 400, 400, 400, 650, 800, 800, 800], 4),  # who came first was alone for a moment
+        ([120, 180, 290, 390, 520, 610, 690, 800], 1),  # one by one, not evenly
+        ([250, 350, 450, 550, 600, 700, 750, 800], 0),  # the first is too late for one by one, too early for all
     ],
 )
 def test_a_crowd(first_ms: list[int], side_by_side: int) -> None:
