@@ -50,7 +50,7 @@ bench-report: $(VENV)/.installed-tests  ## the report of 100,000 and of a millio
 bench-simulator: $(VENV)/.installed-tests  ## tokens a second from the simulator, and virtual time: a million requests
 	$(BIN)/python tests/bench/simulator.py
 
-confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulated server has, and which it has: 700 cells
+confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulated server has, and which it has: 750 probes
 	PYTHONPATH=tests $(BIN)/python tests/bench/confusion.py
 
 example: $(VENV)/.installed       ## the report in reports/example, made anew
