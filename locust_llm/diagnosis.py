@@ -57,7 +57,12 @@ SPREAD: Final = 1.4
 """Of the median: a prompt that took longer, nobody else of ours being there, was held up by somebody else."""
 HELD_UP: Final = 0.2
 """Share of such prompts from which on nothing can be told."""
-TOKENS_A_CHUNK: Final = 1.5
+TOKENS_A_CHUNK: Final = 1.2
+SHARED: Final = 0.25
+"""Share of chunks that came together with the one before, from which on their times say nothing of steps."""
+UNEVEN: Final = 3.0
+"""Decoders of one server are disturbed alike; where the gaps of one are so many times those of another, there are
+several."""
 LEAST: Final = 10.0
 """The longest prompt must take so many gaps, and half as many times a short one, to be seen at all."""
 
@@ -89,6 +94,15 @@ def diagnose(found: Symptoms, client: str | None = None) -> Diagnosis:
     name, why = next(one for one in said if one[0] != CANNOT_TELL)
     if doubts:
         why += f" (a round of the {len(said)} could not tell: {doubts[0]})"
+    if (
+        name == DISAGGREGATED
+        and (several := max((crowd.side_by_side for crowd in found.crowds), default=0)) > found.decoders
+    ):
+        doubt = (
+            f"{several} prompts were computed side by side, and {found.decoders} decoders were not disturbed: with so many "
+            "servers behind one address the prompts may have met none of them (more --decoders would tell)"
+        )
+        return Diagnosis(CANNOT_TELL, missing=(doubt,))
     if name != CHUNKED:
         return Diagnosis(name, reasons=(why, *_further(found, name)))
     return _several(found, why)
@@ -120,6 +134,14 @@ def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
         yield f"{e.lost:.0%} of the decoders' quiet time went into stalls: the server is not ours alone, or not steady"
     if e.tokens_a_chunk is not None and e.tokens_a_chunk > TOKENS_A_CHUNK:
         yield f"a chunk carries {e.tokens_a_chunk:.1f} tokens: steps cannot be counted (--stream-interval 1, if it is vLLM)"
+    if e.shared is not None and e.shared > SHARED:
+        yield f"{e.shared:.0%} of the chunks came together with the one before: something on the way holds them back"
+    uneven = [stall for stall in e.of("stall") if stall.uneven > UNEVEN]
+    if len(uneven) * 3 > len(e.of("stall")):
+        yield (
+            f"the decoders were not disturbed alike beside {len(uneven)} of {len(e.of('stall'))} prompts: several servers "
+            "behind one address? Probe one of them"
+        )
     sizes = {stall.asked_tokens for stall in e.of("stall")}
     rounds = {stall.round for stall in e.of("stall")}
     if len(sizes) < 3 or len(rounds) < 2 or any(len(e.of("stall", turn=turn)) < 3 for turn in rounds):
@@ -134,7 +156,8 @@ def _named(e: Symptoms, turn: int) -> tuple[str, str]:
     alone = [e.alone_s(stall.asked_tokens) or math.inf for stall in stalls]
     if any(stall.ended for stall in stalls):
         return _after_the_decoders(stalls, alone)
-    if min(large.pace, median(stall.pace for stall in stalls)) >= UNDISTURBED:
+    kept = min(large.pace, median(stall.pace for stall in stalls))
+    if kept >= UNDISTURBED:
         if all(stall.ttft_s <= AS_ALONE * s for stall, s in zip(stalls, alone, strict=True)):
             return DISAGGREGATED, (
                 f"beside a prompt of {tokens} the decoders kept {large.pace:.0%} of their pace, and the prompt took {took}, "
@@ -149,7 +172,7 @@ def _named(e: Symptoms, turn: int) -> tuple[str, str]:
         )
     if large.share <= SLOWED and large.steps >= 2:
         if large.pace > DISTURBED:
-            return CANNOT_TELL, f"the decoders kept {large.pace:.0%} of their pace: too little to tell from undisturbed"
+            return CANNOT_TELL, f"the decoders kept {kept:.0%} of their pace: too little to tell from undisturbed"
         return CHUNKED, (
             f"a prompt of {tokens} took {large.steps:.0f} steps and {took}, one of {small.input_tokens:,} took "
             f"{small.steps:.0f}; the decoders got a token in each, none later than {large.longest_s * 1e3:,.0f} ms"
@@ -163,6 +186,8 @@ def _named(e: Symptoms, turn: int) -> tuple[str, str]:
 def _after_the_decoders(stalls: list[Stall], alone: list[float]) -> tuple[str, str]:
     """A prompt that had its first token only after a decoder had ended."""
     large = stalls[-1]
+    if large.decoders == 1:
+        return CANNOT_TELL, "only one request runs at a time: of a batch of one nothing can be told"
     if all(stall.ended == stall.decoders for stall in stalls) and all(
         s / AS_ALONE <= stall.after_s <= AS_ALONE * s + stall.quiet_s for stall, s in zip(stalls, alone, strict=True)
     ):
@@ -203,6 +228,16 @@ def _several(e: Symptoms, why: str) -> Diagnosis:
             ),
         )
     slots, size, many = together.pop(), e.crowds[-1].input_tokens, len(e.crowds[-1].ttft_s)
+    if slots == 1 and e.behind and all(one.waited < PASSED for one in e.behind):
+        return Diagnosis(
+            CANNOT_TELL,
+            budget,
+            reasons=tuple(reasons),
+            missing=(
+                "long prompts are computed one after the other, but no short request waited for one: partial prefills with "
+                "one place for long prompts, priorities, or an order of their own",
+            ),
+        )
     if slots == 1 and True not in paired:
         reasons.append(
             f"{many} prompts of {size:,} tokens that came together had their first tokens one after the other"
@@ -239,6 +274,7 @@ def _budget(e: Symptoms) -> tuple[float, float, float]:
         middle = tokens / max(
             median(stall.steps - (0.5 if stall.plain else 0.5 * STRAYS + 0.5) for stall in stalls), 0.5
         )
+    low /= e.tokens_a_chunk or 1  # two steps may have had one chunk
     return low, min(max(middle, low), high) + e.decoders, high + e.decoders
 
 

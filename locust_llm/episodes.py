@@ -141,9 +141,7 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
 
 def _quiet(scale: Scale, bounds: Bounds) -> Episode:
     tokens = _output(2 * LEAD_S + LEAD_GAPS * scale.gap_s, scale, bounds)
-    shots = tuple(
-        Shot("decoder", 0, SHORT_TOKENS, math.ceil(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders)
-    )
+    shots = tuple(Shot("decoder", 0, SHORT_TOKENS, int(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders))
     return Episode("quiet", 0, shots, tokens * scale.gap_s)
 
 
@@ -151,13 +149,14 @@ def _beside(scale: Scale, bounds: Bounds, kind: str, turn: int, prompts: tuple[i
     """Long prompts at one moment, beside those who decode and outlast them."""
     lasts_s = scale.lead_s + OUTLAST * sum(map(scale.takes_s, prompts)) + LEAD_GAPS * scale.gap_s
     tokens = _output(lasts_s, scale, bounds)
-    decoders = [Shot("decoder", 0, SHORT_TOKENS, math.ceil(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders)]
+    decoders = [Shot("decoder", 0, SHORT_TOKENS, int(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders)]
     longs = [Shot("long", scale.lead_s, prompt, 4) for prompt in prompts]
     return Episode(kind, turn, (*decoders, *longs), lasts_s + sum(map(scale.takes_s, prompts)))
 
 
 def _output(seconds: float, scale: Scale, bounds: Bounds) -> int:
-    return min(bounds.most_output_tokens, math.ceil(seconds / scale.gap_s))
+    most = bounds.most_output_tokens / (1 + STAGGER * (bounds.decoders - 1))
+    return min(int(most), math.ceil(seconds / scale.gap_s))
 
 
 def _with_decoders(bounds: Bounds, together: int) -> Bounds:

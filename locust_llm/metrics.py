@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from .breakdowns import breakdowns, sessions
 from .columns import Columns
@@ -55,7 +56,7 @@ def summarise(
     time = Time(span, tuple(pauses(main, run)) if repeats else ())
     percentiles = tuple(sorted({*EXPORTED, *run.settings.percentiles}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
-    found = evidence(main, run.health)
+    found = evidence(main, run.health, timetable=bool(shots))
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
     if levels is None and run.limits:
@@ -208,16 +209,20 @@ def _conditions(part: Part, time: Time, run: Run, verdict: Verdict | None) -> Co
     )
 
 
-def evidence(part: Part, healths: Iterable[Health]) -> tuple[Evidence, ...]:
+def evidence(part: Part, healths: Iterable[Health], *, timetable: bool = False) -> tuple[Evidence, ...]:
     """What each process knows of its own lateness: from the records that it made, and from its own watch.
 
     ``part``: the requests to be judged, those of a run or of a stage; ``healths``: of the processes over the same time,
-    one each at most. A row a process that has requests there.
+    one each at most. A row a process that has requests there. ``timetable``: of a probe, whose prompts are of all lengths:
+    the 99th percentile of its TTFTs is the one of its longest prompt that came out worst, and nothing rests on that.
     """
     health = {h.worker: h for h in healths}
     workers = part.requests["worker"]
     names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
-    return tuple(_evidence_of(name, part.only(workers == name), health.get(name)) for name in names)
+    rows = (_evidence_of(name, part.only(workers == name), health.get(name)) for name in names)
+    if timetable:
+        rows = (replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None) for row in rows)
+    return tuple(rows)
 
 
 def _evidence_of(worker: str, part: Part, health: Health | None) -> Evidence:

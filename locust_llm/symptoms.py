@@ -24,12 +24,20 @@ SERIAL: Final = 1.5
 """Of equal prompts the first that is computed alone is there after 1 share of the time that all take; beside another 2."""
 APART: Final = 1.5
 """Shares between two groups: 2 or more; between prompts that are computed one by one there is 1."""
+SPREAD: Final = 0.75
+"""Shares between the second and the last of a group; what came one by one is a share apart."""
 FITS: Final = 0.6
 """A group of k is there after k shares; who came first has less, having been alone for a moment."""
 MUCH: Final = 9.0
 """Where gaps beside a prompt are usually so many times as long as before, one of less than twice those is none of them."""
 PLAINLY: Final = 30.0
 """Where they are so many times as long, a line half way (of their logarithms) parts them."""
+SLOWED: Final = 1.1
+"""Usual gaps beside a prompt, in quiet ones, from which on it shows where it began."""
+FIRST: Final = 1.5
+"""The first steps of a prompt may be much shorter than the later ones, which read all that is before them; not than this."""
+SAME: Final = 0.05
+"""A gap of less than this share of a usual one: two chunks came together, on their way or to this client."""
 PLAIN: Final = 3.0
 """A gap of more than so many times the median is a stall."""
 
@@ -76,6 +84,8 @@ class Stall(msgspec.Struct, frozen=True):
     """From the last token of the last decoder to that first token; below 0 where it went on."""
     apart_s: float = 0.0
     """Between the first tokens of the prompts of a pair."""
+    uneven: float = 1.0
+    """How many times as long the gaps of the most disturbed decoder are as those of the least disturbed."""
 
     @property
     def pace(self) -> float:
@@ -117,7 +127,7 @@ class Crowd(msgspec.Struct, frozen=True):
         first = self.ttft_s[0] / share_s
         apart = [i for i, (one, other) in enumerate(pairwise(self.ttft_s), 1) if other - one > APART * share_s]
         group = apart[0] if apart else len(self.ttft_s)
-        together = self.ttft_s[group - 1] - self.ttft_s[0] < group * share_s / 2
+        together = self.ttft_s[group - 1] - self.ttft_s[min(1, group - 1)] < SPREAD * share_s
         if group > 1 and first > FITS * group and together:
             return group
         return 1 if first < (SERIAL if apart else 2) else 0
@@ -152,6 +162,8 @@ class Symptoms(msgspec.Struct, frozen=True):
     cached: tuple[Cached, ...] = ()
     tokens_a_chunk: float | None = None
     """Of the decoders."""
+    shared: float | None = None
+    """The share of the decoders' quiet chunks that came together with the one before."""
     early_s: float | None = None
     """How long before the first chunk an event without content came, at most; None: none did."""
 
@@ -210,6 +222,7 @@ def symptoms(everything: Sequence[Seen]) -> Symptoms:
         behind=tuple(one for shots in kinds["behind"] for one in _behind(shots)),
         crowds=tuple(crowd for shots in kinds["crowd"] for crowd in _crowd(shots)),
         cached=tuple(pair for pair in map(_cached, _twice(kinds["again"])) if pair is not None),
+        shared=fmean(gap < SAME * median(before) for gap in before) if before else None,
         tokens_a_chunk=fmean(one.tokens_a_chunk for one in decoders) if decoders else None,
         early_s=max(
             (one.ttft_s - one.early_s for one in everything if one.ok and one.early_s is not None), default=None
@@ -247,10 +260,10 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
     quiet_s = median(before)
     meanwhile = [[b - a for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at] for one in decoders]
     longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
-    weighty_s = median(map(_weighty, meanwhile))
-    plain = weighty_s > PLAINLY * quiet_s
-    least_s = math.sqrt(weighty_s * quiet_s) if plain else 2 * quiet_s if weighty_s > MUCH * quiet_s else 0.0
-    steps = [gap for gaps in meanwhile for gap in gaps if gap > least_s]
+    weighty = [_weighty(gaps) for gaps in meanwhile]
+    plain = median(weighty) > PLAINLY * quiet_s
+    counted = [_steps(gaps, quiet_s, median(weighty)) for gaps in meanwhile]
+    steps = [gap for gaps in counted for gap in gaps]
     return Stall(
         kind=longs[0].kind,
         round=longs[0].round,
@@ -258,10 +271,8 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
         input_tokens=longs[0].input_tokens,
         ttft_s=first_at - sent_at,
         meanwhile=median(one.tokens_a_chunk * sum(sent_at < at <= first_at for at in one.chunk_at) for one in decoders),
-        steps=median(
-            one.tokens_a_chunk * sum(gap > least_s for gap in gaps)
-            for one, gaps in zip(decoders, meanwhile, strict=True)
-        ),
+        steps=median(map(len, counted)),
+        uneven=max(weighty) / max(min(weighty), quiet_s / 2),
         plain=plain,
         longest_s=longest_s,
         usual_s=median(steps) if steps else first_at - sent_at,
@@ -271,6 +282,21 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
         after_s=first_at - max(one.chunk_at[-1] for one in decoders),
         apart_s=first_at - min(one.chunk_at[0] for one in longs),
     )
+
+
+def _steps(gaps: Sequence[float], quiet_s: float, weighty_s: float) -> list[float]:
+    """Those of a decoder's gaps beside a prompt in which the server computed it: from the first one that is nearer to what
+    is usual there than to a quiet one. A chunk that came together with the one before it had a step of its own."""
+    least_s = 0.0
+    if weighty_s > PLAINLY * quiet_s:
+        least_s = math.sqrt(weighty_s * quiet_s)
+    elif weighty_s > MUCH * quiet_s:
+        least_s = 2 * quiet_s
+    usual_s = median(gaps) if gaps else 0.0
+    first_s = max(least_s, min((quiet_s + usual_s) / 2, FIRST * quiet_s))
+    slowed = usual_s > SLOWED * quiet_s or least_s
+    begin = next((i for i, gap in enumerate(gaps) if gap > first_s), 0) if slowed else 0
+    return [gap for gap in gaps[begin:] if gap > least_s or gap < SAME * quiet_s]
 
 
 def _weighty(gaps: Sequence[float]) -> float:
@@ -285,15 +311,13 @@ def _weighty(gaps: Sequence[float]) -> float:
 
 
 def _before(shots: Sequence[Seen]) -> list[float]:
-    """The gaps of decoders, by tokens, while all of them decode and no long prompt has come."""
+    """The gaps of decoders while all of them decode and no long prompt has come."""
     decoders = [one for one in shots if one.role == "decoder" and one.ok]
     if not decoders:
         return []
     begin = max(one.chunk_at[0] for one in decoders)
     end = min((one.sent_at for one in shots if one.role == "long"), default=min(one.chunk_at[-1] for one in decoders))
-    return [
-        (b - a) / one.tokens_a_chunk for one in decoders for a, b in pairwise(one.chunk_at) if begin <= a and b <= end
-    ]
+    return [b - a for one in decoders for a, b in pairwise(one.chunk_at) if begin <= a and b <= end]
 
 
 def _lost(gaps: Sequence[float]) -> float | None:

@@ -140,10 +140,17 @@ def test_a_wide_budget_looks_like_prefill_first_and_it_says_so() -> None:
     assert any("32,000 tokens" in reason and "same" in reason for reason in diagnose(EACH[PREFILL_FIRST]).reasons)
 
 
-@pytest.mark.parametrize(("waited_s", "word"), [(0.7, "waited for it"), (0.03, "did not wait")])
-def test_short_requests_behind_a_long_one(waited_s: float, word: str) -> None:
-    said = diagnose(found(chunked, behind=tuple(Behind(turn, waited_s, 0.7) for turn in ROUNDS)))
-    assert any(word in reason for reason in said.reasons)
+def test_short_requests_behind_a_long_one() -> None:
+    def said(*waited_s: float, side_by_side: int = 1) -> Diagnosis:
+        behind = tuple(Behind(turn, s, 0.7) for turn, s in enumerate(waited_s, 1))
+        return diagnose(found(chunked, behind=behind, side_by_side=side_by_side))
+
+    assert "waited for it" in said(0.7, 0.7, 0.7).reasons[-1]
+    assert "2 of 3 short requests behind a long prompt did not wait" in said(0.7, 0.03, 0.03).reasons[-1]
+    assert "did not wait" in said(0.03, 0.03, 0.03, side_by_side=4).reasons[-1]
+    nobody = said(0.03, 0.03, 0.03)
+    assert nobody.name == CANNOT_TELL
+    assert "partial prefills with one place for long prompts" in nobody.missing[0]
 
 
 def test_a_round_that_cannot_tell_does_not_hide_what_two_others_say() -> None:
@@ -303,3 +310,29 @@ def test_whatever_the_symptoms_there_is_a_diagnosis(e: Symptoms, client: str | N
         assert 0 <= low <= high
         assert low <= about <= high
     assert (said.slots is not None) == (said.name in (CHUNKED, PARTIAL))
+
+
+def test_of_one_place_nothing_can_be_told() -> None:
+    alone = [replace(one, decoders=1, ended=1) for one in EACH[STATIC].stalls]
+    said = diagnose(replace(EACH[STATIC], stalls=tuple(alone), decoders=1))
+    assert (said.name, "one request runs at a time" in said.missing[0]) == (CANNOT_TELL, True)
+
+
+def test_decoders_that_are_not_disturbed_alike_are_of_several_servers() -> None:
+    """Two of three kept their pace; the median decoder would look undisturbed."""
+    uneven = tuple(replace(one, uneven=40.0) for one in EACH[DISAGGREGATED].stalls)
+    said = diagnose(replace(EACH[DISAGGREGATED], stalls=uneven))
+    assert (said.name, "several servers" in said.missing[0]) == (CANNOT_TELL, True)
+
+
+def test_with_more_servers_than_decoders_the_prompts_may_have_met_none() -> None:
+    crowds = tuple(
+        replace(one, ttft_s=tuple(0.5 * (1 + i // 4) for i in range(8))) for one in EACH[DISAGGREGATED].crowds
+    )
+    said = diagnose(replace(EACH[DISAGGREGATED], crowds=crowds))
+    assert (said.name, "4 prompts were computed side by side" in said.missing[0]) == (CANNOT_TELL, True)
+
+
+def test_chunks_that_come_together_say_nothing_of_steps() -> None:
+    said = diagnose(replace(EACH[CHUNKED], shared=0.5))
+    assert (said.name, "50% of the chunks" in said.missing[0]) == (CANNOT_TELL, True)

@@ -66,11 +66,11 @@ def test_the_steps_of_a_prefill() -> None:
     assert found.after_s == pytest.approx(-0.25)  # they went on until 1200
 
 
-def test_steps_that_are_hardly_longer_than_a_quiet_gap_cannot_be_told_from_those_before() -> None:
+def test_steps_that_are_hardly_longer_than_a_quiet_gap_begin_with_the_first_of_them() -> None:
     decoder = [*LEAD_IN, *each(570, 710, 20), *each(720, 1000, 10)]  # 8 steps of 20 ms
     found = stall(shot("decoder", *decoder), shot("long", 710, sent_ms=505))
-    assert (found.steps, found.plain) == (5 + 8, False)
-    assert found.pace == pytest.approx(0.5)  # by the median of the 13 gaps
+    assert (found.steps, found.plain) == (8, False)
+    assert found.pace == pytest.approx(0.5)
 
 
 def test_one_step() -> None:
@@ -96,14 +96,13 @@ def test_a_decoder_that_got_two_tokens_in_one_chunk_does_not_count_as_one_that_w
 
 
 def test_chunks_of_two_tokens() -> None:
-    """Each chunk has two: a gap is two steps."""
+    """A step may have given both (speculation), or two steps one chunk: it is counted as one, and the budget is wider."""
     decoder = [*each(100, 540, 20), *each(740, 940, 200), *each(960, 1200, 20)]
     found = stall(shot("decoder", *decoder, output=2 * len(decoder)), shot("long", 940, sent_ms=545, tokens=4000))
-    assert found.quiet_s == pytest.approx(0.01)
-    assert found.steps == 4  # two gaps of 200 ms
+    assert found.quiet_s == pytest.approx(0.02)
+    assert found.steps == 2  # two gaps of 200 ms
 
 
-@pytest.mark.xfail(strict=False, reason="quiet gaps are counted by tokens, those beside a prompt by chunks")
 def test_undisturbed_chunks_of_two_tokens() -> None:
     decoder = each(100, 1200, 10)
     assert stall(shot("decoder", *decoder, output=2 * len(decoder)), LONG).pace == pytest.approx(1)
