@@ -42,7 +42,7 @@ STOPPED: Final = 0.9
 count."""
 SLOWED: Final = 0.75
 """At most that share, where it is computed in several."""
-MISCOUNTED: Final = 0.05
+MISCOUNTED: Final = 0.08
 """Share of the steps that may be counted too many or too few: two tokens in one chunk, a pause for other reasons."""
 STRAYS: Final = 2
 """Gaps more than steps, where they cannot be told apart: the one in which the prompt came, the one in which it ended."""

@@ -36,6 +36,8 @@ CROWD_TTFTS: Final = 4
 FEWEST: Final = 6
 """A crowd takes no more than so many times the longest that a prompt may, but it has at least so many prompts: three side by
 side must leave three others behind."""
+HELD: Final = 0.9
+"""Pace of decoders that the prompt beside them held up."""
 WIDER: Final = 2.5
 """Prompts of a crowd, in widths of a step."""
 
@@ -118,7 +120,7 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
     for tokens in sizes if turn % 2 else reversed(sizes):
         yield Episode("alone", turn, (Shot("long", 0, tokens, 1),), scale.takes_s(tokens))
         stall = beside((yield _beside(scale, bounds, "stall", turn, (tokens,))))
-        if stall is not None and stall.steps > 1:
+        if stall is not None and stall.steps > 1 and stall.pace < HELD:  # else these steps computed something else
             wide = max(wide, tokens / (stall.steps - 1))
     # Prompts much longer than a step is wide, or several would share one and look as if computed side by side.
     wider = math.ceil(WIDER * wide or scale.longest / 2)

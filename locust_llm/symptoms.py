@@ -34,8 +34,9 @@ PLAINLY: Final = 30.0
 """Where they are so many times as long, a line half way (of their logarithms) parts them."""
 SLOWED: Final = 1.1
 """Usual gaps beside a prompt, in quiet ones, from which on it shows where it began."""
-FIRST: Final = 1.5
-"""The first steps of a prompt may be much shorter than the later ones, which read all that is before them; not than this."""
+FIRST: Final = 1.15
+"""Times a quiet gap from which on one is of a step: the first steps of a prompt are shorter than the later ones, which
+read all that is before them."""
 SAME: Final = 0.05
 """A gap of less than this share of a usual one: two chunks came together, on their way or to this client."""
 PLAIN: Final = 3.0
@@ -293,7 +294,7 @@ def _steps(gaps: Sequence[float], quiet_s: float, weighty_s: float) -> list[floa
     elif weighty_s > MUCH * quiet_s:
         least_s = 2 * quiet_s
     usual_s = median(gaps) if gaps else 0.0
-    first_s = max(least_s, min((quiet_s + usual_s) / 2, FIRST * quiet_s))
+    first_s = max(least_s, FIRST * quiet_s)
     slowed = usual_s > SLOWED * quiet_s or least_s
     begin = next((i for i, gap in enumerate(gaps) if gap > first_s), 0) if slowed else 0
     return [gap for gap in gaps[begin:] if gap > least_s or gap < SAME * quiet_s]
