@@ -42,8 +42,10 @@ STOPPED: Final = 0.9
 count."""
 SLOWED: Final = 0.75
 """At most that share, where it is computed in several."""
-MISCOUNTED: Final = 0.08
+MISCOUNTED: Final = 0.05
 """Share of the steps that may be counted too many or too few: two tokens in one chunk, a pause for other reasons."""
+UNPLAIN: Final = 0.08
+"""Too many, where they are not plain."""
 STRAYS: Final = 2
 """Gaps more than steps, where they cannot be told apart: the one in which the prompt came, the one in which it ended."""
 WIDER: Final = 1.25
@@ -265,9 +267,9 @@ def _budget(e: Symptoms) -> tuple[float, float, float]:
     for asked in sorted({stall.asked_tokens for stall in e.of("stall")})[-2:]:
         stalls = e.of("stall", asked)
         tokens = median(stall.input_tokens for stall in stalls)
-        steps = [stall.steps for stall in stalls]
-        few = min(stall.steps * (1 - MISCOUNTED) - (1 if stall.plain else 1 + STRAYS) for stall in stalls)
-        least, most = tokens / (max(steps) * (1 + MISCOUNTED)), tokens / few if few > 0 else math.inf
+        ends = [_ends(stall) for stall in stalls]
+        few, many = min(few for few, _ in ends), max(many for _, many in ends)
+        least, most = tokens / many, tokens / few if few > 0 else math.inf
         if max(low, least) > min(high, most):  # they do not agree: the longest one decides, having the most steps
             low, high = 0.0, math.inf
         low, high = max(low, least), min(high, most)
@@ -276,6 +278,14 @@ def _budget(e: Symptoms) -> tuple[float, float, float]:
         )
     low /= e.tokens_a_chunk or 1  # two steps may have had one chunk
     return low, min(max(middle, low), high) + e.decoders, high + e.decoders
+
+
+def _ends(stall: Stall) -> tuple[float, float]:
+    """How many steps fewer than a prompt fills, and how many at most, it took. Where they are not plain, some gaps may have
+    been none, and at the beginning all that decoders got may have been steps."""
+    if stall.plain:
+        return stall.steps * (1 - MISCOUNTED) - 1, stall.steps * (1 + MISCOUNTED)
+    return stall.steps * (1 - UNPLAIN) - 1 - STRAYS, max(stall.steps, stall.meanwhile) * (1 + MISCOUNTED)
 
 
 def _further(e: Symptoms, name: str) -> Iterator[str]:

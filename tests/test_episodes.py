@@ -130,7 +130,7 @@ def test_short_ones_behind_a_long_one() -> None:
 
 
 def test_a_crowd_is_made_of_long_prompts_where_nobody_is_held_up() -> None:
-    """How wide a step is nobody knows then: half of the longest prompt. Of 8,000 tokens 20 s / 0.8 s = 25 would do: eight."""
+    """How wide a step is nobody knows then: half of the longest prompt. There is time for 20 s / 0.8 s = 25: so eight."""
     crowd = next(one for one in carried_out() if one.kind == "crowd").shots
     assert [(shot.role, shot.at_s, shot.input_tokens) for shot in crowd] == [("long", 0, 8000)] * 8
 
