@@ -38,6 +38,8 @@ FEWEST: Final = 6
 side must leave three others behind."""
 HELD: Final = 0.9
 """Pace of decoders that the prompt beside them held up."""
+FITS: Final = 0.95
+"""Of the longest prompt that was answered: none comes to just the tokens that it should, and the context may end there."""
 WIDER: Final = 2.5
 """Prompts of a crowd, in widths of a step."""
 
@@ -102,7 +104,7 @@ def timetable(bounds: Bounds = Bounds()) -> Probe:
         tokens *= 2
     if longest < 8 * bounds.first_tokens and alone_s < bounds.most_ttft_s / 4:
         return  # refused: its context is too small for prompts of several sizes
-    scale = Scale(ttft_s, gap_s, longest, alone_s)
+    scale = Scale(ttft_s, gap_s, int(FITS * longest), alone_s)
     quiet = yield _quiet(scale, bounds)
     together = _together(quiet)
     if together < 1:

@@ -32,6 +32,7 @@ MUCH: Final = 9.0
 """Where gaps beside a prompt are usually so many times as long as before, one of less than twice those is none of them."""
 PLAINLY: Final = 30.0
 """Where they are so many times as long, a line half way (of their logarithms) parts them."""
+NEARLY: Final = 0.1
 SLOWED: Final = 1.1
 """Usual gaps beside a prompt, in quiet ones, from which on it shows where it began."""
 FIRST: Final = 1.15
@@ -232,12 +233,15 @@ def symptoms(everything: Sequence[Seen]) -> Symptoms:
 
 
 def _alone(episodes: Iterable[list[Seen]]) -> tuple[Alone, ...]:
+    """By length. One that was tried once, nearly as long as one that was tried again and again, adds nothing."""
     of: defaultdict[int, list[Seen]] = defaultdict(list)
     for one in (one for shots in episodes for one in shots if one.ok):
         of[one.asked_tokens].append(one)
+    often = [asked for asked, some in of.items() if len(some) > 1]
     return tuple(
         Alone(asked, round(median(one.input_tokens for one in some)), tuple(one.ttft_s for one in some))
         for asked, some in sorted(of.items())
+        if len(some) > 1 or not any(abs(asked - other) < NEARLY * other for other in often)
     )
 
 
