@@ -136,3 +136,10 @@ def test_two_models(server: Server, tmp_path: Path) -> None:
     assert {(record.user_class, record.model) for record in got} == {("Asker", "small"), ("Summariser", "large")}
     assert server.truth()["max_prefilling"] == 2
     assert {record.asked_output_tokens for record in got if record.model == "large"} == {60}
+
+
+def test_interference() -> None:
+    """The probe: what it does test_probe.py shows, with the same users from inside the package."""
+    ours, packaged = EXAMPLES / "interference.py", ROOT / "locust_llm" / "probefile.py"
+    users = [path.read_text().split("\n\n\n")[-1] for path in (ours, packaged)]
+    assert users[0] == users[1]
