@@ -7,4 +7,4 @@ from locust_llm import ProbeUser
 
 
 class Interference(ProbeUser):
-    pass
+    """Sends what the timetable of the probe says, and ends the run when it is through."""
