@@ -12,7 +12,9 @@ The rule, for each round of the probe by itself (most must say it, and none some
    prefills`` with k slots.
 
 What lies between the bounds of two of these is no name but "cannot tell". So is every doubt about the measurement: a client
-verdict below OK, failures, traffic of somebody else, prompts that hardly take longer than short ones.
+verdict below OK, failures, traffic of somebody else, prompts that hardly take longer than short ones. And so is what looks
+alike from outside: several servers behind one address, one request at a time, long prompts one by one that let all short
+ones pass.
 """
 
 import math

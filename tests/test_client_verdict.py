@@ -52,6 +52,7 @@ def burners(count: int) -> Iterator[None]:
 
 
 @pytest.mark.skipif(not any(THREADS.glob("*/schedstat")), reason="this kernel does not count waits for a core")
+@pytest.mark.full
 def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     with simulator("--ttft-ms", "200", "--itl-ms", "20") as url:

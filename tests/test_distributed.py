@@ -323,6 +323,7 @@ def test_a_stopped_worker_comes_back_and_nothing_is_lost_or_sent_twice(
     assert any("was silent" in note for note in its.run["notes"])
 
 
+@pytest.mark.full
 def test_a_worker_that_joins_takes_its_part(server: Server, tmp_path: Path) -> None:
     with site(server, tmp_path, "-u", "12", "--prefill-concurrency", "4", workers=1) as its:
         its.seen(20)
@@ -432,6 +433,7 @@ class ChatUser(HttpUser):
 """
 
 
+@pytest.mark.full
 def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(server: Server, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "sitecustomize.py").write_text(VERSION)

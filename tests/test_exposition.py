@@ -181,6 +181,7 @@ def url() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.full
 def test_a_run_seen_from_prometheus(url: str, tmp_path: Path) -> None:
     """In the middle of the load and after it, from the master's port."""
     with socket.socket() as listener:

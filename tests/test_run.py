@@ -228,6 +228,7 @@ def test_without_streaming(server: Server, tmp_path: Path) -> None:
         assert record.latency_s is not None
 
 
+@pytest.mark.full
 def test_a_mixed_locustfile(server: Server, tmp_path: Path) -> None:
     done = run(
         server, tmp_path / "r", "-u", "6", "-t", "2s", "--prefill-concurrency", "2", "--csv", str(tmp_path / "locust"),

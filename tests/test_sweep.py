@@ -85,6 +85,7 @@ def test_with_a_burnt_client_there_is_no_knee(tmp_path: Path) -> None:
     assert summary.slo_status == "INCONCLUSIVE"
 
 
+@pytest.mark.full
 def test_repeats_tell_their_spread(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     with simulator() as url:
