@@ -126,6 +126,8 @@ class Crowd(msgspec.Struct, frozen=True):
         """How many were computed side by side: the size of the first group that came together, if it came as late as so
         many must; 1 where each came after the one before it; 0 where neither fits."""
         share_s = self.ttft_s[-1] / len(self.ttft_s)
+        if share_s <= 0:
+            return 0
         first = self.ttft_s[0] / share_s
         apart = [i for i, (one, other) in enumerate(pairwise(self.ttft_s), 1) if other - one > APART * share_s]
         group = apart[0] if apart else len(self.ttft_s)
@@ -195,7 +197,8 @@ class Symptoms(msgspec.Struct, frozen=True):
         if len(self.costs) < 2:
             return None
         half, whole = self.costs[-2:]
-        return (whole.typical_s - half.typical_s) / (whole.input_tokens - half.input_tokens)
+        more = whole.input_tokens - half.input_tokens
+        return (whole.typical_s - half.typical_s) / more if more > 0 else None
 
 
 def symptoms(everything: Sequence[Seen]) -> Symptoms:
@@ -224,7 +227,7 @@ def symptoms(everything: Sequence[Seen]) -> Symptoms:
         behind=tuple(one for shots in kinds["behind"] for one in _behind(shots)),
         crowds=tuple(crowd for shots in kinds["crowd"] for crowd in _crowd(shots)),
         cached=tuple(pair for pair in map(_cached, _twice(kinds["again"])) if pair is not None),
-        shared=fmean(gap < SAME * median(before) for gap in before) if before else None,
+        shared=fmean(gap <= SAME * fmean(before) for gap in before) if before else None,
         tokens_a_chunk=fmean(one.tokens_a_chunk for one in decoders) if decoders else None,
         early_s=max(
             (one.ttft_s - one.early_s for one in everything if one.ok and one.early_s is not None), default=None
@@ -263,12 +266,14 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
     if not decoders or not before:
         return None
     quiet_s = median(before)
+    if not (quiet_s > 0 and first_at > sent_at):  # most chunks came together with others: no gap says anything
+        return None
     meanwhile = [[b - a for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at] for one in decoders]
     longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
     weighty = [_weighty(gaps) for gaps in meanwhile]
     plain = median(weighty) > PLAINLY * quiet_s
     counted = [_steps(gaps, quiet_s, median(weighty)) for gaps in meanwhile]
-    steps = [gap for gaps in counted for gap in gaps]
+    steps = [gap for gaps in counted for gap in gaps if gap > SAME * quiet_s]
     return Stall(
         kind=longs[0].kind,
         round=longs[0].round,
@@ -326,7 +331,7 @@ def _before(shots: Sequence[Seen]) -> list[float]:
 
 
 def _lost(gaps: Sequence[float]) -> float | None:
-    if not gaps:
+    if not sum(gaps) > 0:
         return None
     usual = median(gaps)
     return sum(gap - usual for gap in gaps if gap > PLAIN * usual) / sum(gaps)

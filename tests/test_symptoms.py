@@ -277,3 +277,43 @@ def test_whatever_was_seen_has_symptoms_and_a_diagnosis(shots: list[Seen]) -> No
     assert all(stall.steps >= 0 and stall.ended <= stall.decoders for stall in found.stalls)
     assert diagnose(found).name == CANNOT_TELL  # it would take three lengths in each of two rounds
     assert symptoms(shots[::-1]).lost == pytest.approx(found.lost)
+
+
+def test_chunks_in_pairs_are_steps_of_their_own_and_no_usual_gap() -> None:
+    """Each step's token comes together with the next one's: gaps of 100 and of 0 ms. Their median would be 0."""
+    pairs = [*LEAD_IN, *(ms for step in (650, 750, 850, 950) for ms in (step, step)), *each(960, 1200, 10)]
+    found = stall(shot("decoder", *pairs), LONG)
+    assert (found.steps, found.usual_s) == (7, pytest.approx(0.1))  # the last 0 is after the first token
+    assert found.pace == pytest.approx(0.1)
+
+
+stamps = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0001, 2.0, 3.5]), max_size=8).map(lambda some: tuple(sorted(some)))
+wild = st.builds(
+    Seen,
+    episode=st.integers(0, 3),
+    kind=st.sampled_from(["warm", "alone", "quiet", "stall", "pair", "again", "behind", "crowd"]),
+    round=st.integers(0, 2),
+    role=st.sampled_from(["decoder", "long", "short"]),
+    outcome=st.sampled_from([OK, "timeout"]),
+    asked_tokens=st.integers(0, 3),
+    input_tokens=st.integers(0, 3),
+    output_tokens=st.integers(0, 9),
+    asked_output_tokens=st.integers(0, 9),
+    sent_at=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    chunk_at=stamps,
+)
+
+
+@given(st.lists(wild, max_size=24))
+@settings(max_examples=300)
+def test_whatever_was_seen_there_are_symptoms_and_a_diagnosis(some: list[Seen]) -> None:
+    found = symptoms(some)
+    for one in found.stalls:
+        assert one.pace >= 0
+        assert one.share >= 0
+    for crowd in found.crowds:
+        assert 0 <= crowd.side_by_side <= len(crowd.ttft_s)
+    for behind in found.behind:
+        assert behind.waited >= 0
+    assert found.token_s is None or found.token_s == found.token_s
+    diagnose(found)
