@@ -98,18 +98,26 @@ def diagnose(found: Symptoms, client: str | None = None) -> Diagnosis:
     name, why = next(one for one in said if one[0] != CANNOT_TELL)
     if doubts:
         why += f" (a round of the {len(said)} could not tell: {doubts[0]})"
-    if (
-        name == DISAGGREGATED
-        and (several := max((crowd.side_by_side for crowd in found.crowds), default=0)) > found.decoders
-    ):
+    if name == DISAGGREGATED and (several := _at_a_time(found)) > found.decoders - 0.4:
         doubt = (
-            f"{several} prompts were computed side by side, and {found.decoders} decoders were not disturbed: with so many "
-            "servers behind one address the prompts may have met none of them (more --decoders would tell)"
+            f"about {several:.0f} prompts were computed side by side, and {found.decoders} decoders were not disturbed: "
+            "with so many servers behind one address the prompts may have met none of them (more --decoders would tell)"
         )
         return Diagnosis(CANNOT_TELL, missing=(doubt,))
     if name != CHUNKED:
         return Diagnosis(name, reasons=(why, *_further(found, name)))
     return _several(found, why)
+
+
+def _at_a_time(e: Symptoms) -> float:
+    """Prompts of a crowd that were computed at a time: by their groups, and by how much sooner all were done than one by
+    one."""
+    sooner = [
+        len(crowd.ttft_s) * (e.alone_s(crowd.input_tokens) or 0.0) / crowd.ttft_s[-1]
+        for crowd in e.crowds
+        if crowd.ttft_s[-1] > 0
+    ]
+    return max([*sooner, *(crowd.side_by_side for crowd in e.crowds)], default=0.0)
 
 
 def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
