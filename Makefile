@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-all test-real test-wheel test-aiperf lint format bench bench-scale bench-report bench-simulator confusion seeds example clean
+.PHONY: demo test test-all test-real test-wheel test-aiperf lint format bench bench-scale bench-report bench-simulator confusion schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -52,6 +52,9 @@ bench-simulator: $(VENV)/.installed-tests  ## tokens a second from the simulator
 
 confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulated server has, and which it has: 750 probes
 	PYTHONPATH=tests $(BIN)/python tests/bench/confusion.py
+
+schedulers: $(VENV)/.installed-tests  ## the probe on six real servers whose scheduler is known; 25 minutes on an idle machine
+	PYTHONPATH=tests $(BIN)/python tests/bench/schedulers.py .schedulers --times 2
 
 example: $(VENV)/.installed       ## the report in reports/example, made anew
 	$(BIN)/python tests/example.py

@@ -55,18 +55,23 @@ WIDER: Final = 1.25
 PASSED: Final = 0.5
 """A short request that waits for less than this share of the time did not wait for the long one."""
 FAILED: Final = 0.05
-LOST: Final = 0.2
+LOST: Final = 0.05
 """Share of quiet time in stalls from which on the server is not ours alone."""
 SPREAD: Final = 1.4
 """Of the median: a prompt that took longer, nobody else of ours being there, was held up by somebody else."""
 HELD_UP: Final = 0.2
-"""Share of such prompts from which on nothing can be told."""
+"""Share of such prompts from which on nothing can be told,"""
+FAR: Final = 2.0
+"""and times the median from which on one is enough."""
 TOKENS_A_CHUNK: Final = 1.2
 SHARED: Final = 0.25
 """Share of chunks that came together with the one before, from which on their times say nothing of steps."""
 UNEVEN: Final = 3.0
 """Decoders of one server are disturbed alike; where the gaps of one are so many times those of another, there are
 several."""
+ALIKE: Final = 1.35
+"""As many times, and the undisturbed ones are of another server than the prompt, rather than of one with machines of its own
+for prompts."""
 LEAST: Final = 10.0
 """The longest prompt must take so many gaps, and half as many times a short one, to be seen at all."""
 
@@ -123,6 +128,9 @@ def _at_a_time(e: Symptoms) -> float:
 def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
     if client not in (None, "OK"):
         yield f"the client verdict is {client}: these stamps cannot be trusted"
+    if e.cut is not None and _few(e):
+        yield f"{_ended(e.cut)}: let it come to its end"
+        return
     if e.failed > FAILED * e.shots:
         yield f"{e.failed} of {e.shots} requests failed"
     if not e.stalls or not e.costs or e.quiet_s is None:
@@ -136,7 +144,8 @@ def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
         )
     again = [cost for cost in e.costs if len(cost.ttft_s) > 2]
     held_up = sum(s > SPREAD * cost.typical_s for cost in again for s in cost.ttft_s)
-    if held_up > HELD_UP * sum(len(cost.ttft_s) for cost in again):
+    most = max((max(cost.ttft_s) / cost.typical_s for cost in again), default=0.0)
+    if held_up > HELD_UP * sum(len(cost.ttft_s) for cost in again) or most > FAR:
         worst = max(again, key=lambda cost: max(cost.ttft_s) / cost.typical_s)
         yield (
             f"the same prompt does not take the same time when it is alone: {worst.asked_tokens:,} tokens took "
@@ -154,10 +163,21 @@ def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
             f"the decoders were not disturbed alike beside {len(uneven)} of {len(e.of('stall'))} prompts: several servers "
             "behind one address? Probe one of them"
         )
+    if _few(e):
+        yield "too few prompts beside decoders came to their first token: not each round has its three lengths"
+
+
+def _few(e: Symptoms) -> bool:
+    """It takes three lengths in each of two rounds."""
     sizes = {stall.asked_tokens for stall in e.of("stall")}
     rounds = {stall.round for stall in e.of("stall")}
-    if len(sizes) < 3 or len(rounds) < 2 or any(len(e.of("stall", turn=turn)) < 3 for turn in rounds):
-        yield "too few prompts beside decoders came to their first token: not each round has its three lengths"
+    return len(sizes) < 3 or len(rounds) < 2 or any(len(e.of("stall", turn=turn)) < 3 for turn in rounds)
+
+
+def _ended(cut: tuple[int, int]) -> str:
+    number, rounds = cut
+    where = f"in round {number} of {rounds}" if number else "before its first round"
+    return f"the probe was ended before its time, {where}"
 
 
 def _named(e: Symptoms, turn: int) -> tuple[str, str]:
@@ -170,6 +190,11 @@ def _named(e: Symptoms, turn: int) -> tuple[str, str]:
         return _after_the_decoders(stalls, alone)
     kept = min(large.pace, median(stall.pace for stall in stalls))
     if kept >= UNDISTURBED:
+        if (uneven := median(stall.uneven for stall in stalls)) > ALIKE:
+            return CANNOT_TELL, (
+                f"most decoders were not disturbed, but the gaps of one were {uneven:.1f} times those of another: "
+                "several servers behind one address? Probe one of them"
+            )
         if all(stall.ttft_s <= AS_ALONE * s for stall, s in zip(stalls, alone, strict=True)):
             return DISAGGREGATED, (
                 f"beside a prompt of {tokens} the decoders kept {large.pace:.0%} of their pace, and the prompt took {took}, "
@@ -217,65 +242,54 @@ def _after_the_decoders(stalls: list[Stall], alone: list[float]) -> tuple[str, s
 def _several(e: Symptoms, why: str) -> Diagnosis:
     """A prompt is computed in several steps: of how many tokens, and how many prompts at a time?"""
     budget = _budget(e)
-    about = budget[1]
-    reasons = [why]
-    together = {crowd.side_by_side for crowd in e.crowds}
-    if any(crowd.input_tokens < WIDER * about for crowd in e.crowds):
-        why = "a step is too wide for the prompts that were tried together: longer ones would tell (--longest)"
-        return Diagnosis(CANNOT_TELL, budget, reasons=tuple(reasons), missing=(why,))
-    pairs = [pair for pair in e.of("pair") if pair.input_tokens > WIDER * about]
-    paired = {pair.apart_s < (e.alone_s(pair.asked_tokens) or math.inf) / 2 for pair in pairs}
-    if not together:
-        return Diagnosis(
-            CANNOT_TELL, budget, missing=("prompts that come together did not all reach their first token",)
-        )
-    if len(together) > 1 or len(paired) > 1 or 0 in together:
-        seen = ", ".join(str(crowd.side_by_side) for crowd in e.crowds)
-        return Diagnosis(
-            CANNOT_TELL,
-            budget,
-            reasons=tuple(reasons),
-            missing=(
-                f"equal prompts at one moment came to their first token in first groups of {seen}: no number of slots",
-            ),
-        )
-    slots, size, many = together.pop(), e.crowds[-1].input_tokens, len(e.crowds[-1].ttft_s)
-    if slots == 1 and e.behind and all(one.waited < PASSED for one in e.behind):
-        return Diagnosis(
-            CANNOT_TELL,
-            budget,
-            reasons=tuple(reasons),
-            missing=(
-                "long prompts are computed one after the other, but no short request waited for one: partial prefills with "
-                "one place for long prompts, priorities, or an order of their own",
-            ),
-        )
-    if slots == 1 and True not in paired:
-        reasons.append(
-            f"{many} prompts of {size:,} tokens that came together had their first tokens one after the other"
-        )
-        return Diagnosis(CHUNKED, budget, 1, (*reasons, *_further(e, CHUNKED)))
+    slots, doubt = _slots(e, budget[1])
+    if doubt:
+        return Diagnosis(CANNOT_TELL, budget, reasons=(why,), missing=(doubt,))
+    crowd = e.crowds[-1]
+    name, how = CHUNKED, "their first tokens one after the other"
     if slots > 1:
-        least = "at least " if slots == many else ""
-        reasons.append(
-            f"of {many} prompts of {size:,} tokens that came together {least}{slots} had their first tokens together"
+        name, least = PARTIAL, "at least " if slots == len(crowd.ttft_s) else ""
+        how = f"{least}{slots} of their first tokens together"
+    came = f"{len(crowd.ttft_s)} prompts of {crowd.input_tokens:,} tokens that came together had {how}"
+    if not all(crowd.side_by_side for crowd in e.crowds):
+        came += f" (in groups of {_groups(e)}: 0 is neither one by one nor in groups)"
+    return Diagnosis(name, budget, slots, (why, came, *_further(e, name)))
+
+
+def _slots(e: Symptoms, step_tokens: float) -> tuple[int, str]:
+    """(how many prompts are computed at a time; why it cannot be told)."""
+    if not e.crowds:
+        return 0, "prompts that come together did not all reach their first token"
+    if any(crowd.input_tokens < WIDER * step_tokens for crowd in e.crowds):
+        return 0, "a step is too wide for the prompts that were tried together: longer ones would tell (--longest)"
+    pairs = [pair for pair in e.of("pair") if pair.input_tokens > WIDER * step_tokens]
+    paired = {pair.apart_s < (e.alone_s(pair.asked_tokens) or math.inf) / 2 for pair in pairs}
+    clear = [crowd.side_by_side for crowd in e.crowds if crowd.side_by_side]
+    if len(set(clear)) != 1 or 2 * len(clear) <= len(e.crowds) or len(paired) > 1:
+        return 0, f"equal prompts at one moment came to their first token in groups of {_groups(e)}: no number of slots"
+    slots = clear[0]
+    if slots == 1 and e.behind and all(one.waited < PASSED for one in e.behind):
+        return 0, (
+            "long prompts are computed one after the other, but no short request waited for one: partial prefills with "
+            "one place for long prompts, priorities, or an order of their own"
         )
-        return Diagnosis(PARTIAL, budget, slots, (*reasons, *_further(e, PARTIAL)))
-    return Diagnosis(
-        CANNOT_TELL,
-        budget,
-        reasons=tuple(reasons),
-        missing=("two long prompts came to their first token together, a crowd of equal ones did not",),
-    )
+    if slots == 1 and True in paired:
+        return 0, "two long prompts came to their first token together, a crowd of equal ones did not"
+    return slots, ""
+
+
+def _groups(e: Symptoms) -> str:
+    return ", ".join(str(crowd.side_by_side) for crowd in e.crowds)
 
 
 def _budget(e: Symptoms) -> tuple[float, float, float]:
     """Tokens of a step: n tokens in s steps are more than s - 1 steps hold and no more than s do. The interval is
-    what the two longest lengths allow in all rounds; the guess is in its middle, by steps. Beside the prompt a step
-    has the decoders' own tokens, where the budget counts those."""
+    what the two longest lengths allow in all rounds, or in those in which steps are plain, if there are some; the guess is
+    in its middle, by steps. Beside the prompt a step has the decoders' own tokens, where the budget counts those."""
     low, high, middle = 0.0, math.inf, 0.0
     for asked in sorted({stall.asked_tokens for stall in e.of("stall")})[-2:]:
         stalls = e.of("stall", asked)
+        stalls = [stall for stall in stalls if stall.plain] or stalls
         tokens = median(stall.input_tokens for stall in stalls)
         ends = [_ends(stall) for stall in stalls]
         few, many = min(few for few, _ in ends), max(many for _, many in ends)
@@ -295,11 +309,13 @@ def _ends(stall: Stall) -> tuple[float, float]:
     been none, and at the beginning all that decoders got may have been steps."""
     if stall.plain:
         return stall.steps * (1 - MISCOUNTED) - 1, stall.steps * (1 + MISCOUNTED)
-    return stall.steps * (1 - UNPLAIN) - 1 - STRAYS, max(stall.steps, stall.meanwhile) * (1 + MISCOUNTED)
+    return stall.surely * (1 - UNPLAIN) - 1 - STRAYS, max(stall.steps, stall.meanwhile) * (1 + MISCOUNTED)
 
 
 def _further(e: Symptoms, name: str) -> Iterator[str]:
     """What else was seen, and does not decide."""
+    if e.cut is not None:
+        yield _ended(e.cut)
     if e.behind and name != STATIC:
         waited = median(one.waited for one in e.behind)
         passed = sum(one.waited < PASSED for one in e.behind)

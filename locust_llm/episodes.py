@@ -6,7 +6,8 @@ sends them does the waiting: a Locust user in real time (probe.py), or a simulat
 
 1. ``warm``: a short request, twice: how long a first token takes at least.
 2. ``alone``: prompts of doubling length, one at a time: what a prompt costs when nobody else is there.
-3. ``quiet``: some short prompts that decode together: what a gap is when nobody is in prefill.
+3. ``quiet``: some short prompts that decode together, one more than will decode beside a prompt: what a gap is when nobody
+   is in prefill, and whether a place is left for it.
 4. In rounds, so that each figure is seen several times: ``stall`` (a long prompt, of three lengths, beside those who
    decode), ``pair`` (two at the same moment), ``again`` (a long prompt sent a second time: is it cached?), ``behind``
    (short requests after a long one), ``crowd`` (equal prompts at the same moment, nobody decoding: how many are
@@ -32,6 +33,11 @@ OUTLAST: Final = 1.4
 """Decoders go on for so many times what the prompt would take alone: whoever is computed beside them is done by then."""
 STAGGER: Final = 0.15
 """Each decoder outlasts the one before it by this share: whose end a prompt waits for tells places from batches."""
+FEW_TOKENS: Final = 4
+"""Output of a long prompt: its first token may be no text, which takes another one."""
+CROWD_S: Final = 4.0
+"""What a crowd should take at least, if prompts of a quarter of the longest are enough for it: who is there a little sooner
+than the others must not look as if nobody were computed beside it."""
 CROWD_TTFTS: Final = 4
 FEWEST: Final = 6
 """A crowd takes no more than so many times the longest that a prompt may, but it has at least so many prompts: three side by
@@ -96,7 +102,7 @@ def timetable(bounds: Bounds = Bounds()) -> Probe:
     longest, alone_s, next_s = 0, 0.0, 0.0
     tokens = bounds.first_tokens
     while tokens <= bounds.longest_tokens and next_s <= bounds.most_ttft_s:
-        alone = yield Episode("alone", 0, (Shot("long", 0, tokens, 1),), next_s)
+        alone = yield Episode("alone", 0, (Shot("long", 0, tokens, FEW_TOKENS),), next_s)
         if not (alone and alone[0].ok):
             break
         before_s, longest, alone_s = alone_s or alone[0].ttft_s, tokens, alone[0].ttft_s
@@ -120,7 +126,7 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
     sizes = [scale.longest // 4, scale.longest // 2, scale.longest]
     wide = 0.0
     for tokens in sizes if turn % 2 else reversed(sizes):
-        yield Episode("alone", turn, (Shot("long", 0, tokens, 1),), scale.takes_s(tokens))
+        yield Episode("alone", turn, (Shot("long", 0, tokens, FEW_TOKENS),), scale.takes_s(tokens))
         stall = beside((yield _beside(scale, bounds, "stall", turn, (tokens,))))
         if stall is not None and stall.steps > 1 and stall.pace < HELD:  # else these steps computed something else
             wide = max(wide, tokens / (stall.steps - 1))
@@ -131,42 +137,40 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
     yield _beside(scale, bounds, "pair", turn, (pair, pair))
     took_s = scale.takes_s(half)
     for _ in range(2):
-        yield Episode("again", turn, (Shot("long", 0, half, 1, text=turn),), took_s)
+        yield Episode("again", turn, (Shot("long", 0, half, FEW_TOKENS, text=turn),), took_s)
     took_s = scale.takes_s(scale.longest)
-    shorts = tuple(Shot("short", took_s * share, SHORT_TOKENS, 1) for share in (0.2, 0.4))
-    yield Episode("behind", turn, (Shot("long", 0, scale.longest, 1), *shorts), took_s)
-    if turn == 1:
-        return  # how wide a step is was seen once only
-    crowd = min(scale.longest, max(scale.longest // 8, wider))
+    shorts = tuple(Shot("short", took_s * share, SHORT_TOKENS, FEW_TOKENS) for share in (0.2, 0.4))
+    yield Episode("behind", turn, (Shot("long", 0, scale.longest, FEW_TOKENS), *shorts), took_s)
+    share = min(1 / 4, max(1 / 8, CROWD_S / (bounds.crowd * scale.alone_s)))
+    crowd = min(scale.longest, max(int(scale.longest * share), wider))
     most = int(CROWD_TTFTS * bounds.most_ttft_s / scale.takes_s(crowd))
     many = min(bounds.crowd, max(FEWEST, most))
-    yield Episode("crowd", turn, (Shot("long", 0, crowd, 1),) * many, many * scale.takes_s(crowd))
+    yield Episode("crowd", turn, (Shot("long", 0, crowd, FEW_TOKENS),) * many, many * scale.takes_s(crowd))
 
 
 def _quiet(scale: Scale, bounds: Bounds) -> Episode:
-    tokens = _output(2 * LEAD_S + LEAD_GAPS * scale.gap_s, scale, bounds)
-    shots = tuple(Shot("decoder", 0, SHORT_TOKENS, int(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders))
-    return Episode("quiet", 0, shots, tokens * scale.gap_s)
+    lasts_s = 2 * LEAD_S + LEAD_GAPS * scale.gap_s
+    return Episode("quiet", 0, _decoders(bounds.decoders + 1, lasts_s, scale, bounds), lasts_s)
 
 
 def _beside(scale: Scale, bounds: Bounds, kind: str, turn: int, prompts: tuple[int, ...]) -> Episode:
     """Long prompts at one moment, beside those who decode and outlast them."""
-    lasts_s = scale.lead_s + OUTLAST * sum(map(scale.takes_s, prompts)) + LEAD_GAPS * scale.gap_s
-    tokens = _output(lasts_s, scale, bounds)
-    decoders = [Shot("decoder", 0, SHORT_TOKENS, int(tokens * (1 + STAGGER * i))) for i in range(bounds.decoders)]
-    longs = [Shot("long", scale.lead_s, prompt, 4) for prompt in prompts]
-    return Episode(kind, turn, (*decoders, *longs), lasts_s + sum(map(scale.takes_s, prompts)))
+    took_s = sum(map(scale.takes_s, prompts))
+    lasts_s = scale.lead_s + OUTLAST * took_s + LEAD_GAPS * scale.gap_s
+    longs = [Shot("long", scale.lead_s, prompt, FEW_TOKENS) for prompt in prompts]
+    return Episode(kind, turn, (*_decoders(bounds.decoders, lasts_s, scale, bounds), *longs), lasts_s + took_s)
 
 
-def _output(seconds: float, scale: Scale, bounds: Bounds) -> int:
-    most = bounds.most_output_tokens / (1 + STAGGER * (bounds.decoders - 1))
-    return min(int(most), math.ceil(seconds / scale.gap_s))
+def _decoders(count: int, lasts_s: float, scale: Scale, bounds: Bounds) -> tuple[Shot, ...]:
+    """The first decodes for so long, each other one longer than the one before it."""
+    most = bounds.most_output_tokens / (1 + STAGGER * (count - 1))
+    tokens = min(int(most), math.ceil(lasts_s / scale.gap_s))
+    return tuple(Shot("decoder", 0, SHORT_TOKENS, int(tokens * (1 + STAGGER * i))) for i in range(count))
 
 
 def _with_decoders(bounds: Bounds, together: int) -> Bounds:
-    """A place must be left for the prompt: where not all decode together, one fewer than do."""
-    decoders = bounds.decoders if together == bounds.decoders else max(1, together - 1)
-    return replace(bounds, decoders=decoders)
+    """A place must be left for the prompt."""
+    return replace(bounds, decoders=max(1, together - 1))
 
 
 def _together(came: Sequence[Seen]) -> int:

@@ -12,7 +12,7 @@ from locust.util.timespan import parse_timespan
 
 from werkzeug.datastructures import MultiDict
 
-from .options import CHOICES, FLAGS, SWITCHES, check, fill_in, refuse, rules_of, settings_of
+from .options import CHOICES, FLAGS, SWITCHES, check, fill_in, number, refuse, rules_of, settings_of
 from .settings import Settings
 from .slo import PRESETS, parse
 from .stages import CONCURRENCY
@@ -68,6 +68,13 @@ def filled(options: Namespace, form: Mapping[str, str]) -> Namespace:
     for rule in rules_of(options):
         if rule not in known and _names_a_folder(rule):
             refuse(f"SLO {rule!r}: a rule that names another run can be given on the command line only")
+    for name, text in form.items():  # of a locustfile's own flags
+        kind = type(getattr(options, name, None))
+        if name not in OWN and kind in (int, float):
+            flag = f"--{name.replace('_', '-')}"
+            if (value := number(kind, flag)(text.strip())) is None:
+                refuse(f"{flag} takes {'a whole number' if kind is int else 'a number'}, got nothing")
+            setattr(options, name, value)
     if "host" in form:
         options.host = form["host"].strip()
     if "run_time" in form:

@@ -10,6 +10,7 @@ import shlex
 import sys
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -37,6 +38,10 @@ _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
 """Of a line of rules: a # within quotes begins no comment."""
 
 
+FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
+"""Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence each."""
+
+
 class Refused(Exception):
     """There can be no such run: one line that says why, and what to do."""
 
@@ -45,7 +50,7 @@ def refuse(reason: str) -> NoReturn:
     raise Refused(reason)
 
 
-def _number(kind: type, flag: str) -> Callable[[str], Any]:
+def number(kind: type, flag: str) -> Callable[[str], Any]:
     """A type for argparse; empty means not set (environment). Raises Refused, as argparse would end with status 2."""
 
     def parse(text: str) -> Any:
@@ -227,7 +232,7 @@ def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace],
 
 
 def _reader(flag: str, kind: Any) -> Callable[[str], Any]:
-    return _number(kind, flag) if kind in (int, float) else kind
+    return number(kind, flag) if kind in (int, float) else kind
 
 
 def fill_in(options: Namespace, form: Mapping[str, str]) -> None:
@@ -287,7 +292,7 @@ def check(options: Namespace, **known: Any) -> Settings:
         refuse(f"--slo-file {error.filename}: {error.strerror}")
     except ValueError as error:
         refuse(f"--host {options.host!r} is no URL: {error}")
-    for mistake in mistakes(settings):
+    for mistake in chain(mistakes(settings), *(rule(settings, options) for rule in FURTHER)):
         refuse(mistake)
     try:
         look_through(settings)

@@ -5,11 +5,10 @@ worked out from their records, when the report is made (symptoms.py, diagnosis.p
 """
 
 import logging
-import sys
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from locust import events, task
@@ -18,14 +17,13 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 import gevent
-import msgspec
 from gevent import Greenlet
 from gevent.event import AsyncResult
 from gevent.queue import SimpleQueue
 
 from .episodes import Bounds, timetable
 from .gate import GateClosed
-from .options import BAD_SETTINGS, refuse, settings_of
+from .options import FURTHER, number
 from .record import OK, Record
 from .settings import Settings
 from .shots import Episode, Seen, Shot, label, seen
@@ -113,10 +111,10 @@ def conduct(user: ProbeUser) -> None:
         while True:
             episode = next(probe) if came is None else probe.send(came)
             _say(episode, number, time.monotonic() - began)
-            came = _episode(user, episode, number, texts)
+            came = _episode(user, episode, number, bounds.rounds, texts)
             if number == 0 and ProbeUser.more and not all(one.ok for one in came):
                 ProbeUser.more = {}
-                came = _episode(user, episode, number, texts)
+                came = _episode(user, episode, number, bounds.rounds, texts)
             number += 1
             in_vain = 0 if any(one.ok for one in came) else in_vain + 1
             if in_vain == GIVE_UP:
@@ -129,7 +127,7 @@ def conduct(user: ProbeUser) -> None:
     gevent.spawn(runner.stop if user.environment.web_ui is not None else runner.quit)
 
 
-def _episode(user: ProbeUser, episode: Episode, number: int, texts: dict[int, str]) -> list[Seen]:
+def _episode(user: ProbeUser, episode: Episode, number: int, rounds: int, texts: dict[int, str]) -> list[Seen]:
     """Sends its shots at their moments, and waits for them all."""
     text = user.sender.prompts.text
     said = [
@@ -138,7 +136,7 @@ def _episode(user: ProbeUser, episode: Episode, number: int, texts: dict[int, st
     ]
     begin = time.monotonic() + SOON_S
     jobs = [
-        Job(shot, words, label(number, episode), begin + shot.at_s, AsyncResult())
+        Job(shot, words, label(number, episode, rounds), begin + shot.at_s, AsyncResult())
         for shot, words in zip(episode.shots, said, strict=True)
     ]
     for job in jobs:
@@ -156,12 +154,20 @@ def _say(episode: Episode, number: int, seconds: float) -> None:
     logger.info(f"probe {seconds:4.0f} s, round {episode.round}: {episode.kind}: {shots}{beside}")
 
 
-def mistakes(settings: Settings, users: int | None, decoders: int) -> Iterator[str]:
+def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
     """Why a probe cannot be so: each a sentence. Its timetable alone says what is sent when, and by one process."""
-    fewest = max(FEWEST, decoders + 2)
-    if users is not None and users < fewest:
-        yield f"a probe needs at least {fewest} users (-u), one for each request of an episode, got {users}"
-    if settings.processes > 1:
+    for flag, value, least in (
+        ("--longest", options.longest, 8 * DEFAULTS.first_tokens),
+        ("--decoders", options.decoders, 1),
+        ("--rounds", options.rounds, 2),
+    ):
+        if value is None or value < least:
+            yield f"{flag} must be at least {least}, got {'nothing' if value is None else value}"
+            return
+    fewest = max(FEWEST, options.decoders + 2)
+    if settings.users is not None and settings.users < fewest:
+        yield f"a probe needs at least {fewest} users (-u), one for each request of an episode, got {settings.users}"
+    if settings.processes > 1 or options.master or options.worker:
         yield "a probe is a few requests at a time, of one process: leave out --processes, --master and --worker"
     if not settings.streaming:
         yield "a probe needs --streaming: without a stream nobody can tell when a token came"
@@ -186,54 +192,16 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     longest = "the longest prompt; those that take more than some seconds alone are not tried (default: %(default)s)"
     decoders = "how many decode beside a prompt (default: %(default)s)"
     rounds = "how often each is tried (default: %(default)s)"
-    least = 8 * DEFAULTS.first_tokens
-    add("--longest", type=_least("--longest", least), default=DEFAULTS.longest_tokens, metavar="TOKENS", help=longest)
-    add("--decoders", type=_least("--decoders", 1), default=DEFAULTS.decoders, metavar="N", help=decoders)
-    add("--rounds", type=_least("--rounds", 2), default=DEFAULTS.rounds, metavar="N", help=rounds)
+    add("--longest", type=number(int, "--longest"), default=DEFAULTS.longest_tokens, metavar="TOKENS", help=longest)
+    add("--decoders", type=number(int, "--decoders"), default=DEFAULTS.decoders, metavar="N", help=decoders)
+    add("--rounds", type=number(int, "--rounds"), default=DEFAULTS.rounds, metavar="N", help=rounds)
+    FURTHER.append(mistakes)
     parser.set_defaults(num_users=HANDS, first_token_timeout=PATIENCE_S, gap_timeout=PATIENCE_S)
-    parse = parser.parse_args
-
-    def parse_args(args: Any = None, namespace: Any = None) -> Namespace:
-        options: Namespace = parse(args, namespace)
-        master = getattr(options, "master", False) or getattr(options, "worker", False)
-        users = options.num_users if options.headless or options.autostart else None  # else the web form says so
-        settings = msgspec.structs.replace(settings_of(options), **({"processes": 2} if master else {}))
-        for mistake in mistakes(settings, users, options.decoders):
-            sys.stderr.write(f"locust-llm: error: {mistake}\n")
-            sys.stderr.flush()
-            sys.exit(BAD_SETTINGS)
-        return options
-
-    parser.parse_args = parse_args
-
-
-def _least(flag: str, least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            refuse(f"{flag} takes a whole number, got {text!r}")
-        if value < least:
-            refuse(f"{flag} must be at least {least}, got {text}")
-        return value
-
-    return number
 
 
 @events.test_start.add_listener
-def _start(environment: Environment, **kw: Any) -> None:
-    """What the web form said may be wrong too."""
-    options, runner = environment.parsed_options, environment.runner
-    if options is None or runner is None:
-        return
+def _start(**kw: Any) -> None:
     ProbeUser.jobs, ProbeUser.wanted = SimpleQueue(), True
-    for mistake in mistakes(settings_of(options), runner.target_user_count, int(options.decoders)):
-        logger.error(f"The run cannot start: {mistake}")
-        environment.process_exit_code = BAD_SETTINGS
-        ProbeUser.wanted = False
-        ProbeUser.jobs.put(None)
-        gevent.spawn(runner.stop if environment.web_ui is not None else runner.quit)
-        return
 
 
 @events.test_stopping.add_listener

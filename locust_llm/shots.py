@@ -45,6 +45,8 @@ class Seen(NamedTuple):
     cached_tokens: int | None = None
     early_s: float | None = None
     """An event without content came so long after the send, well before the first chunk."""
+    rounds: int = 0
+    """That the timetable has; 0: nobody says."""
 
     @property
     def ok(self) -> bool:
@@ -64,15 +66,15 @@ class Seen(NamedTuple):
         return self.chunk_at[0] - self.sent_at
 
 
-def label(number: int, episode: Episode) -> str:
-    """What a shot's record has for a session: the place of its episode, its round and its kind."""
-    return f"probe/{number}/{episode.round}/{episode.kind}"
+def label(number: int, episode: Episode, rounds: int) -> str:
+    """What a shot's record has for a session: the place of its episode, its round, its kind, and of how many rounds."""
+    return f"probe/{number}/{episode.round}/{episode.kind}/{rounds}"
 
 
 def seen(record: Record) -> Seen | None:
     """What the record of a shot says; None of any other record. Its name is the role."""
     words = record.session.split("/")
-    if len(words) != 4 or words[0] != "probe":
+    if words[0] != "probe" or len(words) not in (4, 5):  # the first probes did not say how many rounds
         return None
     sent_at = (record.asked_at if record.sent_at is None else record.sent_at) + record.clock_offset_s
     return Seen(
@@ -89,4 +91,5 @@ def seen(record: Record) -> Seen | None:
         chunk_at=tuple(sent_at + us / 1e6 for us in record.chunk_us),
         cached_tokens=record.cached_tokens,
         early_s=None if record.early_us is None else record.early_us / 1e6,
+        rounds=int(words[4]) if len(words) > 4 else 0,
     )

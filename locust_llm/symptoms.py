@@ -1,15 +1,9 @@
 """Symptoms: what the shots of an interference probe amount to: costs of prompts, stalls beside them, who waits for whom.
 
 Everything is a difference of stamps of one process or a count of chunks, so a client that can trust its stamps can
-trust this.
-
-A *step* of the server gives each decoder one token, so the gaps of the decoders while a prompt is in prefill count the steps
-that it took. That count needs no idea of how long a step is, and noise in time hardly changes it. Where these gaps
-are much longer than those before, only gaps nearer to them count: before the server begins with a prompt it receives it and
-makes tokens of it, and decoders go on meanwhile.
+trust this. How many steps of the server a prompt took is counted in the gaps of the decoders beside it (steps.py).
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -18,7 +12,9 @@ from typing import Final
 
 import msgspec
 
+from .record import CUT
 from .shots import Seen
+from .steps import SAME, counted, evened, surely, threshold, weighty
 
 SERIAL: Final = 1.5
 """Of equal prompts the first that is computed alone is there after 1 share of the time that all take; beside another 2."""
@@ -28,18 +24,7 @@ SPREAD: Final = 0.75
 """Shares between the second and the last of a group; what came one by one is a share apart."""
 FITS: Final = 0.6
 """A group of k is there after k shares; who came first has less, having been alone for a moment."""
-MUCH: Final = 9.0
-"""Where gaps beside a prompt are usually so many times as long as before, one of less than twice those is none of them."""
-PLAINLY: Final = 30.0
-"""Where they are so many times as long, a line half way (of their logarithms) parts them."""
 NEARLY: Final = 0.1
-SLOWED: Final = 1.1
-"""Usual gaps beside a prompt, in quiet ones, from which on it shows where it began."""
-FIRST: Final = 1.15
-"""Times a quiet gap from which on one is of a step: the first steps of a prompt are shorter than the later ones, which
-read all that is before them."""
-SAME: Final = 0.05
-"""A gap of less than this share of a usual one: two chunks came together, on their way or to this client."""
 PLAIN: Final = 3.0
 """A gap of more than so many times the median is a stall."""
 
@@ -72,6 +57,8 @@ class Stall(msgspec.Struct, frozen=True):
     """Tokens of the median decoder in that time."""
     steps: float
     """In which the prompts were computed: gaps of the median decoder."""
+    surely: float
+    """Of these, as many as come after the last two neighbours that look like quiet gaps, if most do not."""
     plain: bool
     """Steps are so long that no other gap is taken for one; else some are counted from before the begin of the prefill."""
     longest_s: float
@@ -130,10 +117,10 @@ class Crowd(msgspec.Struct, frozen=True):
             return 0
         first = self.ttft_s[0] / share_s
         apart = [i for i, (one, other) in enumerate(pairwise(self.ttft_s), 1) if other - one > APART * share_s]
-        group = apart[0] if apart else len(self.ttft_s)
-        together = self.ttft_s[group - 1] - self.ttft_s[min(1, group - 1)] < SPREAD * share_s
-        if group > 1 and first > FITS * group and together:
-            return group
+        for group in (apart[0],) if apart else (len(self.ttft_s), len(self.ttft_s) - 1):
+            together = self.ttft_s[group - 1] - self.ttft_s[min(1, group - 1)] < SPREAD * share_s
+            if group > 1 and first > FITS * group and together:
+                return group
         return 1 if first < (SERIAL if apart else 2) else 0
 
 
@@ -170,6 +157,9 @@ class Symptoms(msgspec.Struct, frozen=True):
     """The share of the decoders' quiet chunks that came together with the one before."""
     early_s: float | None = None
     """How long before the first chunk an event without content came, at most; None: none did."""
+    cut: tuple[int, int] | None = None
+    """Somebody ended it before its time, in this round (0: before the first one) of so many. None: its timetable was
+    through, or it ended as nothing was answered any more."""
 
     @property
     def longest(self) -> int:
@@ -232,7 +222,20 @@ def symptoms(everything: Sequence[Seen]) -> Symptoms:
         early_s=max(
             (one.ttft_s - one.early_s for one in everything if one.ok and one.early_s is not None), default=None
         ),
+        cut=_cut([shots for _, shots in sorted(episodes.items())]),
     )
+
+
+def _cut(episodes: Sequence[Sequence[Seen]]) -> tuple[int, int] | None:
+    """A timetable ends with the crowd of its last round, or with an episode that failed (episodes.py)."""
+    last = episodes[-1] if episodes else ()
+    rounds = max((one.rounds for one in last), default=0)
+    if not rounds:
+        return None
+    over = (last[0].kind, last[0].round) == ("crowd", rounds) or not all(one.ok for one in last)
+    if over and not any(one.outcome == CUT for one in last):
+        return None
+    return 0 if last[0].kind == "warm" else last[0].round, rounds
 
 
 def _alone(episodes: Iterable[list[Seen]]) -> tuple[Alone, ...]:
@@ -270,10 +273,11 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
         return None
     meanwhile = [[b - a for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at] for one in decoders]
     longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
-    weighty = [_weighty(gaps) for gaps in meanwhile]
-    plain = median(weighty) > PLAINLY * quiet_s
-    counted = [_steps(gaps, quiet_s, median(weighty)) for gaps in meanwhile]
-    steps = [gap for gaps in counted for gap in gaps if gap > SAME * quiet_s]
+    heavy = [weighty(gaps) for gaps in meanwhile]
+    each = [evened(gaps, quiet_s) for gaps in meanwhile]
+    least_s, plain = threshold([gap for gaps in each for gap in gaps], quiet_s, median(heavy))
+    found = [counted(gaps, quiet_s, least_s) for gaps in each]
+    steps = [gap for gaps in found for gap in gaps]
     return Stall(
         kind=longs[0].kind,
         round=longs[0].round,
@@ -281,8 +285,9 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
         input_tokens=longs[0].input_tokens,
         ttft_s=first_at - sent_at,
         meanwhile=median(one.tokens_a_chunk * sum(sent_at < at <= first_at for at in one.chunk_at) for one in decoders),
-        steps=median(map(len, counted)),
-        uneven=max(weighty) / max(min(weighty), quiet_s / 2),
+        steps=median(map(len, found)),
+        surely=median(surely(gaps, quiet_s) for gaps in found),
+        uneven=max(heavy) / max(min(heavy), quiet_s / 2),
         plain=plain,
         longest_s=longest_s,
         usual_s=median(steps) if steps else first_at - sent_at,
@@ -292,32 +297,6 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
         after_s=first_at - max(one.chunk_at[-1] for one in decoders),
         apart_s=first_at - min(one.chunk_at[0] for one in longs),
     )
-
-
-def _steps(gaps: Sequence[float], quiet_s: float, weighty_s: float) -> list[float]:
-    """Those of a decoder's gaps beside a prompt in which the server computed it: from the first one that is nearer to what
-    is usual there than to a quiet one. A chunk that came together with the one before it had a step of its own."""
-    least_s = 0.0
-    if weighty_s > PLAINLY * quiet_s:
-        least_s = math.sqrt(weighty_s * quiet_s)
-    elif weighty_s > MUCH * quiet_s:
-        least_s = 2 * quiet_s
-    usual_s = median(gaps) if gaps else 0.0
-    first_s = max(least_s, FIRST * quiet_s)
-    slowed = usual_s > SLOWED * quiet_s or least_s
-    begin = next((i for i, gap in enumerate(gaps) if gap > first_s), 0) if slowed else 0
-    return [gap for gap in gaps[begin:] if gap > least_s or gap < SAME * quiet_s]
-
-
-def _weighty(gaps: Sequence[float]) -> float:
-    """The gap of which and above half of the time is made: the median by time, which neither many short ones nor one
-    long one moves."""
-    left = sum(gaps) / 2
-    for gap in sorted(gaps, reverse=True):
-        left -= gap
-        if left <= 0:
-            return gap
-    return 0.0
 
 
 def _before(shots: Sequence[Seen]) -> list[float]:

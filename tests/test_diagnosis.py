@@ -35,6 +35,7 @@ def stall(tokens: int, turn: int, kind: str = "stall", **fields: Any) -> Stall:
     """Three decoders that kept their pace, if nothing else is said."""
     usual: dict[str, Any] = {
         "ttft_s": alone_s(tokens), "meanwhile": alone_s(tokens) / QUIET_S, "steps": alone_s(tokens) / QUIET_S,
+        "surely": alone_s(tokens) / QUIET_S,
         "plain": False, "longest_s": QUIET_S, "usual_s": QUIET_S, "quiet_s": QUIET_S, "decoders": 3, "ended": 0,
         "after_s": -1.0,
     }  # fmt: skip
@@ -46,8 +47,8 @@ def in_steps(tokens: int, turn: int, budget: int, kind: str = "stall", apart_s: 
     steps = -(-tokens // (budget - 3))
     took = alone_s(tokens)
     return stall(
-        tokens, turn, kind, steps=steps, meanwhile=steps, plain=True, usual_s=took / steps, longest_s=took / steps,
-        apart_s=apart_s,
+        tokens, turn, kind, steps=steps, surely=steps, meanwhile=steps, plain=True, usual_s=took / steps,
+        longest_s=took / steps, apart_s=apart_s,
     )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def static(tokens: int, turn: int) -> Stall:
 
 def one_step(tokens: int, turn: int) -> Stall:
     took = alone_s(tokens)
-    return stall(tokens, turn, steps=1, meanwhile=1, plain=True, usual_s=took, longest_s=took)
+    return stall(tokens, turn, steps=1, surely=1, meanwhile=1, plain=True, usual_s=took, longest_s=took)
 
 
 def chunked(tokens: int, turn: int) -> Stall:
@@ -237,6 +238,43 @@ def test_crowds_that_do_not_agree() -> None:
     cannot(diagnose(replace(EACH[PARTIAL], crowds=crowds)), "4, 4, 1", "slots")
 
 
+def test_a_crowd_that_is_neither_nor_does_not_hide_what_most_say() -> None:
+    four = EACH[PARTIAL].crowds[0]
+    neither = Crowd(
+        3, four.input_tokens, (0.19, 0.46, 0.46, 0.46, 0.61, 0.78, 0.78, 0.79)
+    )  # one came before the others
+    assert neither.side_by_side == 0
+    said = diagnose(replace(EACH[PARTIAL], crowds=(four, four, neither)))
+    assert (said.name, said.slots, "4, 4, 0" in said.reasons[1]) == (PARTIAL, 4, True)
+    cannot(diagnose(replace(EACH[PARTIAL], crowds=(four, neither))), "4, 0", "slots")
+
+
+def test_a_budget_is_of_the_rounds_in_which_steps_are_plain() -> None:
+    plain = diagnose(EACH[CHUNKED])
+    blurred = tuple(
+        replace(one, plain=False, steps=one.steps + 2, surely=one.steps - 2, meanwhile=one.steps + 9)
+        if one.round == 1
+        else one
+        for one in EACH[CHUNKED].stalls
+    )
+    assert diagnose(replace(EACH[CHUNKED], stalls=blurred)).budget == plain.budget
+    everywhere = tuple(replace(one, plain=False) for one in EACH[CHUNKED].stalls)
+    said = diagnose(replace(EACH[CHUNKED], stalls=everywhere)).budget
+    assert said is not None
+    assert plain.budget is not None
+    assert said[0] <= plain.budget[0] < plain.budget[2] < said[2]
+
+
+def test_a_probe_that_was_ended_before_its_time_says_so() -> None:
+    few = tuple(one for one in EACH[CHUNKED].stalls if one.round == 1)
+    said = diagnose(replace(EACH[CHUNKED], stalls=few, cut=(1, 3)))
+    assert said.missing == ("the probe was ended before its time, in round 1 of 3: let it come to its end",)
+    said = diagnose(replace(EACH[CHUNKED], stalls=(), costs=(), cut=(0, 3)))
+    assert said.missing == ("the probe was ended before its time, before its first round: let it come to its end",)
+    said = diagnose(replace(EACH[CHUNKED], cut=(3, 3)))  # two rounds were enough
+    assert (said.name, "the probe was ended before its time, in round 3 of 3" in said.reasons) == (CHUNKED, True)
+
+
 def test_a_pair_and_a_crowd_that_do_not_agree() -> None:
     pair = stall(16_000, 1, "pair", apart_s=0.0)
     cannot(diagnose(found(chunked, side_by_side=1, pair=pair)), "two long prompts")
@@ -259,6 +297,7 @@ TOKENS = st.sampled_from([250, *SIZES])
 STALLS = st.builds(
     Stall, kind=st.sampled_from(["stall", "pair"]), round=st.integers(1, 3), asked_tokens=TOKENS,
     input_tokens=st.integers(1, 50_000), ttft_s=SECONDS, meanwhile=st.floats(0, 1e4), steps=st.floats(0, 1e4),
+    surely=st.floats(0, 1e4),
     plain=st.booleans(), longest_s=st.floats(0, 1e4), usual_s=SECONDS, quiet_s=SECONDS, decoders=st.integers(1, 6),
     ended=st.integers(0, 6), after_s=st.floats(-1e4, 1e4), apart_s=st.floats(0, 1e4),
 )  # fmt: skip
@@ -320,6 +359,8 @@ def test_of_one_place_nothing_can_be_told() -> None:
 
 def test_decoders_that_are_not_disturbed_alike_are_of_several_servers() -> None:
     """Two of three kept their pace; the median decoder would look undisturbed."""
+    uneven = tuple(replace(one, uneven=1.5) for one in EACH[DISAGGREGATED].stalls)
+    cannot(diagnose(replace(EACH[DISAGGREGATED], stalls=uneven)), "1.5 times those", "several servers")
     uneven = tuple(replace(one, uneven=40.0) for one in EACH[DISAGGREGATED].stalls)
     said = diagnose(replace(EACH[DISAGGREGATED], stalls=uneven))
     assert (said.name, "several servers" in said.missing[0]) == (CANNOT_TELL, True)

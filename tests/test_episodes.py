@@ -63,9 +63,8 @@ def test_what_comes() -> None:
     kinds = [one.kind for one in episodes if not one.round]
     assert kinds == ["warm", *["alone"] * 7, "quiet"]  # the second warm one is of round 1
     first, second = ([one.kind for one in episodes if one.round == turn and one.kind != "warm"] for turn in (1, 2))
-    assert first == [*["alone", "stall"] * 3, "pair", "again", "again", "behind"]
-    assert second == [*first, "crowd"]  # how wide a step is was seen once only, in the first round
-    assert len(episodes) == 2 + 7 + 1 + 10 + 11
+    assert first == second == [*["alone", "stall"] * 3, "pair", "again", "again", "behind", "crowd"]
+    assert len(episodes) == 2 + 7 + 1 + 11 + 11
 
 
 def test_sizes_double_until_the_next_would_take_too_long() -> None:
@@ -135,6 +134,35 @@ def test_a_crowd_is_made_of_long_prompts_where_nobody_is_held_up() -> None:
     assert [(shot.role, shot.at_s, shot.input_tokens) for shot in crowd] == [("long", 0, 7600)] * 8
 
 
+def in_steps(episode: Episode, tokens: int = 500) -> list[Seen]:
+    """Of so many tokens; each takes 50 ms, in which those who decode get a token."""
+    came = usual(episode)
+    long = next((shot for shot in episode.shots if shot.role == "long"), None)
+    if long is None or episode.kind != "stall":
+        return came
+    begin, steps = long.at_s + GAP_S / 2, -(-long.input_tokens // tokens)
+    for i, shot in enumerate(episode.shots):
+        at = [0.05 + GAP_S * j for j in range(shot.output_tokens)]
+        early = sum(one < begin for one in at)
+        stamps = [*at[:early], *(begin + 0.05 * j for j in range(1, steps + 1))]
+        stamps += [stamps[-1] + GAP_S * j for j in range(1, shot.output_tokens - len(stamps) + 1)]
+        first = (begin + 0.05 * steps,)
+        came[i] = came[i]._replace(chunk_at=first if shot.role == "long" else tuple(stamps))
+    return came
+
+
+@pytest.mark.parametrize(
+    ("most_ttft_s", "tokens"),
+    [
+        (2.5, 3800),  # of 15,200, which take 1.52 s: eight of a quarter take 3 s
+        (10.0, 4750),  # of 30,400, as 32,000 take 3.2 s: eight take 4 s
+    ],
+)
+def test_a_crowd_takes_a_while_but_no_more_than_it_must(most_ttft_s: float, tokens: int) -> None:
+    crowd = next(one for one in carried_out(in_steps, replace(USUAL, most_ttft_s=most_ttft_s)) if one.kind == "crowd")
+    assert crowd.shots[0].input_tokens == tokens
+
+
 def late(gaps: int) -> Answer:
     """Who comes third only begins when the first one is done."""
 
@@ -147,7 +175,7 @@ def late(gaps: int) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize(("together", "decoders"), [(3, 3), (2, 1), (1, 1)])
+@pytest.mark.parametrize(("together", "decoders"), [(4, 3), (3, 2), (2, 1), (1, 1)])
 def test_a_place_is_left_where_only_some_run_together(together: int, decoders: int) -> None:
     stalls = [one for one in carried_out(late(together)) if one.kind in ("stall", "pair")]
     assert {sum(shot.role == "decoder" for shot in one.shots) for one in stalls} == {decoders}

@@ -195,6 +195,33 @@ def test_a_wrong_value_is_refused_in_the_words_of_the_command_line(form: dict[st
     assert str(refused.value) == line
 
 
+def test_a_locustfiles_own_number_is_one() -> None:
+    """Locust would answer anything else with HTTP 500."""
+    given = options()
+    given.rounds, given.share, given.word, given.really = 3, 0.5, "x", True
+    said = filled(given, {"rounds": " 4", "share": "0.25", "word": "3", "really": "maybe"})
+    assert (said.rounds, said.share, said.word, said.really) == (4, 0.25, "x", True)  # Locust reads the other two
+    assert given.rounds == 3
+    for form, line in (
+        ({"rounds": "2.5"}, "--rounds takes a whole number, got '2.5'"),
+        ({"rounds": ""}, "--rounds takes a whole number, got nothing"),
+        ({"share": "nan"}, "--share takes a number, got 'nan'"),
+    ):
+        with pytest.raises(Refused) as refused:
+            filled(given, form)
+        assert str(refused.value) == line
+
+
+def test_rules_of_a_locustfile_are_asked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rule(settings: Settings, options: Namespace) -> list[str]:
+        return [f"{settings.users} is odd"] if (settings.users or 0) % 2 else []
+
+    monkeypatch.setattr("locust_llm.options.FURTHER", [rule])
+    assert of({"user_count": "4"}).users == 4
+    with pytest.raises(Refused, match="3 is odd"):
+        of({"user_count": "3"})
+
+
 def test_a_wrong_rule_is_refused() -> None:
     with pytest.raises(Refused, match="ttft p95 < 500"):
         of({"slo": "error_rate < 1%\nttft p95 < 500"})

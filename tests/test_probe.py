@@ -73,6 +73,7 @@ def test_stopped_half_way_it_reports_what_there_is(url: str, tmp_path: Path) -> 
     assert "Traceback" not in err
     assert process.returncode == 4
     assert "Scheduler: cannot tell." in out
+    assert "Missing: the probe was ended before its time, before its first round: let it come to its end." in out
     assert "Prompts alone" in out
     assert examination(tmp_path / "r")["outcome"] == "untold"
 
@@ -109,12 +110,15 @@ def test_its_timetable_is_the_only_load() -> None:
     """In a process of its own: the probe's flags are for all parsers of the process that imports it."""
     code = """
 import json
-from locust_llm import ProbeUser
+from argparse import Namespace
 from locust_llm.probe import mistakes
 from locust_llm.settings import Settings
 asked = [{}, {"prefill_concurrency": 2}, {"request_rate": 3.0}, {"streaming": False}, {"processes": 2}, {"repeats": 2},
          {"request_count": 9}, {"warmup_duration": 5.0}, {"sweep": "concurrency=1,2"}]
-print(json.dumps([list(mistakes(Settings(**one), 8, 3)) for one in asked] + [list(mistakes(Settings(), 7, 6))]))
+usual = {"longest": 32000, "decoders": 3, "rounds": 3, "master": False, "worker": False}
+wrong = [{"decoders": 7}, {"master": True}, {"worker": True}, {"decoders": 0}, {"longest": 100}, {"rounds": None}]
+said = [list(mistakes(Settings(users=8, **one), Namespace(**usual))) for one in asked]
+print(json.dumps(said + [list(mistakes(Settings(users=8), Namespace(**(usual | one)))) for one in wrong]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     fine, *wrong = json.loads(done.stdout)
@@ -122,7 +126,8 @@ print(json.dumps([list(mistakes(Settings(**one), 8, 3)) for one in asked] + [lis
     assert [len(one) for one in wrong] == [1] * len(wrong)
     for flag, (said,) in zip(
         ("--prefill-concurrency", "--request-rate", "--streaming", "--processes", "--repeats", "--request-count",
-         "--warmup-duration", "--sweep", "at least 8 users"), wrong, strict=True,
+         "--warmup-duration", "--sweep", "at least 9 users", "--master", "--worker", "--decoders must be at least 1, got 0",
+         "--longest must be at least 2000, got 100", "--rounds must be at least 2, got nothing"), wrong, strict=True,
     ):  # fmt: skip
         assert flag in said
 

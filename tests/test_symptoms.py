@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from locust_llm.diagnosis import CANNOT_TELL, diagnose
-from locust_llm.record import OK
+from locust_llm.record import CUT, OK
 from locust_llm.shots import Seen
 from locust_llm.symptoms import Alone, Crowd, Stall, Symptoms, beside, symptoms
 
@@ -57,7 +57,7 @@ def test_the_steps_of_a_prefill() -> None:
     assert (found.kind, found.round, found.asked_tokens, found.decoders, found.ended) == ("stall", 1, 8000, 3, 0)
     assert found.ttft_s == pytest.approx(0.445)
     assert found.meanwhile == 5 + 4  # tokens at 510, 520, ..., 550, then at 650, 750, 850, 950
-    assert (found.steps, found.plain) == (4, False)  # the five before the prefill began are no steps
+    assert (found.steps, found.plain) == (4, True)  # the five before the prefill began are no steps: 10 ms, not 100
     assert found.quiet_s == pytest.approx(0.01)
     assert found.usual_s == pytest.approx(0.1)
     assert found.pace == pytest.approx(0.1)
@@ -69,8 +69,38 @@ def test_the_steps_of_a_prefill() -> None:
 def test_steps_that_are_hardly_longer_than_a_quiet_gap_begin_with_the_first_of_them() -> None:
     decoder = [*LEAD_IN, *each(570, 710, 20), *each(720, 1000, 10)]  # 8 steps of 20 ms
     found = stall(shot("decoder", *decoder), shot("long", 710, sent_ms=505))
-    assert (found.steps, found.plain) == (8, False)
+    assert (found.steps, found.surely, found.plain) == (8, 8, False)
     assert found.pace == pytest.approx(0.5)
+
+
+def test_quiet_gaps_that_noise_hides_among_the_steps() -> None:
+    """One gap takes 13 ms while the server still makes tokens of the prompt: all after it count, surely only the last 8."""
+    decoder = [*LEAD_IN, 563, *each(573, 603, 10), *each(623, 763, 20), *each(773, 1003, 10)]
+    found = stall(shot("decoder", *decoder), shot("long", 763, sent_ms=505))
+    assert (found.steps, found.surely, found.plain) == (13, 8, False)
+    decoder = [*LEAD_IN, *each(562, 700, 12), *each(710, 1000, 10)]  # steps of 12 ms: who can tell?
+    found = stall(shot("decoder", *decoder), shot("long", 694, sent_ms=505))
+    assert found.steps == found.surely
+
+
+def test_steps_are_plain_where_a_hole_is_between_them_and_quiet_gaps() -> None:
+    """Three times as long as the longest quiet one, which may take 2.5 times as long as usual; of all decoders."""
+    steps = each(610, 850, 60)
+    for delay, plain in ((10, True), (19, True), (21, False), (30, False)):  # 60 ms after one of 20 and more: no hole
+        decoder = [*LEAD_IN[:-1], 540 + delay, *(ms + delay - 10 for ms in steps), *each(900, 1200, 10)]
+        found = stall(shot("decoder", *decoder), shot("long", 840 + delay, sent_ms=505))
+        assert (found.plain, found.steps) == (plain, 5 if plain else pytest.approx(6, abs=1)), delay
+    decoder = [*LEAD_IN, *steps, *each(860, 1200, 10)]
+    other = [*LEAD_IN[:-1], 565, *steps[1:], *each(860, 1200, 10)]  # 25 ms, in the middle of the hole
+    assert stall(shot("decoder", *decoder), shot("long", 850, sent_ms=505)).plain
+    assert not stall(shot("decoder", *decoder), shot("decoder", *other), shot("long", 850, sent_ms=505)).plain
+
+
+def test_a_pause_after_which_all_comes_at_once_is_no_step() -> None:
+    """Of 30 ms, with the three tokens of that time at its end."""
+    decoder = [*each(100, 520, 10), 550, 550.1, 550.2, *STEPS, *each(960, 1200, 10)]
+    found = stall(shot("decoder", *decoder), LONG)
+    assert (found.steps, found.plain, found.meanwhile) == (4, True, 2 + 3 + 4)
 
 
 def test_one_step() -> None:
@@ -202,6 +232,7 @@ def test_who_waited_behind_a_long_prompt() -> None:
         ([300, 301, 302, 600, 601, 602, 800, 801], 3),
         ([798, 799, 799, 800, 800, 800, 800, 800], 8),
         ([250, 400, 400, 400, 650, 800, 800, 800], 4),  # who came first was alone for a moment
+        ([590, 600, 600, 600, 600, 600, 700], 6),  # one is left over, and comes a share later
         ([120, 180, 290, 390, 520, 610, 690, 800], 1),  # one by one, not evenly
         ([250, 350, 450, 550, 600, 700, 750, 800], 0),  # the first is too late for one by one, too early for all
     ],
@@ -280,11 +311,40 @@ def test_whatever_was_seen_has_symptoms_and_a_diagnosis(shots: list[Seen]) -> No
 
 
 def test_chunks_in_pairs_are_steps_of_their_own_and_no_usual_gap() -> None:
-    """Each step's token comes together with the next one's: gaps of 100 and of 0 ms. Their median would be 0."""
+    """Each step's token comes together with the next one's: gaps of 100 and of 0 ms, steps of 50. The median is 0."""
     pairs = [*LEAD_IN, *(ms for step in (650, 750, 850, 950) for ms in (step, step)), *each(960, 1200, 10)]
     found = stall(shot("decoder", *pairs), LONG)
-    assert (found.steps, found.usual_s) == (7, pytest.approx(0.1))  # the last 0 is after the first token
-    assert found.pace == pytest.approx(0.1)
+    assert (found.steps, found.usual_s) == (7, pytest.approx(0.05))  # the last 0 is after the first token
+    assert found.pace == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "outcome", "cut"),
+    [
+        ("warm", OK, (0, 2)),
+        ("warm alone", OK, (0, 2)),
+        ("warm alone", "http_400", None),  # the context ends there, and with it the probe
+        ("warm quiet stall1", OK, (1, 2)),
+        ("warm quiet stall1 crowd1", OK, (1, 2)),
+        ("warm quiet stall2", "timeout", None),  # the server gave up
+        ("warm quiet stall2", CUT, (2, 2)),
+        ("warm quiet stall1 stall2 crowd2", OK, None),
+        ("warm quiet stall1 stall2 crowd2", "timeout", None),
+        ("warm quiet stall1 stall2 crowd2", CUT, (2, 2)),
+    ],
+)
+def test_a_probe_that_was_ended_before_its_time(kinds: str, outcome: str, cut: tuple[int, int] | None) -> None:
+    """``outcome``: of the last. The second warm-up has the number 1, and is of no round."""
+    words = kinds.split()
+    shots = []
+    for i, word in enumerate(words):
+        turn = 1 if word == "warm" else int(word[-1]) if word[-1].isdigit() else 0
+        last = i == len(words) - 1
+        shots.append(
+            shot("long", 10, kind=word.rstrip("12"), turn=turn, episode=i, rounds=2, outcome=outcome if last else OK)
+        )
+    assert symptoms(shots).cut == cut
+    assert symptoms([one._replace(rounds=0) for one in shots]).cut is None  # nobody says how many there should be
 
 
 stamps = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0001, 2.0, 3.5]), max_size=8).map(lambda some: tuple(sorted(some)))
