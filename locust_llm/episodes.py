@@ -5,7 +5,8 @@ All of it is pure: ``timetable`` is told what became of the requests of one epis
 sends them does the waiting: a Locust user in real time (probe.py), or a simulator in virtual time (the tests).
 
 1. ``warm``: a short request, twice: how long a first token takes at least.
-2. ``alone``: prompts of doubling length, one at a time: what a prompt costs when nobody else is there.
+2. ``alone``: prompts of doubling length, one at a time: what a prompt costs when nobody else is there. Where another one
+   would take too long, one that should take just as long as a prompt may.
 3. ``quiet``: some short prompts that decode together, one more than will decode beside a prompt: what a gap is when nobody
    is in prefill, and whether a place is left for it.
 4. In rounds, so that each figure is seen several times: ``stall`` (a long prompt, of three lengths, beside those who
@@ -46,6 +47,8 @@ HELD: Final = 0.9
 """Pace of decoders that the prompt beside them held up."""
 FITS: Final = 0.95
 """Of the longest prompt that was answered: none comes to just the tokens that it should, and the context may end there."""
+WORTH: Final = 1.2
+"""A prompt that is so many times as long as the longest so far says more."""
 WIDER: Final = 2.5
 """Prompts of a crowd, in widths of a step."""
 
@@ -58,8 +61,8 @@ class Bounds:
     first_tokens: int = 250
     """Its doubles are what is tried: no powers of two, which budgets are, so that a prompt is not just longer than a
     step."""
-    most_ttft_s: float = 5.0
-    """No prompt is tried that should take longer than that alone."""
+    most_ttft_s: float = 4.0
+    """No prompt is tried that should take longer than that alone: then the whole takes three minutes, rather less."""
     most_output_tokens: int = 8192
     decoders: int = 3
     crowd: int = 8
@@ -99,15 +102,7 @@ def timetable(bounds: Bounds = Bounds()) -> Probe:
     if not (warm and warm[0].ok):
         return
     ttft_s, gap_s = warm[0].ttft_s, _gap_s(warm) or warm[0].ttft_s
-    longest, alone_s, next_s = 0, 0.0, 0.0
-    tokens = bounds.first_tokens
-    while tokens <= bounds.longest_tokens and next_s <= bounds.most_ttft_s:
-        alone = yield Episode("alone", 0, (Shot("long", 0, tokens, FEW_TOKENS),), next_s)
-        if not (alone and alone[0].ok):
-            break
-        before_s, longest, alone_s = alone_s or alone[0].ttft_s, tokens, alone[0].ttft_s
-        next_s = alone_s * max(2.0, alone_s / before_s)  # attention makes it grow faster than the length
-        tokens *= 2
+    longest, alone_s = yield from _lengths(bounds)
     if longest < 8 * bounds.first_tokens and alone_s < bounds.most_ttft_s / 4:
         return  # refused: its context is too small for prompts of several sizes
     scale = Scale(ttft_s, gap_s, int(FITS * longest), alone_s)
@@ -119,6 +114,32 @@ def timetable(bounds: Bounds = Bounds()) -> Probe:
     scale = scale._replace(gap_s=_gap_s(quiet) or gap_s, ttft_s=max([ttft_s, *(s.ttft_s for s in quiet if s.ok)]))
     for turn in range(1, bounds.rounds + 1):
         yield from _round(turn, scale, bounds)
+
+
+def _lengths(bounds: Bounds) -> Generator[Episode, Sequence[Seen], tuple[int, float]]:
+    """(the longest prompt that was answered, what it took)."""
+    longest, alone_s, before_s, next_s = 0, 0.0, 0.0, 0.0
+    tokens = bounds.first_tokens
+    while tokens <= bounds.longest_tokens and next_s <= bounds.most_ttft_s:
+        alone = yield Episode("alone", 0, (Shot("long", 0, tokens, FEW_TOKENS),), next_s)
+        if not (alone and alone[0].ok):
+            return longest, alone_s
+        before_s, longest, alone_s = alone_s or alone[0].ttft_s, tokens, alone[0].ttft_s
+        next_s = alone_s * max(2.0, alone_s / before_s)  # attention makes it grow faster than the length
+        tokens *= 2
+    tokens = _between(longest, alone_s, before_s, bounds)
+    if next_s > bounds.most_ttft_s and tokens > WORTH * longest:
+        alone = yield Episode("alone", 0, (Shot("long", 0, tokens, FEW_TOKENS),), bounds.most_ttft_s)
+        if alone and alone[0].ok:
+            longest, alone_s = tokens, alone[0].ttft_s
+    return longest, alone_s
+
+
+def _between(longest: int, alone_s: float, before_s: float, bounds: Bounds) -> int:
+    """Tokens of a prompt that should take as long as one may, if time grows on as it did from half the length."""
+    growth = max(1.0, math.log2(alone_s / before_s)) if before_s > 0 else 1.0
+    times = (bounds.most_ttft_s / alone_s) ** (1 / growth) if alone_s > 0 else 1.0
+    return min(bounds.longest_tokens, int(longest * min(2.0, times)))
 
 
 def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
