@@ -283,33 +283,35 @@ def _groups(e: Symptoms) -> str:
 
 
 def _budget(e: Symptoms) -> tuple[float, float, float]:
-    """Tokens of a step: n tokens in s steps are more than s - 1 steps hold and no more than s do. The interval is
-    what the two longest lengths allow in all rounds, or in those in which steps are plain, if there are some; the guess is
-    in its middle, by steps. Beside the prompt a step has the decoders' own tokens, where the budget counts those."""
-    low, high, middle = 0.0, math.inf, 0.0
+    """Tokens of a step: (low, about, high), from the two longest lengths: what they both allow, each in any round, or in any
+    in which steps are plain, if there are some. The guess is in the middle of the last step. Beside the prompt a step has
+    the decoders' own tokens, where the budget counts those."""
+    low, high, about = 0.0, math.inf, 0.0
     for asked in sorted({stall.asked_tokens for stall in e.of("stall")})[-2:]:
         stalls = e.of("stall", asked)
         stalls = [stall for stall in stalls if stall.plain] or stalls
-        tokens = median(stall.input_tokens for stall in stalls)
-        ends = [_ends(stall) for stall in stalls]
-        few, many = min(few for few, _ in ends), max(many for _, many in ends)
-        least, most = tokens / many, tokens / few if few > 0 else math.inf
+        ends = [_allowed(stall) for stall in stalls]
+        least, most = min(least for least, _ in ends), max(most for _, most in ends)
         if max(low, least) > min(high, most):  # they do not agree: the longest one decides, having the most steps
             low, high = 0.0, math.inf
         low, high = max(low, least), min(high, most)
-        middle = tokens / max(
-            median(stall.steps - (0.5 if stall.plain else 0.5 * STRAYS + 0.5) for stall in stalls), 0.5
-        )
+        strays = 0.0 if stalls[0].plain else STRAYS / 2
+        about = median(stall.input_tokens / max(stall.steps - 0.5 - strays, 0.5) for stall in stalls)
     low /= e.tokens_a_chunk or 1  # two steps may have had one chunk
-    return low, min(max(middle, low), high) + e.decoders, high + e.decoders
+    return low, min(max(about, low), high) + e.decoders, high + e.decoders
 
 
-def _ends(stall: Stall) -> tuple[float, float]:
-    """How many steps fewer than a prompt fills, and how many at most, it took. Where they are not plain, some gaps may have
-    been none, and at the beginning all that decoders got may have been steps."""
+def _allowed(stall: Stall) -> tuple[float, float]:
+    """Tokens of a step at least, and at most: n tokens in s steps are more than s - 1 steps hold and no more than s do.
+    Where steps are not plain, some gaps may have been none, and at the beginning all that decoders got may have been
+    steps."""
     if stall.plain:
-        return stall.steps * (1 - MISCOUNTED) - 1, stall.steps * (1 + MISCOUNTED)
-    return stall.surely * (1 - UNPLAIN) - 1 - STRAYS, max(stall.steps, stall.meanwhile) * (1 + MISCOUNTED)
+        miscounted = round(MISCOUNTED * stall.steps)
+        few, many = stall.steps - 1 - miscounted, stall.steps + miscounted
+    else:
+        few = stall.surely * (1 - UNPLAIN) - 1 - STRAYS
+        many = max(stall.steps, stall.meanwhile) * (1 + MISCOUNTED)
+    return stall.input_tokens / max(many, 1), stall.input_tokens / few if few > 0 else math.inf
 
 
 def _further(e: Symptoms, name: str) -> Iterator[str]:
