@@ -145,14 +145,14 @@ def _between(longest: int, alone_s: float, before_s: float, bounds: Bounds) -> i
 def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
     """Lengths from short to long and back, in turn: what drifts must not look like an effect of length."""
     sizes = [scale.longest // 4, scale.longest // 2, scale.longest]
-    wide = 0.0
+    widths: dict[int, float] = {}
     for tokens in sizes if turn % 2 else reversed(sizes):
         yield Episode("alone", turn, (Shot("long", 0, tokens, FEW_TOKENS),), scale.takes_s(tokens))
         stall = beside((yield _beside(scale, bounds, "stall", turn, (tokens,))))
         if stall is not None and stall.steps > 1 and stall.pace < HELD:  # else these steps computed something else
-            wide = max(wide, tokens / (stall.steps - 1))
+            widths[tokens] = tokens / (stall.steps - 1)
     # Prompts much longer than a step is wide, or several would share one and look as if computed side by side.
-    wider = math.ceil(WIDER * wide or scale.longest / 2)
+    wider = math.ceil(WIDER * widths[max(widths)]) if widths else scale.longest // 2
     half = scale.longest // 2
     pair = min(scale.longest, max(half, wider))
     yield _beside(scale, bounds, "pair", turn, (pair, pair))
