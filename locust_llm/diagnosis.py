@@ -52,6 +52,9 @@ STRAYS: Final = 2
 """Gaps more than steps, where they cannot be told apart: the one in which the prompt came, the one in which it ended."""
 WIDER: Final = 1.25
 """Prompts of a crowd must be so much longer than a step is wide, or several fit into one and look side by side."""
+AT_ONCE: Final = 0.2
+"""Of the time until the second of two equal prompts had its first token: the first one had its own so late. Of two that are
+computed one by one the first one has it after half of that time, or somewhat later, as it shares its last step."""
 PASSED: Final = 0.5
 """A short request that waits for less than this share of the time did not wait for the long one."""
 FAILED: Final = 0.05
@@ -263,7 +266,7 @@ def _slots(e: Symptoms, step_tokens: float) -> tuple[int, str]:
     if any(crowd.input_tokens < WIDER * step_tokens for crowd in e.crowds):
         return 0, "a step is too wide for the prompts that were tried together: longer ones would tell (--longest)"
     pairs = [pair for pair in e.of("pair") if pair.input_tokens > WIDER * step_tokens]
-    paired = {pair.apart_s < (e.alone_s(pair.asked_tokens) or math.inf) / 2 for pair in pairs}
+    paired = {pair.apart_s < AT_ONCE * pair.ttft_s for pair in pairs}
     clear = [crowd.side_by_side for crowd in e.crowds if crowd.side_by_side]
     if len(set(clear)) != 1 or 2 * len(clear) <= len(e.crowds) or len(paired) > 1:
         return 0, f"equal prompts at one moment came to their first token in groups of {_groups(e)}: no number of slots"
@@ -307,7 +310,7 @@ def _allowed(stall: Stall) -> tuple[float, float]:
     steps."""
     if stall.plain:
         miscounted = round(MISCOUNTED * stall.steps)
-        few, many = stall.steps - 1 - miscounted, stall.steps + miscounted
+        few, many = stall.steps - 1 - miscounted, stall.steps + max(miscounted, stall.rest)
     else:
         few = stall.surely * (1 - UNPLAIN) - 1 - STRAYS
         many = max(stall.steps, stall.meanwhile) * (1 + MISCOUNTED)

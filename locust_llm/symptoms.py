@@ -61,6 +61,8 @@ class Stall(msgspec.Struct, frozen=True):
     """Of these, as many as come after the last two neighbours that look like quiet gaps, if most do not."""
     plain: bool
     """Steps are so long that no other gap is taken for one; else some are counted from before the begin of the prefill."""
+    rest: float
+    """The share of a step that the last one may have had and yet look like a quiet gap, where steps are plain."""
     longest_s: float
     """The longest gap of the median decoder that overlaps that time: one that got two tokens in one chunk says little."""
     usual_s: float
@@ -145,7 +147,8 @@ class Symptoms(msgspec.Struct, frozen=True):
     quiet_s: float | None = None
     """The mean gap of the decoders when nobody is in prefill."""
     lost: float | None = None
-    """The share of that quiet time that went into gaps of more than three times the median: somebody else's doing."""
+    """The share of that quiet time that went into gaps of more than three times the median of their episode: somebody else's
+    doing."""
     decoders: int = 0
     stalls: tuple[Stall, ...] = ()
     behind: tuple[Behind, ...] = ()
@@ -200,7 +203,8 @@ def symptoms(everything: Sequence[Seen]) -> Symptoms:
     for _, shots in sorted(episodes.items()):
         kinds[shots[0].kind].append(sorted(shots, key=lambda one: one.sent_at))
     stalls = [stall for kind in ("stall", "pair") for shots in kinds[kind] if (stall := beside(shots)) is not None]
-    before = [gap for kind in ("quiet", "stall", "pair") for shots in kinds[kind] for gap in _before(shots)]
+    quietly = [_before(shots) for kind in ("quiet", "stall", "pair") for shots in kinds[kind]]
+    before = [gap for gaps in quietly for gap in gaps]
     decoders = [
         one for shots in [*kinds["quiet"], *kinds["stall"]] for one in shots if one.role == "decoder" and one.ok
     ]
@@ -211,7 +215,7 @@ def symptoms(everything: Sequence[Seen]) -> Symptoms:
         short_s=min((one.ttft_s for shots in kinds["warm"] for one in shots if one.ok), default=None),
         costs=_alone(kinds["alone"]),
         quiet_s=fmean(before) if before else None,
-        lost=_lost(before),
+        lost=_lost(quietly),
         decoders=max((stall.decoders for stall in stalls), default=0),
         stalls=tuple(stalls),
         behind=tuple(one for shots in kinds["behind"] for one in _behind(shots)),
@@ -278,6 +282,7 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
     least_s, plain = threshold([gap for gaps in each for gap in gaps], quiet_s, median(heavy))
     found = [counted(gaps, quiet_s, least_s) for gaps in each]
     steps = [gap for gaps in found for gap in gaps]
+    usual_s = median(steps) if steps else first_at - sent_at
     return Stall(
         kind=longs[0].kind,
         round=longs[0].round,
@@ -290,7 +295,8 @@ def beside(shots: Sequence[Seen]) -> Stall | None:
         uneven=max(heavy) / max(min(heavy), quiet_s / 2),
         plain=plain,
         longest_s=longest_s,
-        usual_s=median(steps) if steps else first_at - sent_at,
+        rest=max(0.0, least_s - quiet_s) / (usual_s - quiet_s) if usual_s > quiet_s else 0.0,
+        usual_s=usual_s,
         quiet_s=quiet_s,
         decoders=len(decoders),
         ended=sum(one.chunk_at[-1] < first_at for one in decoders),
@@ -309,11 +315,13 @@ def _before(shots: Sequence[Seen]) -> list[float]:
     return [b - a for one in decoders for a, b in pairwise(one.chunk_at) if begin <= a and b <= end]
 
 
-def _lost(gaps: Sequence[float]) -> float | None:
-    if not sum(gaps) > 0:
+def _lost(episodes: Sequence[Sequence[float]]) -> float | None:
+    """Each by its own median: a server that is now faster and now slower loses nothing."""
+    whole_s = sum(map(sum, episodes))
+    if not whole_s > 0:
         return None
-    usual = median(gaps)
-    return sum(gap - usual for gap in gaps if gap > PLAIN * usual) / sum(gaps)
+    usual = [median(gaps) if gaps else 0.0 for gaps in episodes]
+    return sum(gap - s for gaps, s in zip(episodes, usual, strict=True) for gap in gaps if gap > PLAIN * s) / whole_s
 
 
 def _behind(shots: Sequence[Seen]) -> Iterable[Behind]:

@@ -15,7 +15,7 @@ def stall(turn: int, tokens: int, kind: str = "stall", **known: Any) -> Stall:
     found = Stall(
         kind=kind, round=turn, asked_tokens=tokens, input_tokens=tokens, ttft_s=both * 60e-6, meanwhile=both / 500,
         steps=both / 500, surely=both / 500,
-        plain=False, longest_s=0.033, usual_s=0.030, quiet_s=QUIET_S, decoders=3, ended=0, after_s=-1.0,
+        plain=False, rest=0.25, longest_s=0.033, usual_s=0.030, quiet_s=QUIET_S, decoders=3, ended=0, after_s=-1.0,
         apart_s=tokens * 60e-6 if kind == "pair" else 0.0,
     )  # fmt: skip
     return type(found)(**({name: getattr(found, name) for name in found.__struct_fields__} | known))

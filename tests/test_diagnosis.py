@@ -35,7 +35,7 @@ def stall(tokens: int, turn: int, kind: str = "stall", **fields: Any) -> Stall:
     """Three decoders that kept their pace, if nothing else is said."""
     usual: dict[str, Any] = {
         "ttft_s": alone_s(tokens), "meanwhile": alone_s(tokens) / QUIET_S, "steps": alone_s(tokens) / QUIET_S,
-        "surely": alone_s(tokens) / QUIET_S,
+        "surely": alone_s(tokens) / QUIET_S, "rest": 0.25,
         "plain": False, "longest_s": QUIET_S, "usual_s": QUIET_S, "quiet_s": QUIET_S, "decoders": 3, "ended": 0,
         "after_s": -1.0,
     }  # fmt: skip
@@ -127,7 +127,7 @@ def test_the_budget(budget: int) -> None:
     assert low <= budget <= high
     assert low <= about <= high
     miscounted = round(steps / 20)
-    assert low >= 32_000 / (steps + miscounted)
+    assert low >= 32_000 / (steps + max(miscounted, 0.25))  # the last step may be too small to be seen
     assert high <= 32_000 / (steps - 1 - miscounted) + 3
     assert about == pytest.approx(budget, rel=0.07)  # half a step of eight
 
@@ -276,7 +276,9 @@ def test_each_prompt_counts_with_the_tokens_that_it_came_to() -> None:
     said = diagnose(found(step)).budget
     assert said is not None
     low, _, high = said
-    assert low == pytest.approx(16_100 / 9)  # 1,789; of 8,100 tokens in 5 steps 1,620
+    assert low == pytest.approx(
+        16_100 / 9.25
+    )  # 1,741, as a quarter of a step may not be seen; of 8,100 tokens in 5 steps 1,543
     assert high == pytest.approx(16_000 / 7 + 3)  # 2,286; of 8,000 in 4 steps 2,667
 
 
@@ -312,7 +314,7 @@ TOKENS = st.sampled_from([250, *SIZES])
 STALLS = st.builds(
     Stall, kind=st.sampled_from(["stall", "pair"]), round=st.integers(1, 3), asked_tokens=TOKENS,
     input_tokens=st.integers(1, 50_000), ttft_s=SECONDS, meanwhile=st.floats(0, 1e4), steps=st.floats(0, 1e4),
-    surely=st.floats(0, 1e4),
+    surely=st.floats(0, 1e4), rest=st.floats(0, 2),
     plain=st.booleans(), longest_s=st.floats(0, 1e4), usual_s=SECONDS, quiet_s=SECONDS, decoders=st.integers(1, 6),
     ended=st.integers(0, 6), after_s=st.floats(-1e4, 1e4), apart_s=st.floats(0, 1e4),
 )  # fmt: skip

@@ -103,6 +103,12 @@ def test_a_pause_after_which_all_comes_at_once_is_no_step() -> None:
     assert (found.steps, found.plain, found.meanwhile) == (4, True, 2 + 3 + 4)
 
 
+def test_a_rest_that_looks_like_a_quiet_gap() -> None:
+    """The line between 10 and 100 ms is at 31.6: a last step of (31.6 - 10) / (100 - 10) of the others is below it."""
+    assert stall(shot("decoder", *DECODER), LONG).rest == pytest.approx(0.24, abs=0.001)
+    assert stall(shot("decoder", *each(100, 1200, 10)), LONG).rest == 0
+
+
 def test_one_step() -> None:
     decoder = [*LEAD_IN, 950, *each(960, 1200, 10)]
     found = stall(shot("decoder", *decoder), shot("decoder", *decoder), LONG)
@@ -208,6 +214,8 @@ def test_quiet_and_lost_time() -> None:
     assert found.lost == pytest.approx(50 / 150)
     steady = shot("decoder", *each(100, 200, 10), 230, kind="quiet")
     assert symptoms([steady]).lost == 0  # three times the median is none yet
+    slower = shot("decoder", *each(100, 800, 50), kind="quiet", episode=1)
+    assert symptoms([steady, slower]).lost == 0  # each by its own median
 
 
 def test_who_waited_behind_a_long_prompt() -> None:

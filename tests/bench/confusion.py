@@ -40,7 +40,7 @@ NOISES: Final = {
 }
 """None; a quiet machine; a network; a bad day: steps of 0.82 to 1.22 times what they should take (one sigma), chunks 2 ms
 late on average and one in twenty merged, and the server stands still for 30 ms about every two seconds."""
-SEED: Final = 40000
+SEED: Final = 70000
 """The first one. None below was used here."""
 RIGHT, WRONG = "right", "wrong"
 NAMES: Final = (STATIC, PREFILL_FIRST, CHUNKED, PARTIAL, DISAGGREGATED, CANNOT_TELL)
