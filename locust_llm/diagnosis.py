@@ -309,8 +309,8 @@ def _allowed(stall: Stall) -> tuple[float, float]:
     Where steps are not plain, some gaps may have been none, and at the beginning all that decoders got may have been
     steps."""
     if stall.plain:
-        miscounted = round(MISCOUNTED * stall.steps)
-        few, many = stall.steps - 1 - miscounted, stall.steps + max(miscounted, stall.rest)
+        miscounted = MISCOUNTED * stall.steps
+        few, many = stall.steps - 1 - round(miscounted), stall.steps + max(miscounted, stall.rest)
     else:
         few = stall.surely * (1 - UNPLAIN) - 1 - STRAYS
         many = max(stall.steps, stall.meanwhile) * (1 + MISCOUNTED)

@@ -6,7 +6,7 @@ sends them does the waiting: a Locust user in real time (probe.py), or a simulat
 
 1. ``warm``: a short request, twice: how long a first token takes at least.
 2. ``alone``: prompts of doubling length, one at a time: what a prompt costs when nobody else is there. Where another one
-   would take too long, one that should take just as long as a prompt may.
+   would take too long, one that should take about as long as a prompt may.
 3. ``quiet``: some short prompts that decode together, one more than will decode beside a prompt: what a gap is when nobody
    is in prefill, and whether a place is left for it.
 4. In rounds, so that each figure is seen several times: ``stall`` (a long prompt, of three lengths, beside those who
@@ -136,10 +136,11 @@ def _lengths(bounds: Bounds) -> Generator[Episode, Sequence[Seen], tuple[int, fl
 
 
 def _between(longest: int, alone_s: float, before_s: float, bounds: Bounds) -> int:
-    """Tokens of a prompt that should take as long as one may, if time grows on as it did from half the length."""
+    """Tokens of a prompt that should take about as long as one may, if time grows on as it did from half the length; in
+    quarters, so that two probes of a server try the same lengths."""
     growth = max(1.0, math.log2(alone_s / before_s)) if before_s > 0 else 1.0
     times = (bounds.most_ttft_s / alone_s) ** (1 / growth) if alone_s > 0 else 1.0
-    return min(bounds.longest_tokens, int(longest * min(2.0, times)))
+    return min(bounds.longest_tokens, int(longest * int(4 * min(2.0, times)) / 4))
 
 
 def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:

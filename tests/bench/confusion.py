@@ -269,7 +269,8 @@ def report(title: str, said: list[Said]) -> str:
 
 TWICE: Final = (
     Kind(PREFILL_FIRST, Server(policy="prefill-first")), Kind(CHUNKED, Server(budget=512), 512, 1),
-    Kind(CHUNKED, Server(budget=2048), 2048, 1), Kind(CHUNKED, Server(budget=512, gpu="a40"), 512, 1),
+    Kind(CHUNKED, Server(budget=2048), 2048, 1),
+    Kind(CHUNKED, Server(budget=512, gpu="a40"), 512, 1, bounds=Bounds(longest_tokens=8000)),
     Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4), Kind(DISAGGREGATED, Server(policy="disaggregated")),
 )  # fmt: skip
 TRIED: Final = 7600
@@ -285,7 +286,7 @@ FIGURES: Final = {
 def again(noise: str, runs: int) -> Iterator[tuple[Kind, dict[str, list[float]]]]:
     """Each figure of each of so many runs; the names must be the same."""
     for kind in TWICE:
-        said = [figures(kind.server, NOISES[noise], 2 * SEED + i) for i in range(runs)]
+        said = [figures(kind, NOISES[noise], 2 * SEED + i) for i in range(runs)]
         assert len({name for name, _ in said if name != CANNOT_TELL}) <= 1
         known = [name for name in FIGURES if all(name in some for _, some in said)]
         yield kind, {name: [some[name] for _, some in said] for name in known}
@@ -296,9 +297,9 @@ def apart(values: list[float]) -> list[float]:
     return sorted(max(pair) / min(pair) - 1 for pair in combinations(values, 2))
 
 
-def figures(server: Server, noise: Noise, seed: int) -> tuple[str, dict[str, float]]:
+def figures(kind: Kind, noise: Noise, seed: int) -> tuple[str, dict[str, float]]:
     """The name, and the figures that there are."""
-    found = symptoms(probed(server, noise, seed))
+    found = symptoms(probed(kind.server, noise, seed, kind.bounds))
     said, stalls = diagnose(found), found.of("stall", TRIED)
     alone_s, budget = found.alone_s(TRIED), said.budget and said.budget[1]
     stall_s = median(stall.longest_s for stall in stalls) if said.name in (PREFILL_FIRST, CHUNKED, PARTIAL) else None

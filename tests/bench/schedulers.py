@@ -1,7 +1,8 @@
 """The probe on real servers whose scheduler is known: ``make schedulers``. Prints Markdown, asserts nothing.
 
-Six configurations of vLLM and llama.cpp are started, one after the other, and each is probed ``--times`` times. Server and
-probe share the machine: it should do nothing else, and both get ``--nice`` (root only) so that what it must do waits.
+Six configurations of vLLM and llama.cpp, and both as they are without a flag, are started one after the other, and each is
+probed ``--times`` times. Server and probe share the machine: it should do nothing else, and both get ``--nice`` (root
+only) so that what it must do waits.
 """
 
 import argparse
@@ -52,6 +53,8 @@ CONFIGS: Final = {
     ),
     "l2048": llamacpp(2048),
     "l256": llamacpp(256),
+    "vllm": Config("vLLM with no flag: its prefix cache too", "budget of 2,048", "start_vllm.sh", ()),
+    "llamacpp": Config("llama.cpp with no flag: a cache, 4 slots", "batch of 2,048", "start_llamacpp.sh", ()),
 }  # fmt: skip
 
 
