@@ -255,7 +255,7 @@ def _several(e: Symptoms, why: str) -> Diagnosis:
         how = f"{least}{slots} of their first tokens together"
     came = f"{len(crowd.ttft_s)} prompts of {crowd.input_tokens:,} tokens that came together had {how}"
     if not all(crowd.side_by_side for crowd in e.crowds):
-        came += f" (in groups of {_groups(e)}: 0 is neither one by one nor in groups)"
+        came += f" (in first groups of {_groups(e)})"
     return Diagnosis(name, budget, slots, (why, came, *_further(e, name)))
 
 
@@ -269,7 +269,10 @@ def _slots(e: Symptoms, step_tokens: float) -> tuple[int, str]:
     paired = {pair.apart_s < AT_ONCE * pair.ttft_s for pair in pairs}
     clear = [crowd.side_by_side for crowd in e.crowds if crowd.side_by_side]
     if len(set(clear)) != 1 or 2 * len(clear) <= len(e.crowds) or len(paired) > 1:
-        return 0, f"equal prompts at one moment came to their first token in groups of {_groups(e)}: no number of slots"
+        return (
+            0,
+            f"equal prompts at one moment came to their first token in first groups of {_groups(e)}: no number of slots",
+        )
     slots = clear[0]
     if slots == 1 and e.behind and all(one.waited < PASSED for one in e.behind):
         return 0, (
@@ -282,7 +285,8 @@ def _slots(e: Symptoms, step_tokens: float) -> tuple[int, str]:
 
 
 def _groups(e: Symptoms) -> str:
-    return ", ".join(str(crowd.side_by_side) for crowd in e.crowds)
+    """``?``: neither one by one nor in groups."""
+    return ", ".join(str(crowd.side_by_side or "?") for crowd in e.crowds)
 
 
 def _budget(e: Symptoms) -> tuple[float, float, float]:

@@ -195,7 +195,8 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     add("--longest", type=number(int, "--longest"), default=DEFAULTS.longest_tokens, metavar="TOKENS", help=longest)
     add("--decoders", type=number(int, "--decoders"), default=DEFAULTS.decoders, metavar="N", help=decoders)
     add("--rounds", type=number(int, "--rounds"), default=DEFAULTS.rounds, metavar="N", help=rounds)
-    FURTHER.append(mistakes)
+    if mistakes not in FURTHER:  # the web page makes a parser for each visitor
+        FURTHER.append(mistakes)
     parser.set_defaults(num_users=HANDS, first_token_timeout=PATIENCE_S, gap_timeout=PATIENCE_S)
 
 
