@@ -128,16 +128,16 @@ def _names_a_folder(rule: str) -> bool:
         return False  # the check has a sentence for it
 
 
-def _count(text: str) -> int | None:
+def _count(text: str) -> Any:
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
         refuse(f"-u takes a whole number, got {text!r}")
-    return int(text)
+    return number(int, "-u")(text)
 
 
 def _seconds(text: str) -> int | None:
     try:
         return (int(parse_timespan(text)) if text else 0) or None
-    except ValueError:
+    except (ValueError, OverflowError):
         refuse(f"-t takes a time such as 20, 20s, 3m, 2h or 1h20m, got {text!r}")

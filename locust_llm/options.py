@@ -24,14 +24,16 @@ from .body import extra_inputs
 from .dataset import Summary
 from .dataset import check as check_dataset
 from .endpoints import ENDPOINTS
+from .exit_status import ExitStatus
 from .folder import RECORDS, RUN, read_run
 from .logs import columns_of
+from .ranges import USERS, cut_short, read_number
 from .settings import Settings, base_url, mistakes
 from .sizes import mix
 from .stages import CONCURRENCY
 from .timetable import ORDERS, rate_of
 
-BAD_SETTINGS: Final = 5
+BAD_SETTINGS: Final = ExitStatus.REFUSED
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
@@ -42,36 +44,37 @@ FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
 """Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence each."""
 
 
+LINE: Final = 1000
+"""Characters of a refusal: what was given may be a whole file."""
+
+
 class Refused(Exception):
     """There can be no such run: one line that says why, and what to do."""
 
 
 def refuse(reason: str) -> NoReturn:
-    raise Refused(reason)
+    raise Refused(cut_short(reason.replace("\n", " "), LINE))
 
 
 def number(kind: type, flag: str) -> Callable[[str], Any]:
     """A type for argparse; empty means not set (environment). Raises Refused, as argparse would end with status 2."""
 
     def parse(text: str) -> Any:
-        if text == "":
+        if not text.strip():
             return None
         try:
-            value = kind(text)
+            return read_number(kind, text)
         except ValueError:
-            refuse(f"{flag} takes {'a whole number' if kind is int else 'a number'}, got {text!r}")
-        if value != value or value in (float("inf"), float("-inf")):
-            refuse(f"{flag} takes a number, got {text!r}")
-        return value
+            refuse(f"{flag} takes {'a whole number' if kind is int else 'a number'}, got {cut_short(text)!r}")
 
     return parse
 
 
 def _percentiles(text: str) -> str:
     try:
-        [float(part) for part in text.split(",")]
+        [read_number(float, part) for part in text.split(",")]
     except ValueError:
-        refuse(f"--percentiles takes numbers with commas between, such as 50,90,95,99, got {text!r}")
+        refuse(f"--percentiles takes numbers with commas between, such as 50,90,95,99, got {cut_short(text)!r}")
     return text
 
 
@@ -290,8 +293,13 @@ def check(options: Namespace, **known: Any) -> Settings:
         settings = msgspec.structs.replace(settings_of(options), **known)
     except OSError as error:
         refuse(f"--slo-file {error.filename}: {error.strerror}")
+    except OverflowError:
+        refuse("-t or --stop-timeout is beyond all numbers")
     except ValueError as error:
         refuse(f"--host {options.host!r} is no URL: {error}")
+    rate = options.spawn_rate
+    if rate is not None and not 0 < rate <= USERS:
+        refuse(f"-r must be above 0 and at most {USERS}, got {rate:g}")
     for mistake in chain(mistakes(settings), *(rule(settings, options) for rule in FURTHER)):
         refuse(mistake)
     try:

@@ -7,6 +7,7 @@ import msgspec
 
 from . import slo
 from .failure import is_secret
+from .ranges import PERCENTILES, beyond
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
 
 
@@ -179,10 +180,8 @@ def of_stage(s: Settings, axis: str, value: float) -> Settings:
 
 def mistakes(s: Settings) -> Iterator[str]:
     """Each reason why this run cannot be, as one line that says what to do. Nothing is asked of the network."""
-    if s.users is not None and s.users < 1:
-        yield f"-u must be at least 1, got {s.users}"
+    yield from beyond(s)
     yield from _limits(s)
-    yield from _numbers(s)
     yield from _contradictions(s)
     yield from _stages(s)
     yield from slo.mistakes(s.slo, s.slo_preset, s.goodput, (s.sweep or "").partition("=")[0].strip())
@@ -191,6 +190,8 @@ def mistakes(s: Settings) -> Iterator[str]:
     for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
         if is_secret(name):
             yield f"--endpoint must not hold a key ({name}), every report would: use --header, or --api-key-file"
+    if len(s.percentiles) > PERCENTILES:
+        yield f"--percentiles takes at most {PERCENTILES}, got {len(s.percentiles)}"
     for p in s.percentiles:
         if not 0 < p <= 99.9:
             yield f"--percentiles must lie above 0 and at most at 99.9, got {p:g}"
@@ -206,65 +207,13 @@ def _limits(s: Settings) -> Iterator[str]:
     )  # fmt: skip
     most_users = s.users if s.users is not None or not s.open_loop else s.max_users
     for flag, limit, ramp_flag, ramp_s in limits:
-        if limit is not None and limit < 1:
-            yield f"{flag} must be at least 1, got {limit}"
-        elif limit is not None and most_users is not None and limit > most_users:
+        if limit is not None and most_users is not None and limit > most_users:
             users = f"the {most_users} users ({'-u' if s.users is not None else '--max-users'})"
             yield f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
         if limit is not None and not s.streaming:
             yield f"{flag} needs --streaming: without a stream nobody can tell when the first token came"
-        if ramp_s is not None and not ramp_s > 0:
-            yield f"{ramp_flag} must be above 0 seconds, got {ramp_s:g}"
         if ramp_s is not None and limit is None and s.prefill_concurrency is None:  # to which the warmup falls back
             yield f"{ramp_flag} has nothing to ramp: give {flag} too"
-
-
-def _numbers(s: Settings) -> Iterator[str]:
-    """Below what they must at least be."""
-    for flag, value, least in (
-        ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean, 1),
-        ("--output-tokens-mean", s.output_tokens_mean, 1),
-        ("--synthetic-input-tokens-stddev", s.synthetic_input_tokens_stddev, 0),
-        ("--output-tokens-stddev", s.output_tokens_stddev, 0),
-        ("--request-count", s.request_count, 1),
-        ("--num-sessions", s.num_sessions, 1),
-        ("--max-users", s.max_users, 1),
-        ("--repeats", s.repeats, 1),
-        ("--stage-requests", s.stage_requests, 1),
-        ("--gpus", s.gpus, 1),
-        ("--warmup-request-count", s.warmup_request_count, 1),
-        ("--warmup-concurrency", s.warmup_concurrency, 1),
-        ("--shared-system-prompt-length", s.shared_system_prompt_length, 1),
-        ("--num-prefix-prompts", s.num_prefix_prompts, 1),
-        ("--prefix-prompt-length", s.prefix_prompt_length, 1),
-        ("--session-turns-mean", s.session_turns_mean, 1),
-        ("--session-turns-stddev", s.session_turns_stddev, 0),
-        ("--session-turn-delay-mean", s.session_turn_delay_mean, 0),
-        ("--session-turn-delay-stddev", s.session_turn_delay_stddev, 0),
-        ("--request-cancellation-delay", s.request_cancellation_delay, 0),
-        ("--max-retries", s.max_retries, 0),
-        ("--fixed-schedule-start-offset", s.fixed_schedule_start_offset, 0),
-        ("--fixed-schedule-end-offset", s.fixed_schedule_end_offset, 0),
-        ("--wait-for-model-timeout", s.wait_for_model_timeout_s, 0),
-    ):
-        if value is not None and not value >= least:
-            yield f"{flag} must be at least {least}, got {value:g}"
-    for flag, value in (
-        ("--request-rate", s.request_rate),
-        ("--user-centric-rate", s.user_centric_rate),
-        ("--arrival-smoothness", s.arrival_smoothness),
-        ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
-        ("--warmup-request-rate", s.warmup_request_rate),
-        ("--warmup-duration", s.warmup_duration),
-        ("--replay-speedup", s.replay_speedup),
-        ("--request-timeout", s.request_timeout_s),
-        ("--first-token-timeout", s.first_token_timeout_s),
-        ("--gap-timeout", s.gap_timeout_s),
-        ("--request-cancellation-rate", s.request_cancellation_rate),
-        ("--gpu-hour", s.gpu_hour),
-    ):
-        if value is not None and not value > 0:
-            yield f"{flag} must be above 0, got {value:g}"
 
 
 def _contradictions(s: Settings) -> Iterator[str]:
@@ -294,8 +243,6 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield f"--arrival-smoothness belongs to --arrival-pattern gamma, not to {s.arrival_pattern}"
     if s.request_rate_ramp_duration is not None and not s.request_rate:
         yield "--request-rate-ramp-duration has nothing to ramp: give --request-rate too"
-    if s.request_cancellation_rate is not None and s.request_cancellation_rate > 100:
-        yield f"--request-cancellation-rate is a percentage, at most 100, got {s.request_cancellation_rate:g}"
     if s.request_cancellation_delay and s.request_cancellation_rate is None:
         yield "--request-cancellation-delay needs --request-cancellation-rate"
     if bool(s.num_prefix_prompts) != bool(s.prefix_prompt_length):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from .ranges import SECONDS, cut_short, read_number
 from .slo import FAIL, PASS
 
 CONCURRENCY: Final = "concurrency"
@@ -86,6 +87,8 @@ def _values(part: str) -> Iterator[float]:
     low = float(match[1])
     high = low if match[2] is None else float(match[2])
     step = None if match[3] is None else float(match[3])
+    if math.inf in (low, high, step):
+        raise ValueError(f"{cut_short(part)!r} is beyond all numbers")
     if not 0 < low <= high or step == 0:
         raise ValueError(f"{part!r} does not rise from a value above 0")
     at, count = low, 0
@@ -258,9 +261,11 @@ def duration(text: str) -> tuple[float, float]:
     """``10..120``: seconds at least and at most; ``30`` for both. Raises ValueError of one sentence."""
     low, dots, high = text.partition("..")
     try:
-        at_least_s, at_most_s = float(low), float(high if dots else low)
+        at_least_s, at_most_s = read_number(float, low), read_number(float, high if dots else low)
     except ValueError:
         at_least_s = at_most_s = 0.0
-    if not 0 < at_least_s <= at_most_s < math.inf:
-        raise ValueError(f"--stage-duration {text!r}: write 10..120, seconds at least and at most, or one number")
+    if not 0 < at_least_s <= at_most_s <= SECONDS:
+        raise ValueError(
+            f"--stage-duration {cut_short(text)!r}: write 10..120, seconds at least and at most, or one number"
+        )
     return at_least_s, at_most_s

@@ -107,9 +107,9 @@ MISTAKES = [
     (
         {"prefill_concurrency": 9, "users": 4, "streaming": False, "output_tokens_mean": 0.0},
         [
+            "--output-tokens-mean must be at least 1, got 0",
             "--prefill-concurrency 9 is above the 4 users (-u): at most 4 requests can run at a time",
             f"--prefill-concurrency {NEEDS_STREAMING}",
-            "--output-tokens-mean must be at least 1, got 0",
         ],
     ),
 ]
