@@ -5,12 +5,14 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from itertools import dropwhile
 from typing import Final
 
 from .buffering import Buffering
 from .examination import NAMED, UNTOLD
+from .exit_status import ExitStatus
 from .exposition import Totals
 from .folder import RECORDS, RUN, make_folder, read_probe, read_status, write_run
 from .gauges import diagnosis, out_of_memory, told
@@ -18,12 +20,12 @@ from .journal import lock
 from .jsonl import line
 from .meter import Meter
 from .pulse import Pulse
-from .record import OK, RETRIED, Record
+from .record import CANCELLED, CUT, OK, RETRIED, Record
 from .reporter import make_reports
 from .retries import remarks_on
 from .run import Health, LimitChange, Run
 from .settings import Settings
-from .slo import EXIT_STATUS, INCONCLUSIVE, PASS
+from .slo import EXIT_STATUS
 from .spool import Spool, left_over
 from .survey import Survey
 
@@ -32,7 +34,7 @@ logger = logging.getLogger("locust_llm")
 PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
 
 
-PROBED: Final = {NAMED: EXIT_STATUS[PASS], UNTOLD: EXIT_STATUS[INCONCLUSIVE]}
+PROBED: Final = {NAMED: ExitStatus.OK, UNTOLD: ExitStatus.INCONCLUSIVE}
 
 
 class Book:
@@ -50,6 +52,8 @@ class Book:
         self.turned_away = self.lost = 0
         """Requests at the gate at the end; those without a record."""
         self._notes = list(survey.notes)
+        self._missing: list[str] = []
+        """What the result lacks, a line each."""
         self._retried = self._resent = 0
         """Attempts that were refused and followed by another one."""
         self._out_of_memory = ""
@@ -88,6 +92,12 @@ class Book:
             self._notes.append(note)
             logger.warning(note)
 
+    def lacks(self, what: str) -> None:
+        """The result is incomplete: said first on the console and in the reports, and the exit status is not 0."""
+        if what not in self._missing:
+            self._missing.append(what)
+            logger.error(what)
+
     def since_start(self) -> str:
         return f"{time.time() - self.started_at:.1f} s after the start"
 
@@ -120,6 +130,7 @@ class Book:
             "turned_away": self.turned_away,
             "records_lost": self.lost,
             "notes": (
+                *self._missing,
                 *self._notes,
                 *self.buffering.remarks(),
                 *remarks_on(self._retried, self._resent),
@@ -137,24 +148,51 @@ class Book:
         if self._out_of_memory:
             yield out_of_memory(self._out_of_memory, limit)
 
+    def look(self) -> None:
+        """Once, when the last record is here: what the result lacks."""
+        self.flush()
+        try:
+            if self._file.restore():
+                self.lacks(
+                    f"the report folder {self.folder} was deleted during the run: it was made anew with the records; all else "
+                    "in it is lost"
+                )
+        except OSError as error:
+            self.lacks(f"the records were deleted during the run, and could not be restored: {error}")
+        if self.lost:
+            self.lacks(f"{self.lost} requests have no record: their workers were lost")
+        counts = self.pulse.counts
+        if not counts.total():
+            self.lacks("no request was made: there is nothing to report")
+        elif not (counts[OK] or counts[CANCELLED]):
+            self.lacks(f"none of the {counts.total()} requests succeeded: {counts[CUT]} were cut, the others failed")
+
     def report(self, facts: Run) -> str:
         """Make the reports; what the console shall show."""
-        self.flush()
         try:
             write_run(self.folder, facts)
         except OSError as error:
-            logger.error(f"{self.folder / RUN} cannot be written: {error.strerror}")
-        if not self._file.waiting:
-            return make_reports(self.folder)
-        logger.error(left_over(self._file))
-        return ""
+            self.lacks(f"{self.folder / RUN} cannot be written: {error.strerror}")
+        if self._file.waiting:
+            self.lacks(left_over(self._file))
+            return ""
+        made = make_reports(self.folder)
+        first = "" if made.told else "".join(f"INCOMPLETE: {line}\n" for line in self._missing)
+        if made.missing and not self._missing:
+            self._missing.append(made.missing)
+        return first + made.text
 
     def exit_status(self) -> int | None:
         """What the rules say of this run, once it has its report; without rules what a probe came to. None: neither, or the
         server failed, and Locust has a status for that."""
         if not (self.settings.slo or self.settings.slo_preset):
             return PROBED.get(read_probe(self.folder))
-        return EXIT_STATUS.get(read_status(self.folder), EXIT_STATUS[INCONCLUSIVE])
+        return EXIT_STATUS.get(read_status(self.folder), ExitStatus.INCONCLUSIVE)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whatever the rules say of what is there, it is not all."""
+        return bool(self._missing)
 
     def close(self) -> None:
         if self.meter is not None:
@@ -162,6 +200,15 @@ class Book:
         self._file.close()
         if self._lock is not None:
             os.close(self._lock)
+            self._lock = None
+
+    def remove_if_empty(self) -> None:
+        """Of a run that did not begin."""
+        with suppress(OSError):
+            if not (self.folder / RECORDS).stat().st_size:
+                (self.folder / RECORDS).unlink()
+                (self.folder / RUN).unlink(missing_ok=True)
+                self.folder.rmdir()
 
 
 def known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:

@@ -13,6 +13,7 @@ from locust.env import Environment
 
 import gevent
 import msgspec
+from gevent.event import Event
 
 from .abort import Abort
 from .book import Book
@@ -34,6 +35,8 @@ from .survey import Survey
 DRAIN_MARGIN_S: Final = 15.0
 HURRY_S: Final = 5.0
 """How long processes have to hand over their records when the end is not waited for."""
+ALONE_S: Final = 3.0
+"""How long a run waits, when all workers are lost, for others to take their place."""
 WORKERS_S: Final = 0.25
 """How often it is looked at whether processes are lost."""
 
@@ -48,8 +51,10 @@ class Control:
         survey: Survey,
         epoch: int,
         greeted: Callable[[str], bool] = lambda worker: True,
+        reported: Event | None = None,
     ) -> None:
-        """``greeted``: whether a worker said who it is, and may take part."""
+        """``greeted``: whether a worker said who it is, and may take part. ``reported``: set while no end of a run is under
+        way."""
         self.environment = environment
         self._greeted = greeted
         if (
@@ -67,7 +72,7 @@ class Control:
         self._flushing: gevent.Greenlet | None = None
         self._watching: gevent.Greenlet | None = None
         self._crowd = Crowd(settings, environment.runner, self.book.say)
-        self.ending = Ending(environment, self._roster.there)
+        self.ending = Ending(environment, self._roster.there, reported)
         self.course = Course(settings, self.book, self._roster, self._crowd, self.ending, self._tell, self.facts)
         self.stepper, self.work, self.plan = self.course.stepper, self.course.work, self.course.plan
         """``stepper`` None: the run has no stages."""
@@ -186,7 +191,8 @@ class Control:
     # -- lost processes ------------------------------------------------------------------------------------------------
 
     def _watch_workers(self) -> None:
-        """The greenlet that takes back what silent and dead processes have."""
+        """The greenlet that takes back what silent and dead processes have, and ends a run that has none left."""
+        alone_s = 0.0
         while True:
             gevent.sleep(WORKERS_S)
             for worker in self.course.limit.quotas.look(time.monotonic()):
@@ -195,6 +201,20 @@ class Control:
                 )
             for worker in self._roster.lost():
                 self._lose(worker)
+            alone_s = 0.0 if self._roster.there() else alone_s + WORKERS_S
+            if alone_s >= ALONE_S and not self.draining:
+                self.book.lacks(f"all workers were lost {self.book.since_start()}: the run ended early")
+                self.ending.begin()
+                return
+
+    def refused(self, worker: str, why: str) -> str:
+        """A worker could not begin; why the run cannot be, empty where the others can do without it."""
+        why = f"worker {worker} cannot begin: {why}"
+        if self.pulse.done and len(self._roster.there()) > 1:
+            self._lose(worker, f"could not begin ({why}), and was left out")
+            return ""
+        self.book.lacks(why)
+        return why
 
     def _lose(self, worker: str, how: str = "was lost") -> None:
         """What it had made is recovered, what it had to send goes to the others, and what cannot is counted as lost."""
@@ -313,11 +333,22 @@ class Control:
         """Make the reports; what the console shall show."""
         if self.stepper is not None:
             self.course.end_stage(report=False)
+        self.book.look()
         return self.book.report(self.facts())
+
+    def abandon(self) -> None:
+        """The start failed: no folder is left of it where there was none."""
+        self.close()
+        self.book.remove_if_empty()
 
     def exit_status(self) -> int | None:
         """What the rules say of this run, once it has its report; None without rules."""
         return self.book.exit_status()
+
+    @property
+    def incomplete(self) -> bool:
+        """Something is missing of the result."""
+        return self.book.incomplete
 
     def close(self) -> None:
         if self._flushing is not None:

@@ -13,12 +13,16 @@ from gevent.event import Event
 class Ending:
     """``there()``: the processes that are not lost."""
 
-    def __init__(self, environment: Environment, there: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self, environment: Environment, there: Callable[[], Sequence[str]], reported: Event | None = None
+    ) -> None:
+        """``reported``: set while no end of a run is under way."""
         self.begun = False
         """Nothing new shall start."""
         self.over = Event()
         """All is handed over, as far as it ever will be."""
         self._environment = environment
+        self._reported = reported
         self._there = there
         self._ended: dict[str, Event] = {}
         self._by = math.inf
@@ -28,7 +32,7 @@ class Ending:
         """All that was to be sent was: end the run as Locust ends it, from a greenlet that the end does not kill."""
         if not self.begun:
             self.begun = True
-            gevent.spawn(_end, self._environment)
+            gevent.spawn(_end, self._environment, self._reported)
 
     def expect(self, workers: Sequence[str]) -> None:
         """They are told next to end."""
@@ -53,10 +57,12 @@ class Ending:
         return [worker for worker, ended in self._ended.items() if not ended.is_set()]
 
 
-def _end(environment: Environment) -> None:
+def _end(environment: Environment, reported: Event | None) -> None:
     """As Locust does when a time that it knows of is up."""
     runner, options = environment.runner, environment.parsed_options
     assert runner is not None
+    if reported is not None:  # else Locust has begun to end it, in a greenlet that quitting would kill
+        reported.wait()
     if options is None or options.headless:
         runner.quit()
         return

@@ -1,30 +1,62 @@
-"""Ctrl-C: once it ends a run in order, as Locust has it; twice it cuts what is still open, and still reports."""
+"""Signals that end a run (SIGINT, SIGTERM, SIGHUP): the first ends it in order, each further one hurries; where there is no
+run yet, the process ends at once."""
 
 import signal
 from collections.abc import Callable
+from types import FrameType
+from typing import Final
 
 import gevent
 
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-def listen(hurry: Callable[[], object]) -> None:
-    """From here on the first SIGINT ends the run, each further one calls ``hurry``, in a greenlet of its own.
+
+def end_at_once() -> None:
+    """Until ``listen``: with the shell's status of a process that was ended by a signal, and without a traceback. What is
+    ignored stays ignored (nohup; SIGINT of a background job)."""
+    for number in SIGNALS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def listen(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
+    """From here on the first signal calls ``end`` with its number, each further one ``hurry``, in greenlets of their own.
 
     Python's own handler raises KeyboardInterrupt wherever the process happens to be; a second one, in the middle of the
     drain, would leave a run without its last records and without a report.
     """
     pressed = False
 
-    def interrupted() -> None:
+    def interrupted(number: int) -> None:
         nonlocal pressed
         if pressed:
-            hurry()
-            return
-        pressed = True
-        gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())  # throws it into the main greenlet
+            gevent.spawn(hurry)
+        else:
+            pressed = True
+            gevent.spawn(end, number)
 
-    gevent.signal_handler(signal.SIGINT, interrupted)
+    loop = gevent.get_hub().loop
+    for number in SIGNALS:
+        if number != signal.SIGINT and signal.getsignal(number) == signal.SIG_IGN:
+            continue
+        # Locust adds a watcher of its own for SIGTERM later, which would run beside this one. The event loop takes a signal
+        # from the kernel with its first watcher only: that is this one, and then the signal is taken from the loop
+        gevent.signal_handler(number, _nothing)
+        signal.signal(number, lambda number, frame: loop.run_callback_threadsafe(interrupted, number))
 
 
-def ignore() -> None:
-    """A worker of ``--processes`` gets the terminal's Ctrl-C too: it leaves it to the master, and ends with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _nothing() -> None: ...
+
+
+def interrupt() -> None:
+    """The main greenlet is interrupted, as by Python's own Ctrl-C: Locust ends in order then."""
+    gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
+
+
+def leave(status: int) -> None:
+    """The main greenlet ends the process: there is no run."""
+    gevent.get_hub().handle_system_error(SystemExit, SystemExit(status))

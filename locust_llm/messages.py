@@ -30,9 +30,16 @@ def to_sender(runner: Any, sender: Sender, on_begin: Callable[[Order], object] =
     """What a process that sends understands. ``on_begin`` hears of each new run."""
 
     def begin(msg: Any, **kw: Any) -> None:
-        order = msgspec.msgpack.decode(msg.data["order"], type=Order)
-        if sender.begin(order):
-            on_begin(order)
+        try:
+            order = msgspec.msgpack.decode(msg.data["order"], type=Order)
+            if sender.begin(order):
+                on_begin(order)
+        except Exception as error:
+            if isinstance(runner, LocalRunner):  # then this is a call of the control's
+                raise
+            logger.exception("this worker cannot begin")
+            why = f"{type(error).__name__}: {error}"
+            runner.send_message("llm_unable", {"epoch": msg.data["epoch"], "why": why})
 
     def of_this_run(handle: Callable[..., object]) -> Callable[..., None]:
         def handler(msg: Any, **kw: Any) -> None:
@@ -63,8 +70,14 @@ def to_sender(runner: Any, sender: Sender, on_begin: Callable[[Order], object] =
         runner.register_message("llm_end", lambda **kw: sender.close())
 
 
-def to_control(environment: Environment, runner: Any, control: Callable[[], Control | None]) -> Callable[[str], bool]:
-    """What the master, or the only process, understands. Tells whether a worker has said who it is, and may take part."""
+def to_control(
+    environment: Environment,
+    runner: Any,
+    control: Callable[[], Control | None],
+    refuse: Callable[[str], object] = lambda why: None,
+) -> Callable[[str], bool]:
+    """What the master, or the only process, understands. Tells whether a worker has said who it is, and may take part.
+    ``refuse``: ends a run that cannot be."""
     greeted = {LOCAL}
 
     def of_this_run(handle: Callable[[Control, str, dict[str, Any]], object]) -> Callable[..., None]:
@@ -86,6 +99,10 @@ def to_control(environment: Environment, runner: Any, control: Callable[[], Cont
         if (its := control()) is not None:
             its.welcome(worker)
 
+    def unable(its: Control, worker: str, data: dict[str, Any]) -> None:
+        if why := its.refused(worker, data["why"]):
+            refuse(why)
+
     def connected(client_id: str, **kw: Any) -> None:
         gevent.spawn_later(HELLO_S, _expect_hello, environment, runner, client_id, greeted)
 
@@ -100,6 +117,7 @@ def to_control(environment: Environment, runner: Any, control: Callable[[], Cont
         "llm_news": hears,
         "llm_health": lambda its, worker, data: its.course.healthy(data["health"]),
         "llm_records": lambda its, worker, data: its.batch(worker, data),
+        "llm_unable": unable,
         "llm_ended": lambda its, worker, data: its.ended(worker, data),
     }.items():
         runner.register_message(kind, of_this_run(handle))

@@ -6,26 +6,31 @@ import socket
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import locust.stats
 from locust import events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
-from locust.runners import LocalRunner, MasterRunner, WorkerRunner
+from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
 
 import gevent
 import msgspec
 from gevent.event import Event
 
 from .checks import headers_of, ready
+from .children import attend_children
+from .console import discard_if_unread, settle_at_exit, write
 from .control import Control
-from .interrupts import listen
+from .exit_status import ExitStatus, worst
+from .interrupts import end_at_once, interrupt, leave, listen
 from .messages import hears, to_control, to_sender
 from .meter import Meter
-from .options import Refused, add_options, check, look_through, refuse, settings_of
+from .options import LINE, Refused, add_options, check, look_through, refuse, settings_of
 from .prepared import authorities
 from .progress import keep_apart, progress
+from .ranges import cut_short
 from .reporter import give_up
 from .roster import LOCAL
 from .scrape import serve_metrics
@@ -53,10 +58,19 @@ _report = ""
 """What the console shows at the end."""
 _status: int | None = None
 """The exit status that the rules of the last run call for."""
+_incomplete = False
+"""Its result lacks something."""
+_forks = False
+"""This process, or the one that it was forked from, is the master of its children."""
+_refused = False
+"""There could be no such run."""
 _reported = Event()
 """No report is being made."""
 _reported.set()
 _epoch = 0
+
+end_at_once()
+settle_at_exit()
 
 
 def _keep_survey(found: Survey) -> None:
@@ -81,7 +95,8 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
 
 def _before_load(options: Namespace) -> None:
     """Between parsing and forking: refuse what cannot be, and ask the server once, for all processes."""
-    global _surveyed
+    global _surveyed, _forks
+    _forks = bool(options.processes and not options.worker)
     settings = check(options)
     options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
     if options.headless or options.autostart:
@@ -125,14 +140,32 @@ def _init(environment: Environment, runner: Any, **kw: Any) -> None:
     keep_apart()
     sender = sender_of(environment)
     if isinstance(runner, WorkerRunner):
-        work(environment, runner, sender)
+        work(environment, runner, sender, forked=_forks)
     else:
-        _greeted = to_control(environment, runner, lambda: _control)
-        listen(lambda: _hurry(environment))
+        _greeted = to_control(environment, runner, lambda: _control, partial(_refuse, environment))
+        listen(partial(_interrupted, environment), partial(_hurry, environment))
         _view = None if environment.web_ui is None else attach(environment, _keep_survey)
         serve_metrics(environment, lambda: _shown)
     if isinstance(runner, LocalRunner):
         to_sender(runner, sender)
+    if isinstance(runner, MasterRunner) and environment.parsed_options and environment.parsed_options.processes:
+        attend_children(runner, lambda: leave(ExitStatus.BROKEN))
+
+
+def _interrupted(environment: Environment, number: int) -> None:
+    """Ctrl-C, or another signal that ends: in order, and where nothing has begun at once."""
+    runner, options = environment.runner, environment.parsed_options
+    assert runner is not None
+    if not _reported.is_set() or (_control is not None and _control.ending.begun):
+        logger.warning("The run is ending already; once more, and what is still open is cut")
+        if environment.web_ui is not None:
+            _reported.wait()
+            interrupt()
+    elif runner.state == STATE_INIT and options is not None and (options.headless or options.autostart):
+        runner.quit()  # Locust waits for workers; it would not tell those that are there
+        leave(128 + number)
+    else:
+        interrupt()
 
 
 def _hurry(environment: Environment) -> None:
@@ -146,56 +179,80 @@ def _hurry(environment: Environment) -> None:
 @events.test_start.add_listener
 def _start(environment: Environment, **kw: Any) -> None:
     """Master or only process: a run begins (workers begin with the master's order)."""
-    global _control, _shown, _progress, _epoch, _surveyed
     runner = environment.runner
     if runner is None or isinstance(runner, WorkerRunner):
         return
     try:
-        settings = settings_of(environment.parsed_options)
-        if environment.host:  # of the web form, perhaps; the users take it from here
-            environment.host = base_url(environment.host)
-        settings = msgspec.structs.replace(
-            settings,
-            host=environment.host or settings.host,
-            users=_users(runner, settings),
-            processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
-        )
-        found, _surveyed = _surveyed, None  # the next run asks anew: the form may name another server
-        if found is None:
-            for mistake in mistakes(settings):
-                refuse(mistake)
-            options = environment.parsed_options
-            here = isinstance(runner, LocalRunner) or bool(options is not None and options.processes)
-            found = ready(settings, headers_of(options), here=here)
-        _epoch += 1
-        if dataset := look_through(settings):  # again: in the web page it came from the form
-            counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
-            found = msgspec.structs.replace(
-                found, dataset_sessions=counted, notes=(*found.notes, f"dataset: {dataset}")
-            )
-        _control = _shown = Control(environment, settings, found, _epoch, _greeted)
+        _begin(environment, runner)
     except (Refused, OSError, ValueError) as error:
-        logger.error(f"The run cannot start: {error}")
-        if _view is not None:
-            _view.refusal = f"The run cannot start: {error}"
-        gevent.spawn(runner.stop)
-        return
+        _refuse(environment, str(error))
+    except Exception as error:  # whatever it is, a run that has not begun must not go on without an end
+        logger.debug("the start of the run failed", exc_info=True)
+        kind = type(error).__name__
+        _refuse(environment, f"{kind}: {error} (is a number or a text among the settings too large?)")
+
+
+def _refuse(environment: Environment, reason: str) -> None:
+    """The run that is to begin cannot be: it ends, and an unattended process with it."""
+    global _refused
+    line = f"The run cannot start: {cut_short(reason, LINE)}"
+    logger.error(line)
+    runner, options = environment.runner, environment.parsed_options
+    assert runner is not None
+    if _view is not None:
+        _view.refusal = line
+    if options is None or options.headless or options.autostart:
+        _refused = True
+    unattended = options is None or options.headless
+    gevent.spawn(runner.quit if unattended else runner.stop)
+
+
+def _begin(environment: Environment, runner: Any) -> None:
+    """Look at the settings, ask the server, and begin. Raises whatever may be wrong."""
+    global _control, _shown, _progress, _epoch, _surveyed, _refused
+    _refused = False
+    settings = settings_of(environment.parsed_options)
+    if environment.host:  # of the web form, perhaps; the users take it from here
+        environment.host = base_url(environment.host)
+    settings = msgspec.structs.replace(
+        settings,
+        host=environment.host or settings.host,
+        users=_users(runner, settings),
+        processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
+    )
+    found, _surveyed = _surveyed, None  # the next run asks anew: the form may name another server
+    if found is None:
+        for mistake in mistakes(settings):
+            refuse(mistake)
+        options = environment.parsed_options
+        here = isinstance(runner, LocalRunner) or bool(options is not None and options.processes)
+        found = ready(settings, headers_of(options), here=here)
+    _epoch += 1
+    if dataset := look_through(settings):  # again: in the web page it came from the form
+        counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
+        found = msgspec.structs.replace(found, dataset_sessions=counted, notes=(*found.notes, f"dataset: {dataset}"))
+    control = Control(environment, settings, found, _epoch, _greeted, _reported)
     for note in found.notes:
         logger.warning(note)
     if isinstance(runner, LocalRunner):
-        sender = sender_of(environment)
-        sender.keep = _control.keep
-    if _view is not None:
-        _view.begins(_control)
+        sender_of(environment).keep = control.keep
+    _control = _shown = control  # its workers' answers are for it
+    try:
+        control.begin()
+    except Exception:
+        _control = None
+        control.abandon()
+        raise
     if settings.server_metrics:
         meter = Meter(
-            settings.host, headers_of(environment.parsed_options), _control.book.folder,
+            settings.host, headers_of(environment.parsed_options), control.book.folder,
             verify=False if settings.insecure else authorities(),
         )  # fmt: skip
-        _control.book.meter = meter
+        control.book.meter = meter
         meter.start()
-    _control.begin()
-    _progress = gevent.spawn(_watch, environment, _control)
+    if _view is not None:
+        _view.begins(control)
+    _progress = gevent.spawn(_watch, environment, control)
 
 
 def _users(runner: Any, settings: Settings) -> int | None:
@@ -226,14 +283,16 @@ def _stopping(environment: Environment, **kw: Any) -> None:
     if not isinstance(environment.runner, MasterRunner):
         sender_of(environment).close()  # also where a run could not start: its users wait for an order that never comes
     if _control is not None:
+        _reported.clear()
         _control.drain()
 
 
 @events.test_stop.add_listener
 def _stop(environment: Environment, **kw: Any) -> None:
     """All users are gone: the report. A worker only makes itself ready for the next run."""
-    global _control, _progress, _report, _status
-    if isinstance(environment.runner, WorkerRunner):
+    global _control, _progress, _report, _status, _incomplete
+    runner, options = environment.runner, environment.parsed_options
+    if isinstance(runner, WorkerRunner):
         # Locust's worker would sleep another stop_timeout before it is ready again; the next spawn restores the value
         environment.stop_timeout = 0
         return
@@ -243,17 +302,19 @@ def _stop(environment: Environment, **kw: Any) -> None:
     control, _control = _control, None
     if control is None:
         return
-    if isinstance(environment.runner, LocalRunner):
-        control.ended(LOCAL, {**sender_of(environment).last_words(), "undelivered": 0})
-    _reported.clear()
     try:
+        if isinstance(runner, LocalRunner):
+            control.ended(LOCAL, {**sender_of(environment).last_words(), "undelivered": 0})
+        _incomplete = True  # until it is known better
         _report = control.report()
-        _status = control.exit_status()
+        _status, _incomplete = control.exit_status(), control.incomplete
         control.close()
     finally:
         _reported.set()
         if _view is not None:
             _view.ends()
+        if runner is not None and options is not None and options.headless and gevent.getcurrent() in runner.greenlet:
+            gevent.spawn(runner.quit)  # Locust has stopped, as its last worker is gone, and would wait for ever
     if environment.web_ui is not None:
         _print()
 
@@ -266,12 +327,32 @@ def _quitting(environment: Environment, **kw: Any) -> None:
         return
     runner.stop()
     _reported.wait()
-    if _status is not None:  # where there are rules they alone decide
-        environment.process_exit_code = _status
-    elif environment.process_exit_code is None and runner.errors and not runner.exceptions:
+    status = _judged(environment, runner)
+    if _refused:
+        status = ExitStatus.REFUSED
+    elif _incomplete:
+        status = worst((_locusts(environment, runner) if status is None else status, ExitStatus.INCOMPLETE))
+    environment.process_exit_code = status
+    discard_if_unread()
+
+
+def _judged(environment: Environment, runner: Any) -> int | None:
+    """The exit status; None: as Locust has it. Where there are rules they alone decide."""
+    if _status is not None:
+        return _status
+    if environment.process_exit_code is None and runner.errors and not runner.exceptions:
         harmless = ("RequestCut(", "RequestCancelled(")
         if all(str(_error(error)).startswith(harmless) for error in runner.errors.values()):
-            environment.process_exit_code = 2 if locust.log.unhandled_greenlet_exception else 0
+            return ExitStatus.BROKEN if locust.log.unhandled_greenlet_exception else ExitStatus.OK
+    return environment.process_exit_code
+
+
+def _locusts(environment: Environment, runner: Any) -> int:
+    """As Locust reckons it."""
+    if runner.errors or runner.exceptions:
+        options = environment.parsed_options
+        return ExitStatus.FAILED_REQUESTS if options is None else options.exit_code_on_error
+    return ExitStatus.BROKEN if locust.log.unhandled_greenlet_exception else ExitStatus.OK
 
 
 def _error(error: Any) -> Any:
@@ -287,5 +368,5 @@ def _print() -> None:
     """The tables, last on the console."""
     global _report
     if _report:
-        print(_report, flush=True)
+        write(_report + "\n")
     _report = ""

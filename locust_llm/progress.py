@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final, TextIO
 
 import gevent
@@ -71,6 +72,11 @@ def fitted(said: Iterable[str], columns: int) -> str:
 def progress(control: Control, out: TextIO = sys.stderr) -> None:
     """The greenlet: looks once a second, until it is killed."""
     live = lives(out)
+    with suppress(OSError):  # nobody reads it any more
+        _look(control, out, live)
+
+
+def _look(control: Control, out: TextIO, live: bool) -> None:
     phase, since, looks = "", time.monotonic(), 0
     try:
         while True:

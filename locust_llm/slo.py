@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from .exit_status import ExitStatus
 from .measures import BY_NAME, BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE, TIME, Measure
 from .selectors import QUOTED, nearest, plain, quoted, refuse, selectors, stage_values
 from .selectors import STAGES as STAGES
@@ -33,7 +34,9 @@ from .selectors import lengths as lengths
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
-EXIT_STATUS: Final = {PASS: 0, FAIL: 3, INCONCLUSIVE: 4}
+EXIT_STATUS: Final = {
+    PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE: ExitStatus.INCONCLUSIVE,
+}  # fmt: skip
 
 WARN: Final = "warn"
 ABORT: Final = "abort"

@@ -6,6 +6,7 @@ not whole, the last one.
 
 import os
 import shlex
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -64,6 +65,18 @@ class Spool:
             self.flush()
             os.close(self._file)
             self._file = -1
+
+    def restore(self) -> bool:
+        """Whether the file had been deleted meanwhile: then it is made anew, from what the kernel still has of it. Raises
+        OSError."""
+        if self._file < 0 or os.fstat(self._file).st_nlink:
+            return False
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"/proc/self/fd/{self._file}", "rb") as old, self.path.open("xb") as new:
+            shutil.copyfileobj(old, new)
+        os.close(self._file)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        return True
 
     @property
     def closed(self) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -11,13 +12,13 @@ from locust.env import Environment
 import gevent
 import msgspec
 
+from .exit_status import ExitStatus
 from .folder import RECORDS
 from .greeting import greeting
-from .interrupts import ignore
+from .interrupts import interrupt, listen
 from .journal import FOLDER, Journal, lock
 from .jsonl import line
 from .messages import to_sender
-from .options import BAD_SETTINGS
 from .outbox import Outbox
 from .record import Record
 from .roster import GONE_S
@@ -35,9 +36,12 @@ LOCK_S: Final = 3.0
 """How long other workers of a dead master may take to write their records."""
 
 
-def work(environment: Environment, runner: Any, sender: Sender) -> None:
-    """Make this process a worker."""
+def work(environment: Environment, runner: Any, sender: Sender, *, forked: bool = False) -> None:
+    """Make this process a worker. ``forked``: by its master, so that the terminal's Ctrl-C comes to both."""
     worker = _Worker(environment, runner, sender)
+    listen(
+        lambda number: worker.interrupted(leave_to_master=forked and number != signal.SIGTERM), lambda: cut(environment)
+    )
     sender.worker, sender.keep = runner.client_id, worker.outbox.add
     sender.share()
     to_sender(runner, sender, worker.begin)
@@ -48,8 +52,6 @@ def work(environment: Environment, runner: Any, sender: Sender) -> None:
     environment.events.quitting.add_listener(lambda **kw: worker.end())
     gevent.spawn(worker.talk)
     runner.send_message("llm_hello", {"greeting": msgspec.to_builtins(greeting(environment.user_classes))})
-    if environment.parsed_options is not None and environment.parsed_options.processes:
-        ignore()
 
 
 class _Worker:
@@ -57,9 +59,12 @@ class _Worker:
         self._environment, self._runner, self._sender = environment, runner, sender
         self.outbox = Outbox(lambda batch: sender.tell("llm_records", **batch))
         self._folder = Path()
+        self._busy = False
+        """A run is on, or its records are not all handed over."""
 
     def begin(self, order: Order) -> None:
         """A run begins: its records are kept in its folder, where that is on this machine, else in one of the same name."""
+        self._busy = True
         self._folder = Path(order.folder)
         here = self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
         self.outbox.close(keep=self.outbox.waiting > 0)
@@ -76,7 +81,7 @@ class _Worker:
 
     def refused(self, msg: Any, **kw: Any) -> None:
         logger.error(f"the master refuses this worker: {msg.data['why']}")
-        self._environment.process_exit_code = BAD_SETTINGS
+        self._environment.process_exit_code = ExitStatus.REFUSED
         gevent.spawn(self._runner.quit)
 
     def talk(self) -> None:
@@ -111,6 +116,13 @@ class _Worker:
         finally:
             sender.tell("llm_news", **sender.news(), users=0, at=time.monotonic())
             sender.tell("llm_ended", **sender.last_words(), undelivered=self.outbox.waiting)
+            self._busy = False
+
+    def interrupted(self, *, leave_to_master: bool) -> None:
+        """A signal that ends: what runs ends in order, unless that is under way, or the master sees to it."""
+        while self._busy and (self._sender.closed or leave_to_master):
+            gevent.sleep(0.1)
+        interrupt()
 
     def _drain(self, deliver_s: float) -> None:
         self._sender.close()
@@ -126,9 +138,10 @@ class _Worker:
         """The master is dead, or out of reach: this process ends, and its records go where they will be found."""
         logger.error(f"the master has not answered for {GONE_S:g} s: this worker ends")
         self._drain(0.0)
+        self._busy = False
         if self.outbox.kept is not None:
             logger.error(f"records that were not delivered are in {self.outbox.kept}")
-        self._environment.process_exit_code = 1
+        self._environment.process_exit_code = ExitStatus.FAILED_REQUESTS
         self._runner.quit()
 
 

@@ -17,7 +17,7 @@ STANDARD: Final = sys.stdlib_module_names
 PURE: Final = {"msgspec", "sseclient"}
 NUMBERS: Final = PURE | {"numpy", "pandas", "tabulate", "hdrh"}
 MACHINE: Final = PURE | {"gevent", "requests", "geventhttpclient"}
-HOST: Final = MACHINE | {"locust", "flask", "werkzeug", "certifi", "zmq"}
+HOST: Final = MACHINE | {"locust", "flask", "werkzeug", "certifi", "zmq", "psutil"}
 
 # (layer, the packages it may import, its modules: each may import those before it)
 LAYERS: Final = (
@@ -46,8 +46,8 @@ LAYERS: Final = (
     (
         "Locust",
         HOST,
-        "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper limit work ending "
-        "course control messages worker scrape progress user probe checks form view swarm web plugin",
+        "console children interrupts events options prepared sender greeting dealer crowd reporter book roster stepper "
+        "limit work ending course control messages worker scrape progress user probe checks form view swarm web plugin",
     ),
     ("door", HOST, "check __init__ locustfile probefile __main__"),
 )

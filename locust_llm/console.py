@@ -1,0 +1,64 @@
+"""Console: standard output and error that nobody reads any more, or on a full disk; a run goes on, its status stays."""
+
+import atexit
+import os
+import select
+import sys
+from typing import TextIO
+
+
+def write(text: str, out: TextIO | None = None) -> bool:
+    """Written and flushed (default: to standard output), or from now on discarded, which is False."""
+    out = sys.stdout if out is None else out
+    if out is None:  # closed from the start
+        return False
+    try:
+        out.write(text)
+        out.flush()
+    except (OSError, ValueError):
+        discard(out)
+        return False
+    return True
+
+
+def discard(out: TextIO) -> None:
+    """What is still to be written there goes nowhere: Python would try once more at its end, and fail with status 120."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, out.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass
+
+
+def discard_if_unread() -> None:
+    """Where the reader of a pipe is gone, all that others write would be an error each."""
+    for out in (sys.stdout, sys.stderr):
+        try:
+            poll = select.poll()
+            poll.register(out.fileno(), 0)
+            gone = any(what & (select.POLLERR | select.POLLNVAL) for _, what in poll.poll(0))
+        except (AttributeError, OSError, ValueError):  # none, or no file
+            continue
+        if gone:
+            discard(out)
+
+
+def settle() -> None:
+    """Before Python's own last flush."""
+    for out in (sys.stdout, sys.stderr):
+        if out is not None:
+            write("", out)
+
+
+def settle_at_exit() -> None:
+    """Also: what was closed from the start is opened, so that no file or socket of the run gets its number."""
+    for number in (1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+    atexit.register(settle)
