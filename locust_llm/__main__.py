@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from .exit_status import ExitStatus
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEMO: Final = (
     "--headless", "-u", "30", "-t", "45s", "--prefill-concurrency", "5", "--prefill-concurrency-ramp-duration", "30",
     "--synthetic-input-tokens-mean", "16000", "--output-tokens-mean", "60",
@@ -25,7 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0] not in ("-h", "--help"):
             print(f"locust-llm: error: there is no command {words[0]!r}\n", file=sys.stderr)
         print(USAGE, file=sys.stderr if words and words[0] not in ("-h", "--help") else sys.stdout)
-        return 0 if words and words[0] in ("-h", "--help") else 5
+        return 0 if words and words[0] in ("-h", "--help") else ExitStatus.REFUSED
+    for number in SIGNALS if argv is None else ():
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _exit)
     return command(words[1:])
 
 
@@ -76,7 +82,7 @@ def report(words: list[str]) -> int:
     folder = options.folder
     if not (folder / "profile_export.jsonl").is_file():
         print(f"locust-llm: error: {folder} holds no run: there is no profile_export.jsonl in it", file=sys.stderr)
-        return 5
+        return ExitStatus.REFUSED
     summary, facts = report.remake(folder, stages=options.stages)
     _say(f"{tables.console(summary, facts, folder)}\n{junit.announce(summary, facts, os.environ)}")
     return 0
@@ -114,10 +120,10 @@ def figure(words: list[str]) -> int:
             replace(path, data)
     except OSError as error:
         print(f"locust-llm: error: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
-        return 5
+        return ExitStatus.REFUSED
     except ValueError as error:
         print(f"locust-llm: error: {error}", file=sys.stderr)
-        return 5
+        return ExitStatus.REFUSED
     _say("".join(f"{path}\n" for path in files))
     return 0
 
@@ -145,7 +151,7 @@ def compare(words: list[str]) -> int:
             replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     except (OSError, ValueError) as error:
         print(f"locust-llm: error: {error}", file=sys.stderr)
-        return 5
+        return ExitStatus.REFUSED
     _say(versus.console(found))
     return 0
 
@@ -163,8 +169,21 @@ def demo(words: list[str]) -> int:
     locustfile = checkout if checkout.is_file() else Path(__file__).with_name("locustfile.py")
     with simulator() as url:
         command = ["locust", "-f", str(locustfile), "--host", url, *DEMO, *words]
-        print("$", " ".join(command), flush=True)
-        return subprocess.run([sys.executable, "-m", *command], check=False).returncode
+        _say(f"$ {' '.join(command)}\n")
+        return _attended([sys.executable, "-m", *command])
+
+
+def _attended(command: Sequence[str]) -> int:
+    """The exit status of a process that gets the signals that end this one. A terminal's Ctrl-C it gets twice, at once, and
+    takes for one."""
+    process = subprocess.Popen(command)
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: process.send_signal(number))
+    return process.wait()
+
+
+def _exit(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)  # with every ``finally`` on the way
 
 
 def check(words: list[str]) -> int:
@@ -200,12 +219,12 @@ def check(words: list[str]) -> int:
         refusal = str(error)
     if refusal:
         print(f"locust-llm: error: {refusal}", file=sys.stderr)
-        return 5
+        return ExitStatus.REFUSED
     problems = 0
     for finding in module.check(settings, headers, raise_open_files()):
         problems += finding.level == module.PROBLEM
         print(module.line(finding), flush=True)
-    return 1 if problems else 0
+    return ExitStatus.FAILED_REQUESTS if problems else ExitStatus.OK
 
 
 @contextmanager

@@ -154,8 +154,8 @@ class Book:
         try:
             if self._file.restore():
                 self.lacks(
-                    f"the report folder {self.folder} was deleted during the run: it was made anew with the records; all else "
-                    "in it is lost"
+                    f"the report folder {self.folder} was deleted during the run: it was made anew with the records, "
+                    "and all else that was in it is lost"
                 )
         except OSError as error:
             self.lacks(f"the records were deleted during the run, and could not be restored: {error}")

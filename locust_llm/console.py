@@ -61,4 +61,5 @@ def settle_at_exit() -> None:
             if nowhere != number:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
+    atexit.unregister(settle)
     atexit.register(settle)

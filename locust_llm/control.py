@@ -37,6 +37,8 @@ HURRY_S: Final = 5.0
 """How long processes have to hand over their records when the end is not waited for."""
 ALONE_S: Final = 3.0
 """How long a run waits, when all workers are lost, for others to take their place."""
+NOBODY_S: Final = 10.0
+"""How long for the first of them: longer than one has to say who it is."""
 WORKERS_S: Final = 0.25
 """How often it is looked at whether processes are lost."""
 
@@ -202,8 +204,9 @@ class Control:
             for worker in self._roster.lost():
                 self._lose(worker)
             alone_s = 0.0 if self._roster.there() else alone_s + WORKERS_S
-            if alone_s >= ALONE_S and not self.draining:
-                self.book.lacks(f"all workers were lost {self.book.since_start()}: the run ended early")
+            if alone_s >= (ALONE_S if self._roster.names else NOBODY_S) and not self.draining:
+                lost = "all workers were lost" if self._roster.names else "no worker took part, given up"
+                self.book.lacks(f"{lost} {self.book.since_start()}: the run ended early")
                 self.ending.begin()
                 return
 
@@ -213,6 +216,9 @@ class Control:
         if self.pulse.done and len(self._roster.there()) > 1:
             self._lose(worker, f"could not begin ({why}), and was left out")
             return ""
+        if self.ending.begun:
+            return ""
+        self.ending.begun = True
         self.book.lacks(why)
         return why
 

@@ -1,13 +1,16 @@
 """Signals that end a run (SIGINT, SIGTERM, SIGHUP): the first ends it in order, each further one hurries; where there is no
 run yet, the process ends at once."""
 
+import math
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
 import gevent
 
+AT_ONCE_S: Final = 0.5
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -25,19 +28,20 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 def listen(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
     """From here on the first signal calls ``end`` with its number, each further one ``hurry``, in greenlets of their own.
+    Two at once are one: a terminal sends it to all its processes, and some of those pass it on.
 
     Python's own handler raises KeyboardInterrupt wherever the process happens to be; a second one, in the middle of the
     drain, would leave a run without its last records and without a report.
     """
-    pressed = False
+    last_at = -math.inf
 
     def interrupted(number: int) -> None:
-        nonlocal pressed
-        if pressed:
-            gevent.spawn(hurry)
-        else:
-            pressed = True
+        nonlocal last_at
+        before, last_at = last_at, time.monotonic()
+        if before == -math.inf:
             gevent.spawn(end, number)
+        elif last_at - before > AT_ONCE_S:
+            gevent.spawn(hurry)
 
     loop = gevent.get_hub().loop
     for number in SIGNALS:

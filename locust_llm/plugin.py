@@ -69,9 +69,6 @@ _reported = Event()
 _reported.set()
 _epoch = 0
 
-end_at_once()
-settle_at_exit()
-
 
 def _keep_survey(found: Survey) -> None:
     """For the run that begins next."""
@@ -90,6 +87,8 @@ locust.stats.bucket_response_time = three_digits  # type: ignore[assignment]
 
 @events.init_command_line_parser.add_listener
 def _options(parser: LocustArgumentParser, **kw: Any) -> None:
+    end_at_once()
+    settle_at_exit()
     add_options(parser, _before_load)
 
 

@@ -154,15 +154,18 @@ def test_a_web_run_that_has_lost_its_workers_has_its_report(server: Server, tmp_
 # -- the start -------------------------------------------------------------------------------------------------------------
 
 RAISING: Final = """
-from locust_llm import LLMUser, control, outbox
-class Chat(LLMUser): ...
+from locust_llm import LLMUser, control, journal
+class Chat(LLMUser):
+    from locust import task
+    @task
+    def ask(self): self.chat("hello")
 def raising(*args, **kw):
     raise {error}
 {where} = raising
 """
 STARTS: Final = {
     "at the start": ("control.Control.begin", "OverflowError('too large')", ()),
-    "on a worker": ("outbox.Outbox.begin", "MemoryError()", ("--processes", "2")),
+    "on a worker": ("journal.Journal.__init__", "MemoryError()", ("--processes", "2")),
     "on both": ("control.Control.__init__", "TypeError('no')", ("--processes", "2")),
 }
 
