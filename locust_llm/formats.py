@@ -13,11 +13,14 @@ The names that AIPerf has are AIPerf's (``--custom-dataset-type``). Lengths are 
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+
+from .ranges import SECONDS, TOKENS, read_number
 
 JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "multi_turn": ("turns",),
@@ -35,6 +38,9 @@ _OPTIONS: Final = (
 """Of a row's own fields, those that belong to a request; anything else goes there by ``extra``."""
 _SAID: Final = {"messages", "prompt", "text", "texts", "text_input"}
 _NOT_BODY: Final = {"messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
+_LONG: Final = re.compile(rb"[0-9]{19}")
+LATEST_S: Final = 1e11
+"""The year 5138."""
 _ROLES: Final = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
@@ -87,8 +93,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     row: int
 
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=TOKENS)]
 Ms = Annotated[float, msgspec.Meta(ge=0)]
+Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class _Row(msgspec.Struct):
@@ -103,8 +110,8 @@ class _Row(msgspec.Struct):
     max_completion_tokens: Count | None = None
     max_tokens: Count | None = None
     timestamp: Ms | str | None = None
-    delay: Ms | None = None
-    hash_ids: tuple[int, ...] | None = None
+    delay: Annotated[float, msgspec.Meta(ge=0, le=SECONDS * 1000)] | None = None
+    hash_ids: tuple[Id, ...] | None = None
     role: str | None = None
     extra: dict[str, Any] | None = None
     message_mode: Literal["history", "delta"] | None = None
@@ -262,6 +269,11 @@ def object_of(row: bytes) -> dict[str, Any]:
         raise located(wrong, row) from None
     if not isinstance(fields, dict):
         raise RowError("a JSON object is needed")
+    if long := _LONG.search(row):
+        try:
+            msgspec.msgpack.encode(fields)  # as it goes to the workers
+        except OverflowError:
+            raise RowError("a whole number beyond 64 bits", byte=long.start()) from None
     return fields
 
 
@@ -280,6 +292,8 @@ def time_s(value: Any, name: str, *, unit_s: float) -> float:
             raise RowError(f"{name} is no time: {short(value)}", field=name) from None
     if seconds < 0:
         raise RowError(f"{name} is negative: {short(value)}", field=name)
+    if seconds > LATEST_S:
+        raise RowError(f"{name} is beyond all times: {short(value)}", field=name)
     return seconds
 
 
@@ -288,7 +302,7 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     try:
-        number = float(value)
+        number: float = read_number(float, value) if isinstance(value, str) else float(value)
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
@@ -296,7 +310,7 @@ def number(value: Any) -> float | None:
 
 def text_of(value: Any) -> str:
     """The name of a session or a request; JSON has them as numbers too."""
-    return str(value) if isinstance(value, str | int) else ""
+    return str(value) if isinstance(value, str | int) and (isinstance(value, str) or abs(value) < 2**128) else ""
 
 
 def short(value: Any) -> str:

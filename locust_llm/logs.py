@@ -16,6 +16,7 @@ import msgspec
 
 from . import formats
 from .formats import DatasetError, RowError, Turn, located, number, object_of, short, text_of, time_s
+from .ranges import TOKENS
 
 TABLES: Final[dict[str, dict[str, str]]] = {
     "azure_trace": {"timestamp": "TIMESTAMP", "input_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"},
@@ -172,4 +173,6 @@ def _count(value: Any, name: str) -> int:
     count = number(value)
     if count is None or count < 0 or count != int(count):
         raise RowError(f"{name} is no count: {short(value)}", field=name)
+    if count > TOKENS:
+        raise RowError(f"{name} must be at most {TOKENS}: {short(value)}", field=name)
     return int(count)

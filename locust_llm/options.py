@@ -4,6 +4,7 @@ A wrong value ends with exit status 5 and one line. That has to happen between L
 (``--processes``), where it has no hook: so ``parse_args`` of the parser is wrapped.
 """
 
+import errno
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ from .dataset import check as check_dataset
 from .endpoints import ENDPOINTS
 from .exit_status import ExitStatus
 from .folder import RECORDS, RUN, read_run
+from .given import irregular, small_text
 from .logs import columns_of
 from .ranges import USERS, cut_short, read_number
 from .settings import Settings, base_url, mistakes
@@ -324,6 +326,9 @@ def look_through(s: Settings) -> Summary | None:
     if s.extra_inputs:
         extra_inputs(s.extra_inputs)
     if s.tokenizer:
+        for path in (s.tokenizer, os.path.join(s.tokenizer, "tokenizer.json")):
+            if why := irregular(path):
+                raise ValueError(f"--tokenizer {path}: is {why}")
         tokens.load(s.tokenizer)
     if not s.input_file:
         return None
@@ -389,8 +394,10 @@ def rules_of(options: Namespace) -> list[str]:
         return list(filled_in)
     lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
     if options.slo_file:
-        with open(options.slo_file, encoding="utf-8") as file:
-            lines += file
+        try:
+            lines += small_text(options.slo_file).splitlines()
+        except UnicodeDecodeError:
+            raise OSError(errno.EILSEQ, "is no UTF-8 text", options.slo_file) from None
     return list(_without_comments(lines))
 
 
@@ -416,8 +423,7 @@ def request_headers(options: Namespace | None) -> dict[str, str]:
     headers = {}
     key = os.environ.get("OPENAI_API_KEY", "")
     if options.api_key_file:
-        with open(options.api_key_file, encoding="utf-8") as file:
-            key = file.read()
+        key = small_text(options.api_key_file)
     if not _HEADER_VALUE.fullmatch(key.strip()):
         raise ValueError("the API key is not one line of text")
     if key.strip():

@@ -62,8 +62,8 @@ def make_reports(folder: Path) -> Made:
                 late.kill(block=False)
         if status in (ExitStatus.OK, ExitStatus.INCOMPLETE):
             return Made(out, "the records are incomplete" if status else "", told=bool(status))
-        if _given_up or (late.ready() and late.value):
-            return _unmade(folder, str(late.value or "No reports were made"), "")
+        if _given_up or isinstance(late.value, str):
+            return _unmade(folder, late.value if isinstance(late.value, str) else "No reports were made", "")
         reason = err.strip() or f"exit status {status}"
         if status == ExitStatus.REFUSED:  # there are no records, or no folder: another time would find none either
             break

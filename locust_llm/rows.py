@@ -22,6 +22,7 @@ from weakref import finalize
 import msgspec
 
 from .formats import DatasetError, located
+from .given import irregular
 
 ROW_BYTES: Final = 64 << 20
 """A longer line is taken for a file without line ends."""
@@ -52,6 +53,8 @@ class RowFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        if why := irregular(path):
+            raise DatasetError(f"{path}: is {why}")
         with _readable(path), _open(path) as stream:
             head = stream.read(3)
             if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

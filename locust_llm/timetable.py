@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
-from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
 from .arrivals import Rate, arrivals, replay, series, steady, until, user_centric
 from .dataset import Dataset, Order
 from .formats import Item
+from .given import small_text
 from .logs import columns_of
 from .plan import WARMUP
 from .settings import Settings
@@ -28,7 +28,7 @@ class Due(NamedTuple):
     """The fixed schedule: the session that begins then."""
 
 
-def rate_of(s: Settings, read: Callable[[str], str] = lambda path: Path(path).read_text("utf-8")) -> Rate | None:
+def rate_of(s: Settings, read: Callable[[str], str] = small_text) -> Rate | None:
     """The rate over time that was asked for; None without one. Raises ValueError and OSError."""
     if s.request_rate_series:
         try:

@@ -27,7 +27,7 @@ LAYERS: Final = (
         "exit_status record shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries "
         "gauges ramp ranges arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts "
         "spool journal "
-        "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs rows dataset "
+        "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs given rows dataset "
         "conversation body plan "
         "timetable pulse exposition live archive",
     ),

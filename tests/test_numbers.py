@@ -1,19 +1,26 @@
 """Numbers from outside: each flag, variable and field with what no number can be; taken, or refused in one line."""
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+import msgspec
 import pytest
 import unpatched_locust  # noqa: F401  before the rest
 from test_options import parse
 
+from locust_llm import given
+from locust_llm.dataset import Dataset
 from locust_llm.exit_status import ExitStatus
 from locust_llm.form import filled
-from locust_llm.options import FLAGS, Refused, check
+from locust_llm.formats import DatasetError, Item
+from locust_llm.options import FLAGS, Refused, check, request_headers
 from locust_llm.ranges import RANGES
 from locust_llm.settings import Settings
 
@@ -183,3 +190,109 @@ def test_the_command_refuses_with_one_line_and_its_status(words: tuple[str, ...]
     assert len(lines) == 1
     assert "127.0.0.1:9" not in lines[0]  # nobody was asked
     assert "Traceback" not in done.stderr
+
+
+# -- numbers of a dataset --------------------------------------------------------------------------------------------------
+
+RAW: Final = (
+    "-1", "0", "NaN", "1e309", "1e23", "-1e23", "null", '"text"', '"1_000"', '"٣"', '""', "true", "9" * 25, "9" * 5000,
+    "1.5", "[]", "{}", "1e-300", "18446744073709551616", "9223372036854775808",
+)  # fmt: skip
+"""What stands in the place of a number, as JSON."""
+ROWS: Final = (
+    '{"timestamp": @, "input_length": 9, "output_length": 9, "hash_ids": [1]}',
+    '{"timestamp": 1, "input_length": @, "output_length": 9}',
+    '{"timestamp": 1, "input_length": 9, "output_length": @}',
+    '{"timestamp": 1, "input_length": 600, "output_length": 9, "hash_ids": [@, 2]}',
+    '{"session_id": @, "turns": [{"text": "a"}, {"text": "b", "delay": @}]}',
+    '{"text": "a", "delay": @, "timestamp": 5}',
+    '{"prompt": "a", "output_tokens": @}',
+    '{"prompt": "a", "max_tokens": 3, "seed": @, "temperature": @}',
+    '{"text": "a", "extra": {"seed": @}}',
+)
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("raw", RAW)
+def test_so_do_rows_of_a_dataset_which_workers_can_be_given(row: str, raw: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(row.replace("@", "1") + "\n" + row.replace("@", raw) + "\n")
+    try:
+        items = list(Dataset(str(path)))
+    except DatasetError as error:
+        line = str(error)
+        items = []
+    else:
+        line = ""
+    if items:
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(items), type=list[Item]) == items
+        for turn in (turn for item in items for turn in item.turns):
+            assert 0 <= (turn.at_s or 0) <= 1e11
+            assert 0 <= (turn.delay_s or 0) <= 1e7
+            assert 0 < (turn.input_tokens or 1) <= 1e7
+            assert 0 < (turn.output_tokens or 1) <= 1e7
+    else:
+        assert f"{path}, line 2" in line
+        assert len(line) < 500
+
+
+@pytest.mark.parametrize("raw", [raw.strip('"') for raw in RAW if raw[0] not in "[{"])
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_so_do_columns_of_a_log(raw: str, column: int, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    cells = ["1", "1", "1"]
+    cells[column] = raw
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,9,9\n" + ",".join(cells) + "\n")
+    try:
+        items = list(Dataset(str(path)))
+    except DatasetError as error:
+        assert f"{path}, line 3" in str(error)  # noqa: PT017
+        return
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(items), type=list[Item]) == items
+    assert all((turn.input_tokens or 0) <= 1e7 and (turn.at_s or 0) <= 1e11 for item in items for turn in item.turns)
+
+
+# -- what is no file -------------------------------------------------------------------------------------------------------
+
+NO_FILES: Final = ("pipe", "/dev/zero", "folder", "missing", "/dev/null", "socket")
+TAKES_A_FILE: Final = (
+    ("--input-file",), ("--request-rate-series",), ("--api-key-file",), ("--slo-file",), ("--tokenizer",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("flag", [flag for (flag,) in TAKES_A_FILE])
+@pytest.mark.parametrize("name", NO_FILES)
+def test_what_is_no_file_is_refused_in_time(
+    flag: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(given, "WITHIN_S", 0.2)
+    monkeypatch.setattr(given.small_text, "__defaults__", (0.2, given.MOST_BYTES))
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    os.mkdir("folder")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        began = time.monotonic()
+        words = (flag, name)
+        found = outcome(*words)
+        if flag == "--api-key-file":
+            try:
+                request_headers(parse(*words))
+            except (OSError, ValueError) as error:
+                found = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        assert time.monotonic() - began < 5
+    if (flag, name) in (("--api-key-file", "/dev/null"), ("--slo-file", "/dev/null")):
+        return
+    assert isinstance(found, str)
+    assert name in found
+    assert "\n" not in found
+
+
+def test_a_key_comes_through_a_pipe_once_and_is_kept(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.write(write, b"sk-1\n")
+    os.close(write)
+    path = f"/proc/self/fd/{read}"
+    assert given.small_text(path) == given.small_text(path) == "sk-1\n"
+    os.close(read)
+    given._piped.clear()

@@ -15,6 +15,7 @@ import requests
 
 from locust_llm import reporter
 from locust_llm.__main__ import simulator
+from locust_llm.exit_status import ExitStatus
 from locust_llm.jsonl import parse_line
 from locust_llm.record import Record
 
@@ -108,7 +109,7 @@ def test_a_second_sigint_cuts_what_is_open_and_still_reports(
     assert process.poll() is None  # it waits for four long answers
     os.killpg(process.pid, signal.SIGINT)
     status, out, err = ended(process)
-    assert status == 0, err
+    assert status == ExitStatus.INCOMPLETE, err  # none of them was answered
     assert "Traceback" not in err
     assert "4 requests were still running when the grace period was over" in out.replace("\n  ", " ")
     got = records(tmp_path / "r")
@@ -201,11 +202,20 @@ class Reporters:
         self.killed += 1
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a record."""
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    (folder / "profile_export.jsonl").write_text("{}\n")
+    return folder
+
+
 def test_a_reporter_that_was_killed_gets_a_second_chance(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reporters = Reporters(monkeypatch, (-9, "", ""), (0, "tables", ""))
-    assert reporter.make_reports(Path("r")) == "tables"
+    assert reporter.make_reports(folder) == ("tables", "", False)
     assert reporters.sessions == [True, True]  # out of reach of Ctrl-C
     assert caplog.text == ""
 
@@ -215,19 +225,54 @@ def test_a_reporter_that_was_killed_gets_a_second_chance(
     [((1, "", "broken"), "broken"), ((-9, "", ""), "exit status -9"), (OSError(12, "No memory"), "No memory")],
 )
 def test_a_reporter_that_dies_again_leaves_the_command(
-    answer: Any, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    answer: Any, reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     Reporters(monkeypatch, answer, answer)
-    assert reporter.make_reports(Path("a b")) == ""
-    assert "the records are safe: locust-llm report 'a b'" in caplog.text
+    text, missing, _ = reporter.make_reports(folder)
+    assert text == ""
+    assert f"The report failed; the records are safe: locust-llm report '{folder}'" in missing
+    assert missing in caplog.text
     assert reason in caplog.text
 
 
+def test_a_report_of_an_incomplete_run_is_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reporter itself says first what is missing."""
+    Reporters(monkeypatch, (6, "tables", ""))
+    assert reporter.make_reports(folder) == ("tables", "the records are incomplete", True)
+
+
+@pytest.mark.parametrize(("left", "said"), [("folder", "is empty"), ("nothing", "are not there")])
+def test_records_that_are_not_there_are_not_called_safe(
+    left: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if left == "folder":
+        (tmp_path / "profile_export.jsonl").touch()
+    reporters = Reporters(monkeypatch, (5, "", "holds no run"))
+    missing = reporter.make_reports(tmp_path).missing
+    assert "safe" not in missing
+    assert said in missing
+    assert len(reporters.sessions) == 1  # another would find none either
+
+
 def test_who_does_not_wait_for_the_reports_is_left_the_command(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reporter.give_up()  # nothing is being made
     reporters = Reporters(monkeypatch, "interrupted")
-    assert reporter.make_reports(Path("r")) == ""
+    assert reporter.make_reports(folder).text == ""
     assert reporters.killed == 1
-    assert "the records are safe: locust-llm report r" in caplog.text
+    assert f"No reports were made; the records are safe: locust-llm report '{folder}'" in caplog.text
+
+
+def test_a_reporter_that_hangs_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gevent
+    import gevent.subprocess
+
+    def hang(command: list[str], **how: Any) -> Any:
+        return gevent.subprocess.Popen(["sleep", "60"], **how)
+
+    monkeypatch.setattr(reporter.subprocess, "Popen", hang)
+    monkeypatch.setattr(reporter, "PATIENCE_S", 0.2)
+    with gevent.Timeout(20):
+        missing = reporter.make_reports(folder).missing
+    assert "The reports were given up after 0 s; the records are safe" in missing
