@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from . import slo
+from .bounds import MAX_RESPONSE_BYTES
 from .failure import is_secret
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
 
@@ -60,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     first_token_timeout_s: float = 1800.0
     gap_timeout_s: float = 600.0
     wait_for_model_timeout_s: float = 0.0
+    max_response_bytes: int = MAX_RESPONSE_BYTES
     max_retries: int = 0
     """Of a request that is refused with HTTP 429 or 503."""
     server_metrics: bool = True
@@ -261,6 +263,7 @@ def _numbers(s: Settings) -> Iterator[str]:
         ("--first-token-timeout", s.first_token_timeout_s),
         ("--gap-timeout", s.gap_timeout_s),
         ("--request-cancellation-rate", s.request_cancellation_rate),
+        ("--max-response-bytes", s.max_response_bytes),
         ("--gpu-hour", s.gpu_hour),
     ):
         if value is not None and not value > 0:
