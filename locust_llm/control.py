@@ -34,6 +34,8 @@ from .survey import Survey
 DRAIN_MARGIN_S: Final = 15.0
 HURRY_S: Final = 5.0
 """How long processes have to hand over their records when the end is not waited for."""
+FAILED: Final = 2
+"""The exit status of a run whose load generator failed: that of Locust for an exception that nobody handles."""
 WORKERS_S: Final = 0.25
 """How often it is looked at whether processes are lost."""
 
@@ -59,6 +61,8 @@ class Control:
         self.settings = settings
         self.survey = survey
         self.epoch = epoch
+        self.failure = ""
+        """Why a process could send nothing more; empty while all can."""
         self.book = Book(settings, survey)
         self.folder, self.pulse, self.totals = self.book.folder, self.book.pulse, self.book.totals
         self._roster = Roster(environment.runner, self.folder)
@@ -152,8 +156,10 @@ class Control:
         users: int = 0,
         admitted: int = 0,
         clock_error_s: float | None = None,
+        failure: str = "",
     ) -> None:
         """A process tells how it stands, and the number of the last quota that reached it. ``sessions``: supply.Sessions."""
+        self._failed(worker, failure)
         known = self._roster.heard(worker)
         if known is None:
             return
@@ -172,6 +178,13 @@ class Control:
             self._crowd.heard(worker, unreserved)
         self.work.sessions_told(worker, known.phase, begun, ended)
         self.stands(worker, used=used, waiting=waiting, number=number, spent=spent, waited_s=waited_s)
+
+    def _failed(self, worker: str, failure: str) -> None:
+        """What a process that failed cannot send nobody sends in its place: the run ends, with a report of what there is."""
+        if failure:
+            self.failure = failure
+            self.book.say(f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete")
+            self.ending.begin()
 
     def stands(self, worker: str, **stand: Any) -> None:
         """A process tells how its gate stands."""
@@ -284,6 +297,7 @@ class Control:
 
     def ended(self, worker: str, data: dict[str, Any]) -> None:
         """A process is through: what it turned away, and what it could not deliver."""
+        self._failed(worker, data.get("failure", ""))
         self.book.turned_away += data["turned_away"]
         if data["undelivered"]:
             recovered = self._roster.recover(worker)
@@ -316,8 +330,9 @@ class Control:
         return self.book.report(self.facts())
 
     def exit_status(self) -> int | None:
-        """What the rules say of this run, once it has its report; None without rules."""
-        return self.book.exit_status()
+        """What the rules say of this run, once it has its report; None without rules. Of a load generator that failed they
+        say nothing."""
+        return FAILED if self.failure else self.book.exit_status()
 
     def close(self) -> None:
         if self._flushing is not None:

@@ -385,7 +385,10 @@ class StreamReader:
         """The thread is dead: whoever waits for it shall not."""
         self._readings.clear()
         for reading in self._open:
-            reading.stream.given_up(CLIENT_ERROR, self.failure)
+            try:
+                reading.stream.failed(CLIENT_ERROR, self.failure)
+            except Exception:  # perhaps what the thread died of
+                reading.stream.given_up(CLIENT_ERROR, self.failure)
             self._news.append((reading, True))
 
 

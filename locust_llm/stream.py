@@ -129,10 +129,9 @@ class Stream:
 
     def given_up(self, outcome: str, message: str) -> None:
         """It ends here, for a mistake of ours: what is not decoded may be what we cannot decode, and is dropped."""
+        if not self.over or self._decoded < len(self.stamps):
+            self._ends(outcome, message)
         self._unframed, self.frame.pieces, self.waiting_bytes = [], [], 0
-        if not self.over:
-            self.failure = self.failure or (outcome, message)
-            self.over = True
 
     def finish(self) -> tuple[str, str]:
         """Decode what is left; (outcome, message). Called once, after it is over."""
