@@ -16,6 +16,8 @@ from .record import OK
 from .sse import Event
 
 MESSAGE_BYTES: Final = 4096
+MAX_MESSAGE_BYTES: Final = 1 << 16
+"""A longer body of an error is a page, or no message: its JSON is not looked at, as objects made of it may be large."""
 MAX_COUNT: Final = 1 << 53
 
 Count = int | float | None
@@ -110,6 +112,7 @@ DECODERS: Final[dict[str, Callable[[bytes], Message[Any]]]] = {
     "completions": msgspec.json.Decoder(Message[Text]).decode,
 }
 """By kind of endpoint."""
+DONE: Final = b"[DONE]"
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
 """What a finish_reason looks like. Another text of the server's may be long, or hold what must not be written down."""
 
@@ -123,6 +126,8 @@ class Answer:
         """For each chunk the number of the read that brought it."""
         self.early_read: int | None = None
         """The read that brought the first event, where that is before the first chunk."""
+        self.done_read: int | None = None
+        """The read that brought ``[DONE]``."""
         self.followed: set[int] = set()
         """The reads in which an event that is no chunk came behind a chunk."""
         self.first_output: int | None = None
@@ -154,7 +159,10 @@ class Answer:
         read, kind, data = event
         if self._is_chunk(kind, data):
             self.chunk_reads.append(read)
-        elif not self.chunk_reads:
+            return
+        if self.done_read is None and data.strip() == DONE:
+            self.done_read = read
+        if not self.chunk_reads:
             self.early_read = read if self.early_read is None else self.early_read
         elif self.chunk_reads[-1] == read:
             self.followed.add(read)
@@ -164,7 +172,7 @@ class Answer:
         if kind == "error":
             self._error(status_message(data) or "an event named error", data)
             return False
-        if not data.startswith(b"{") and data.strip() in (b"[DONE]", b""):
+        if not data.startswith(b"{") and data.strip() in (DONE, b""):
             self._closing = self._closing or bool(self.finished and data)
             return False
         self.last = data
@@ -321,6 +329,8 @@ def error_line(body: bytes) -> str:
 
 def status_message(body: bytes) -> str:
     """What an error response says: the message of its JSON, whatever its shape, else its text."""
+    if len(body) > MAX_MESSAGE_BYTES:
+        return error_line(body)
     try:
         content = msgspec.json.decode(body)
     except (ValueError, RecursionError):

@@ -21,6 +21,7 @@ from .clocks import boot_id, offset_s
 from .course import Course
 from .crowd import Crowd
 from .ending import Ending
+from .exit_status import ExitStatus
 from .folder import write_run
 from .plan import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from .record import Record
@@ -66,6 +67,8 @@ class Control:
         self.settings = settings
         self.survey = survey
         self.epoch = epoch
+        self.failure = ""
+        """Why a process could send nothing more; empty while all can."""
         self.book = Book(settings, survey)
         self.folder, self.pulse, self.totals = self.book.folder, self.book.pulse, self.book.totals
         self._roster = Roster(environment.runner, self.folder)
@@ -159,8 +162,10 @@ class Control:
         users: int = 0,
         admitted: int = 0,
         clock_error_s: float | None = None,
+        failure: str = "",
     ) -> None:
         """A process tells how it stands, and the number of the last quota that reached it. ``sessions``: supply.Sessions."""
+        self._failed(worker, failure)
         known = self._roster.heard(worker)
         if known is None:
             return
@@ -179,6 +184,13 @@ class Control:
             self._crowd.heard(worker, unreserved)
         self.work.sessions_told(worker, known.phase, begun, ended)
         self.stands(worker, used=used, waiting=waiting, number=number, spent=spent, waited_s=waited_s)
+
+    def _failed(self, worker: str, failure: str) -> None:
+        """What a process that failed cannot send nobody sends in its place: the run ends, with a report of what there is."""
+        if failure:
+            self.failure = failure
+            self.book.say(f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete")
+            self.ending.begin()
 
     def stands(self, worker: str, **stand: Any) -> None:
         """A process tells how its gate stands."""
@@ -310,6 +322,7 @@ class Control:
 
     def ended(self, worker: str, data: dict[str, Any]) -> None:
         """A process is through: what it turned away, and what it could not deliver."""
+        self._failed(worker, data.get("failure", ""))
         self.book.turned_away += data["turned_away"]
         if data["undelivered"]:
             recovered = self._roster.recover(worker)
@@ -348,8 +361,9 @@ class Control:
         self.book.remove_if_empty()
 
     def exit_status(self) -> int | None:
-        """What the rules say of this run, once it has its report; None without rules."""
-        return self.book.exit_status()
+        """What the rules say of this run, once it has its report; None without rules. Of a load generator that failed they
+        say nothing."""
+        return ExitStatus.BROKEN if self.failure else self.book.exit_status()
 
     @property
     def incomplete(self) -> bool:

@@ -7,10 +7,11 @@ from typing import Any, Final
 import msgspec
 from gevent import GreenletExit, get_hub, getcurrent
 
+from .bounds import MAX_RESPONSE_BYTES
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .gate import Gate, Slot
-from .reader import Reading, stream_reader
-from .record import CANCELLED, CUT, Record
+from .reader import ReaderFailed, Reading, stream_reader
+from .record import CANCELLED, CLIENT_ERROR, CUT, Record
 from .retries import retry_after_s
 from .stream import Stream, describe
 
@@ -42,6 +43,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Without any byte, once the first chunk is there."""
     cancel_after_s: float | None = None
     """Given up on purpose, so long after the request was fully written; 0: at once."""
+    max_response_bytes: int = MAX_RESPONSE_BYTES
+    """Of the answer, headers and framing too: beyond it the connection is closed."""
+    max_chunks: int | None = None
+    """The same for its chunks: see ``bounds.most_chunks``."""
     keep_text: bool = False
     kind: str = "chat"
     """Of the endpoint: see ``chat.DECODERS``."""
@@ -114,7 +119,7 @@ def _exchange(
     fields: dict[str, Any] = {**request.labels, "clock_offset_s": clock_offset_s, "request_bytes": len(request.data)}
     line.stream = None
     stream_reader()  # made before there is any time to measure
-    stream = Stream(time.monotonic_ns(), kind=request.kind, keep_text=request.keep_text)
+    stream = _stream(request)
     try:
         fields["connect_s"] = _ready(line, request, wait_until)
     except ConnectFailed as error:
@@ -126,6 +131,13 @@ def _exchange(
         return _admitted(line, slot, request, stream, fields, asked_at, on_first)
     finally:
         slot.release()  # whatever happened; if the first chunk freed it, this does nothing
+
+
+def _stream(request: Request) -> Stream:
+    return Stream(
+        time.monotonic_ns(), kind=request.kind, keep_text=request.keep_text,
+        max_bytes=request.max_response_bytes, max_chunks=request.max_chunks,
+    )  # fmt: skip
 
 
 def _ready(line: Line, request: Request, wait_until: WaitUntil | None) -> float | None:
@@ -179,9 +191,11 @@ def _admitted(
         line.stream, stream.on_first = stream, free
         reader, sealed = stream_reader(), connection.sealed(request.data)
         stream.sent_ns = time.monotonic_ns()
-        reading = reader.add(
-            connection, stream, awaited=slot.limit is not None
-        )  # before the send: an answer may come before all is written
+        try:  # before the send: an answer may come before all is written
+            reading = reader.add(connection, stream, awaited=slot.limit is not None)
+        except ReaderFailed as error:
+            line.close()
+            return _unsent(fields, request, asked_at, time.monotonic(), CLIENT_ERROR, str(error))
         limits = Limits(request, stream)
         unsent, killed = _answered(line, request, reading, limits, sealed)
         if killed is not None or not _stale(connection, stream):
@@ -193,7 +207,7 @@ def _admitted(
             return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
         line.closes = True
         fields["resent"] = 1
-        stream = Stream(time.monotonic_ns(), kind=request.kind, keep_text=request.keep_text)
+        stream = _stream(request)
     if limits.written_at is None or not stream.frame.reusable or line.closes:
         line.close()  # before the slot goes on: who gave up is gone when the next one comes
     free()
@@ -350,7 +364,7 @@ def _record(
         sent_at=stream.sent_ns / 1e9,
         freed_at=freed_at,
         headers_at=None if stream.headers_ns is None else stream.headers_ns / 1e9,
-        closed_at=(stream.stamps[-1] if stream.frame.complete else time.monotonic_ns()) / 1e9,
+        closed_at=(stream.ended_ns or time.monotonic_ns()) / 1e9,
         chunk_us=chunk_us,
         merged=merged,
         first_output=answer.first_output,

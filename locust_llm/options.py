@@ -22,6 +22,7 @@ import msgspec
 from . import slo, tokens
 from .arrivals import PATTERNS
 from .body import extra_inputs
+from .bounds import MAX_RESPONSE_BYTES
 from .dataset import Summary
 from .dataset import check as check_dataset
 from .endpoints import ENDPOINTS
@@ -177,6 +178,7 @@ FLAGS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("--request-timeout", float, 3600.0, "Seconds after which a request is given up"),
     ("--first-token-timeout", float, 1800.0, "Seconds without a first token after which a request is given up"),
     ("--gap-timeout", float, 600.0, "Seconds without anything more after which a stream is given up"),
+    ("--max-response-bytes", int, MAX_RESPONSE_BYTES, "Bytes after which an answer is given up"),
     ("--max-retries", int, 0, "Ask again, so often, where the server says 429 or 503 (after its Retry-After)"),
     ("--request-cancellation-rate", float, None, "Percent of the requests to cancel on purpose"),
     ("--request-cancellation-delay", float, 0.0, "Seconds after its send when such a request is cancelled"),

@@ -74,6 +74,7 @@ RANGES: Final = (
     Range("--first-token-timeout", "first_token_timeout_s", 0.001, SECONDS),
     Range("--gap-timeout", "gap_timeout_s", 0.001, SECONDS),
     Range("--request-cancellation-rate", "request_cancellation_rate", 1e-6, 100),
+    Range("--max-response-bytes", "max_response_bytes", 1, 2**40),
     Range("--gpu-hour", "gpu_hour", 1e-6, 10**6),
 )
 

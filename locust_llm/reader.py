@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import gevent
@@ -22,6 +23,7 @@ from gevent.monkey import get_original
 
 from .connection import Connection, TLSClosed, ask_for_stamps
 from .nowait import MOST_READY, READ_BYTES, poller, receiver
+from .record import CLIENT_ERROR
 from .stream import Stream, describe
 
 _epoll: Final = get_original("select", "epoll")
@@ -31,7 +33,10 @@ _start_thread: Final = get_original("_thread", "start_new_thread")
 _EPOLLIN: Final = 0x001
 _EDGES: Final = _EPOLLIN | 0x2000 | (1 << 31)
 """EPOLLIN | EPOLLRDHUP | EPOLLET: each arrival is told once, which spares the kernel a second look at every socket. What a
-read leaves behind is not told again, hence the ``while`` in ``_read``; see epoll(7)."""
+read leaves behind is told again when the descriptor is set anew, hence ``_go_on``; see epoll(7)."""
+READS: Final = 2
+"""Of one connection between two polls: the end of an answer and the close behind it; or 128 kB, where a server sends faster
+than that can be decoded."""
 
 SWITCH_S: Final = 0.0005
 """How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks pile up and merge."""
@@ -47,6 +52,11 @@ SHORT_NAP_S: Final = 0.00025
 LOOKS: Final = 16
 """How many streams are looked into between two polls, at about 20 µs each: a burst of first chunks must not hold up the
 reading."""
+LOOKS_NS: Final = 2_000_000
+"""None is begun later than this: of a server that sends without end one takes 30 ms."""
+SWEEP_S: Final = 0.5
+"""How often it is looked at whether streams have been quiet for long; with 10,000 of them it takes 5 ms."""
+DIED: Final = "the thread that reads the answers died"
 TIGHT_NS: Final = 3 * int(NAP_S * 1e9)
 """Two reads of a stream that are no further apart might have been one after a nap."""
 TIGHT_SHARE: Final = 0.05
@@ -61,7 +71,7 @@ BEHIND_NS: Final = 3_000_000
 class Reading:
     """A stream on its way: the connection it comes on and the two things its greenlet may wait for."""
 
-    __slots__ = ("connection", "dropped", "ended", "read_ns", "stream")
+    __slots__ = ("connection", "dropped", "ended", "left_since_ns", "looking", "read_ns", "stream")
 
     def __init__(self, connection: Connection, stream: Stream) -> None:
         self.connection = connection
@@ -70,6 +80,14 @@ class Reading:
         self.dropped: tuple[str, str] | None = None
         self.read_ns = 0
         """Before the last read, monotonic ns."""
+        self.left_since_ns = 0
+        """What the last read may have left in the kernel came after this, monotonic ns; 0: it left nothing."""
+        self.looking = False
+        """It waits to be looked into."""
+
+
+class ReaderFailed(Exception):
+    """The thread is dead: this process sends nothing more."""
 
 
 class StreamReader:
@@ -77,7 +95,10 @@ class StreamReader:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.open_streams = 0
+        self.failure = ""
+        """Why the thread died; empty while it lives."""
+        self._open: set[Reading] = set()
+        """Of which the end was not passed on yet. Of the event loop alone, so it is whole whatever becomes of the thread."""
         self._readings: dict[int, Reading] = {}
         self._looks: deque[Reading] = deque()
         self._drops: deque[Reading] = deque()
@@ -110,9 +131,12 @@ class StreamReader:
         _start_thread(self._run, ())
 
     def add(self, connection: Connection, stream: Stream, *, awaited: bool = False) -> Reading:
-        """From now on the thread reads this connection into this stream. ``awaited``: others wait for its first chunk."""
+        """From now on the thread reads this connection into this stream. ``awaited``: others wait for its first chunk.
+        Raises ReaderFailed."""
+        if self.failure:
+            raise ReaderFailed(self.failure)
         reading = Reading(connection, stream)
-        self.open_streams += 1
+        self._open.add(reading)
         self._to_loop.ref = True
         self._readings[connection.fd] = reading
         if awaited:
@@ -139,13 +163,24 @@ class StreamReader:
     # -- in the thread: no gevent, no logging, no locks ----------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._read_all()
+        except BaseException as error:
+            error.__traceback__ = None  # it holds what was read last, and memory may be what there is none of
+            failure = DIED
+            with suppress(MemoryError):
+                failure = f"{DIED}: {describe(error)}"
+            self.failure = failure
+            self._to_loop.send()
+
+    def _read_all(self) -> None:
         poll, readings, looks = poller(self._epoll.fileno()), self._readings, self._looks
-        since_ns = 0
+        since_ns = sweep_ns = 0
         while True:
             asked_ns = time.monotonic_ns()
             ready = poll()
             if not ready and not looks:
-                ready = [(what, fd) for fd, what in self._epoll.poll()]
+                ready = [(what, fd) for fd, what in self._epoll.poll(SWEEP_S if readings else None)]
             begun_ns = time.monotonic_ns()
             offset_ns = wall_minus_monotonic_ns()
             for what, fd in ready:
@@ -156,10 +191,11 @@ class StreamReader:
                     self._give_up()
             if len(ready) < MOST_READY:  # what had come before this poll was asked for was in its answer
                 since_ns = asked_ns
-            for _ in range(min(LOOKS, len(looks))):
-                reading = looks.popleft()
-                if readings.get(reading.connection.fd) is reading:
-                    self._guarded(reading, self._look)
+            if begun_ns > sweep_ns:
+                sweep_ns = begun_ns + int(SWEEP_S * 1e9)
+                self._sweep(begun_ns)
+            if looks:
+                self._look_into_some(time.monotonic_ns() + LOOKS_NS)
             if self._news:
                 self._to_loop.send()
             if not looks:
@@ -172,20 +208,27 @@ class StreamReader:
         try:
             work(reading, *args)
         except Exception as error:
-            reading.stream.failed("malformed", f"the answer could not be read: {describe(error)}")
+            reading.stream.given_up("malformed", f"the answer could not be read: {describe(error)}")
             self._over(reading)
 
     def _read(self, reading: Reading, since_ns: int, begun_ns: int, offset_ns: int, closing: bool) -> None:
-        """Read once, and until nothing is left where the peer closes or more may lie there than one read takes.
+        """Read once, and again where the peer closes or more may lie there than one read takes: READS times at most, so
+        that a server that sends faster than it is read cannot keep the thread from its other duties.
 
-        ``since_ns``: what is read came after it. ``begun_ns``: before this read.
+        ``since_ns``: what is read came after it, if nothing had been left behind. ``begun_ns``: before this read.
         """
         stream, fd = reading.stream, reading.connection.fd
-        again = True
-        if reading.read_ns > since_ns:
+        if reading.left_since_ns:
+            since_ns, reading.left_since_ns = reading.left_since_ns, 0
+        elif reading.read_ns > since_ns:
             since_ns = reading.read_ns
         reading.read_ns = begun_ns
-        while again and not stream.over:
+        if stream.waiting_bytes >= READ_BYTES:  # it comes faster than it is decoded: the server waits, not our memory
+            reading.left_since_ns = since_ns
+            self._go_on(reading)
+            return
+        reads = READS
+        while not stream.over:
             try:
                 data, kernel_ns = self._receive(fd)
             except (BlockingIOError, InterruptedError):
@@ -209,28 +252,64 @@ class StreamReader:
             else:
                 look = self._through_tls(reading, stamp_ns, since_ns, data)
             if look:
-                self._looks.append(reading)
-            again, since_ns = closing, begun_ns
-            if len(data) == READ_BYTES:  # there may be more, and nothing says since when
-                again, since_ns = True, stream.sent_ns
+                self._enqueue(reading)
+            if len(data) < READ_BYTES:  # it took all that was there; else the rest may be as old as what was read
+                if not closing:
+                    break
+                since_ns = begun_ns
+            reads -= 1
+            if not reads:
+                if not stream.over:
+                    reading.left_since_ns = since_ns
+                    self._go_on(reading)
+                break
         if self.reads >= self._judged_at:
             self._nap_s = NAP_S if self._tight_reads < TIGHT_SHARE * WINDOW else SHORT_NAP_S
             self._tight_reads, self._judged_at = 0, self.reads + WINDOW
         if stream.over and (stream.first_seen or not stream.stamps):
             self._over(reading)
         elif stream.over:
-            self._looks.append(reading)  # what it brought may be a first chunk
+            self._enqueue(reading)  # what it brought may be a first chunk
+
+    def _go_on(self, reading: Reading) -> None:
+        """Read on from this connection between the next two polls; where it waits to be looked into, after that."""
+        if not reading.looking:
+            self._epoll.modify(reading.connection.fd, _EDGES)
+
+    def _enqueue(self, reading: Reading) -> None:
+        if not reading.looking:
+            reading.looking = True
+            self._looks.append(reading)
+
+    def _sweep(self, now_ns: int) -> None:
+        """Streams that are quiet may have ended with ``[DONE]``, which nobody looks for while chunks come."""
+        for reading in list(self._readings.values()):
+            if reading.stream.due(now_ns):
+                self._enqueue(reading)
+
+    def _look_into_some(self, until_ns: int) -> None:
+        looks = self._looks
+        for _ in range(min(LOOKS, len(looks))):
+            reading = looks.popleft()
+            reading.looking = False
+            if self._readings.get(reading.connection.fd) is reading:
+                self._guarded(reading, self._look)
+                if time.monotonic_ns() > until_ns:
+                    break
 
     def _look(self, reading: Reading) -> None:
         """Decode what came. Between the reads, because a read that is late merges chunks, and a late look harms little."""
         stream = reading.stream
         seen = stream.first_seen
-        stream.look()
+        stream.look(time.monotonic_ns())
         if stream.over:
             self._over(reading)
-        elif stream.first_seen and not seen:
+            return
+        if stream.first_seen and not seen:
             self._awaited.discard(reading.connection.fd)
             self._news.append((reading, False))
+        if reading.left_since_ns:
+            self._go_on(reading)
 
     def _without_stamp(self, stream: Stream, kernel_ns: int, data: bytes) -> None:
         if kernel_ns:  # the wall clock was set between the arrival and the read, or it is no stamp of this answer
@@ -251,6 +330,8 @@ class StreamReader:
             stream.failed("tls", str(error))
             return False
         look = bool(plain) and stream.arrived(stamp_ns, since_ns, plain)
+        if tls.outgoing.pending > READ_BYTES:  # what TLS itself would answer, and nobody sends while an answer comes
+            stream.failed("tls", "the server asks for answers of the TLS layer without end")
         if tls.closed and not stream.over:
             stream.closed()
         return look
@@ -258,38 +339,57 @@ class StreamReader:
     def _give_up(self) -> None:
         os.eventfd_read(self._wake)
         while self._drops:
-            reading = self._drops.popleft()
-            if not reading.stream.over and reading.dropped is not None:
-                reading.stream.failed(*reading.dropped)
-                self._over(reading)
+            self._guarded(self._drops.popleft(), self._drop)
+
+    def _drop(self, reading: Reading) -> None:
+        if self._readings.get(reading.connection.fd) is reading and reading.dropped is not None:
+            reading.stream.failed(*reading.dropped)
+            self._over(reading)
 
     def _over(self, reading: Reading) -> None:
         fd = reading.connection.fd
         reading.stream.over = True
-        del self._readings[fd]
+        self._readings.pop(fd, None)
         self._awaited.discard(fd)
-        self._epoll.unregister(fd)
+        with suppress(OSError):
+            self._epoll.unregister(fd)
         self._news.append((reading, True))
 
     # -- in the event loop ---------------------------------------------------------------------------------------------
 
+    @property
+    def open_streams(self) -> int:
+        return len(self._open)
+
     def _tell(self) -> None:
         """Pass on what the thread found. Runs in the loop itself: must not block."""
         news = self._news
+        if self.failure:  # it was the last thing that the thread did
+            self._end_all()
         try:
             while news:
                 reading, ended = news.popleft()
                 stream = reading.stream
-                if ended:
+                if ended and reading in self._open:
+                    self._open.remove(reading)
                     reading.ended.set()
-                    self.open_streams -= 1
-                    self._to_loop.ref = self.open_streams > 0
+                    self._to_loop.ref = bool(self._open)
                 if stream.on_first is not None and stream.first_seen:
                     on_first, stream.on_first = stream.on_first, None
                     on_first()
         finally:
             if news:  # a hook raised; the others' news are not lost with it
                 self._to_loop.send()
+
+    def _end_all(self) -> None:
+        """The thread is dead: whoever waits for it shall not."""
+        self._readings.clear()
+        for reading in self._open:
+            try:
+                reading.stream.failed(CLIENT_ERROR, self.failure)
+            except Exception:  # perhaps what the thread died of
+                reading.stream.given_up(CLIENT_ERROR, self.failure)
+            self._news.append((reading, True))
 
 
 _reader: StreamReader | None = None
@@ -301,6 +401,18 @@ def stream_reader() -> StreamReader:
     if _reader is None or _reader.pid != os.getpid():
         _reader = StreamReader()
     return _reader
+
+
+def reader_failure() -> str:
+    """Why this process sends nothing more; empty while it can."""
+    return _reader.failure if _reader is not None and _reader.pid == os.getpid() else ""
+
+
+def new_reader() -> None:
+    """A dead one has no place in the run that begins."""
+    global _reader
+    if reader_failure():
+        _reader = None
 
 
 def reads_so_far() -> int:
@@ -327,4 +439,7 @@ def wall_minus_monotonic_ns(
     return offset_ns
 
 
-__all__ = ["Reading", "StreamReader", "reads_so_far", "stream_reader", "wall_minus_monotonic_ns"]
+__all__ = [
+    "Reading", "ReaderFailed", "StreamReader", "new_reader", "reader_failure", "reads_so_far", "stream_reader",
+    "wall_minus_monotonic_ns",
+]  # fmt: skip

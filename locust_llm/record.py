@@ -12,10 +12,13 @@ from typing import Final
 import msgspec
 
 # The closed set of what can become of a request. OK and the three that we caused ourselves are no failures.
-OK: Final = "ok"  # it has content and a finish_reason; or the model ended at once, which ``message`` then says
+OK: Final = "ok"  # it has content and a finish_reason; ``message`` says if the model ended at once, or if [DONE] was its end
 CANCELLED: Final = "cancelled"  # on purpose: the user, the code of a task, or a cancellation that was asked for
 CUT: Final = "cut"  # still running when the grace period at the end of the run was over
 RETRIED: Final = "retried"  # refused with HTTP 429 or 503, and tried again: the last attempt says what became of it
+TOO_LARGE: Final = "too_large"
+TOO_LONG: Final = "too_long"
+CLIENT_ERROR: Final = "client_error"
 FAILURES: Final = {
     "http_status": "the server answered with a status of 400 or above, or a redirect (none is followed)",
     "rate_limited": "HTTP 429",
@@ -26,6 +29,8 @@ FAILURES: Final = {
     "malformed": "bytes that are no HTTP, no event stream, or no JSON where it was promised",
     "empty": "a finished answer without content, though the server counted more than the one token that ends a choice, "
     "or counted none",
+    TOO_LARGE: "more bytes than --max-response-bytes: the connection was closed",
+    TOO_LONG: "more than eight times the chunks that the asked max_tokens make, and 4,096 more: the connection was closed",
     "timeout": "not finished within the request timeout",
     "first_token_timeout": "no first token within the first-token timeout",
     "gap_timeout": "no bytes for the length of the gap timeout, in the middle of the answer",
@@ -38,6 +43,7 @@ FAILURES: Final = {
     "reset": "the connection was reset",
     "closed": "the connection was closed before the answer was complete",
     "send_failed": "the request could not be written",
+    CLIENT_ERROR: "the load generator itself failed, and says nothing of the server: such a run ends with exit status 2",
 }
 
 

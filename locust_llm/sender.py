@@ -28,7 +28,7 @@ from .options import request_headers, settings_of
 from .pacer import Alarm
 from .plan import PROFILING, label_of
 from .prompts import Prompts
-from .reader import reads_so_far
+from .reader import new_reader, reader_failure, reads_so_far
 from .record import Record
 from .settings import Settings, base_url
 from .sizes import independent, mix, normal
@@ -139,6 +139,7 @@ class Sender:
         if self.epoch or self.closed:
             self._renew()
         self.epoch = order.epoch
+        new_reader()
         self._watch = Watch()
         self.settings = s = order.settings
         self.model = order.survey.model
@@ -279,6 +280,7 @@ class Sender:
             "sessions": self.supply.told(),
             "clock_error_s": self.clock.error_s,
             "reads": reads_so_far(),
+            "failure": reader_failure(),
             "health": None if self._watch is None else msgspec.to_builtins(self._watch.so_far(self.worker, lags=LAGS)),
         }
 
@@ -294,7 +296,9 @@ class Sender:
     def last_words(self) -> dict[str, Any]:
         """What the control of the run learns when this process is through."""
         health = None if self._watch is None else msgspec.to_builtins(self._watch.stop(self.worker))
-        return {"turned_away": self.turned_away, "missed": self._missed, "health": health}
+        return {
+            "turned_away": self.turned_away, "missed": self._missed, "health": health, "failure": reader_failure(),
+        }  # fmt: skip
 
     def tell(self, kind: str, **data: Any) -> None:
         """A message to whoever controls the run; none before there is a runner (then the hello will do)."""

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from . import slo
+from .bounds import MAX_RESPONSE_BYTES
 from .failure import is_secret
 from .ranges import PERCENTILES, beyond
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
@@ -61,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     first_token_timeout_s: float = 1800.0
     gap_timeout_s: float = 600.0
     wait_for_model_timeout_s: float = 0.0
+    max_response_bytes: int = MAX_RESPONSE_BYTES
     max_retries: int = 0
     """Of a request that is refused with HTTP 429 or 503."""
     server_metrics: bool = True

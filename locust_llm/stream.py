@@ -10,18 +10,28 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Final
 
+from .bounds import LEAST_CHUNK_BYTES, LEAST_READ_BYTES, MAX_RESPONSE_BYTES, MOST_CHOICES
 from .chat import Answer, error_line, status_message
 from .framing import Frame, HTTPParseError
-from .record import CANCELLED, CUT, OK
+from .record import CANCELLED, CUT, OK, TOO_LARGE, TOO_LONG
 from .sse import EventDecoder, EventTooLong
 
 DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
 MAX_HEADER_BYTES: Final = 1 << 18
+DONE_NS: Final = 1_000_000_000
+"""How long after ``[DONE]`` the end of the HTTP message is waited for. Most servers send both at once, and a count of tokens
+that comes behind ``[DONE]`` comes with it; a second is a thousand round trips of a network nearby."""
+QUIET_NS: Final = 1_000_000_000
+WAITED_NS: Final = 5_000_000_000
+"""Bytes are decoded when nothing has followed them for QUIET_NS, and at the latest so long after they came."""
 EARLY_NS: Final = 1_000_000
 SLOW_READ_NS: Final = 1_000_000
 """Above this read lag a chunk is not trusted to have come with the events without content behind it."""
 STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
+SPOILT: Final = ("malformed", TOO_LARGE, TOO_LONG)
+"""What can still become of an answer that has its ``[DONE]``: whatever else ended it came too late to change it."""
+NO_END: Final = "complete by its [DONE], though its HTTP message has no end"
 
 
 class Stream:
@@ -34,9 +44,12 @@ class Stream:
         kind: str = "chat",
         keep_text: bool = False,
         on_first: Callable[[], object] | None = None,
+        max_bytes: int = MAX_RESPONSE_BYTES,
+        max_chunks: int | None = None,
     ) -> None:
         """``kind``: of the endpoint, see ``chat.DECODERS``."""
         self.sent_ns = sent_ns
+        self.max_bytes, self.max_chunks = max_bytes, max_chunks
         self.on_first = on_first
         self.stamps = array("q")
         """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""
@@ -53,9 +66,11 @@ class Stream:
         """Prefill is over: the first chunk is there, or an error in its place."""
         self.over = False
         self.failure: tuple[str, str] | None = None
+        self.waiting_bytes = 0
+        """Read, and not yet decoded."""
         self._unframed: list[bytes] = []
-        self._unframed_bytes = 0
-        self._framed = 0
+        self._framed = self._decoded = 0
+        """How many of the reads."""
         self._decode_at = sent_ns % DECODE_BYTES  # streams that begin together do not all decode at the same moment
         self._events: EventDecoder | None = None
         self._body: list[bytes] = []
@@ -66,8 +81,8 @@ class Stream:
         self.stamps.append(stamp_ns)
         self.since.append(since_ns)
         self._unframed.append(data)
-        self._unframed_bytes += len(data)
-        if not self.first_seen or self._unframed_bytes > self._decode_at:
+        self.waiting_bytes += len(data)
+        if not self.first_seen or self.waiting_bytes > self._decode_at:
             return True
         # it may hold the end (rfind: half the time of ``in``); only the parser knows
         if not self.frame.chunked or data.rfind(b"\r\n\r\n") >= 0 or len(data) < 5:
@@ -75,12 +90,25 @@ class Stream:
             self.over = self.over or self.frame.complete
         return False
 
-    def look(self) -> None:
-        """Decode what came. Sets ``first_seen`` and ``over`` when that is what it brought."""
+    def look(self, now_ns: int = 0) -> None:
+        """Decode what came. Sets ``first_seen`` and ``over`` when that is what it brought; over is also an answer whose
+        ``[DONE]`` came more than DONE_NS before ``now_ns``, though its HTTP message has no end."""
         self._decode()
         self._decode_at = DECODE_BYTES if self.first_seen else self._decode_at
-        self.first_seen = self.first_seen or bool(self.answer.chunk_reads) or self.answer.error is not None
+        answer = self.answer
+        self.first_seen = self.first_seen or bool(answer.chunk_reads) or answer.error is not None
         self.over = self.over or self.frame.complete
+        if answer.done_read is not None and not self.over and now_ns - self.stamps[answer.done_read] > DONE_NS:
+            self.failure = self.failure or ("closed", NO_END)
+            self.over = True
+
+    def due(self, now_ns: int) -> bool:
+        """``look`` shall follow though nothing came: bytes have waited long enough, or the end of the message has."""
+        stamps, decoded = self.stamps, self._decoded
+        if decoded < len(stamps):
+            return now_ns - stamps[-1] > QUIET_NS or now_ns - stamps[decoded] > WAITED_NS
+        done = self.answer.done_read
+        return done is not None and now_ns - stamps[done] > DONE_NS
 
     def closed(self) -> None:
         """The peer closed the connection."""
@@ -99,10 +127,35 @@ class Stream:
                 self.failure = self.failure or (outcome, message)
             self.over = True
 
+    def given_up(self, outcome: str, message: str) -> None:
+        """It ends here, for a mistake of ours: what is not decoded may be what we cannot decode, and is dropped."""
+        if not self.over or self._decoded < len(self.stamps):
+            self._ends(outcome, message)
+        self._unframed, self.frame.pieces, self.waiting_bytes = [], [], 0
+
     def finish(self) -> tuple[str, str]:
         """Decode what is left; (outcome, message). Called once, after it is over."""
-        self._decode()
-        return self._outcome()
+        try:
+            self._decode()
+            return self._outcome()
+        except Exception as error:
+            self.failure = ("malformed", f"the answer could not be read: {describe(error)}")
+            return self.failure
+
+    @property
+    def ended_ns(self) -> int | None:
+        """When all of the answer had come, monotonic ns; None: it never did."""
+        if self.frame.complete:
+            return self.stamps[-1]
+        if not self._done:
+            return None
+        answer = self.answer
+        return max(self.stamps[read] for read in (answer.done_read, *answer.chunk_reads[-1:]) if read is not None)
+
+    @property
+    def _done(self) -> bool:
+        """Its last event was there, whatever became of its HTTP message."""
+        return self.answer.done_read is not None and (self.failure is None or self.failure[0] not in SPOILT)
 
     @property
     def status(self) -> int | None:
@@ -124,6 +177,9 @@ class Stream:
 
     def _outcome(self) -> tuple[str, str]:
         status = self.status
+        if self._done and not self.frame.complete:
+            outcome, message = self.answer.outcome()
+            return outcome, message or NO_END
         if self.failure is not None and self.failure[0] in (CUT, CANCELLED, "malformed"):
             return self.failure
         if status is not None and not 200 <= status < 300:
@@ -143,7 +199,7 @@ class Stream:
 
     def _frame(self) -> None:
         """Take what was read out of its HTTP frame."""
-        unframed, self._unframed, self._unframed_bytes = self._unframed, [], 0
+        unframed, self._unframed = self._unframed, []
         frame = self.frame
         try:
             for data in unframed:
@@ -161,6 +217,9 @@ class Stream:
             self.over = True
         if self.headers_ns is None and frame.has_headers:
             self._headers()
+        size = max(self.received_bytes, LEAST_READ_BYTES * self._framed, LEAST_CHUNK_BYTES * len(self.answer.chunk_reads))
+        if size > self.max_bytes:
+            self._ends(TOO_LARGE, f"more than {self.max_bytes} bytes")
 
     def _headers(self) -> None:
         self.headers_ns = self.stamps[self.frame.headers_read]
@@ -169,7 +228,7 @@ class Stream:
         kind = str(self.frame.get("content-type", "")).lower()
         coding = str(self.frame.get("content-encoding", "identity"))
         if coding.lower() not in ("identity", ""):
-            self.failure = ("malformed", f"Content-Encoding {coding}, although none was asked for")
+            self._ends("malformed", f"Content-Encoding {coding}, although none was asked for")
         elif "event-stream" in kind:
             self._events = EventDecoder()
 
@@ -177,6 +236,7 @@ class Stream:
         """Out of the frame, into events, into the answer."""
         self._frame()
         pieces, self.frame.pieces = self.frame.pieces, []
+        self._decoded, self.waiting_bytes = self._framed, 0
         if self._events is None:
             for _, data in pieces:
                 self._body_bytes += len(data)
@@ -187,8 +247,16 @@ class Stream:
             for event in self._events.feed(pieces):
                 self.answer.add(event)
         except EventTooLong as mistake:
-            self.failure = self.failure or ("malformed", str(mistake))
-            self.over = True
+            self._ends("malformed", str(mistake))
+        if self.max_chunks is not None and len(self.answer.chunk_reads) > self.max_chunks:
+            self._ends(TOO_LONG, f"more than {self.max_chunks} chunks")
+        if len(self.answer.others) > MOST_CHOICES:
+            self._ends("malformed", f"more than {MOST_CHOICES} choices")
+
+    def _ends(self, outcome: str, message: str) -> None:
+        """What came is reason enough to read no more of it."""
+        self.failure = self.failure or (outcome, message)
+        self.over = True
 
     def chunks(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
         """(chunk_us, merged) of the record: see Record. Whole microseconds after the send.

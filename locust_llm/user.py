@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from . import events
 from .body import length_fields
+from .bounds import most_chunks
 from .budget import Permit
 from .conversation import Ask
 from .endpoints import request_body
@@ -224,11 +225,13 @@ class LLMUser(HttpUser):
             session = turn.session or request_id
             model = self.model or sender.model
             way = length_fields(sender.length_way, turn.output_tokens) if turn.sized else {}
+            fields = {**way, **sender.extra, **(turn.body or {}), **body}
             data = request_body(
                 settings.endpoint_type, model, turn.messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
-                **{**way, **sender.extra, **(turn.body or {}), **body},
+                **fields,
             )  # fmt: skip
+            max_chunks = most_chunks(turn.output_tokens, fields)
             if settings.session_header:
                 headers = {settings.session_header: session, **(headers or {})}
             labels = {
@@ -250,6 +253,8 @@ class LLMUser(HttpUser):
                     first_token_timeout_s=settings.first_token_timeout_s if settings.streaming else None,
                     gap_timeout_s=settings.gap_timeout_s,
                     cancel_after_s=sender.cancel_after_s(permit.phase),
+                    max_response_bytes=settings.max_response_bytes,
+                    max_chunks=max_chunks,
                     keep_text=keep_text,
                     kind=settings.endpoint_type,
                 )

@@ -24,7 +24,7 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "exit_status record shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries "
+        "exit_status record bounds shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries "
         "gauges ramp ranges arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts "
         "spool journal "
         "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs given rows dataset "

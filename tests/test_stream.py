@@ -14,7 +14,7 @@ from locust_llm.chat import MESSAGE_BYTES, Answer
 from locust_llm.failure import sample_of
 from locust_llm.record import FAILURES, OK
 from locust_llm.sse import EventDecoder
-from locust_llm.stream import DECODE_BYTES, MAX_BODY_BYTES, Stream
+from locust_llm.stream import DECODE_BYTES, MAX_BODY_BYTES, NO_END, Stream
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -198,12 +198,19 @@ def test_with_other_line_ends_and_framings(name: str) -> None:
 
 def test_a_stream_that_ends_early_is_closed_or_truncated_or_reset() -> None:
     data = wire("vllm_stream")
-    for cut in range(0, len(data) - 1, 13):
+    done = data.index(b"[DONE]\n\n") + 8
+    for cut in (*range(0, done, 13), done - 1):
         stream = read(data[:cut]) if cut else Stream(0)
         assert ended(stream).outcome == "closed"
         stream = read(data[:cut]) if cut else Stream(0)
         stream.failed("reset", "by peer")
         assert stream.finish() == ("reset", "by peer")
+    for cut in range(done, len(data) - 1):  # nothing is missing but the end of the HTTP message
+        assert ended(read(data[:cut])) == EXPECTED["vllm_stream"]._replace(says=NO_END, ends="close")
+        for reason in ("reset", "timeout", "gap_timeout", "cut"):
+            stream = read(data[:cut])
+            stream.failed(reason, "by peer")
+            assert stream.finish() == (OK, NO_END)
     no_end = head(Connection="close") + event(delta(content="a"))
     assert ended(read(no_end)).outcome == "truncated"
     assert ended(read(no_end + b"data: {")).outcome == "truncated"
@@ -395,7 +402,7 @@ def test_a_long_answer_does_not_pile_up(kept: bool) -> None:
     stream = read(TOP, A)
     for number in range(4000):
         give(stream, number, number, B)
-        assert stream._unframed_bytes <= DECODE_BYTES + len(B)
+        assert stream.waiting_bytes <= DECODE_BYTES + len(B)
     give(stream, 5000, 5000, FINISH)
     assert stream.over
     assert ended(stream).chunks == 4001
