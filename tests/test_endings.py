@@ -291,14 +291,14 @@ def test_the_demo_ends_with_its_simulator(tmp_path: Path, number: int, after_s: 
 # -- standard output -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["head", pytest.param("closed", marks=full), pytest.param("full disk", marks=full)])
+@pytest.mark.parametrize("how", ["closed", *(pytest.param(how, marks=full) for how in ("head", "full disk"))])
 def test_a_run_goes_on_when_nobody_reads_what_it_writes(server: Server, tmp_path: Path, how: str) -> None:
     words = run_words(server, "-u", "2", "-t", "3")
     line = " ".join([f"'{sys.executable}'", "-m", "locust_llm", *words])
     shell = {
         "head": f"{{ {line}; echo $? > status; }} 2>&1 | head -1",
-        "closed": f"{line} >&-; echo $? > status",
-        "full disk": f"{line} > /dev/full; echo $? > status",
+        "closed": f"{line} >&- 2>&-; echo $? > status",
+        "full disk": f"{line} > /dev/full 2>&1; echo $? > status",
     }[how]
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, timeout=60, check=False, capture_output=True, text=True)
     assert (tmp_path / "status").read_text().strip() == "0", done.stderr
