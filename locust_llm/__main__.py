@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from .console import settle_at_exit
 from .exit_status import ExitStatus
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"locust-llm: error: there is no command {words[0]!r}\n", file=sys.stderr)
         print(USAGE, file=sys.stderr if words and words[0] not in ("-h", "--help") else sys.stdout)
         return 0 if words and words[0] in ("-h", "--help") else ExitStatus.REFUSED
+    settle_at_exit()
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _exit)

@@ -165,7 +165,8 @@ class Book:
         if not counts.total():
             self.lacks("no request was made: there is nothing to report")
         elif not (counts[OK] or counts[CANCELLED]):
-            self.lacks(f"none of the {counts.total()} requests succeeded: {counts[CUT]} were cut, the others failed")
+            cut = f"{counts[CUT]} were cut when the run ended" if counts[CUT] else "all of them failed"
+            self.lacks(f"none of the {counts.total()} requests succeeded: {cut}")
 
     def report(self, facts: Run) -> str:
         """Make the reports; what the console shall show."""

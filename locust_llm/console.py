@@ -52,8 +52,8 @@ def settle() -> None:
 
 
 def settle_at_exit() -> None:
-    """Also: what was closed from the start is opened, so that no file or socket of the run gets its number."""
-    for number in (1, 2):
+    """Also: what was closed from the start goes nowhere, and no file or socket of the run gets its number."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
         try:
             os.fstat(number)
         except OSError:
@@ -61,5 +61,7 @@ def settle_at_exit() -> None:
             if nowhere != number:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
     atexit.unregister(settle)
     atexit.register(settle)

@@ -14,15 +14,22 @@ AT_ONCE_S: Final = 0.5
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+_came = 0
+"""The signal that came before ``listen``."""
+_listening = False
+
+
 def end_at_once() -> None:
     """Until ``listen``: with the shell's status of a process that was ended by a signal, and without a traceback. What is
     ignored stays ignored (nohup; SIGINT of a background job)."""
-    for number in SIGNALS:
-        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+    for number in () if _listening else SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _exit)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
+    global _came
+    _came = number
     raise SystemExit(128 + number)
 
 
@@ -31,8 +38,13 @@ def listen(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
     Two at once are one: a terminal sends it to all its processes, and some of those pass it on.
 
     Python's own handler raises KeyboardInterrupt wherever the process happens to be; a second one, in the middle of the
-    drain, would leave a run without its last records and without a report.
+    drain, would leave a run without its last records and without a report. Raises SystemExit for a signal that came before
+    and was lost: what is raised in a callback of a fork, or in a destructor, goes nowhere.
     """
+    global _listening
+    _listening = True
+    if _came:
+        raise SystemExit(128 + _came)
     last_at = -math.inf
 
     def interrupted(number: int) -> None:

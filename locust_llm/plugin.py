@@ -281,15 +281,28 @@ def _tell_news(sender: Sender, control: Control) -> None:
 def _stopping(environment: Environment, **kw: Any) -> None:
     if not isinstance(environment.runner, MasterRunner):
         sender_of(environment).close()  # also where a run could not start: its users wait for an order that never comes
-    if _control is not None:
-        _reported.clear()
-        _control.drain()
+    if _control is None:
+        return
+    _reported.clear()
+    draining = gevent.spawn(_control.drain)
+    try:
+        draining.get()
+    except (
+        gevent.GreenletExit
+    ):  # Locust has killed the greenlet that ends the run, as it does when its last worker quits
+        gevent.spawn(_go_on, environment, draining)
+        raise
+
+
+def _go_on(environment: Environment, draining: gevent.Greenlet) -> None:
+    draining.join()
+    _stop(environment)
 
 
 @events.test_stop.add_listener
 def _stop(environment: Environment, **kw: Any) -> None:
     """All users are gone: the report. A worker only makes itself ready for the next run."""
-    global _control, _progress, _report, _status, _incomplete
+    global _control, _progress
     runner, options = environment.runner, environment.parsed_options
     if isinstance(runner, WorkerRunner):
         # Locust's worker would sleep another stop_timeout before it is ready again; the next spawn restores the value
@@ -301,10 +314,20 @@ def _stop(environment: Environment, **kw: Any) -> None:
     control, _control = _control, None
     if control is None:
         return
+    gevent.spawn(_conclude, environment, control).get()  # which a kill of this greenlet does not end
+    if environment.web_ui is not None:
+        _print()
+    if runner is not None and options is not None and options.headless and gevent.getcurrent() in runner.greenlet:
+        gevent.spawn(runner.quit)  # Locust has stopped, as its last worker is gone, and would wait for ever
+
+
+def _conclude(environment: Environment, control: Control) -> None:
+    """The report of a run, and what it means for the exit status."""
+    global _report, _status, _incomplete
+    _incomplete = True  # until it is known better
     try:
-        if isinstance(runner, LocalRunner):
+        if isinstance(environment.runner, LocalRunner):
             control.ended(LOCAL, {**sender_of(environment).last_words(), "undelivered": 0})
-        _incomplete = True  # until it is known better
         _report = control.report()
         _status, _incomplete = control.exit_status(), control.incomplete
         control.close()
@@ -312,10 +335,6 @@ def _stop(environment: Environment, **kw: Any) -> None:
         _reported.set()
         if _view is not None:
             _view.ends()
-        if runner is not None and options is not None and options.headless and gevent.getcurrent() in runner.greenlet:
-            gevent.spawn(runner.quit)  # Locust has stopped, as its last worker is gone, and would wait for ever
-    if environment.web_ui is not None:
-        _print()
 
 
 @events.quitting.add_listener

@@ -15,6 +15,7 @@ import flask
 import gevent
 import msgspec
 from werkzeug.datastructures import ImmutableMultiDict, MultiDict
+from werkzeug.exceptions import HTTPException
 
 from .checks import headers_of, ready
 from .control import Control
@@ -54,11 +55,15 @@ class Swarm:
         on = runner.state in ("spawning", "running") and control is not None
         try:
             return self._edit(runner, control) if on and control is not None else self._start(runner)
-        except (Refused, ValueError) as no:
+        except HTTPException:
+            raise
+        except Exception as no:
+            known = isinstance(no, Refused | ValueError)
+            why = str(no) if known else f"{type(no).__name__}: {no} (is a number or a text of the form too large?)"
             # in the page too: Locust closes its form of changes whatever comes back
-            self._view.refusal = f"{'Not changed' if on else 'The run cannot start'}: {no}"
+            self._view.refusal = f"{'Not changed' if on else 'The run cannot start'}: {why}"
             logger.error(self._view.refusal)
-            return flask.jsonify({"success": False, "message": str(no), "host": environment.host})
+            return flask.jsonify({"success": False, "message": why, "host": environment.host})
 
     def _start(self, runner: Any) -> Any:
         view, form = self._view, flask.request.form

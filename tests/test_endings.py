@@ -193,7 +193,8 @@ MODES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def in_mode(server: Server, mode: str, *words: str) -> tuple[str, ...]:
-    found = run_words(server, "-u", "4", *MODES[mode], *words)
+    port = ("--master-bind-port", str(free_port())) if "processes" in mode else ()
+    found = run_words(server, "-u", "4", *MODES[mode], *port, *words)
     if "--autostart" not in found:
         return found
     return (*(word for word in found if word != "--headless"), "--web-port", str(free_port()))
@@ -238,14 +239,13 @@ def test_a_signal_ends_a_run_in_order(server: Server, tmp_path: Path, mode: str,
 def test_a_second_one_hurries(server: Server, tmp_path: Path, mode: str, number: int) -> None:
     long = ("--output-tokens-mean", "50000", "-s", "200", "--request-timeout", "500")
     with command(tmp_path, *in_mode(server, mode, *long)) as its:
-        its.until(lambda: (tmp_path / "r" / "run.json").exists())
-        time.sleep(2.0)
+        its.until(lambda: server.truth()["engine"]["running"] >= 4)
         its.process.send_signal(number)
         time.sleep(1.5)
         assert its.process.poll() is None
         its.process.send_signal(number)
         assert its.ends(30) == ExitStatus.INCOMPLETE, its.text  # all are cut: there is no figure
-        assert (tmp_path / "r" / "report.html").exists()
+        assert (tmp_path / "r" / "report.html").exists(), its.text
         assert not its.left_behind()
 
 
@@ -291,14 +291,14 @@ def test_the_demo_ends_with_its_simulator(tmp_path: Path, number: int, after_s: 
 # -- standard output -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["head", pytest.param("closed", marks=full), pytest.param("full disk", marks=full)])
+@pytest.mark.parametrize("how", ["closed", *(pytest.param(how, marks=full) for how in ("head", "full disk"))])
 def test_a_run_goes_on_when_nobody_reads_what_it_writes(server: Server, tmp_path: Path, how: str) -> None:
     words = run_words(server, "-u", "2", "-t", "3")
     line = " ".join([f"'{sys.executable}'", "-m", "locust_llm", *words])
     shell = {
         "head": f"{{ {line}; echo $? > status; }} 2>&1 | head -1",
-        "closed": f"{line} >&-; echo $? > status",
-        "full disk": f"{line} > /dev/full; echo $? > status",
+        "closed": f"{line} >&- 2>&-; echo $? > status",
+        "full disk": f"{line} > /dev/full 2>&1; echo $? > status",
     }[how]
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, timeout=60, check=False, capture_output=True, text=True)
     assert (tmp_path / "status").read_text().strip() == "0", done.stderr

@@ -19,6 +19,7 @@ from test_options import parse
 from tiny_server import TinyServer, tiny_server
 
 import locust_llm
+from locust_llm import swarm
 from locust_llm import view as view_module
 from locust_llm.abort import Abort
 from locust_llm.plan import PROFILING, WARMUP
@@ -240,6 +241,22 @@ def test_a_run_that_cannot_be_is_refused_in_the_form(
     assert (logging.ERROR, page.view.refusal) in [(line.levelno, line.getMessage()) for line in caplog.records]
     assert page.start()["success"]
     assert page.view.refusal == ""
+
+
+@pytest.mark.parametrize("error", [OverflowError("too large"), MemoryError(), TypeError("no text")])
+def test_an_error_at_the_start_is_a_refusal_in_the_form(
+    error: Exception, pages: Callable[..., Page], server: TinyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(*args: Any, **kw: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(swarm, "ready", raising)
+    page = pages("--host", server.url)
+    answer = page.start()
+    assert answer["success"] is False
+    assert type(error).__name__ in answer["message"]
+    assert page.view.refusal == f"The run cannot start: {answer['message']}"
+    assert page.asked == []
 
 
 def test_only_one_run_is_about_to_start(pages: Callable[..., Page]) -> None:
