@@ -168,19 +168,6 @@ def give(stream: Stream, data: bytes) -> None:
         stream.look()
 
 
-def test_a_server_that_sends_without_end_keeps_the_thread_from_nothing(scripted: Scripted) -> None:
-    """What the others get, and that it is given up in time; the scripted server sends faster than pings are decoded."""
-    pings = [send(chunked(b": ping\n\n" * 100_000))] * 100
-    line = Line()
-    hose = gevent.spawn(run, scripted, "hose", [send(head(Transfer_Encoding="chunked")), *pings], line, timeout_s=1.0)
-    until(lambda: line.stream is not None and line.stream.received_bytes > 100_000)
-    record, timed = run(scripted, "beside a hose", stream(10, each_ms=5, end_ms=10))
-    assert record.outcome == OK
-    check(record, timed.sent_ns, scripted.row("beside a hose"))
-    assert not hose.dead
-    assert hose.get(timeout=5)[0].outcome == "timeout"
-
-
 def test_where_the_kernel_gives_no_stamps_the_threads_clock_serves(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
