@@ -223,7 +223,7 @@ class StreamReader:
         elif reading.read_ns > since_ns:
             since_ns = reading.read_ns
         reading.read_ns = begun_ns
-        if stream.waiting_bytes >= READ_BYTES:  # it comes faster than it is decoded: the server waits, not our memory
+        if reading.looking and stream.waiting_bytes >= READ_BYTES:  # it comes faster than it is decoded: the server waits, not our memory
             reading.left_since_ns = since_ns
             self._go_on(reading)
             return
