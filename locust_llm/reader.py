@@ -223,7 +223,9 @@ class StreamReader:
         elif reading.read_ns > since_ns:
             since_ns = reading.read_ns
         reading.read_ns = begun_ns
-        if reading.looking and stream.waiting_bytes >= READ_BYTES:  # it comes faster than it is decoded: the server waits, not our memory
+        if (
+            reading.looking and stream.waiting_bytes >= READ_BYTES
+        ):  # it comes faster than it is decoded: the server waits, not our memory
             reading.left_since_ns = since_ns
             self._go_on(reading)
             return
@@ -440,6 +442,12 @@ def wall_minus_monotonic_ns(
 
 
 __all__ = [
-    "Reading", "ReaderFailed", "StreamReader", "new_reader", "reader_failure", "reads_so_far", "stream_reader",
+    "ReaderFailed",
+    "Reading",
+    "StreamReader",
+    "new_reader",
+    "reader_failure",
+    "reads_so_far",
+    "stream_reader",
     "wall_minus_monotonic_ns",
 ]  # fmt: skip

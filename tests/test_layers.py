@@ -24,8 +24,8 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record bounds shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries gauges ramp "
-        "arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal "
+        "record bounds shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries gauges "
+        "ramp arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal "
         "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs rows dataset "
         "conversation body plan "
         "timetable pulse exposition live archive",
