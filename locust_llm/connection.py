@@ -20,6 +20,8 @@ SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the
 CONNECT_TIMEOUT_S: Final = 30.0
 NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
 """What connect(2) and socket(2) say when this machine has no open file, no port, or no address of its own left for it."""
+TICKET_READS: Final = 4
+"""What a server sends beyond these between two answers has no end: the event loop waits for none of it."""
 UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 # struct tcp_info of linux/tcp.h: offsets of what is read of it
 _U32: Final = Struct("I")
@@ -136,8 +138,9 @@ class Connection:
             if self.tls is None:
                 self._socket._sock.recv(1, socket.MSG_PEEK)
                 return False  # closed, or bytes nobody asked for
-            while data := self._socket._sock.recv(65_536):  # session tickets lie here after the handshake
-                if self.tls.received(data) or self.tls.closed:
+            for _ in range(TICKET_READS):  # session tickets lie here after the handshake
+                data = self._socket._sock.recv(65_536)
+                if not data or self.tls.received(data) or self.tls.closed:
                     return False
         except BlockingIOError:
             return True

@@ -168,10 +168,18 @@ class StreamReader:
         except BaseException as error:
             error.__traceback__ = None  # it holds what was read last, and memory may be what there is none of
             failure = DIED
-            with suppress(MemoryError):
+            with suppress(Exception):
                 failure = f"{DIED}: {describe(error)}"
             self.failure = failure
+            while not self._sent():  # else whoever waits would wait for ever
+                _sleep(0.01)
+
+    def _sent(self) -> bool:
+        try:
             self._to_loop.send()
+        except MemoryError:
+            return False
+        return True
 
     def _read_all(self) -> None:
         poll, readings, looks = poller(self._epoll.fileno()), self._readings, self._looks
@@ -223,9 +231,10 @@ class StreamReader:
         elif reading.read_ns > since_ns:
             since_ns = reading.read_ns
         reading.read_ns = begun_ns
-        if stream.waiting_bytes >= READ_BYTES:  # it comes faster than it is decoded: the server waits, not our memory
+        if (
+            reading.looking and stream.waiting_bytes >= READ_BYTES
+        ):  # it comes faster than it is decoded: the server waits
             reading.left_since_ns = since_ns
-            self._go_on(reading)
             return
         reads = READS
         while not stream.over:
@@ -440,6 +449,12 @@ def wall_minus_monotonic_ns(
 
 
 __all__ = [
-    "Reading", "ReaderFailed", "StreamReader", "new_reader", "reader_failure", "reads_so_far", "stream_reader",
+    "ReaderFailed",
+    "Reading",
+    "StreamReader",
+    "new_reader",
+    "reader_failure",
+    "reads_so_far",
+    "stream_reader",
     "wall_minus_monotonic_ns",
-]  # fmt: skip
+]

@@ -12,7 +12,9 @@ from typing import Final
 import msgspec
 
 # The closed set of what can become of a request. OK and the three that we caused ourselves are no failures.
-OK: Final = "ok"  # it has content and a finish_reason; ``message`` says if the model ended at once, or if [DONE] was its end
+OK: Final = (
+    "ok"  # it has content and a finish_reason; ``message`` says if the model ended at once, or if [DONE] was its end
+)
 CANCELLED: Final = "cancelled"  # on purpose: the user, the code of a task, or a cancellation that was asked for
 CUT: Final = "cut"  # still running when the grace period at the end of the run was over
 RETRIED: Final = "retried"  # refused with HTTP 429 or 503, and tried again: the last attempt says what became of it

@@ -217,9 +217,6 @@ class Stream:
             self.over = True
         if self.headers_ns is None and frame.has_headers:
             self._headers()
-        size = max(self.received_bytes, LEAST_READ_BYTES * self._framed, LEAST_CHUNK_BYTES * len(self.answer.chunk_reads))
-        if size > self.max_bytes:
-            self._ends(TOO_LARGE, f"more than {self.max_bytes} bytes")
 
     def _headers(self) -> None:
         self.headers_ns = self.stamps[self.frame.headers_read]
@@ -233,7 +230,7 @@ class Stream:
             self._events = EventDecoder()
 
     def _decode(self) -> None:
-        """Out of the frame, into events, into the answer."""
+        """Out of the frame, into events, into the answer, as far as its bounds allow."""
         self._frame()
         pieces, self.frame.pieces = self.frame.pieces, []
         self._decoded, self.waiting_bytes = self._framed, 0
@@ -242,13 +239,19 @@ class Stream:
                 self._body_bytes += len(data)
                 if self._body_bytes <= MAX_BODY_BYTES:
                     self._body.append(data)
-            return
-        try:
-            for event in self._events.feed(pieces):
-                self.answer.add(event)
-        except EventTooLong as mistake:
-            self._ends("malformed", str(mistake))
-        if self.max_chunks is not None and len(self.answer.chunk_reads) > self.max_chunks:
+        else:
+            try:
+                for event in self._events.feed(pieces):
+                    self.answer.add(event)
+            except EventTooLong as mistake:
+                self._ends("malformed", str(mistake))
+        self._bound()
+
+    def _bound(self) -> None:
+        chunks, most = len(self.answer.chunk_reads), self.max_bytes
+        if self.received_bytes > most or LEAST_READ_BYTES * self._framed > most or LEAST_CHUNK_BYTES * chunks > most:
+            self._ends(TOO_LARGE, f"more than {most} bytes")
+        if self.max_chunks is not None and chunks > self.max_chunks:
             self._ends(TOO_LONG, f"more than {self.max_chunks} chunks")
         if len(self.answer.others) > MOST_CHOICES:
             self._ends("malformed", f"more than {MOST_CHOICES} choices")

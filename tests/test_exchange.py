@@ -26,7 +26,7 @@ from locust_llm.exchange import Line, Request, exchange, next_limit
 from locust_llm.gate import Gate, GateClosed
 from locust_llm.reader import stream_reader
 from locust_llm.record import CANCELLED, OK, Record
-from locust_llm.stream import Stream
+from locust_llm.stream import NO_END, Stream
 
 
 @pytest.fixture(autouse=True)
@@ -287,6 +287,30 @@ def test_a_gap_that_is_too_long(scripted: Scripted) -> None:
     assert record.close_lag_s is not None
     assert record.close_lag_s >= 0.3
     assert (line.connection, scripted.row("gap").end) == (None, "gone")
+
+
+def test_an_answer_whose_connection_stays_open_behind_its_done_is_complete(scripted: Scripted) -> None:
+    """It ends a second later, and its record at the ``[DONE]``; the connection is not used again."""
+    steps = [*stream(3, each_ms=20)[:-1], send(chunked(event(delta("stop")) + event("[DONE]"))), ["stall"]]
+    line = Line()
+    began = time.monotonic()
+    record = run(scripted, "open behind done", steps, line, gap_timeout_s=60)
+    assert 1 < time.monotonic() - began < 10
+    assert (record.outcome, record.message, len(record.chunk_us)) == (OK, NO_END, 3)
+    assert record.close_lag_s is not None
+    assert 0 <= record.close_lag_s < 0.5
+    assert line.connection is None
+    assert scripted.row("open behind done").end == "gone"
+    assert run(scripted, "open behind done, after", stream(1), line).outcome == OK
+
+
+def test_an_answer_beyond_its_bounds_is_given_up(scripted: Scripted) -> None:
+    gate = Gate(1)
+    for name, limits in (("too_large", {"max_response_bytes": 20_000}), ("too_long", {"max_chunks": 50})):
+        record = exchange(Line(), gate, scripted.request(name, stream(400, each_ms=1, batch=4), **limits), 0.0)
+        assert (record.outcome, record.failed, gate.used) == (name, True, 0)
+        assert 50 < len(record.chunk_us) < 400
+        assert scripted.row(name).end == "gone"
 
 
 def test_an_error_status_says_more_than_the_time_out_that_follows(scripted: Scripted) -> None:

@@ -1,5 +1,6 @@
 """Servers that send without end, or almost nothing: each answer ends in time, in little memory, and beside good ones."""
 
+import ssl
 import subprocess
 import sys
 import time
@@ -28,9 +29,9 @@ FIREHOSES: Final = ("pings", "tokens", "newlines")
 
 
 @contextmanager
-def server(only: str = "") -> Iterator[int]:
+def server(*words: str) -> Iterator[int]:
     process = subprocess.Popen(
-        [sys.executable, hostile.__file__, only], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, hostile.__file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
@@ -45,10 +46,10 @@ def port() -> Iterator[int]:
         yield port
 
 
-def ask(port: int, name: str, gate: Gate | None = None) -> Record:
+def ask(port: int, name: str, gate: Gate | None = None, tls: ssl.SSLContext | None = None) -> Record:
     data = f"POST /v1/chat/completions HTTP/1.1\r\nHost: hostile\r\nX-Hostile: {name}\r\n\r\n".encode()
     request = Request(
-        target=Target("127.0.0.1", port), data=data, labels={"id": name}, timeout_s=4.0, first_token_timeout_s=1.5,
+        target=Target("127.0.0.1", port, tls), data=data, labels={"id": name}, timeout_s=4.0, first_token_timeout_s=1.5,
         gap_timeout_s=3.0, max_response_bytes=8 << 20, max_chunks=3000,
     )  # fmt: skip
     line = Line()
@@ -99,6 +100,18 @@ def test_each_of_them_ends_in_time_and_in_little_memory(port: int, name: str) ->
         check(name, ask(port, name))
         assert ask(port, "good").outcome == OK
     assert memory_mb() - before_mb < GREW_MB
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FIREHOSES)
+def test_a_firehose_over_tls(certificate: Path, name: str) -> None:
+    tls = ssl.create_default_context(cafile=str(certificate))
+    with server("", str(certificate)) as port, gevent.Timeout(DEADLINE_S):
+        assert ask(port, "good", tls=tls).outcome == OK
+        before_mb = memory_mb()
+        check(name, ask(port, name, tls=tls))
+        assert ask(port, "good", tls=tls).outcome == OK
+        assert memory_mb() - before_mb < GREW_MB
 
 
 @pytest.mark.full

@@ -1,26 +1,29 @@
 """The reader's clock against a server that knows the truth, and everything that may happen to a stream on its way."""
 
 import os
+import socket
 import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import gevent
 import gevent.os
 import pytest
 from gevent import GreenletExit
-from scripted import Row, Scripted, chunked, delta, event, send, stream, whole
+from scripted import Row, Scripted, chunked, delta, event, head, send, stream, whole
 
 from locust_llm import connection as connection_module
 from locust_llm import reader as reader_module
 from locust_llm.connection import Connection
 from locust_llm.exchange import Line, exchange
 from locust_llm.gate import Gate
-from locust_llm.reader import stream_reader, wall_minus_monotonic_ns
+from locust_llm.nowait import READ_BYTES
+from locust_llm.reader import Reading, StreamReader, stream_reader, wall_minus_monotonic_ns
 from locust_llm.record import OK, Record
 from locust_llm.stream import Stream
 
@@ -124,6 +127,45 @@ def test_several_chunks_in_one_send_are_merged_and_marked(scripted: Scripted) ->
         assert len({record.merged[first + n][1] for n in range(3)}) == 1
     assert record.ttft_is_upper_bound
     assert record.sharp_gaps_us == ()
+
+
+FULL = b"\n" * READ_BYTES
+"""A read that may have left something behind."""
+
+
+def test_what_a_read_leaves_behind_may_be_as_old_as_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader by hand: each round has its own moment after which all came, if the round before had left nothing."""
+    reader, stream = StreamReader(), Stream(0)
+    give(stream, head(Connection="close") + event(delta(content="a")))
+    with closing(socket.socket()) as sock:
+        reading = Reading(cast(Connection, SimpleNamespace(fd=sock.fileno(), tls=None)), stream)
+        reader._epoll.register(sock.fileno(), 0)
+        reads: list[bytes] = []
+        monkeypatch.setattr(reader, "_receive", lambda fd: (reads.pop(0), 0))
+
+        def rounds(since_ns: int, begun_ns: int, *data: bytes, closes: bool = False) -> list[int]:
+            """What is said of each read of this round."""
+            reads[:] = data
+            before = len(stream.since)
+            reader._read(reading, since_ns, begun_ns, 0, closes)
+            assert not reads
+            return list(stream.since[before:])
+
+        assert rounds(100, 200, FULL, FULL) == [100, 100]  # and no third
+        assert rounds(300, 400) == []  # 128 kB wait to be decoded: nothing is read
+        stream.look()
+        assert rounds(500, 600, FULL, b"\n") == [100, 100]  # as old as what was left
+        stream.look()
+        assert rounds(550, 700, b"\n") == [600]  # nothing was left, before the read that began at 600
+        assert rounds(800, 900, b"\n") == [800]
+        assert rounds(850, 1000, b"\n", b"\n", closes=True) == [900, 1000]
+        assert rounds(1100, 1200, b"\n", b"", closes=True) == [1000]
+        assert stream.over
+
+
+def give(stream: Stream, data: bytes) -> None:
+    if stream.arrived(1, 0, data):
+        stream.look()
 
 
 def test_where_the_kernel_gives_no_stamps_the_threads_clock_serves(

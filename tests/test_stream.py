@@ -196,6 +196,107 @@ def test_with_other_line_ends_and_framings(name: str) -> None:
         assert ended(stream)._replace(says="") == EXPECTED[name]
 
 
+DONE = chunked(event(delta(content="a")) + event(delta("stop")) + event("[DONE]"))
+USAGE = chunked(event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 9}}))
+S = 1_000_000_000
+LAZY = 16_000
+"""A moment to send at: by it nothing is decoded before so many bytes wait."""
+
+
+def test_an_answer_whose_message_has_no_end_is_over_a_second_behind_its_done() -> None:
+    stream = Stream(LAZY)
+    give(stream, S, 0, head(Transfer_Encoding="chunked"))
+    give(stream, 2 * S, 0, chunked(event(delta(content="b"))))
+    give(stream, 3 * S, 0, DONE)  # nobody has looked for it yet
+    assert not stream.due(4 * S)
+    assert stream.due(4 * S + 1)
+    stream.look(4 * S)
+    assert not stream.over
+    assert not stream.due(4 * S)
+    assert stream.due(4 * S + 1)
+    stream.look(4 * S + 1)
+    assert stream.over
+    assert stream.finish() == (OK, NO_END)
+    assert (stream.ended_ns, stream.frame.reusable) == (3 * S, False)
+
+
+def test_what_comes_behind_done_within_the_second_is_taken() -> None:
+    stream = Stream(LAZY)
+    give(stream, S, 0, head(Transfer_Encoding="chunked") + DONE)
+    give(stream, S + 400_000_000, 0, USAGE)
+    stream.look(2 * S + 1)
+    assert stream.finish() == (OK, NO_END)
+    assert (stream.answer.input_tokens, stream.answer.output_tokens, stream.ended_ns) == (7, 9, S)
+
+
+def test_pings_behind_done_do_not_keep_an_answer_open() -> None:
+    stream = Stream(LAZY)
+    give(stream, S, 0, head(Transfer_Encoding="chunked") + chunked(event(delta(content="b"))))
+    give(stream, 2 * S, 0, DONE)
+    for half in range(5, 14):
+        assert not stream.due(half * S // 2)
+        give(stream, half * S // 2, 0, chunked(b": ping\n\n"))
+    assert stream.due(7 * S + 1)
+    stream.look(7 * S + 1)
+    assert stream.over
+    assert stream.finish() == (OK, NO_END)
+    assert stream.ended_ns == 2 * S
+
+
+def test_a_done_without_a_finish_reason_is_no_more_than_it_was() -> None:
+    stream = read(head(Transfer_Encoding="chunked"), chunked(event(delta(content="a")) + event("[DONE]")))
+    stream.look(2 * S)
+    assert stream.finish() == ("truncated", "the answer ended without a finish_reason")
+
+
+def test_a_stream_without_done_is_never_over_by_itself() -> None:
+    stream = read(head(Transfer_Encoding="chunked"), chunked(event(delta(content="a")) + event(delta("stop"))))
+    stream.look(1000 * S)
+    assert not stream.over
+    assert not stream.due(1000 * S)
+
+
+def test_what_waits_is_looked_at_in_the_end() -> None:
+    """A chunk each 0.4 s: never quiet for a second, and never 16 kB."""
+    stream = read(head(Transfer_Encoding="chunked") + A, sent_ns=LAZY)
+    for tenth in range(10, 60, 4):
+        give(stream, tenth * S // 10, 0, B)
+    assert not stream.due(6 * S)
+    assert stream.due(6 * S + 1)
+
+
+def test_bytes_reads_and_chunks_of_an_answer_are_bounded() -> None:
+    """By what was asked for: 5,000 bytes are 78 reads of any size, or 19 chunks."""
+    top = head(Transfer_Encoding="chunked")
+    for reads, outcome in (
+        ([chunked(b": " + b"x" * 95 + b"\n\n")] * 60, "too_large"),  # 104 bytes each
+        ([chunked(b": " + b"x" * 95 + b"\n\n")] * 40, "closed"),
+        ([chunked(b"\n")] * 79, "too_large"),
+        ([chunked(b"\n")] * 75, "closed"),
+        ([A] * 20, "too_large"),
+        ([A] * 19, "closed"),
+    ):
+        stream = Stream(0, max_bytes=5000)
+        for number, data in enumerate([top, *reads], 1):
+            if not stream.over:
+                give(stream, number, number, data)
+        stream.look()
+        assert ended(stream).outcome == outcome, (reads[0], len(reads))
+    stream = Stream(0, max_chunks=3)
+    for number, data in enumerate([top, A, A, A, A + A], 1):
+        give(stream, number, number, data)
+    stream.look()
+    assert stream.over
+    assert stream.finish() == ("too_long", "more than 3 chunks")
+
+
+def test_an_error_says_more_than_the_size_of_its_page() -> None:
+    stream = Stream(0, max_bytes=5000)
+    give(stream, 1, 0, head(500, "text/plain", Connection="close") + b"x" * 5000)
+    assert stream.over
+    assert stream.finish()[0] == "http_status"
+
+
 def test_a_stream_that_ends_early_is_closed_or_truncated_or_reset() -> None:
     data = wire("vllm_stream")
     done = data.index(b"[DONE]\n\n") + 8
