@@ -12,10 +12,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from .foreign_text import shown
 from .record import OK
 from .sse import Event
 
-MESSAGE_BYTES: Final = 4096
 MAX_COUNT: Final = 1 << 53
 
 Count = int | float | None
@@ -112,6 +112,16 @@ DECODERS: Final[dict[str, Callable[[bytes], Message[Any]]]] = {
 """By kind of endpoint."""
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
 """What a finish_reason looks like. Another text of the server's may be long, or hold what must not be written down."""
+USUAL: Final = BROKEN | {
+    "stop",
+    "length",
+    "tool_calls",
+    "function_call",
+    "content_filter",
+    "eos_token",
+    "stop_sequence",
+}
+"""Those that need no second look."""
 
 
 class Answer:
@@ -310,13 +320,15 @@ def error_text(error: Any) -> str:
     """The message in an error, which servers write as an object, a string or whatever else."""
     if isinstance(error, dict) and error.get("message"):
         error = error["message"]
-    return error_line(str(error).encode("utf-8", "replace"))
+    try:
+        return shown(error if isinstance(error, str) else str(error))
+    except RecursionError:
+        return "an error that is nested too deep"
 
 
 def error_line(body: bytes) -> str:
     """``body`` as one line of at most 4 kB, without the control characters that would reach a terminal."""
-    text = body[:MESSAGE_BYTES].decode("utf-8", "replace")
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return shown(body)
 
 
 def status_message(body: bytes) -> str:

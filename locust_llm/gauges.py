@@ -4,7 +4,6 @@ Names are those of vLLM 0.32 (tests/captures), of llama.cpp, of SGLang's and of 
 (docs.sglang.io/references/production_metrics.html, nvidia.github.io/TensorRT-LLM). Text format of Prometheus, 0.0.4.
 """
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -17,7 +16,10 @@ PATHS: Final = ("/metrics", "/prometheus/metrics")
 QUESTION: Final = "Queue or prefill?"
 """What some of the sentences answer."""
 ENGINES: Final = {"vllm:": "vLLM", "sglang:": "SGLang", "llamacpp:": "llama.cpp", "trtllm_": "TensorRT-LLM"}
-_LINE: Final = re.compile(r"^((?:vllm:|sglang:|llamacpp:|trtllm_)\w+)(?:\{[^}]*\})? ([^ \n]+)", re.MULTILINE)
+_LINE: Final = re.compile(r"^((?:vllm:|sglang:|llamacpp:|trtllm_)\w++)(?:\{[^}\n]*+\})? ([^ \n]{1,40})", re.MULTILINE)
+"""Each character is looked at once, whatever a server writes."""
+_MOST: Final = 1e15
+"""No figure of a server is above."""
 _NAMES: Final = {
     "running": ("num_requests_running", "num_running_reqs", "requests_processing"),
     "waiting": ("num_requests_waiting", "num_queue_reqs", "requests_deferred"),
@@ -81,7 +83,7 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    return number if 0 <= number <= _MOST else None
 
 
 class Told(msgspec.Struct, frozen=True):

@@ -190,7 +190,7 @@ def _start(environment: Environment, **kw: Any) -> None:
     if settings.server_metrics:
         meter = Meter(
             settings.host, headers_of(environment.parsed_options), _control.book.folder,
-            verify=False if settings.insecure else authorities(),
+            verify=False if settings.insecure else authorities(), note=_control.book.say,
         )  # fmt: skip
         _control.book.meter = meter
         meter.start()

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from . import slo
-from .failure import is_secret
+from .foreign_text import is_secret
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
 
 

@@ -24,8 +24,8 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries gauges ramp "
-        "arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal "
+        "record shots steps symptoms episodes diagnosis advice buffering sse foreign_text chat failure endpoints retries "
+        "gauges ramp arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal "
         "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs rows dataset "
         "conversation body plan "
         "timetable pulse exposition live archive",
@@ -40,12 +40,13 @@ LAYERS: Final = (
     (
         "machine",
         MACHINE,
-        "framing stream connection nowait reader gate lease pacer budget supply health sockets exchange survey meter",
+        "framing stream connection nowait reader gate lease pacer budget supply health sockets exchange",
     ),
     (
         "Locust",
         HOST,
-        "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper limit work ending "
+        "interrupts events options prepared fetch survey meter sender greeting dealer crowd reporter book roster "
+        "stepper limit work ending "
         "course control messages worker scrape progress user probe checks form view swarm web plugin",
     ),
     ("door", HOST, "check __init__ locustfile probefile __main__"),
