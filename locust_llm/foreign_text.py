@@ -105,7 +105,14 @@ def _forms(value: str) -> Iterator[str]:
         plain |= {both, both.partition(":")[2]}
     plain = {text for text in plain if len(text) >= SHORTEST}
     for text in plain:
-        yield from (text, json.dumps(text)[1:-1], quote(text, safe=""), quote_plus(text), html.escape(text), repr(text)[1:-1])
+        yield from (
+            text,
+            json.dumps(text)[1:-1],
+            quote(text, safe=""),
+            quote_plus(text),
+            html.escape(text),
+            repr(text)[1:-1],
+        )
     for data in (text.encode() for text in (plain and {value, *plain})):
         yield from (b64encode(data).decode().rstrip("="), urlsafe_b64encode(data).decode().rstrip("="))
 

@@ -6,7 +6,7 @@ Names are those of vLLM 0.32 (tests/captures), of llama.cpp, of SGLang's and of 
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 import msgspec
@@ -16,8 +16,6 @@ PATHS: Final = ("/metrics", "/prometheus/metrics")
 QUESTION: Final = "Queue or prefill?"
 """What some of the sentences answer."""
 ENGINES: Final = {"vllm:": "vLLM", "sglang:": "SGLang", "llamacpp:": "llama.cpp", "trtllm_": "TensorRT-LLM"}
-_LINE: Final = re.compile(r"^((?:vllm:|sglang:|llamacpp:|trtllm_)\w++)(?:\{[^}\n]*+\})? ([^ \n]{1,40})", re.MULTILINE)
-"""Each character is looked at once, whatever a server writes."""
 _MOST: Final = 1e15
 """No figure of a server is above."""
 _NAMES: Final = {
@@ -35,6 +33,11 @@ _NAMES: Final = {
     "prefill_count": ("request_prefill_time_seconds_count",),
 }
 _FIELDS: Final = {name: field for field, names in _NAMES.items() for name in names}
+_LINE: Final = re.compile(
+    rf"^({'|'.join(ENGINES)})({'|'.join(_FIELDS)})(?:\{{[^}}\n]*+\}})? ([^ \n]{{1,40}})", re.MULTILINE
+)
+"""Each character is looked at a bounded number of times, whatever a server writes."""
+_MOST_LINES: Final = 10_000
 _HIGHEST: Final = {"kv_used"}
 """Of several engines the fullest counts; everything else adds up."""
 
@@ -66,11 +69,9 @@ def read(text: str, at: float) -> Sample | None:
     """None where none of it is known."""
     found: dict[str, float] = {}
     engine = ""
-    for name, value in _LINE.findall(text):
-        prefix = next(prefix for prefix in ENGINES if name.startswith(prefix))
-        field = _FIELDS.get(name.removeprefix(prefix))
-        number = _number(value)
-        if field is None or number is None:
+    for prefix, name, value in (line.groups() for line in islice(_LINE.finditer(text), _MOST_LINES)):
+        field, number = _FIELDS[name], _number(value)
+        if number is None:
             continue
         engine = engine or ENGINES[prefix]
         before = found.get(field, 0.0)

@@ -60,7 +60,9 @@ def test_secrets_are_those_of_our_headers_and_of_names_that_say_so() -> None:
 
 def test_a_secret_is_hidden_wherever_it_stands_also_where_it_is_cut_off() -> None:
     secrets = secrets_of({"Authorization": "Bearer sk-1234567890"})
-    assert secrets.hide("Incorrect key sk-1234567890: Bearer sk-1234567890") == f"Incorrect key {HIDDEN}: Bearer {HIDDEN}"
+    assert (
+        secrets.hide("Incorrect key sk-1234567890: Bearer sk-1234567890") == f"Incorrect key {HIDDEN}: Bearer {HIDDEN}"
+    )
     assert secrets.hide("Incorrect key sk-12345") == f"Incorrect key {HIDDEN}"
     assert secrets.hide("Incorrect key sk-12") == "Incorrect key sk-12"
     assert secrets.hide("sk-1234567890sk-1234567890, is wrong") == f"{HIDDEN}, is wrong"
@@ -103,7 +105,9 @@ def test_lines_and_tabs_stay_where_they_are_wanted() -> None:
 
 
 @given(st.text() | st.binary(), st.integers(1, 50), st.booleans())
-def test_whatever_comes_it_is_bounded_harmless_and_stays_as_it_is_then(text: str | bytes, most: int, lines: bool) -> None:
+def test_whatever_comes_it_is_bounded_harmless_and_stays_as_it_is_then(
+    text: str | bytes, most: int, lines: bool
+) -> None:
     found = shown(text, most=most, lines=lines)
     assert len(found.encode()) <= most
     assert all(sign.isprintable() or (lines and sign in "\n\t") for sign in found)
