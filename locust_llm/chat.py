@@ -229,7 +229,7 @@ class Answer:
             try:
                 return self._decode(data)
             except ValueError:
-                return self._decode(_mended(data))
+                return self._decode(mended(data))
         except (ValueError, RecursionError) as mistake:
             self.malformed = f"{mistake}: {error_line(data)}"
             self.broken = self.broken or data
@@ -310,7 +310,7 @@ def _latest(value: Count, before: int | None) -> int | None:
     return before if now is None else now
 
 
-def _mended(data: bytes) -> bytes:
+def mended(data: bytes) -> bytes:
     """JSON that msgspec refuses for its text alone: bytes that are no UTF-8, half of a pair of surrogates (a character
     that was split over two chunks). Raises ValueError and RecursionError."""
     return json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
@@ -334,7 +334,10 @@ def error_line(body: bytes) -> str:
 def status_message(body: bytes) -> str:
     """What an error response says: the message of its JSON, whatever its shape, else its text."""
     try:
-        content = msgspec.json.decode(body)
+        try:
+            content = msgspec.json.decode(body)
+        except ValueError:
+            content = msgspec.json.decode(mended(body))
     except (ValueError, RecursionError):
         return error_line(body)
     if isinstance(content, dict):

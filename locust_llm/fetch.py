@@ -12,6 +12,7 @@ import msgspec
 import requests
 from gevent import Timeout
 
+from .chat import mended
 from .connection import ConnectFailed, Connection, Target, TLSClosed
 from .framing import Frame, HTTPParseError
 from .prepared import head, target
@@ -130,7 +131,10 @@ def _whole(frame: Frame) -> bool:
 def decoded(body: bytes, kind: type[T]) -> T | None:
     """The JSON of an answer, if it is of this type to the last field; a truth value is no number."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except ValueError:
+            return msgspec.json.decode(mended(body), type=kind)
     except (ValueError, RecursionError):
         return None
 

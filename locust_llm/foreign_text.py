@@ -9,6 +9,7 @@ import re
 from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 from urllib.parse import quote, quote_plus
@@ -22,6 +23,8 @@ SHORTEST: Final = 6
 """A shorter value of a header is no key, and hiding it would hide ordinary words."""
 PART: Final = 12
 """So many characters in a row of a secret are hidden wherever they stand."""
+_LONGEST: Final = 1 << 14
+"""Of a value: what is behind it is not looked for."""
 _SECRET_NAME: Final = re.compile(r"auth|cookie|key|token|secret|password|signature|credential|^sig$", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Digest|Negotiate)\s+", re.IGNORECASE)
 _BASIC: Final = re.compile(r"Basic\s+(\S+)", re.IGNORECASE)
@@ -85,7 +88,13 @@ def secrets_of(headers: Mapping[str, str | bytes], names: Iterable[str] = ()) ->
         for name, value in headers.items()
         if name.lower() in wanted or is_secret(name)
     )
-    return Secrets(text.strip() for text in texts)
+    return _secrets(tuple(text.strip()[:_LONGEST] for text in texts))
+
+
+@lru_cache(maxsize=32)
+def _secrets(values: tuple[str, ...]) -> Secrets:
+    """Most requests of a run carry the same."""
+    return Secrets(values)
 
 
 def is_secret(name: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from email.message import Message
 from functools import cache, partial
 from http.cookiejar import CookieJar
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import certifi
@@ -19,6 +19,10 @@ from requests.cookies import MockRequest, MockResponse
 
 from .connection import Target
 from .stream import Stream
+
+COOKIES: Final = 50
+COOKIE_BYTES: Final = 4096
+"""As many and as long as RFC 6265, 6.1 asks of a browser: each goes with every request from then on."""
 
 
 def head(prepared: requests.PreparedRequest) -> bytes:
@@ -80,9 +84,10 @@ def learn(session: requests.Session, prepared: requests.PreparedRequest, stream:
         return
     if cookies := stream.frame.get("set-cookie"):
         headers = Message()
-        for cookie in [cookies] if isinstance(cookies, str) else cookies:
-            headers["Set-Cookie"] = cookie
         jar: CookieJar = session.cookies
+        for cookie in [cookies] if isinstance(cookies, str) else cookies:
+            if len(cookie) <= COOKIE_BYTES and len(jar) < COOKIES and cookie.isascii() and cookie.isprintable():
+                headers["Set-Cookie"] = cookie
         jar.extract_cookies(MockResponse(headers), MockRequest(prepared))  # type: ignore[arg-type]
     if hooks := prepared.hooks.get("response"):
         response = requests.Response()

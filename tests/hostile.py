@@ -6,10 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-Sends = Callable[[dict[str, str]], Iterable[bytes]]
-"""From the headers of a request, by name in small letters, to what is sent, piece by piece; then it hangs up."""
+
+class Asked(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    """By name in small letters."""
+    body: bytes
+
+
+Sends = Callable[[Asked], Iterable[bytes]]
+"""What is sent to a request, piece by piece; then it hangs up."""
 
 
 def answer(body: bytes | str = b"", status: int | str = 200, kind: str = "application/json", **headers: str) -> bytes:
@@ -99,11 +107,11 @@ WRONG: Final[dict[str, bytes]] = {
 
 
 class Hostile:
-    """``paths``: what is sent there; at others HTTP 404. ``asked``: (path, headers) of each request."""
+    """``paths``: what is sent there; at others HTTP 404. ``asked``: each request."""
 
     def __init__(self) -> None:
         self.paths: dict[str, Sends] = {}
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.asked: list[Asked] = []
         self.sent_bytes = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -112,7 +120,7 @@ class Hostile:
 
     def whole(self, path: str, body: bytes | str, **more: Any) -> None:
         """It answers so, whatever it is asked."""
-        self.paths[path] = lambda headers: [answer(body, **more)]
+        self.paths[path] = lambda asked: [answer(body, **more)]
 
     def _listen(self) -> None:
         while self._open:
@@ -128,9 +136,9 @@ class Hostile:
             while line := file.readline().strip():
                 name, _, value = line.decode("latin-1").partition(":")
                 headers[name.lower()] = value.strip()
-            file.read(int(headers.get("content-length", 0)))
-            self.asked.append((path, headers))
-            for data in self.paths.get(path, lambda headers: [answer("{}", 404)])(headers):
+            asked = Asked(path, headers, file.read(int(headers.get("content-length", 0))))
+            self.asked.append(asked)
+            for data in self.paths.get(path, lambda asked: [answer("{}", 404)])(asked):
                 if not self._open:
                     return
                 client.sendall(data)

@@ -64,7 +64,7 @@ def ask(server: Hostile, **more: Any) -> tuple[Survey | None, str]:
 @pytest.mark.parametrize("path", ["/v1/models", "/tokenize", "/v1/chat/completions"])
 def test_what_never_ends_is_one_line_or_a_note(server: Hostile, path: str, name: str) -> None:
     pieces, _ = ENDLESS[name]
-    server.paths[path] = lambda headers: pieces()
+    server.paths[path] = lambda asked: pieces()
     if path == "/v1/chat/completions":
         del server.paths["/tokenize"]
     found, said = ask(server)
@@ -102,7 +102,7 @@ def test_what_is_of_no_type_that_it_should_have_is_not_taken(server: Hostile, na
 @pytest.mark.parametrize("status", [100, 204, 304, 400, 503, 999])
 @pytest.mark.parametrize("path", ["/v1/models", "/tokenize", "/v1/chat/completions"])
 def test_statuses_of_every_kind(server: Hostile, path: str, status: int) -> None:
-    server.paths["/tokenize"] = lambda headers: [answer("{}", 404)]
+    server.paths["/tokenize"] = lambda asked: [answer("{}", 404)]
     server.whole(path, f'{{"error": "\x1b[31mno {KEY}\u202e"}}', status=status)
     ask(server)
 
@@ -149,7 +149,7 @@ def test_the_name_of_a_server_is_shown_without_the_key_and_cut(server: Hostile) 
 @pytest.mark.parametrize("name", MODES)
 def test_a_page_of_figures_without_end_holds_nobody(server: Hostile, tmp_path: Path, name: str) -> None:
     pieces, outcomes = ENDLESS[name]
-    server.paths["/metrics"] = server.paths["/prometheus/metrics"] = lambda headers: pieces()
+    server.paths["/metrics"] = server.paths["/prometheus/metrics"] = lambda asked: pieces()
     notes: list[str] = []
     meter = Meter(server.url, {}, tmp_path, note=notes.append)
     meter.start()
@@ -167,7 +167,7 @@ def test_a_page_of_figures_without_end_holds_nobody(server: Hostile, tmp_path: P
 def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(server: Hostile, tmp_path: Path) -> None:
     page = b"vllm:num_requests_running 2\n"
     pages = iter([page, page, page + b"# " + b"x" * (5 << 20)])
-    server.paths["/metrics"] = lambda headers: [answer(next(pages))]
+    server.paths["/metrics"] = lambda asked: [answer(next(pages))]
     notes: list[str] = []
     meter = Meter(server.url, {}, tmp_path, note=notes.append)
     meter.start()
