@@ -6,7 +6,7 @@ with all that carry a key. Our own requests follow no redirect at all.
 
 import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from email.message import Message
 from functools import cache, partial
 from http.cookiejar import CookieJar
@@ -18,8 +18,10 @@ import requests
 from requests.cookies import MockRequest, MockResponse
 
 from .connection import Target
+from .foreign_text import secrets_of, shown
 from .stream import Stream
 
+ERROR_BYTES: Final = 300
 COOKIES: Final = 50
 COOKIE_BYTES: Final = 4096
 """As many and as long as RFC 6265, 6.1 asks of a browser: each goes with every request from then on."""
@@ -68,6 +70,22 @@ def tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
 def keep_home(session: requests.Session, names: Iterable[str]) -> None:
     """These headers of the session go to no other host, scheme or port that a redirect may name."""
     session.rebuild_auth = partial(_stripped, session, tuple(names))  # type: ignore[method-assign]
+
+
+class PlainRequests:
+    """Locust's event of the requests of a session, for plain ones, whose errors quote what the server says of itself: fired
+    with the same, but for an error that ``shown`` would change."""
+
+    def __init__(self, event: Any, headers: Mapping[str, str | bytes], names: Iterable[str]) -> None:
+        self._event, self._headers, self._names = event, headers, names
+
+    def fire(self, **request: Any) -> None:
+        if request.get("exception") is not None:
+            text = str(request["exception"])
+            fit = shown(text, secrets_of(self._headers, self._names), most=ERROR_BYTES)
+            if fit != text:
+                request["exception"] = requests.RequestException(fit)
+        self._event.fire(**request)
 
 
 def _stripped(

@@ -25,7 +25,7 @@ from .foreign_text import secrets_of, shown
 from .formats import Item
 from .gate import GateClosed
 from .plan import label_of, stage_of
-from .prepared import head, keep_home, learn, target
+from .prepared import PlainRequests, head, keep_home, learn, target
 from .prompts import Drawn
 from .record import CANCELLED, CUT, OK, RETRIED, Record
 from .retries import RETRIABLE, pause_s
@@ -89,6 +89,7 @@ class LLMUser(HttpUser):
             {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
         )
         keep_home(self.client, self.sender.headers)
+        self.client.request_event = PlainRequests(environment.events.request, self.client.headers, self.sender.headers)
         if self.sender.settings.insecure:
             self.client.verify = False
 

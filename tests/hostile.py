@@ -23,7 +23,11 @@ Sends = Callable[[Asked], Iterable[bytes]]
 def answer(body: bytes | str = b"", status: int | str = 200, kind: str = "application/json", **headers: str) -> bytes:
     """A whole one. ``headers`` as they are, in latin-1."""
     data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
-    lines = [f"HTTP/1.1 {status}" + (" OK" if isinstance(status, int) else ""), f"Content-Type: {kind}"]
+    lines = [
+        f"HTTP/1.1 {status}" + (" OK" if isinstance(status, int) else ""),
+        f"Content-Type: {kind}",
+        "Connection: close",
+    ]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if "Transfer_Encoding" not in headers and "Content_Length" not in headers:
         lines.append(f"Content-Length: {len(data)}")
