@@ -320,10 +320,7 @@ def error_text(error: Any) -> str:
     """The message in an error, which servers write as an object, a string or whatever else."""
     if isinstance(error, dict) and error.get("message"):
         error = error["message"]
-    try:
-        return shown(error if isinstance(error, str) else str(error))
-    except RecursionError:
-        return "an error that is nested too deep"
+    return shown(error if isinstance(error, str) else str(error))
 
 
 def error_line(body: bytes) -> str:

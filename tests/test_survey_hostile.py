@@ -1,7 +1,9 @@
 """The survey and the meter of servers that mean no good: one line or a note, in bounded time and memory."""
 
+import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from hypothesis import strategies as st
 
 from locust_llm import meter as meter_module
 from locust_llm import survey as module
+from locust_llm.fetch import Answer
+from locust_llm.foreign_text import Secrets
 from locust_llm.gauges import Sample, diagnosis, read, told
 from locust_llm.meter import Meter
 from locust_llm.settings import Settings
@@ -23,6 +27,7 @@ from locust_llm.survey import Survey, SurveyFailed, survey
 FEW = ("a body, a byte at a time", "a body without end", "no HTTP", "nothing")
 MODES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in ENDLESS]
 KEY = "sk-of-the-run-0123456789abcdef"
+SECRETS = Secrets([KEY])
 CHOICES = b'"choices":[{"message":{"content":"a"},"finish_reason":"length"}]'
 CHAT = b'{"usage":{"prompt_tokens":7,"completion_tokens":48},' + CHOICES + b"}"
 
@@ -141,6 +146,32 @@ def test_the_name_of_a_server_is_shown_without_the_key_and_cut(server: Hostile) 
     assert found is not None
     assert found.server.startswith("nginx *** xxx")
     assert len(found.server) == 200
+
+
+KEYS = st.sampled_from(
+    ["data", "id", "count", "usage", "prompt_tokens", "completion_tokens", "choices", "finish_reason"]
+)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(KEY)
+BODIES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner), max_leaves=12)
+
+
+@examples(max_examples=100, deadline=None)
+@given(
+    BODIES.map(json.dumps).map(str.encode) | st.binary(max_size=99),
+    st.sampled_from([200, 404]),
+    st.none() | st.just("m"),
+)
+def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model: str | None) -> None:
+    answered, settings = Answer(status, "", body), Settings(host="http://server", model=model)
+    ask: Any = lambda *words, **more: answered  # noqa: E731
+    with suppress(SurveyFailed):
+        chosen, _ = module._choose(settings, answered, SECRETS)
+        assert chosen is None or KEY not in chosen
+    with suppress(SurveyFailed):
+        for tokens in (module._tokenize(ask, settings, "m", "text"), module._chat(ask, settings, "m", "text")):
+            assert tokens is None or (type(tokens) is int and 0 < tokens < 1 << 53)
+    found = module._keep_length(ask, settings, Survey(model="m"))
+    assert all(type(probe.tokens) is int and probe.tokens >= 0 for probe in found.probes)
 
 
 # -- the meter ---------------------------------------------------------------------------------------------------------
