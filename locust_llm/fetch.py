@@ -14,6 +14,7 @@ from gevent import Timeout
 
 from .chat import mended
 from .connection import ConnectFailed, Connection, Target, TLSClosed
+from .exchange import Line
 from .framing import Frame, HTTPParseError
 from .prepared import head, target
 from .stream import MAX_HEADER_BYTES
@@ -48,21 +49,23 @@ def fetch(
     headers: Mapping[str, str],
     data: bytes = b"",
     *,
+    line: Line | None = None,
     verify: bool | str = True,
     timeout_s: float,
     most_bytes: int = MOST_BYTES,
 ) -> Answer:
-    """Ask, and give the answer if all of it came within ``timeout_s``, connecting included. ``verify``: as requests has it.
+    """Ask, and give the answer if all of it came within ``timeout_s``, connecting included. ``line``: holds the connection
+    for the next question. ``verify``: as requests has it.
 
     Raises FetchFailed.
     """
     wire, where = _prepared(method, url, headers, data, verify)
+    used = line or Line()
     limit = Timeout.start_new(timeout_s)
-    connection: Connection | None = None
+    kept = False
     try:
-        connection = Connection(where, timeout_s)
-        connection.send(connection.sealed(wire))
-        return _answer(connection, most_bytes)
+        answer, kept = _asked(used, where, wire, most_bytes)
+        return answer
     except ConnectFailed as error:
         raise FetchFailed(error.outcome, _reason(error)) from error
     except (OSError, TLSClosed) as error:
@@ -73,8 +76,24 @@ def fetch(
         raise FetchFailed("timeout", f"no whole answer within {timeout_s:g} s") from error
     finally:
         limit.close()
-        if connection is not None:
-            connection.close()
+        if line is None or not kept:
+            used.close()
+
+
+def _asked(line: Line, where: Target, wire: bytes, most_bytes: int) -> tuple[Answer, bool]:
+    """(the answer, whether the connection can be used again). Once more where the server was just closing one that it had
+    kept, so that not a byte came."""
+    while True:
+        old, frame = line.open(where) is None, Frame()
+        connection = line.connection
+        assert connection is not None
+        try:
+            connection.send(connection.sealed(wire))
+            return _answer(connection, frame, most_bytes), frame.reusable
+        except (OSError, TLSClosed, FetchFailed):
+            if not old or frame.message_begun:
+                raise
+            line.close()
 
 
 def _prepared(
@@ -96,9 +115,9 @@ def _prepared(
         raise FetchFailed("tls", f"the certificates to trust cannot be read: {error.strerror or error}") from error
 
 
-def _answer(connection: Connection, most_bytes: int) -> Answer:
+def _answer(connection: Connection, frame: Frame, most_bytes: int) -> Answer:
     """Raises FetchFailed, OSError and TLSClosed."""
-    frame, received = Frame(), 0
+    received = 0
     while not _whole(frame):
         gevent.sleep(0)  # where there always is more to read, neither the deadline nor anybody else would have a turn
         data = connection.receive()

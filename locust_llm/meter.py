@@ -8,6 +8,7 @@ from typing import Final
 import gevent
 import msgspec
 
+from .exchange import Line
 from .fetch import FetchFailed, fetch
 from .gauges import PATHS, Sample, read
 from .spool import Spool
@@ -30,6 +31,7 @@ class Meter:
         self.samples: list[Sample] = []
         self._host, self._headers, self._verify = host, headers, verify
         self._folder, self._clock, self._note = folder, clock, note
+        self._line = Line()
         self._path = ""
         self._spool: Spool | None = None
         self._job: gevent.Greenlet | None = None
@@ -51,7 +53,9 @@ class Meter:
         """Whether there was something to see. Raises FetchFailed of an answer that is too large."""
         at = self._clock()
         try:
-            answer = fetch("GET", self._host + path, self._headers, verify=self._verify, timeout_s=TIMEOUT_S)
+            answer = fetch(
+                "GET", self._host + path, self._headers, line=self._line, verify=self._verify, timeout_s=TIMEOUT_S
+            )
         except FetchFailed as error:
             if error.outcome == "too_large":  # once a second that would be a load of its own
                 raise
@@ -78,3 +82,4 @@ class Meter:
             self._job.kill(timeout=1.0)  # to its end: its socket must not be closed later, when another has its number
         if self._spool is not None:
             self._spool.close()
+        self._line.close()

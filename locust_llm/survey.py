@@ -15,7 +15,7 @@ import msgspec
 from .body import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed
 from .chat import DECODERS, Count, Message, count, status_message
 from .endpoints import ENDPOINTS, request_body
-from .exchange import SIMULATOR
+from .exchange import SIMULATOR, Line
 from .fetch import Answer, FetchFailed, decoded, fetch
 from .foreign_text import NAME_BYTES, Secrets, secrets_of, shown
 from .prompts import Lengths, Prompts, fit
@@ -79,18 +79,21 @@ def survey(
 ) -> Survey:
     """Ask the server. Raises SurveyFailed."""
     secrets = secrets_of(headers, headers)
-    ask = partial(_ask, settings, headers, verify and not settings.insecure and verify)
+    line = Line()
+    ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
         return _survey(settings, ask, secrets, clock, sleep)
     except SurveyFailed as error:  # servers like to quote the key that they refuse
         raise SurveyFailed(shown(str(error), secrets, most=LINE_BYTES)) from None
+    finally:
+        line.close()  # before any fork
 
 
 def _ask(
-    settings: Settings, headers: Mapping[str, str], verify: bool | str, method: str, path: str, data: bytes = b"",
-    *, timeout_s: float,
+    settings: Settings, headers: Mapping[str, str], line: Line, verify: bool | str, method: str, path: str,
+    data: bytes = b"", *, timeout_s: float,
 ) -> Answer:  # fmt: skip
-    return fetch(method, settings.host + path, headers, data, verify=verify, timeout_s=timeout_s)
+    return fetch(method, settings.host + path, headers, data, line=line, verify=verify, timeout_s=timeout_s)
 
 
 def _survey(

@@ -1,6 +1,8 @@
 """Fetch: whatever a server sends, a whole answer or one sentence, in bounded time and of bounded size."""
 
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from tiny_server import tiny_server
 
+from locust_llm.exchange import Line
 from locust_llm.fetch import Answer, FetchFailed, decoded, fetch
 from locust_llm.survey import _Models, _Tokens
 
@@ -54,6 +57,38 @@ WHOLE = {
 @pytest.mark.parametrize("pieces", WHOLE.values(), ids=WHOLE)
 def test_a_whole_answer_however_it_comes(server: Hostile, pieces: list[bytes]) -> None:
     assert ask(server, pieces, 5.0) == Answer(200, "s", b"abc")
+
+
+def test_a_connection_is_kept_and_one_that_the_server_closes_is_opened_anew() -> None:
+    with tiny_server() as server:
+        line = Line()
+        first = fetch("GET", server.url + "/v1/models", {}, line=line, timeout_s=5.0)
+        kept = line.connection
+        assert kept is not None
+        assert fetch("GET", server.url + "/v1/models", {}, line=line, timeout_s=5.0) == first
+        assert (line.connection, kept.used) == (kept, 2)
+        line.close()
+
+
+def test_a_kept_connection_that_is_closed_when_the_question_comes_is_no_failure() -> None:
+    """As servers do whose time for an idle connection is over at that moment."""
+    kept = answer(b"abc").replace(b"Connection: close\r\n", b"")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for answers in ([kept, b""], [kept]):
+                client, _ = listener.accept()
+                for data in answers:
+                    while not client.recv(65_536).endswith(b"\r\n\r\n"):
+                        pass
+                    client.sendall(data)
+                client.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        line, url = Line(), f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert [fetch("GET", url, {}, line=line, timeout_s=5.0).body for _ in range(2)] == [b"abc", b"abc"]
+        with pytest.raises(FetchFailed):  # it is tried once more, not again and again
+            fetch("GET", url, {}, line=line, timeout_s=0.3)
 
 
 def test_redirects_are_not_followed_and_statuses_are_no_failures(server: Hostile) -> None:

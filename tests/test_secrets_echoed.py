@@ -176,6 +176,8 @@ def test_nothing_of_it_is_in_any_file_or_line(
         "figure": run("figure", "run", "-o", "drawn.svg"),
         "compare": run("compare", "run", "run", "--markdown", "compared.md", "--json", "compared.json"),
     }  # fmt: skip
+    if more:
+        said["probe"] = run("probe", "--host", server.url, "--report-dir", "probed", statuses=range(9))
     files = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     made = ("run.json", "profile_export.jsonl", "summary.md", "report.html", "timeline.svg", "server_metrics.jsonl")
     others = {"locust.html", "log", "stats_failures.csv", "drawn.svg", "compared.md", "compared.json"}
