@@ -110,6 +110,7 @@ DECODERS: Final[dict[str, Callable[[bytes], Message[Any]]]] = {
     "completions": msgspec.json.Decoder(Message[Text]).decode,
 }
 """By kind of endpoint."""
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
 """What a finish_reason looks like. Another text of the server's may be long, or hold what must not be written down."""
 USUAL: Final = BROKEN | {
@@ -313,7 +314,8 @@ def _latest(value: Count, before: int | None) -> int | None:
 def mended(data: bytes) -> bytes:
     """JSON that msgspec refuses for its text alone: bytes that are no UTF-8, half of a pair of surrogates (a character
     that was split over two chunks). Raises ValueError and RecursionError."""
-    return json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
+    text = json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False)
+    return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).encode()
 
 
 def error_text(error: Any) -> str:

@@ -154,7 +154,7 @@ def _choose(settings: Settings, answer: Answer, secrets: Secrets) -> tuple[str |
             f"the server has no list of models (HTTP {status} for /v1/models): --model was not checked"
         ]
     if settings.model is None:
-        fit_to_show = [name for name in names if name and shown(name, secrets, most=NAME_BYTES) == name]
+        fit_to_show = [name for name in names if _fit_to_show(name, secrets)]
         if not fit_to_show:
             raise SurveyFailed(
                 f"no name of a model that the server lists can be shown (they hold control characters or a secret, or are "
@@ -165,6 +165,12 @@ def _choose(settings: Settings, answer: Answer, secrets: Secrets) -> tuple[str |
     if settings.model not in names:
         raise SurveyFailed(f"the server has no model {settings.model!r}; it has: {_list(names, secrets)}")
     return settings.model, []
+
+
+def _fit_to_show(name: str, secrets: Secrets) -> bool:
+    """As it is, so that what is shown is what is asked for."""
+    broken = "\N{REPLACEMENT CHARACTER}" in name  # it stands for what no request could hold
+    return bool(name) and not broken and shown(name, secrets, most=NAME_BYTES) == name
 
 
 def _list(names: Sequence[str], secrets: Secrets) -> str:

@@ -102,7 +102,7 @@ WRONG: Final[dict[str, bytes]] = {
     "more than a number has": b'{"count":' + b"9" * 5_000 + b',"usage":{"prompt_tokens":' + b"9" * 5_000 + b"}}",
     "no number": b'{"count":NaN,"usage":{"prompt_tokens":NaN}}',
     "below zero": b'{"count":-1,"usage":{"prompt_tokens":-1,"completion_tokens":-5},"choices":[]}',
-    "half a pair": b'{"data":[{"id":"\\ud800"}],"choices":[{"finish_reason":"\\udfff"}],"count":1,"usage":{}}',
+    "half a pair": b'{"data":[{"id":"\\ud800"}],"choices":[{"finish_reason":"\\udfff"}],"count":"\\ud800","usage":{}}',
     "null everywhere": b'{"data":null,"choices":null,"usage":null,"count":null}',
     "nulls within": b'{"data":[null],"choices":[null],"usage":{"prompt_tokens":null},"count":null}',
     "many": b'{"data":[' + b'{"id":"m"},' * 100_000 + b'{"id":"m"}]}',

@@ -249,7 +249,7 @@ def test_half_a_character_and_bad_utf8_lose_no_chunk() -> None:
     assert (got.chunk_reads, got.outcome()) == ([0, 1, 2], (OK, ""))
     assert got.text is not None
     "".join(got.text).encode()
-    assert answer(rb'{"error": "\ud83d no"}').outcome() == ("stream_error", "? no")
+    assert answer(rb'{"error": "\ud83d no"}').outcome() == ("stream_error", "\N{REPLACEMENT CHARACTER} no")
 
 
 def test_a_whole_answer() -> None:
