@@ -80,15 +80,16 @@ def _replaced(text: str, found: list[tuple[int, int]]) -> str:
 NO_SECRETS: Final = Secrets()
 
 
-def secrets_of(headers: Mapping[str, str | bytes], names: Iterable[str] = ()) -> Secrets:
-    """The values of the headers that are in ``names`` or have a name like that of a secret."""
-    wanted = {name.lower() for name in names}
+def secrets_of(headers: Mapping[str, str | bytes], own: Mapping[str, str] | None = None) -> Secrets:
+    """The values of ``own``, which the run was given, and of those ``headers`` that have their names or that of a secret."""
+    given = own or {}
+    wanted = {name.lower() for name in given}
     texts = (
         value.decode("latin-1") if isinstance(value, bytes) else value
         for name, value in headers.items()
         if name.lower() in wanted or is_secret(name)
     )
-    return _secrets(tuple(text.strip()[:_LONGEST] for text in texts))
+    return _secrets(tuple(dict.fromkeys(text.strip()[:_LONGEST] for text in (*given.values(), *texts))))
 
 
 @lru_cache(maxsize=32)

@@ -76,13 +76,13 @@ class PlainRequests:
     """Locust's event of the requests of a session, for plain ones, whose errors quote what the server says of itself: fired
     with the same, but for an error that ``shown`` would change."""
 
-    def __init__(self, event: Any, headers: Mapping[str, str | bytes], names: Iterable[str]) -> None:
-        self._event, self._headers, self._names = event, headers, names
+    def __init__(self, event: Any, headers: Mapping[str, str | bytes], own: Mapping[str, str]) -> None:
+        self._event, self._headers, self._own = event, headers, own
 
     def fire(self, **request: Any) -> None:
         if request.get("exception") is not None:
             text = str(request["exception"])
-            fit = shown(text, secrets_of(self._headers, self._names), most=ERROR_BYTES)
+            fit = shown(text, secrets_of(self._headers, self._own), most=ERROR_BYTES)
             if fit != text:
                 request["exception"] = requests.RequestException(fit)
         self._event.fire(**request)

@@ -53,8 +53,8 @@ def test_secrets_are_those_of_our_headers_and_of_names_that_say_so() -> None:
         "Authorization": "Bearer sk-abcdef", "X-Tenant": "tenant-7", "Cookie": b"session=1", "Accept": "text/event-stream",
         "api-key": "short", "X-Odd": 'say "it"',
     }  # fmt: skip
-    forms = secrets_of(headers, ["x-tenant", "X-Odd"]).forms
-    assert {"sk-abcdef", "tenant-7", "session=1", 'say "it"', 'say \\"it\\"'} <= forms
+    forms = secrets_of(headers, {"x-tenant": "tenant-8", "X-Odd": ""}).forms
+    assert {"sk-abcdef", "tenant-8", "tenant-7", "session=1", 'say "it"', 'say \\"it\\"'} <= forms
     assert not {"text/event-stream", "short"} & forms
 
 
