@@ -134,7 +134,8 @@ def shown(text: str | bytes, secrets: Secrets = NO_SECRETS, *, most: int = MESSA
     if isinstance(beginning, bytes):
         beginning = beginning.decode("utf-8", "replace")
     data = secrets.hide(clean(beginning, lines=lines)).encode()
-    return data[:most].decode("utf-8", "ignore") if len(data) > most else data.decode()
+    cut = data[:most].decode("utf-8", "ignore")
+    return cut if lines else cut.rstrip(" ")
 
 
 def clean(text: str, *, lines: bool = False) -> str:
