@@ -23,6 +23,7 @@ SHORTEST: Final = 6
 """A shorter value of a header is no key, and hiding it would hide ordinary words."""
 PART: Final = 12
 """So many characters in a row of a secret are hidden wherever they stand."""
+_BLOCK: Final = PART // 2
 _LONGEST: Final = 1 << 14
 """Of a value: what is behind it is not looked for."""
 _SECRET_NAME: Final = re.compile(r"auth|cookie|key|token|secret|password|signature|credential|^sig$", re.IGNORECASE)
@@ -51,10 +52,23 @@ class Secrets:
             size = min(len(small), PART)
             self._parts[size] |= {small[at : at + size] for at in range(len(small) - size + 1)}
             self._beginnings |= {small[:end] for end in range(SHORTEST, size)}
+        self._short = [part for size, parts in self._parts.items() if size < PART for part in parts]
+        self._blocks = {part[at : at + _BLOCK] for part in self._parts.get(PART, ()) for at in range(PART - _BLOCK + 1)}
 
     def hide(self, text: str) -> str:
         """``text`` with ``***`` for each of them, also for the beginning of one at its very end, where it was cut off."""
-        return _replaced(text, sorted(self._found(text.translate(_SMALL))))
+        small = text.translate(_SMALL)
+        return _replaced(text, sorted(self._found(small))) if self._suspects(small) else text
+
+    def _suspects(self, small: str) -> bool:
+        """Whether it is worth a closer look, in a seventh of the time: wherever a part stands, it holds one of the blocks
+        that are looked at."""
+        blocks = self._blocks
+        return (
+            any(short in small for short in self._short)
+            or any(small[at : at + _BLOCK] in blocks for at in range(0, len(small), PART - _BLOCK + 1))
+            or any(small[-size:] in self._beginnings for size in range(SHORTEST, PART))
+        )
 
     def _found(self, small: str) -> Iterator[tuple[int, int]]:
         """(from, to) of what is to be hidden."""
