@@ -12,10 +12,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from .foreign_text import shown
 from .record import OK
 from .sse import Event
 
-MESSAGE_BYTES: Final = 4096
 MAX_MESSAGE_BYTES: Final = 1 << 16
 """A longer body of an error is a page, or no message: its JSON is not looked at, as objects made of it may be large."""
 MAX_COUNT: Final = 1 << 53
@@ -113,8 +113,19 @@ DECODERS: Final[dict[str, Callable[[bytes], Message[Any]]]] = {
 }
 """By kind of endpoint."""
 DONE: Final = b"[DONE]"
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
 """What a finish_reason looks like. Another text of the server's may be long, or hold what must not be written down."""
+USUAL: Final = BROKEN | {
+    "stop",
+    "length",
+    "tool_calls",
+    "function_call",
+    "content_filter",
+    "eos_token",
+    "stop_sequence",
+}
+"""Those that need no second look."""
 
 
 class Answer:
@@ -227,7 +238,7 @@ class Answer:
             try:
                 return self._decode(data)
             except ValueError:
-                return self._decode(_mended(data))
+                return self._decode(mended(data))
         except (ValueError, RecursionError) as mistake:
             self.malformed = f"{mistake}: {error_line(data)}"
             self.broken = self.broken or data
@@ -308,23 +319,23 @@ def _latest(value: Count, before: int | None) -> int | None:
     return before if now is None else now
 
 
-def _mended(data: bytes) -> bytes:
+def mended(data: bytes) -> bytes:
     """JSON that msgspec refuses for its text alone: bytes that are no UTF-8, half of a pair of surrogates (a character
     that was split over two chunks). Raises ValueError and RecursionError."""
-    return json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
+    text = json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False)
+    return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).encode()
 
 
 def error_text(error: Any) -> str:
     """The message in an error, which servers write as an object, a string or whatever else."""
     if isinstance(error, dict) and error.get("message"):
         error = error["message"]
-    return error_line(str(error).encode("utf-8", "replace"))
+    return shown(error if isinstance(error, str) else str(error))
 
 
 def error_line(body: bytes) -> str:
     """``body`` as one line of at most 4 kB, without the control characters that would reach a terminal."""
-    text = body[:MESSAGE_BYTES].decode("utf-8", "replace")
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return shown(body)
 
 
 def status_message(body: bytes) -> str:
@@ -332,7 +343,10 @@ def status_message(body: bytes) -> str:
     if len(body) > MAX_MESSAGE_BYTES:
         return error_line(body)
     try:
-        content = msgspec.json.decode(body)
+        try:
+            content = msgspec.json.decode(body)
+        except ValueError:
+            content = msgspec.json.decode(mended(body))
     except (ValueError, RecursionError):
         return error_line(body)
     if isinstance(content, dict):

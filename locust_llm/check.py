@@ -13,14 +13,15 @@ from .body import LENGTH_PROMPT, LENGTH_TOKENS, obeyed
 from .buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
 from .endpoints import request_body
 from .exchange import Line, Request, exchange
-from .failure import secrets_of, without
+from .fetch import PROBE_HEADER
+from .foreign_text import secrets_of, shown
 from .gate import Gate
 from .prepared import authorities, head, target
 from .prompts import Lengths, Prompts
 from .record import OK, Record
 from .settings import Settings
 from .sockets import local_ports, shortage
-from .survey import PROBE_HEADER, Survey, SurveyFailed, survey
+from .survey import LINE_BYTES, Survey, SurveyFailed, survey
 
 SECONDS: Final = 10.0
 PROMPT_TOKENS: Final = 800.0
@@ -85,7 +86,8 @@ class Checker:
             kind=s.endpoint_type,
         )
         record = exchange(self.line, self.gate, request, 0.0)
-        self.failed = "" if record.outcome == OK else without(f"{record.outcome}: {record.message}", self.secrets)
+        said = shown(f"{record.outcome}: {record.message}", self.secrets, most=LINE_BYTES)
+        self.failed = "" if record.outcome == OK else said
         return Asked(record, self._early_s()) if record.outcome == OK else None
 
     def _prepared(self, data: bytes) -> requests.PreparedRequest:

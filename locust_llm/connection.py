@@ -18,6 +18,7 @@ from gevent import Timeout
 
 SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
 CONNECT_TIMEOUT_S: Final = 30.0
+READ_BYTES: Final = 65_536
 NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
 """What connect(2) and socket(2) say when this machine has no open file, no port, or no address of its own left for it."""
 TICKET_READS: Final = 4
@@ -65,7 +66,7 @@ class TLS:
         plain = b""
         try:
             while True:
-                part = self.object.read(65_536)
+                part = self.object.read(READ_BYTES)
                 if not part:
                     self.closed = True
                     return plain
@@ -119,7 +120,7 @@ class Connection:
                 break
             except ssl.SSLWantReadError:
                 self._flush()
-                data = self._socket.recv(65_536)
+                data = self._socket.recv(READ_BYTES)
                 if not data:
                     raise ssl.SSLError("the server closed the connection during the handshake") from None
                 self.tls.incoming.write(data)
@@ -139,7 +140,7 @@ class Connection:
                 self._socket._sock.recv(1, socket.MSG_PEEK)
                 return False  # closed, or bytes nobody asked for
             for _ in range(TICKET_READS):  # session tickets lie here after the handshake
-                data = self._socket._sock.recv(65_536)
+                data = self._socket._sock.recv(READ_BYTES)
                 if not data or self.tls.received(data) or self.tls.closed:
                     return False
         except BlockingIOError:
@@ -185,6 +186,17 @@ class Connection:
         if written < len(sealed):
             self._socket.sendall(memoryview(sealed)[written:])
         return sent_ns
+
+    def receive(self) -> bytes | None:
+        """What came next, waited for; None: the peer closed. Not beside the stream reader, which reads the same socket.
+        Raises OSError and TLSClosed."""
+        data = self._socket.recv(READ_BYTES)
+        if not data:
+            return None
+        if self.tls is None:
+            return bytes(data)
+        plain = self.tls.received(data)
+        return None if self.tls.closed and not plain else plain
 
     def close(self) -> None:
         """The peer hears of it at once (gevent closes only in the next turn of its loop)."""

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -71,7 +71,7 @@ def summary_json(summary: Summary, run: Run) -> bytes:
 def summary_csv(summary: Summary) -> str:
     """profile_export_aiperf.csv: a block of distributions, an empty line, a block of single numbers."""
     out = io.StringIO()
-    write = csv.writer(out).writerow
+    write = _writer(out)
     write(["Metric", *STATS])
     for row in (*summary.rows, *summary.adjusted):
         if row.count is not None:
@@ -88,7 +88,7 @@ def summary_csv(summary: Summary) -> str:
 def sweep_csv(sweep: SweepSummary) -> str:
     """sweep.csv: a row a stage; shares of 1, latencies in ms."""
     out = io.StringIO()
-    write = csv.writer(out).writerow
+    write = _writer(out)
     tags = dict.fromkeys(tag for level in sweep.levels for tag in level.latencies)
     titles = [f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag in tags for p in SWEPT]
     write([sweep.axis, *BEFORE, *titles, *AFTER])
@@ -99,6 +99,21 @@ def sweep_csv(sweep: SweepSummary) -> str:
         cells = (level.value, *before, *figures, *after)
         write([f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else cell for cell in cells])
     return out.getvalue()
+
+
+def _writer(out: io.StringIO) -> Callable[[Iterable[object]], object]:
+    """Writes a row; a text that a spreadsheet would take for a formula is a text there too."""
+    row = csv.writer(out).writerow
+    return lambda cells: row([f"'{cell}" if isinstance(cell, str) and _formula(cell) else cell for cell in cells])
+
+
+def _formula(cell: str) -> bool:
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return False
+    try:
+        return not math.isfinite(float(cell))
+    except ValueError:
+        return True
 
 
 def _totals(summary: Summary) -> Sequence[Row]:

@@ -4,10 +4,9 @@ Names are those of vLLM 0.32 (tests/captures), of llama.cpp, of SGLang's and of 
 (docs.sglang.io/references/production_metrics.html, nvidia.github.io/TensorRT-LLM). Text format of Prometheus, 0.0.4.
 """
 
-import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 import msgspec
@@ -17,7 +16,8 @@ PATHS: Final = ("/metrics", "/prometheus/metrics")
 QUESTION: Final = "Queue or prefill?"
 """What some of the sentences answer."""
 ENGINES: Final = {"vllm:": "vLLM", "sglang:": "SGLang", "llamacpp:": "llama.cpp", "trtllm_": "TensorRT-LLM"}
-_LINE: Final = re.compile(r"^((?:vllm:|sglang:|llamacpp:|trtllm_)\w+)(?:\{[^}]*\})? ([^ \n]+)", re.MULTILINE)
+_MOST: Final = 1e15
+"""No figure of a server is above."""
 _NAMES: Final = {
     "running": ("num_requests_running", "num_running_reqs", "requests_processing"),
     "waiting": ("num_requests_waiting", "num_queue_reqs", "requests_deferred"),
@@ -33,6 +33,11 @@ _NAMES: Final = {
     "prefill_count": ("request_prefill_time_seconds_count",),
 }
 _FIELDS: Final = {name: field for field, names in _NAMES.items() for name in names}
+_LINE: Final = re.compile(
+    rf"^({'|'.join(ENGINES)})({'|'.join(_FIELDS)})(?:\{{[^}}\n]*+\}})? ([^ \n]{{1,40}})", re.MULTILINE
+)
+"""Each character is looked at a bounded number of times, whatever a server writes."""
+_MOST_LINES: Final = 10_000
 _HIGHEST: Final = {"kv_used"}
 """Of several engines the fullest counts; everything else adds up."""
 
@@ -64,11 +69,9 @@ def read(text: str, at: float) -> Sample | None:
     """None where none of it is known."""
     found: dict[str, float] = {}
     engine = ""
-    for name, value in _LINE.findall(text):
-        prefix = next(prefix for prefix in ENGINES if name.startswith(prefix))
-        field = _FIELDS.get(name.removeprefix(prefix))
-        number = _number(value)
-        if field is None or number is None:
+    for prefix, name, value in (line.groups() for line in islice(_LINE.finditer(text), _MOST_LINES)):
+        field, number = _FIELDS[name], _number(value)
+        if number is None:
             continue
         engine = engine or ENGINES[prefix]
         before = found.get(field, 0.0)
@@ -81,7 +84,7 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    return number if 0 <= number <= _MOST else None
 
 
 class Told(msgspec.Struct, frozen=True):

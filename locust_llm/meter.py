@@ -1,6 +1,5 @@
 """The meter: asks the server once a second how it stands, while a run is on; in the master or the only process."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,19 +7,17 @@ from typing import Final
 
 import gevent
 import msgspec
-import requests
 
+from .exchange import Line
+from .fetch import FetchFailed, fetch
 from .gauges import PATHS, Sample, read
 from .spool import Spool
-from .survey import PROBE_HEADER
 
 FILE: Final = "server_metrics.jsonl"
 """In the folder of a run: a line a look."""
 EVERY_S: Final = 1.0
 TIMEOUT_S: Final = 2.0
-MOST_BYTES: Final = 4 << 20
-
-logger = logging.getLogger("locust_llm")
+"""For a whole answer."""
 
 
 class Meter:
@@ -28,14 +25,13 @@ class Meter:
 
     def __init__(
         self, host: str, headers: Mapping[str, str], folder: Path, *, verify: bool | str = True,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time, note: Callable[[str], object] = lambda text: None,
     ) -> None:  # fmt: skip
+        """``note``: of what a reader must know."""
         self.samples: list[Sample] = []
-        self._host, self._folder, self._clock = host, folder, clock
-        self._session = requests.Session()
-        self._session.trust_env = False
-        self._session.headers.update({**headers, PROBE_HEADER: "1"})
-        self._session.verify = verify
+        self._host, self._headers, self._verify = host, headers, verify
+        self._folder, self._clock, self._note = folder, clock, note
+        self._line = Line()
         self._path = ""
         self._spool: Spool | None = None
         self._job: gevent.Greenlet | None = None
@@ -44,24 +40,27 @@ class Meter:
         self._job = gevent.spawn(self._run)
 
     def _run(self) -> None:
-        if not any(self._look(path) for path in PATHS):
-            return
-        while True:
-            gevent.sleep(EVERY_S)
-            self._look(self._path)
+        try:
+            if not any(self._look(path) for path in PATHS):
+                return
+            while True:
+                gevent.sleep(EVERY_S)
+                self._look(self._path)
+        except FetchFailed as error:
+            self._note(f"the server's own figures are read no further: {error}")
 
     def _look(self, path: str) -> bool:
-        """Whether there was something to see."""
+        """Whether there was something to see. Raises FetchFailed of an answer that is too large."""
         at = self._clock()
         try:
-            with self._session.get(self._host + path, timeout=TIMEOUT_S, allow_redirects=False, stream=True) as answer:
-                text = answer.raw.read(MOST_BYTES, decode_content=True).decode("utf-8", "replace")
-                sample = read(text, at) if answer.status_code == 200 else None
-        except (requests.RequestException, OSError, ValueError):
+            answer = fetch(
+                "GET", self._host + path, self._headers, line=self._line, verify=self._verify, timeout_s=TIMEOUT_S
+            )
+        except FetchFailed as error:
+            if error.outcome == "too_large":  # once a second that would be a load of its own
+                raise
             return False
-        except Exception as error:  # of urllib3, below requests: a page of the server's must not end a run
-            logger.debug("no sample of %s: %s", path, error)
-            return False
+        sample = read(answer.body.decode("utf-8", "replace"), at) if answer.status == 200 else None
         if sample is None:
             return False
         self._path = path
@@ -83,4 +82,4 @@ class Meter:
             self._job.kill(timeout=1.0)  # to its end: its socket must not be closed later, when another has its number
         if self._spool is not None:
             self._spool.close()
-        self._session.close()
+        self._line.close()

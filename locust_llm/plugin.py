@@ -245,7 +245,7 @@ def _begin(environment: Environment, runner: Any) -> None:
     if settings.server_metrics:
         meter = Meter(
             settings.host, headers_of(environment.parsed_options), control.book.folder,
-            verify=False if settings.insecure else authorities(),
+            verify=False if settings.insecure else authorities(), note=control.book.say,
         )  # fmt: skip
         control.book.meter = meter
         meter.start()

@@ -6,11 +6,11 @@ with all that carry a key. Our own requests follow no redirect at all.
 
 import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from email.message import Message
 from functools import cache, partial
 from http.cookiejar import CookieJar
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import certifi
@@ -18,7 +18,13 @@ import requests
 from requests.cookies import MockRequest, MockResponse
 
 from .connection import Target
+from .foreign_text import secrets_of, shown
 from .stream import Stream
+
+ERROR_BYTES: Final = 300
+COOKIES: Final = 50
+COOKIE_BYTES: Final = 4096
+"""As many and as long as RFC 6265, 6.1 asks of a browser: each goes with every request from then on."""
 
 
 def head(prepared: requests.PreparedRequest) -> bytes:
@@ -66,6 +72,22 @@ def keep_home(session: requests.Session, names: Iterable[str]) -> None:
     session.rebuild_auth = partial(_stripped, session, tuple(names))  # type: ignore[method-assign]
 
 
+class PlainRequests:
+    """Locust's event of the requests of a session, for plain ones, whose errors quote what the server says of itself: fired
+    with the same, but for an error that ``shown`` would change."""
+
+    def __init__(self, event: Any, headers: Mapping[str, str | bytes], own: Mapping[str, str]) -> None:
+        self._event, self._headers, self._own = event, headers, own
+
+    def fire(self, **request: Any) -> None:
+        if request.get("exception") is not None:
+            text = str(request["exception"])
+            fit = shown(text, secrets_of(self._headers, self._own), most=ERROR_BYTES)
+            if fit != text:
+                request["exception"] = requests.RequestException(fit)
+        self._event.fire(**request)
+
+
 def _stripped(
     session: requests.Session, names: tuple[str, ...], prepared: requests.PreparedRequest, answer: requests.Response
 ) -> None:
@@ -80,9 +102,10 @@ def learn(session: requests.Session, prepared: requests.PreparedRequest, stream:
         return
     if cookies := stream.frame.get("set-cookie"):
         headers = Message()
-        for cookie in [cookies] if isinstance(cookies, str) else cookies:
-            headers["Set-Cookie"] = cookie
         jar: CookieJar = session.cookies
+        for cookie in [cookies] if isinstance(cookies, str) else cookies:
+            if len(cookie) <= COOKIE_BYTES and len(jar) < COOKIES and cookie.isascii() and cookie.isprintable():
+                headers["Set-Cookie"] = cookie
         jar.extract_cookies(MockResponse(headers), MockRequest(prepared))  # type: ignore[arg-type]
     if hooks := prepared.hooks.get("response"):
         response = requests.Response()

@@ -7,7 +7,7 @@ import msgspec
 
 from . import slo
 from .bounds import MAX_RESPONSE_BYTES
-from .failure import is_secret
+from .foreign_text import is_secret
 from .ranges import PERCENTILES, beyond
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
 

@@ -7,9 +7,12 @@ the bytes come back unchanged), and an event above ``MAX_EVENT_BYTES`` or ``MAX_
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 
 from sseclient import SSEClient
+
+logging.getLogger("sseclient").setLevel(logging.WARNING)  # else it tells what a server wrote, as it came
 
 MAX_EVENT_BYTES = 1 << 20
 MAX_EVENT_LINES = 2_000

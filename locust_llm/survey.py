@@ -1,34 +1,53 @@
 """The survey: what the server is, asked once before the load; models, name, and how many tokens a word has.
 
-Probes are requests of our own, marked with ``PROBE_HEADER``, listed in run.json and counted nowhere else.
+Probes are requests of our own, marked with ``PROBE_HEADER``, listed in run.json and counted nowhere else. Nothing of an
+answer is taken that is not of the type it must have; of its texts nothing that ``shown`` has not seen but the model to ask
+for, and that is one which it leaves as it is.
 """
 
 import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
-import requests
 
 from .body import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed
-from .chat import status_message
+from .chat import DECODERS, Count, Message, count, status_message
 from .endpoints import ENDPOINTS, request_body
-from .exchange import SIMULATOR
-from .failure import secrets_of, without
+from .exchange import SIMULATOR, Line
+from .fetch import Answer, FetchFailed, decoded, fetch
+from .foreign_text import NAME_BYTES, Secrets, secrets_of, shown
 from .prompts import Lengths, Prompts, fit
 from .run import Probe
 from .settings import Settings
 
-PROBE_HEADER: Final = "X-Locust-LLM-Probe"
 MODELS_TIMEOUT_S: Final = 10.0
+"""Of /v1/models, and of /tokenize, which compute nothing."""
 FEWEST_PROBE_WORDS: Final = 500
 MOST_PROBE_WORDS: Final = 1_500
 PROBE_TIMEOUT_S: Final = 120.0
+NAMED: Final = 20
+"""So many models are listed at most."""
+LINE_BYTES: Final = 2_000
 INSECURE: Final = (
     "WARNING: the server's TLS certificate was not verified (--insecure): whoever stands between could read and change "
     "everything, the key too"
 )
+Ask = Callable[..., Answer]
+"""From method, path, body (``data``) and ``timeout_s`` to an answer. Raises FetchFailed."""
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Tokens(msgspec.Struct):
+    count: Count = None
 
 
 class SurveyFailed(Exception):
@@ -59,51 +78,55 @@ def survey(
     sleep: Callable[[float], object] = time.sleep,
 ) -> Survey:
     """Ask the server. Raises SurveyFailed."""
+    secrets = secrets_of(headers, headers)
+    line = Line()
+    ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
-        return _survey(settings, headers, verify, clock, sleep)
+        return _survey(settings, ask, secrets, clock, sleep)
     except SurveyFailed as error:  # servers like to quote the key that they refuse
-        raise SurveyFailed(without(str(error), secrets_of(headers, headers))) from None
+        raise SurveyFailed(shown(str(error), secrets, most=LINE_BYTES)) from None
+    finally:
+        line.close()  # before any fork
+
+
+def _ask(
+    settings: Settings, headers: Mapping[str, str], line: Line, verify: bool | str, method: str, path: str,
+    data: bytes = b"", *, timeout_s: float,
+) -> Answer:  # fmt: skip
+    return fetch(method, settings.host + path, headers, data, line=line, verify=verify, timeout_s=timeout_s)
 
 
 def _survey(
-    settings: Settings,
-    headers: Mapping[str, str],
-    verify: bool | str,
-    clock: Callable[[], float],
-    sleep: Callable[[float], object],
+    settings: Settings, ask: Ask, secrets: Secrets, clock: Callable[[], float], sleep: Callable[[float], object]
 ) -> Survey:
-    with requests.Session() as session, warnings.catch_warnings():
-        session.trust_env = False
-        session.headers.update({**headers, PROBE_HEADER: "1"})
-        session.verify = verify and not settings.insecure and verify
-        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # we say so ourselves, once
-        answer = _models(session, settings, clock, sleep)
-        server = answer.headers.get("Server", "")
-        model, notes = _choose(settings, answer)
-        if settings.insecure and settings.host.startswith("https:"):
-            notes.append(INSECURE)
-        found = Survey(model=model, server=server, simulated=server.startswith(SIMULATOR), notes=tuple(notes))
-        if not settings.probe:
-            return found
-        found = _measure(session, settings, found)
-        return _keep_length(session, settings, found)
+    answer = _models(ask, settings, clock, sleep)
+    server = shown(answer.server, secrets, most=NAME_BYTES)
+    model, notes = _choose(settings, answer, secrets)
+    if settings.insecure and settings.host.startswith("https:"):
+        notes.append(INSECURE)
+    found = Survey(model=model, server=server, simulated=server.startswith(SIMULATOR), notes=tuple(notes))
+    if settings.probe:
+        found = _keep_length(ask, settings, _measure(ask, settings, found))
+    return msgspec.structs.replace(found, notes=tuple(shown(note, secrets, most=LINE_BYTES) for note in found.notes))
 
 
-def _models(
-    session: requests.Session, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]
-) -> requests.Response:
+def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]) -> Answer:
     """The answer of GET /v1/models, waited for if that was asked."""
     until = clock() + settings.wait_for_model_timeout_s
     while True:
         try:
-            answer = session.get(settings.host + "/v1/models", timeout=MODELS_TIMEOUT_S, allow_redirects=False)
-            reason = f"HTTP {answer.status_code}" if answer.status_code >= 500 else ""
-        except requests.exceptions.SSLError as error:
-            raise SurveyFailed(f"TLS with {settings.host} failed: {_root(error)}") from error
-        except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
-            raise SurveyFailed(f"--host {settings.host!r} is no URL: {error}") from error
-        except requests.exceptions.RequestException as error:
-            reason = _root(error)
+            answer = ask("GET", "/v1/models", timeout_s=MODELS_TIMEOUT_S)
+            reason = f"HTTP {answer.status}" if answer.status >= 500 else ""
+        except FetchFailed as error:
+            if error.outcome == "tls":
+                raise SurveyFailed(f"TLS with {settings.host} failed: {error}") from error
+            if error.outcome == "no_url":
+                raise SurveyFailed(f"--host {settings.host!r} is no URL: {error}") from error
+            if error.outcome in ("too_large", "malformed"):
+                raise SurveyFailed(
+                    f"{settings.host}/v1/models has no answer that can be read: {error}; is --host right?"
+                ) from error
+            reason = str(error)
         if not reason or (reason.startswith("HTTP") and clock() >= until):
             return answer
         if clock() >= until:
@@ -113,31 +136,49 @@ def _models(
         sleep(1.0)
 
 
-def _choose(settings: Settings, answer: requests.Response) -> tuple[str | None, list[str]]:
+def _choose(settings: Settings, answer: Answer, secrets: Secrets) -> tuple[str | None, list[str]]:
     """(model to ask for, notes)."""
-    if answer.status_code in (401, 403):
+    if answer.status in (401, 403):
         raise SurveyFailed(
-            f"{settings.host} wants a key (HTTP {answer.status_code}): set OPENAI_API_KEY or give --api-key-file"
+            f"{settings.host} wants a key (HTTP {answer.status}): set OPENAI_API_KEY or give --api-key-file"
         )
-    try:
-        rows = answer.json()["data"] if answer.status_code == 200 else None
-        names = [str(row["id"]) for row in rows] if rows is not None else None
-    except (ValueError, KeyError, TypeError):
-        names = None
+    if settings.model and shown(settings.model, most=NAME_BYTES) != settings.model:
+        raise SurveyFailed(
+            f"--model {settings.model!r} is no name that can be shown: it has other characters than text, or is too long"
+        )
+    models = decoded(answer.body, _Models) if answer.status == 200 else None
+    names = [model.id for model in models.data] if models is not None else []
     if not names:
-        status = answer.status_code
+        status = answer.status
         return settings.model, [
             f"the server has no list of models (HTTP {status} for /v1/models): --model was not checked"
         ]
     if settings.model is None:
-        chosen = f"no --model given: {names[0]} taken, the first of {', '.join(names)}"
-        return names[0], [chosen] if len(names) > 1 else []
+        fit_to_show = [name for name in names if _fit_to_show(name, secrets)]
+        if not fit_to_show:
+            raise SurveyFailed(
+                f"no name of a model that the server lists can be shown (they hold control characters or a secret, or are "
+                f"longer than {NAME_BYTES} bytes): give --model"
+            )
+        chosen = f"no --model given: {fit_to_show[0]} taken, the first of {_list(names, secrets)}"
+        return fit_to_show[0], [chosen] if len(names) > 1 else []
     if settings.model not in names:
-        raise SurveyFailed(f"the server has no model {settings.model!r}; it has: {', '.join(names)}")
+        raise SurveyFailed(f"the server has no model {settings.model!r}; it has: {_list(names, secrets)}")
     return settings.model, []
 
 
-def _measure(session: requests.Session, settings: Settings, found: Survey) -> Survey:
+def _fit_to_show(name: str, secrets: Secrets) -> bool:
+    """As it is, so that what is shown is what is asked for."""
+    broken = "\N{REPLACEMENT CHARACTER}" in name  # it stands for what no request could hold
+    return bool(name) and not broken and shown(name, secrets, most=NAME_BYTES) == name
+
+
+def _list(names: Sequence[str], secrets: Secrets) -> str:
+    some = ", ".join(shown(name, secrets, most=NAME_BYTES) for name in names[:NAMED])
+    return f"{some} and {len(names) - NAMED} more" if len(names) > NAMED else some
+
+
+def _measure(ask: Ask, settings: Settings, found: Survey) -> Survey:
     """Learn the lengths: what the server says that prompts of known words have in tokens."""
     # seeded apart from the load, so that no probe's prompt comes again and finds itself in a prefix cache
     texts = Prompts(Lengths(), input_tokens=(1, 0), output_tokens=(1, 0), seed=None)
@@ -145,62 +186,68 @@ def _measure(session: requests.Session, settings: Settings, found: Survey) -> Su
     # one word alone says exactly what the template adds; the text is not everywhere alike, so three samples of it
     sizes = (1, many, many, many)
     probes: list[Probe] = []
-    kind, ask = "tokenize", _tokenize
+    notes = list(found.notes)
+    kind, way = "tokenize", _tokenize
     for words in sizes:
         text = texts.words(words)
-        tokens = ask(session, settings, found.model, text)
+        try:
+            tokens = way(ask, settings, found.model, text)
+        except FetchFailed as error:
+            notes.append(f"/tokenize was not used: {error}")
+            tokens = None
         if tokens is None and kind == "tokenize":
-            kind, ask = "chat", _chat
-            tokens = ask(session, settings, found.model, text)
+            kind, way = "chat", _chat
+            tokens = way(ask, settings, found.model, text)
         if tokens is None:
-            note = "the server does not say how many tokens a prompt has: lengths of prompts are estimates"
-            return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, note))
+            notes.append("the server does not say how many tokens a prompt has: lengths of prompts are estimates")
+            return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
         probes.append(Probe(kind=kind, words=words, tokens=tokens))
     try:
         lengths = fit((probe.words, probe.tokens) for probe in probes)
     except ValueError as error:
-        return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, f"lengths: {error}"))
-    return msgspec.structs.replace(found, probes=tuple(probes), lengths=lengths)
+        notes.append(f"lengths: {error}")
+        return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
+    return msgspec.structs.replace(found, probes=tuple(probes), lengths=lengths, notes=tuple(notes))
 
 
-def _tokenize(session: requests.Session, settings: Settings, model: str | None, text: str) -> int | None:
-    """vLLM's and the simulator's /tokenize, which applies the chat template to messages; costs the server no prefill."""
+def _tokenize(ask: Ask, settings: Settings, model: str | None, text: str) -> int | None:
+    """vLLM's and the simulator's /tokenize, which applies the chat template to messages; costs the server no prefill. Raises
+    FetchFailed."""
     body = {"model": model, **ENDPOINTS[settings.endpoint_type].content([{"role": "user", "content": text}])}
-    try:
-        answer = session.post(settings.host + "/tokenize", json=body, timeout=PROBE_TIMEOUT_S, allow_redirects=False)
-        count = answer.json()["count"] if answer.status_code == 200 else None
-    except (requests.exceptions.RequestException, ValueError, KeyError, TypeError):
-        return None
-    return count if isinstance(count, int) and count > 0 else None
+    answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=MODELS_TIMEOUT_S)
+    said = decoded(answer.body, _Tokens) if answer.status == 200 else None
+    return None if said is None else count(said.count) or None
 
 
-def _chat(session: requests.Session, settings: Settings, model: str | None, text: str) -> int | None:
+def _chat(ask: Ask, settings: Settings, model: str | None, text: str) -> int | None:
     """A chat completion of one token. Raises SurveyFailed if the server refuses it: it would refuse every other one."""
     body = request_body(
         settings.endpoint_type, model, [{"role": "user", "content": text}], 1,
         streaming=False, max_tokens_field=settings.max_tokens_field,
     )  # fmt: skip
     try:
-        answer = session.post(
-            settings.host + settings.endpoint, data=body, timeout=PROBE_TIMEOUT_S, allow_redirects=False,
-            headers={"Content-Type": "application/json"},
-        )  # fmt: skip
-    except requests.exceptions.RequestException as error:
-        raise SurveyFailed(f"a first request to {settings.host}{settings.endpoint} failed: {_root(error)}") from error
-    if answer.status_code != 200:
-        hint = "; is --endpoint right?" if answer.status_code in (404, 405) else ""
+        answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
+    except FetchFailed as error:
+        raise SurveyFailed(f"a first request to {settings.host}{settings.endpoint} failed: {error}") from error
+    if answer.status != 200:
+        hint = "; is --endpoint right?" if answer.status in (404, 405) else ""
         raise SurveyFailed(
-            f"a first request to {settings.endpoint} failed: HTTP {answer.status_code}, "
-            f"{status_message(answer.content)}{hint} (--no-probe sends none)"
+            f"a first request to {settings.endpoint} failed: HTTP {answer.status}, "
+            f"{status_message(answer.body)[: LINE_BYTES // 2]}{hint} (--no-probe sends none)"
         )
+    usage = _completion(settings, answer).usage
+    return None if usage is None else count(usage.prompt_tokens) or None
+
+
+def _completion(settings: Settings, answer: Answer) -> Message[Any]:
+    """An empty one of what is none."""
     try:
-        tokens: Any = answer.json()["usage"]["prompt_tokens"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return tokens if isinstance(tokens, int) and tokens > 0 else None
+        return DECODERS[settings.endpoint_type](answer.body)
+    except (ValueError, RecursionError):
+        return Message()
 
 
-def _keep_length(session: requests.Session, settings: Settings, found: Survey) -> Survey:
+def _keep_length(ask: Ask, settings: Settings, found: Survey) -> Survey:
     """Learn which fields keep an output at its length, where answers end by themselves without; none where none is needed,
     or none helps, or the user has chosen."""
     if settings.extra_inputs and any(name in settings.extra_inputs for way in WAYS for name in way):
@@ -212,29 +259,15 @@ def _keep_length(session: requests.Session, settings: Settings, found: Survey) -
             streaming=False, max_tokens_field=settings.max_tokens_field, **length_fields(way, LENGTH_TOKENS),
         )  # fmt: skip
         try:
-            answer = session.post(
-                settings.host + settings.endpoint, data=body, timeout=PROBE_TIMEOUT_S, allow_redirects=False,
-                headers={"Content-Type": "application/json"},
-            )  # fmt: skip
-            content = answer.json()
-            tokens, reason = content["usage"]["completion_tokens"], content["choices"][0].get("finish_reason")
-        except (requests.exceptions.RequestException, ValueError, KeyError, TypeError, IndexError, AttributeError):
+            answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
+        except FetchFailed as error:  # the next one would take as long
+            note = f"whether outputs can be kept at their length is not known: {error}"
+            return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, note))
+        said = _completion(settings, answer)
+        if said.usage is None or not said.choices:
             continue
-        tokens = tokens if isinstance(tokens, int) else None
+        tokens = count(said.usage.completion_tokens)
         probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=tokens or 0))
-        if obeyed(answer.status_code, tokens, reason):
+        if obeyed(answer.status, tokens, said.choices[0].finish_reason):
             return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
     return msgspec.structs.replace(found, probes=tuple(probes))
-
-
-def _root(error: BaseException) -> str:
-    """The innermost reason, without the addresses of objects that requests and urllib3 print."""
-    reason: Any = error
-    while True:
-        inner = getattr(reason, "reason", None) or (reason.args[0] if getattr(reason, "args", None) else None)
-        if not isinstance(inner, BaseException):
-            break
-        reason = inner
-    if isinstance(reason, OSError) and reason.strerror:
-        return str(reason.strerror)
-    return str(reason).rpartition(">: ")[2].rpartition("): ")[2] or type(reason).__name__

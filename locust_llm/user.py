@@ -18,14 +18,15 @@ from . import events
 from .body import length_fields
 from .bounds import most_chunks
 from .budget import Permit
+from .chat import USUAL
 from .conversation import Ask
 from .endpoints import request_body
 from .exchange import Line, Request, exchange
-from .failure import sample_of, secrets_of, without
+from .foreign_text import secrets_of, shown
 from .formats import Item
 from .gate import GateClosed
 from .plan import label_of, stage_of
-from .prepared import head, keep_home, learn, target
+from .prepared import PlainRequests, head, keep_home, learn, target
 from .prompts import Drawn
 from .record import CANCELLED, CUT, OK, RETRIED, Record
 from .retries import RETRIABLE, pause_s
@@ -89,6 +90,7 @@ class LLMUser(HttpUser):
             {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
         )
         keep_home(self.client, self.sender.headers)
+        self.client.request_event = PlainRequests(environment.events.request, self.client.headers, self.sender.headers)
         if self.sender.settings.insecure:
             self.client.verify = False
 
@@ -388,15 +390,19 @@ class LLMUser(HttpUser):
         self, record: Record, prepared: requests.PreparedRequest, stream: Stream | None, *, retried: bool
     ) -> tuple[Record, str]:
         """(the record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
-        if record.outcome == OK:
+        if record.outcome == OK and record.finish_reason in USUAL:
             return record, ""
         secrets = secrets_of(prepared.headers, self.sender.headers)
-        message = without(record.message, secrets)
+        message, reason = shown(record.message, secrets), record.finish_reason
+        record = replace(record, message=message, finish_reason=None if reason is None else shown(reason, secrets))
+        if record.outcome == OK:
+            return record, ""
         if retried:
-            return replace(record, outcome=RETRIED, message=message), ""
+            return replace(record, outcome=RETRIED), ""
         name, first = self.sender.kinds.name(record.outcome, message)
-        sample = sample_of(stream.sample, secrets) if first and record.failed and stream is not None else ""
-        return replace(record, message=message, sample=sample), name
+        if first and record.failed and stream is not None:
+            record = replace(record, sample=shown(stream.sample, secrets, lines=True))
+        return record, name
 
 
 def _exception(record: Record, name: str) -> Exception | None:

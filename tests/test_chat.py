@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locust_llm.chat import DECODERS, MESSAGE_BYTES, Answer, error_line, status_message
+from locust_llm.chat import DECODERS, Answer, error_line, status_message
+from locust_llm.foreign_text import MESSAGE_BYTES
 from locust_llm.record import FAILURES, OK
 
 
@@ -248,7 +249,7 @@ def test_half_a_character_and_bad_utf8_lose_no_chunk() -> None:
     assert (got.chunk_reads, got.outcome()) == ([0, 1, 2], (OK, ""))
     assert got.text is not None
     "".join(got.text).encode()
-    assert answer(rb'{"error": "\ud83d no"}').outcome() == ("stream_error", "? no")
+    assert answer(rb'{"error": "\ud83d no"}').outcome() == ("stream_error", "\N{REPLACEMENT CHARACTER} no")
 
 
 def test_a_whole_answer() -> None:
@@ -277,7 +278,7 @@ def test_a_whole_answer() -> None:
         (b"Internal Server Error\n", "Internal Server Error"),
         (b'"text"', "text"),
         (b"", ""),
-        (b"\xff\x1b[31mred\x00", "\N{REPLACEMENT CHARACTER} [31mred"),
+        (b"\xff\x1b[31mred\x00", "\N{REPLACEMENT CHARACTER}red"),
     ],
 )
 def test_what_an_error_response_says(body: bytes, message: str) -> None:

@@ -115,7 +115,7 @@ def test_a_first_request_that_is_refused_is_the_end_and_shows_no_key(server: Tin
     server.chat = lambda asked: (401, {"error": {"message": f"unknown key {asked.headers['authorization']}"}})
     said = found(server, {"Authorization": f"Bearer {KEY}"})
     assert said["first answer"].level == PROBLEM
-    assert said["first answer"].found == "http_status: HTTP 401: unknown key ***"
+    assert said["first answer"].found == "http_status: HTTP 401: unknown key Bearer ***"
     assert "streams" not in said
 
 

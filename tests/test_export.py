@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from locust_llm.blocks import number
 from locust_llm.columns import collect
-from locust_llm.export import STATS, summary_csv, summary_json
+from locust_llm.export import STATS, _writer, summary_csv, summary_json
 from locust_llm.jsonl import line, parse_line
 from locust_llm.metrics import summarise
 from locust_llm.record import Record
@@ -246,3 +246,11 @@ def test_goodput_by_its_tags() -> None:
     assert said["good_request_count"] == {"unit": "requests", "avg": 1.0}
     assert said["good_request_fraction"] == {"unit": "ratio", "avg": 0.333333}
     assert "goodput" not in exported(*records)
+
+
+def test_no_text_of_a_table_is_a_formula_and_numbers_stay_numbers() -> None:
+    out = io.StringIO()
+    texts = ["=1+1", "+cmd", "-x", "@sum", "\ta", "\ra", "-", "+inf", "-nan"]
+    _writer(out)([*texts, "-1.5", "+2", -3, 4.5, None, "a=b", ""])
+    (row,) = csv.reader(io.StringIO(out.getvalue(), newline=""))
+    assert row == [*(f"'{text}" for text in texts), "-1.5", "+2", "-3", "4.5", "", "a=b", ""]

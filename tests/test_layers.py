@@ -24,9 +24,9 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "exit_status record bounds shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries "
-        "gauges ramp ranges arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts "
-        "spool journal "
+        "exit_status record bounds shots steps symptoms episodes diagnosis advice buffering sse foreign_text chat failure "
+        "endpoints retries gauges ramp ranges arrivals sizes definitions measures selectors slo stages settings run corpus "
+        "tokens prompts spool journal "
         "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs given rows dataset "
         "conversation body plan "
         "timetable pulse exposition live archive",
@@ -41,13 +41,14 @@ LAYERS: Final = (
     (
         "machine",
         MACHINE,
-        "framing stream connection nowait reader gate lease pacer budget supply health sockets exchange survey meter",
+        "framing stream connection nowait reader gate lease pacer budget supply health sockets exchange",
     ),
     (
         "Locust",
         HOST,
-        "console children interrupts events options prepared sender greeting dealer crowd reporter book roster stepper "
-        "limit work ending course control messages worker scrape progress user probe checks form view swarm web plugin",
+        "console children interrupts events options prepared fetch survey meter sender greeting dealer crowd reporter book "
+        "roster stepper limit work ending course control messages worker scrape progress user probe checks form view swarm "
+        "web plugin",
     ),
     ("door", HOST, "check __init__ locustfile probefile __main__"),
 )

@@ -103,6 +103,15 @@ def test_a_cookie_belongs_to_the_host_that_set_it() -> None:
     assert sent(made.cookies, "http://example.org/") is None
 
 
+def test_cookies_that_are_too_long_too_many_or_no_text_are_not_kept() -> None:
+    made, asked = requests.Session(), requests.Request("POST", "http://server/", data=b"").prepare()
+    learn(made, asked, answered(f"long={'x' * 4_092}", "high=\xff", f"fits={'x' * 4_091}"))
+    assert list(made.cookies.keys()) == ["fits"]
+    for number in range(100):
+        learn(made, asked, answered(f"c{number}=x"))
+    assert len(made.cookies) == 50
+
+
 def test_hooks_get_a_response() -> None:
     seen: list[requests.Response] = []
     asked = requests.Request("POST", "http://server/", data=b"", hooks={"response": seen.append}).prepare()

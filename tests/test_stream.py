@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import chunked, delta, event, head
 
-from locust_llm.chat import MESSAGE_BYTES, Answer
-from locust_llm.failure import sample_of
+from locust_llm.chat import Answer
+from locust_llm.foreign_text import MESSAGE_BYTES, shown
 from locust_llm.record import FAILURES, OK
 from locust_llm.sse import EventDecoder
 from locust_llm.stream import DECODE_BYTES, MAX_BODY_BYTES, NO_END, Stream
@@ -547,7 +547,7 @@ def outcome_of(reads: Iterable[bytes], last: str, kind: str = "chat") -> Stream:
 @given(mutilated(), st.sampled_from(["closed", "reset", "timeout", "cut"]), st.sampled_from(["chat", "completions"]))
 def test_mutilated_answers_raise_nothing(reads: list[bytes], last: str, kind: str) -> None:
     stream = outcome_of(reads, last, kind)
-    assert len(sample_of(stream.sample, ["data:"]).encode()) <= MESSAGE_BYTES
+    assert len(shown(stream.sample, lines=True).encode()) <= MESSAGE_BYTES
     assert stream.answer.choices >= 1
     assert len(stream.answer.finish_reason or "") <= 32
 

@@ -12,10 +12,11 @@ import pytest
 from tiny_server import MODELS, TinyServer, tiny_server
 
 from locust_llm import survey as module
+from locust_llm.fetch import PROBE_HEADER
 from locust_llm.prompts import Lengths, Prompts
 from locust_llm.run import Probe
 from locust_llm.settings import Settings
-from locust_llm.survey import PROBE_HEADER, Survey, SurveyFailed, survey
+from locust_llm.survey import Survey, SurveyFailed, survey
 
 NO_LIST = "the server has no list of models (HTTP {} for /v1/models): --model was not checked"
 
@@ -201,7 +202,7 @@ def test_a_key_that_the_server_quotes_is_not_shown(server: TinyServer) -> None:
     with pytest.raises(SurveyFailed) as failed:
         ask(server, {"Authorization": f"Bearer {key}"}, probe=True)
     assert key not in str(failed.value)
-    assert "unknown: ***" in str(failed.value)
+    assert "unknown: Bearer ***" in str(failed.value)
     assert failed.value.__suppress_context__  # nor is the error that it stands for
 
 

@@ -15,6 +15,7 @@ import pytest
 import requests
 from gevent import GreenletExit
 from handmade import answered, failed
+from hostile_server import answer, hostile
 from msgspec.structs import replace
 from requests import Session
 from requests.auth import AuthBase
@@ -41,6 +42,27 @@ def parts(wire: bytes) -> tuple[str, dict[str, str], bytes]:
     head, _, body = wire.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     return first, dict(line.split(": ", 1) for line in lines), body
+
+
+def test_what_a_plain_request_quotes_of_the_server_is_shown_without_secrets(user: User) -> None:
+    key, told = "sk-0123456789abcdef", list[str]()
+    user.client.headers["Authorization"] = f"Bearer {key}"
+    user.environment.events.request.add_listener(lambda exception, **kw: told.append(repr(exception)))
+    with hostile() as server:
+        server.paths["/said"] = lambda asked: [
+            answer("", f"500 no {asked.headers['authorization']} \x9b31m" + "x" * 5_000)
+        ]
+        server.paths["/plain"] = lambda asked: [answer("", 404)]
+        server.paths["/fine"] = lambda asked: [answer("", 200)]
+        for path in ("/said", "/plain", "/fine"):
+            user.client.get(server.url + path)
+        with user.client.get(server.url + "/fine", catch_response=True) as response:
+            response.failure(f"it said {key}")
+    assert told[0].startswith("RequestException('500 Server Error: no Bearer *** xxx")
+    assert len(told[0]) < 330
+    assert told[1:] == [
+        "HTTPError('404 Client Error: OK for url: /plain')", "None", "RequestException('it said ***')",
+    ]  # fmt: skip
 
 
 def test_the_bytes_of_a_request(user: User) -> None:
@@ -232,7 +254,7 @@ def test_no_secret_is_in_a_message_a_name_or_a_record(user: User, monkeypatch: p
     message = "HTTP 401: the key sk-secret is not known; you sent Bearer sk-secret"
     attempts = Attempts(user, monkeypatch, failed("http_status", message=message))
     record = attempts.go()
-    assert record.message == attempts.kept[0].message == "HTTP 401: the key *** is not known; you sent ***"
+    assert record.message == attempts.kept[0].message == "HTTP 401: the key *** is not known; you sent Bearer ***"
     assert "secret" not in attempts.shown[0]
 
 

@@ -1,0 +1,171 @@
+"""Foreign text: what a server or a library wrote, made fit to be shown: bounded, harmless, without the secrets of the run.
+
+``shown`` is the one place through which it comes in, before console, log, records, tables and pages.
+"""
+
+import html
+import json
+import re
+from base64 import b64decode, b64encode, urlsafe_b64encode
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from string import ascii_lowercase, ascii_uppercase
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+MESSAGE_BYTES: Final = 4096
+NAME_BYTES: Final = 200
+"""Of a name: of a model, of a server."""
+
+HIDDEN: Final = "***"
+SHORTEST: Final = 6
+"""A shorter value of a header is no key, and hiding it would hide ordinary words."""
+PART: Final = 12
+"""So many characters in a row of a secret are hidden wherever they stand."""
+_BLOCK: Final = PART // 2
+_LONGEST: Final = 1 << 14
+"""Of a value: what is behind it is not looked for."""
+_SECRET_NAME: Final = re.compile(r"auth|cookie|key|token|secret|password|signature|credential|^sig$", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Digest|Negotiate)\s+", re.IGNORECASE)
+_BASIC: Final = re.compile(r"Basic\s+(\S+)", re.IGNORECASE)
+_ESCAPES: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # of ECMA-48: a control sequence,
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,256}(?:\x07|\x1b\\|\x9c)"  # a string such as a title,
+    r"|\x1b[ -/]*[0-~]"  # and the others
+)
+_SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+_LINE_ENDS: Final = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
+
+
+class Secrets:
+    """Values that must appear nowhere, in each form in which a server may quote them, also in parts, in small letters or
+    capitals."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self.forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
+        """As they may stand in a text."""
+        self._parts: defaultdict[int, set[str]] = defaultdict(set)
+        self._beginnings: set[str] = set()
+        for form in self.forms:
+            small = form.translate(_SMALL)
+            size = min(len(small), PART)
+            self._parts[size] |= {small[at : at + size] for at in range(len(small) - size + 1)}
+            self._beginnings |= {small[:end] for end in range(SHORTEST, size)}
+        self._short = [part for size, parts in self._parts.items() if size < PART for part in parts]
+        self._blocks = {part[at : at + _BLOCK] for part in self._parts.get(PART, ()) for at in range(PART - _BLOCK + 1)}
+
+    def hide(self, text: str) -> str:
+        """``text`` with ``***`` for each of them, also for the beginning of one at its very end, where it was cut off."""
+        small = text.translate(_SMALL)
+        return _replaced(text, sorted(self._found(small))) if self._suspects(small) else text
+
+    def _suspects(self, small: str) -> bool:
+        """Whether it is worth a closer look, in a seventh of the time: wherever a part stands, it holds one of the blocks
+        that are looked at."""
+        blocks = self._blocks
+        return (
+            any(short in small for short in self._short)
+            or any(small[at : at + _BLOCK] in blocks for at in range(0, len(small), PART - _BLOCK + 1))
+            or any(small[-size:] in self._beginnings for size in range(SHORTEST, PART))
+        )
+
+    def _found(self, small: str) -> Iterator[tuple[int, int]]:
+        """(from, to) of what is to be hidden."""
+        for size, parts in self._parts.items():
+            for at in range(len(small) - size + 1):
+                if small[at : at + size] in parts:
+                    yield at, at + size
+        for size in range(SHORTEST, PART):
+            if small[-size:] in self._beginnings:
+                yield len(small) - size, len(small)
+
+
+def _replaced(text: str, found: list[tuple[int, int]]) -> str:
+    kept: list[str] = []
+    end = 0
+    for since, to in found:
+        if since > end or not kept:
+            kept.append(text[end:since])
+        end = max(end, to)
+    return HIDDEN.join([*kept, text[end:]])
+
+
+NO_SECRETS: Final = Secrets()
+
+
+def secrets_of(headers: Mapping[str, str | bytes], own: Mapping[str, str] | None = None) -> Secrets:
+    """The values of ``own``, which the run was given, and of those ``headers`` that have their names or that of a secret."""
+    given = own or {}
+    wanted = {name.lower() for name in given}
+    texts = (
+        value.decode("latin-1") if isinstance(value, bytes) else value
+        for name, value in headers.items()
+        if name.lower() in wanted or is_secret(name)
+    )
+    return _secrets(tuple(dict.fromkeys(text.strip()[:_LONGEST] for text in (*given.values(), *texts))))
+
+
+@lru_cache(maxsize=32)
+def _secrets(values: tuple[str, ...]) -> Secrets:
+    """Most requests of a run carry the same."""
+    return Secrets(values)
+
+
+def is_secret(name: str) -> bool:
+    """A header, or a field of a URL, of this name may well hold a key."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def _forms(value: str) -> Iterator[str]:
+    """It without its scheme, what a Basic one is made of, and each of these as JSON, URLs, HTML, Python and base64 write
+    it."""
+    plain = {_SCHEME.sub("", value, count=1)}
+    if basic := _BASIC.fullmatch(value):
+        try:
+            both = b64decode(basic[1]).decode()
+        except ValueError:
+            both = ""
+        plain |= {both, both.partition(":")[2]}
+    plain = {text for text in plain if len(text) >= SHORTEST}
+    for text in plain:
+        yield from (
+            text,
+            json.dumps(text)[1:-1],
+            quote(text, safe=""),
+            quote_plus(text),
+            html.escape(text),
+            repr(text)[1:-1],
+        )
+    for data in (text.encode() for text in (plain and {value, *plain})):
+        yield from (b64encode(data).decode().rstrip("="), urlsafe_b64encode(data).decode().rstrip("="))
+
+
+def shown(text: str | bytes, secrets: Secrets = NO_SECRETS, *, most: int = MESSAGE_BYTES, lines: bool = False) -> str:
+    """``text`` as one line of at most so many bytes (UTF-8), without ``secrets`` and without characters that a terminal, a
+    page or a file would not take for text. ``lines``: with its line ends and tabs as they are."""
+    beginning = text[: 2 * most]
+    if isinstance(beginning, bytes):
+        beginning = beginning.decode("utf-8", "replace")
+    data = secrets.hide(clean(beginning, lines=lines)).encode()
+    cut = data[:most].decode("utf-8", "ignore")
+    return cut if lines else cut.rstrip(" ")
+
+
+def clean(text: str, *, lines: bool = False) -> str:
+    """Without escape sequences, control characters, marks of direction and what has no width; half a pair of surrogates is
+    a replacement character. Not bounded."""
+    if not text.isprintable():
+        text = _ESCAPES.sub("", text)
+        if lines:
+            return "\n".join("".join(map(_character, line)) for line in _LINE_ENDS.sub("\n", text).split("\n"))
+        text = "".join(" " if sign.isspace() else _character(sign) for sign in text)
+    return text if lines else " ".join(text.split())
+
+
+def _character(sign: str) -> str:
+    if sign.isprintable() or sign == "\t":
+        return sign
+    if "\ud800" <= sign <= "\udfff":
+        return "\N{REPLACEMENT CHARACTER}"
+    return " " if sign.isspace() else ""
