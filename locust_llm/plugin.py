@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import locust.stats
-from locust import events
+from locust import User, events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
@@ -18,7 +18,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from .checks import headers_of, ready
+from .checks import headers_of, ready, the_address, written_host
 from .control import Control
 from .interrupts import listen
 from .messages import hears, to_control, to_sender
@@ -30,7 +30,7 @@ from .reporter import give_up
 from .roster import LOCAL
 from .scrape import serve_metrics
 from .sender import Sender, sender_of
-from .settings import Settings, base_url, mistakes
+from .settings import Settings, mistakes
 from .sockets import raise_open_files
 from .stages import CONCURRENCY
 from .survey import Survey
@@ -43,6 +43,8 @@ logger = logging.getLogger("locust_llm")
 _greeted: Callable[[str], bool]
 """Whether a worker said who it is, and may take part."""
 _surveyed: Survey | None = None
+_address = ""
+"""The server of the next run: of the command line, of the locustfile, or of our form. Nothing else can set it."""
 _view: View | None = None
 """None: there is no web page here."""
 _control: Control | None = None
@@ -59,10 +61,10 @@ _reported.set()
 _epoch = 0
 
 
-def _keep_survey(found: Survey) -> None:
+def _keep_survey(found: Survey, address: str) -> None:
     """For the run that begins next."""
-    global _surveyed
-    _surveyed = found
+    global _surveyed, _address
+    _surveyed, _address = found, address
 
 
 def three_digits(value: float) -> float:
@@ -81,8 +83,10 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
 
 def _before_load(options: Namespace) -> None:
     """Between parsing and forking: refuse what cannot be, and ask the server once, for all processes."""
-    global _surveyed
+    global _surveyed, _address
+    options.host = options.host or written_host(User)
     settings = check(options)
+    _address = settings.host
     options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
     if options.headless or options.autostart:
         options.llm_run_time, options.run_time = options.run_time, None  # -t is of the profiling phase: see course.py
@@ -152,11 +156,10 @@ def _start(environment: Environment, **kw: Any) -> None:
         return
     try:
         settings = settings_of(environment.parsed_options)
-        if environment.host:  # of the web form, perhaps; the users take it from here
-            environment.host = base_url(environment.host)
+        environment.host = address = the_address(environment.host, _address or settings.host)
         settings = msgspec.structs.replace(
             settings,
-            host=environment.host or settings.host,
+            host=address,
             users=_users(runner, settings),
             processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
         )

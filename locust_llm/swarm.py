@@ -37,10 +37,11 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 class Swarm:
-    """A view of Flask. ``ask_locust``: Locust's; ``keep_survey``: takes what was learnt of the server for the next run."""
+    """A view of Flask. ``ask_locust``: Locust's; ``keep_survey``: takes what was learnt of the server
+    for the next run, and its address."""
 
     def __init__(
-        self, view: View, options: Namespace, ask_locust: Callable[[], Any], keep_survey: Callable[[Survey], None]
+        self, view: View, options: Namespace, ask_locust: Callable[[], Any], keep_survey: Callable[[Survey, str], None]
     ) -> None:
         self._view, self._options = view, options
         self._ask_locust, self._keep_survey = ask_locust, keep_survey
@@ -80,7 +81,7 @@ class Swarm:
             found = ready(settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes))
         finally:
             view.starting = False
-        self._keep_survey(found)
+        self._keep_survey(found, settings.host)
         vars(self._options).update(vars(options))
         return self._pass_on(for_locust(form, settings), settings.users)
 
@@ -91,6 +92,8 @@ class Swarm:
         if fixed := [name for name in changed(before, after) if name != TURNED]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in fixed)
             refuse(f"{flags} cannot change while a run is on: only --prefill-concurrency and the users can")
+        if form.get("host", "").strip() and base_url(form["host"].strip()) != control.settings.host:
+            refuse(f"--host cannot change while a run is on: it goes to {control.settings.host}")
         limit, users = getattr(after, TURNED), getattr(after, "llm_users", None)
         if TURNED in form and limit != self._view.target:
             self._view.turn(limit)

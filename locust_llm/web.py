@@ -49,8 +49,9 @@ COLUMNS: Final = (
 SCRIPT: Final = '<script src="./llm/static/locust.js"></script>'
 
 
-def attach(environment: Environment, keep_survey: Callable[[Survey], None]) -> View:
-    """To the web UI of this process. ``keep_survey``: takes what was learnt of the server for the run that begins next."""
+def attach(environment: Environment, keep_survey: Callable[[Survey, str], None]) -> View:
+    """To the web UI of this process. ``keep_survey``: takes what was learnt of the server for the run that begins next, and
+    the address of it."""
     report_dir = getattr(environment.parsed_options, "report_dir", None)
     archive = Archive(Path(report_dir).parent, Path(report_dir).name) if report_dir else Archive(Path("reports"))
     view = View(environment, archive)
@@ -138,7 +139,7 @@ def _file(archive: Archive, run: str, path: str) -> flask.Response:
 # -- pages of Locust -----------------------------------------------------------------------------------------------------
 
 
-def _extend(ui: Any, view: View, keep_survey: Callable[[Survey], None]) -> None:
+def _extend(ui: Any, view: View, keep_survey: Callable[[Survey, str], None]) -> None:
     options, views = view.environment.parsed_options or Namespace(), ui.app.view_functions
     table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
     links = [{"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items()]

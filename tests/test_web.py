@@ -64,7 +64,7 @@ class Page:
         self.asked: list[dict[str, list[str]]] = []
         self.surveyed: list[Survey] = []
         self.ui.app.view_functions["locust.swarm"] = self._swarm
-        self.view: View = attach(self.environment, self.surveyed.append)
+        self.view: View = attach(self.environment, lambda found, address: self.surveyed.append(found))
         self.client = self.ui.app.test_client()
 
     def _swarm(self) -> Any:
@@ -327,6 +327,15 @@ def test_the_form_of_changes_changes_the_users(on: tuple[Page, Any]) -> None:
     run.change_users = lambda users: False  # they follow from the load
     assert page.start({"user_count": "15"})["success"]
     assert len(page.asked) == 1
+
+
+def test_the_server_does_not_change_while_a_run_is_on(on: tuple[Page, Any]) -> None:
+    page, run = on
+    assert page.start({"user_count": "12", "host": "http://elsewhere"})["message"] == (
+        "--host cannot change while a run is on: it goes to http://server"
+    )
+    assert (run.users, page.asked) == ([], [])
+    assert page.start({"user_count": "12", "host": " http://server/v1"})["success"]
 
 
 def test_nothing_else_changes_while_a_run_is_on(on: tuple[Page, Any]) -> None:
