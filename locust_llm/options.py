@@ -181,6 +181,12 @@ FLAGS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("--goodput", str, None, "AIPerf's form: time_to_first_token:300 inter_token_latency:20"),
     ("--percentiles", _percentiles, "50,90,95,99", "Percentiles of the tables, up to 99.9"),
     ("--report-dir", str, None, "Folder for the reports; by default reports/<time>-<model>"),
+    (
+        "--web-allowed-host",
+        str,
+        None,
+        "Further names of the web page, of a proxy before it too, with commas between: load.example.com,locust:8089",
+    ),
 )
 CHOICES: Final = {
     "--endpoint-type": tuple(ENDPOINTS),
@@ -206,6 +212,7 @@ SWITCHES: Final = (
 
 LOCAL: Final = (
     "--api-key-file", "--slo-file", "--input-file", "--request-rate-series", "--tokenizer", "--report-dir", "--header",
+    "--web-allowed-host",
 )  # fmt: skip
 """Never of a web form: whoever sees the page could read and write files of this machine, or give the key away."""
 
@@ -358,6 +365,7 @@ def settings_of(options: Namespace | None) -> Settings:
         values[f"{name}_s"] = values.pop(name)
     del values["api_key_file"]
     del values["slo_file"]
+    del values["web_allowed_host"]
     values["slo"] = tuple(rules_of(options))
     settings = Settings(
         host=base_url(options.host or ""),

@@ -7,7 +7,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from locust.runners import LocalRunner, MasterRunner
 
@@ -112,7 +111,7 @@ class Swarm:
 
     def _keep_key(self, host: str) -> None:
         """Nobody who can reach this page shall have the key sent to a server of his own. Raises Refused."""
-        if foreign() or (self._open and host != self._own_host):
+        if self._open and host != self._own_host:
             refuse(
                 "the API key and other headers go to the server of the command line only, as others can reach this page: "
                 f"start Locust with --host {host}, or with --web-host 127.0.0.1 or --web-login"
@@ -128,13 +127,3 @@ def _wait(while_: Callable[[], bool], seconds: float, refusal: str = "") -> None
                 refuse(refusal)
             return
         gevent.sleep(0.05)
-
-
-def foreign() -> bool:
-    """The request was made by a page of another site. Browsers say so (Fetch Metadata; Origin where the page has no TLS),
-    programs say nothing."""
-    headers = flask.request.headers
-    if site := headers.get("Sec-Fetch-Site"):
-        return site not in ("same-origin", "none")
-    origin = headers.get("Origin")
-    return origin is not None and urlsplit(origin).netloc != flask.request.host

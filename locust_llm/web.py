@@ -17,8 +17,9 @@ import msgspec
 from .archive import FILES, Archive
 from .form import SPAWN_RATE, TURNED, fields
 from .live import QUANTILES
+from .origin import guarded, names
 from .survey import Survey
-from .swarm import Swarm, foreign
+from .swarm import Swarm
 from .view import View
 
 ASSETS: Final = {
@@ -62,6 +63,9 @@ def attach(environment: Environment, keep_survey: Callable[[Survey, str], None])
             f"{base}/llm{rule}", endpoint, ui.auth_required_if_enabled(_named(answer, endpoint)), methods=methods
         )
     _extend(ui, view, keep_survey)
+    options = environment.parsed_options
+    allowed = names(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
+    ui.app.wsgi_app = guarded(ui.app.wsgi_app, allowed)
     return view
 
 
@@ -99,8 +103,6 @@ def _live(view: View) -> flask.Response:
 
 def _gate(view: View) -> flask.Response:
     """Turn it: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
-    if foreign():
-        return _json({"done": False, "message": "this page is not of this server"}, 403)
     limit, ramp_s = (flask.request.form.get(name, "").strip() for name in ("limit", "ramp_s"))
     try:
         done = view.turn(
