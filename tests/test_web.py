@@ -441,6 +441,17 @@ def test_the_tab_of_locusts_page_says_the_same(on: tuple[Page, Any]) -> None:
     assert next(iter(rows)).startswith("one: profiling ")
 
 
+def test_the_tab_is_there_in_the_moment_in_which_a_run_begins(pages: Callable[..., Page], tmp_path: Path) -> None:
+    """What was shown half a second ago is of no use any more."""
+    page = pages()
+    assert [row["figure"] for row in page.view.rows()] == ["no run yet"]
+    page.view.begins(Run(tmp_path / "one"))  # type: ignore[arg-type]
+    assert next(page.view.rows())["figure"].startswith("one: profiling")
+    assert len(list(page.view.rows())) > 2
+    page.view.ends()
+    assert next(page.view.rows())["figure"] == "one: ended"
+
+
 def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path) -> None:
     page, run = pages(), Run(tmp_path / "one", slo=("ttft p95 < 1s", "itl p95 < 1ms", "goodput >= 1/s given ttft < 1s"))
     page.view.begins(run)  # type: ignore[arg-type]

@@ -40,7 +40,8 @@ ATTACK: Final = """async ([base, changes, reads]) => {
     const image = new Image(), frame = document.createElement("iframe");
     image.src = base + path; frame.src = base + path;
     document.body.append(image, frame);
-    await fetch(base + path, {credentials: "include"}).then(answer => read.push(path), () => 0);
+    for (const credentials of ["include", "omit"])
+      await fetch(base + path, {credentials}).then(answer => read.push(path), () => 0);
   }
   await pause;
   return read;
