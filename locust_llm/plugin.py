@@ -36,6 +36,7 @@ from .stages import CONCURRENCY
 from .survey import Survey
 from .view import View
 from .web import attach
+from .withheld import withhold
 from .worker import NEWS_S, cut, work
 
 logger = logging.getLogger("locust_llm")
@@ -74,6 +75,7 @@ def three_digits(value: float) -> float:
 
 
 locust.stats.bucket_response_time = three_digits  # type: ignore[assignment]
+withhold()
 
 
 @events.init_command_line_parser.add_listener
@@ -97,15 +99,19 @@ def _before_load(options: Namespace) -> None:
     options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
     if options.processes and not options.worker:
         options.master_port = options.master_bind_port = _free_port(options.master_bind_port)
+        if not options.master and options.master_bind_host == "*":
+            options.master_bind_host = "127.0.0.1"  # all workers are on this machine: nobody else is to join
     if options.spawn_rate is None and options.num_users:
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
         options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
     raise_open_files()  # before the forks, so that children have as many
     looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
-    if options.worker or looking:
+    if looking:
         return
-    headers = headers_of(options)
+    headers = headers_of(options)  # of a worker too: they do not come from the master
+    if options.worker:
+        return
     if options.headless or options.autostart:
         _surveyed = ready(settings, headers, here=not options.master)
 

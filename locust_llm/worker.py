@@ -22,6 +22,7 @@ from .outbox import Outbox
 from .record import Record
 from .roster import GONE_S
 from .sender import Order, Sender
+from .withheld import secret_names
 
 logger = logging.getLogger("locust_llm")
 
@@ -47,7 +48,8 @@ def work(environment: Environment, runner: Any, sender: Sender) -> None:
     runner.register_message("llm_refused", worker.refused)
     environment.events.quitting.add_listener(lambda **kw: worker.end())
     gevent.spawn(worker.talk)
-    runner.send_message("llm_hello", {"greeting": msgspec.to_builtins(greeting(environment.user_classes))})
+    hello = greeting(environment.user_classes, secret_names(environment.parsed_options))
+    runner.send_message("llm_hello", {"greeting": msgspec.to_builtins(hello)})
     if environment.parsed_options is not None and environment.parsed_options.processes:
         ignore()
 

@@ -45,8 +45,8 @@ LAYERS: Final = (
     (
         "Locust",
         HOST,
-        "interrupts events options prepared sender greeting dealer crowd reporter book roster stepper limit work ending "
-        "course control messages worker scrape progress user probe checks form view swarm origin web plugin",
+        "interrupts events options withheld prepared sender greeting dealer crowd reporter book roster stepper limit work "
+        "ending course control messages worker scrape progress user probe checks form view swarm origin web plugin",
     ),
     ("door", HOST, "check __init__ locustfile probefile __main__"),
 )

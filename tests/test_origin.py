@@ -107,8 +107,8 @@ def test_the_machine_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_route_is_behind_it_and_the_refusal_says_what_to_do(
-    pages: Callable[..., Page],
-    caplog: pytest.LogCaptureFixture,  # noqa: F811
+    pages: Callable[..., Page],  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     page = pages("--web-allowed-host", "load.example.com", "--web-base-path", "/deep")
     foreign = {"Origin": "http://elsewhere", "Sec-Fetch-Site": "cross-site", "Content-Type": "text/plain"}

@@ -26,7 +26,8 @@ ATTACK: Final = """async ([base, changes, reads]) => {
   const pause = new Promise(done => setTimeout(done, 1500)), read = [];
   for (const [path, body] of changes) {
     for (const type of ["text/plain", "application/x-www-form-urlencoded"])
-      await fetch(base + path, {method: "POST", mode: "no-cors", credentials: "include", body, headers: {"Content-Type": type}}).catch(() => 0);
+      await fetch(base + path, {method: "POST", mode: "no-cors", credentials: "include", body,
+        headers: {"Content-Type": type}}).catch(() => 0);
     await fetch(base + path, {method: "POST", credentials: "include", body, headers: {"Content-Type": "application/json"}})
       .then(answer => read.push(path), () => 0);  // with a preflight
     const frame = document.createElement("iframe"), form = document.createElement("form");
@@ -84,9 +85,13 @@ def attack(locust: Web, page_at: str, elsewhere: str) -> list[tuple[str, str, in
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("words", [(), ("--web-base-path", "/deep/er"), ("--web-login",)], ids=["plain", "path", "login"])
+@pytest.mark.parametrize(
+    "words", [(), ("--web-base-path", "/deep/er"), ("--web-login",)], ids=["plain", "path", "login"]
+)
 def test_a_page_of_another_site_changes_nothing_and_reads_nothing(
-    web: Callable[..., Web], tmp_path: Path, words: tuple[str, ...]  # noqa: F811
+    web: Callable[..., Web],  # noqa: F811
+    tmp_path: Path,
+    words: tuple[str, ...],
 ) -> None:
     file = CHAT
     if "--web-login" in words:
