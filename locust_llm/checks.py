@@ -28,15 +28,20 @@ def headers_of(options: Namespace | None) -> dict[str, str]:
         refuse("the API key (--api-key-file or OPENAI_API_KEY) is not one line of text")
 
 
-def written_host(base: type) -> str:
-    """The host of the user classes below ``base``, as the locustfile has it; empty if there is none, or more than one."""
+def written_host(ours: type, every: type) -> str | None:
+    """The host of the user classes below ``ours``, as the locustfile has it; None if they have none, or if not all that are
+    below ``every`` have the same: Locust gives all of them that of the run."""
+    found = _hosts(ours)
+    return found.pop() if len(found) == 1 and _hosts(every) <= found else None
+
+
+def _hosts(base: type) -> set[str]:
     kinds, found = [base], set()
     while kinds:
         kind = kinds.pop()
         kinds += kind.__subclasses__()
         found.add(getattr(kind, "host", None) or "")
-    found.discard("")
-    return found.pop() if len(found) == 1 else ""
+    return found - {""}
 
 
 def the_address(now: str | None, checked: str) -> str:

@@ -34,6 +34,7 @@ from .settings import Settings, mistakes
 from .sockets import raise_open_files
 from .stages import CONCURRENCY
 from .survey import Survey
+from .user import LLMUser
 from .view import View
 from .web import attach
 from .withheld import withhold
@@ -86,7 +87,7 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
 def _before_load(options: Namespace) -> None:
     """Between parsing and forking: refuse what cannot be, and ask the server once, for all processes."""
     global _surveyed, _address
-    options.host = options.host or written_host(User)
+    options.host = options.host or written_host(LLMUser, User)
     settings = check(options)
     _address = settings.host
     options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too

@@ -98,25 +98,19 @@ def test_the_key_goes_to_no_other_host_with_plain_requests() -> None:
 
 
 def test_the_host_of_the_locustfile_is_that_of_all_its_classes_or_none() -> None:
-    class Base:
-        host = None
-
-    class First(Base):
-        host = "http://one"
-
-    assert written_host(Base) == "http://one"
-
-    class Second(First):  # of another file, with the same one
-        pass
-
-    assert written_host(Base) == "http://one"
-
-    class Third(Base):
-        host = "http://two"  # type: ignore[assignment]
-
-    assert written_host(Base) == ""
-    assert written_host(Second) == "http://one"
-    assert written_host(int) == ""
+    every: Any = type("Every", (), {"host": None})
+    ours: Any = type("Ours", (every,), {})
+    assert written_host(ours, every) is None
+    plain: Any = type("Plain", (every,), {"host": "http://one"})
+    assert written_host(ours, every) is None  # of a server that is not asked for chats
+    first: Any = type("First", (ours,), {"host": "http://one"})
+    type("Second", (first,), {})
+    assert written_host(ours, every) == "http://one"
+    plain.host = "http://two"
+    assert written_host(ours, every) is None
+    plain.host = None
+    type("Third", (ours,), {"host": "http://three"})
+    assert written_host(ours, every) is None
 
 
 @pytest.mark.parametrize(
