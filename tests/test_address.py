@@ -132,12 +132,13 @@ def test_a_run_begins_at_the_address_that_was_checked(
 # -- with Locust -------------------------------------------------------------------------------------------------------
 
 LOCUSTFILE = """
-from locust import task
+from locust import constant, task
 from locust_llm import LLMUser
 
 
 class ChatUser(LLMUser):
     host = "{host}"
+    wait_time = constant(0.1)
 
     @task
     def ask(self):
