@@ -61,13 +61,14 @@ def strange_page(method: str, asked: Mapping[str, str | None], allowed: Collecti
     here, as a whole page and by GET."""
     origin, site = asked["Origin"], asked["Sec-Fetch-Site"]
     page = "a page of another site" if origin in (None, "null") else f"a page of {str(origin)[:SHOWN]!r}"
-    if origin is not None and urlsplit(origin).netloc.lower() in allowed:
+    place = _place(origin or "")
+    if place in allowed:
         return ""
     if site is not None:  # browsers say so, and no page can change it; but not to plain HTTP of other machines
         link = method in SAFE and (asked["Sec-Fetch-Mode"], asked["Sec-Fetch-Dest"]) == ("navigate", "document")
         strange = site not in ("same-origin", "none") and not link
     else:
-        strange = origin is not None and urlsplit(origin).netloc.lower() != (asked["Host"] or "").lower()
+        strange = origin is not None and place != (asked["Host"] or "").lower()
     return f"{page} made it; only pages of this server may" if strange else ""
 
 
@@ -88,6 +89,14 @@ def _name(host: str) -> str:
     """Without the port; empty where it is none."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _place(origin: str) -> str:
+    """Name and port; empty where there is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
 

@@ -48,6 +48,10 @@ def work(environment: Environment, runner: Any, sender: Sender) -> None:
     runner.register_message("llm_refused", worker.refused)
     environment.events.quitting.add_listener(lambda **kw: worker.end())
     gevent.spawn(worker.talk)
+    if (
+        runner.last_heartbeat_timestamp is None
+    ):  # a master that sent it away before this would never send one: see there
+        runner.last_heartbeat_timestamp = time.time()
     hello = greeting(environment.user_classes, secret_names(environment.parsed_options))
     runner.send_message("llm_hello", {"greeting": msgspec.to_builtins(hello)})
     if environment.parsed_options is not None and environment.parsed_options.processes:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from test_web import Page, _nothing_set, pages  # noqa: F401  fixtures
 
 from locust_llm import origin
@@ -91,6 +93,14 @@ def test_a_name_that_is_not_ours_is_refused(method: str, host: str | None, statu
 def test_a_page_of_another_site_is_refused(headers: dict[str, str], statuses: tuple[int, int]) -> None:
     assert (asked("GET", **headers), asked("POST", **headers)) == statuses
     assert asked("OPTIONS", **headers) == statuses[1]  # its preflight too
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(method=st.sampled_from(["GET", "POST", "X"]), host=st.text(), origin=st.text() | st.just("http://["))
+def test_whatever_the_headers_say_there_is_an_answer(method: str, host: str, origin: str) -> None:
+    """And where the page is another one it is no."""
+    assert asked(method, host, Origin=origin) in (200, 403)
+    assert asked("POST", Origin=f"http://x{origin}") == asked("POST", Origin=f"http://[{origin}") == 403
 
 
 def test_the_names_given_are_lines_of_the_command_line() -> None:
