@@ -1,6 +1,7 @@
 """Checks: what must be there before a run may begin: certificates, sockets, a folder for its files, and the server."""
 
 import contextlib
+import logging
 import os
 from argparse import Namespace
 from collections.abc import Mapping
@@ -10,9 +11,11 @@ import gevent
 from .folder import make_folder
 from .options import refuse, request_headers
 from .prepared import authorities
-from .settings import Settings
+from .settings import Settings, base_url
 from .sockets import local_ports, raise_open_files, shortage
 from .survey import Survey, SurveyFailed, survey
+
+logger = logging.getLogger("locust_llm")
 
 
 def headers_of(options: Namespace | None) -> dict[str, str]:
@@ -23,6 +26,30 @@ def headers_of(options: Namespace | None) -> dict[str, str]:
         refuse(f"--api-key-file {error.filename}: {error.strerror}")
     except ValueError:
         refuse("the API key (--api-key-file or OPENAI_API_KEY) is not one line of text")
+
+
+def written_host(ours: type, every: type) -> str | None:
+    """The host of the user classes below ``ours``, as the locustfile has it; None if they have none, or if not all that are
+    below ``every`` have the same: Locust gives all of them that of the run."""
+    found = _hosts(ours)
+    return found.pop() if len(found) == 1 and _hosts(every) <= found else None
+
+
+def _hosts(base: type) -> set[str]:
+    kinds, found = [base], set()
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        found.add(getattr(kind, "host", None) or "")
+    return found - {""}
+
+
+def the_address(now: str | None, checked: str) -> str:
+    """Of a run that begins: ``checked``, whatever somebody has made of Locust's host ``now``; without one that."""
+    wanted = base_url(now or "")
+    if checked and wanted and wanted != checked:
+        logger.warning(f"the host {wanted} is not followed: the run goes to {checked}, the address that was checked")
+    return checked or wanted
 
 
 def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Survey:

@@ -16,10 +16,12 @@ class Greeting(msgspec.Struct, frozen=True):
     version: str = "an older one"
     locustfile: str = ""
     """The files that its users come from, each with the beginning of its SHA-256: ``chat.py (1f0c9ae4)``."""
+    secrets: tuple[str, ...] = ()
+    """The names of headers and flags of which it has a value. No hash of one: whoever listens could try short ones out."""
 
 
-def greeting(user_classes: Iterable[type]) -> Greeting:
-    return Greeting(version("locust-llm"), " and ".join(sorted({_file_of(kind) for kind in user_classes})))
+def greeting(user_classes: Iterable[type], secrets: tuple[str, ...] = ()) -> Greeting:
+    return Greeting(version("locust-llm"), " and ".join(sorted({_file_of(kind) for kind in user_classes})), secrets)
 
 
 def _contents(said: Greeting) -> list[str]:
@@ -45,4 +47,24 @@ def refusal(theirs: Any, ours: Greeting) -> str:
         return f"its locust-llm is {said.version}, the master's is {ours.version}"
     if _contents(said) != _contents(ours):
         return f"its locustfile is {said.locustfile}, the master's is {ours.locustfile}"
+    if lacking := sorted(set(ours.secrets) - set(said.secrets)):
+        return (
+            f"it has no {' and no '.join(lacking)}, which the master has: secrets do not travel, so start the worker with "
+            f"{_ways(lacking)} too"
+        )
+    if strange := sorted(set(said.secrets) - set(ours.secrets)):
+        return (
+            f"it has {' and '.join(strange)}, which the master has not: take it away, or start the master with it too"
+        )
     return ""
+
+
+def _ways(names: Iterable[str]) -> str:
+    """To give a process these secrets."""
+    ways = []
+    for name in names:
+        if name == "Authorization":
+            ways.append("OPENAI_API_KEY in its environment (or --api-key-file, or --header)")
+        else:
+            ways.append(name if name.startswith("--") else f"--header '{name}: ...' (or LOCUST_LLM_HEADERS)")
+    return " and ".join(ways)

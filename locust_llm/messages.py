@@ -19,6 +19,7 @@ from .control import Control
 from .greeting import greeting, refusal
 from .roster import LOCAL
 from .sender import Order, Sender
+from .withheld import secret_names
 
 logger = logging.getLogger("locust_llm")
 
@@ -78,19 +79,19 @@ def to_control(
 ) -> Callable[[str], bool]:
     """What the master, or the only process, understands. Tells whether a worker has said who it is, and may take part.
     ``refuse``: ends a run that cannot be."""
-    greeted = {LOCAL}
+    greeted, secrets = {LOCAL}, secret_names(environment.parsed_options)
 
     def of_this_run(handle: Callable[[Control, str, dict[str, Any]], object]) -> Callable[..., None]:
         def handler(msg: Any, **kw: Any) -> None:
             its = control()
-            if its is not None and msg.data.get("epoch") == its.epoch:
+            if its is not None and msg.node_id in greeted and msg.data.get("epoch") == its.epoch:
                 handle(its, msg.node_id, {name: value for name, value in msg.data.items() if name != "epoch"})
 
         return handler
 
     def hello(msg: Any, **kw: Any) -> None:
-        worker, data = msg.node_id, msg.data or {}
-        why = refusal(data.get("greeting"), greeting(environment.user_classes))
+        worker, data = msg.node_id, msg.data if isinstance(msg.data, dict) else {}
+        why = refusal(data.get("greeting"), greeting(environment.user_classes, secrets))
         if why:
             logger.error(f"worker {worker} is refused: {why}")
             runner.send_message("llm_refused", {"why": why}, worker)

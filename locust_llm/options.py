@@ -37,6 +37,8 @@ from .stages import CONCURRENCY
 from .timetable import ORDERS, rate_of
 
 BAD_SETTINGS: Final = ExitStatus.REFUSED
+SECRETS: Final = "llm_secrets"
+"""Where the options have the names of the locustfile's own secret ones."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
@@ -188,6 +190,12 @@ FLAGS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("--goodput", str, None, "AIPerf's form: time_to_first_token:300 inter_token_latency:20"),
     ("--percentiles", _percentiles, "50,90,95,99", "Percentiles of the tables, up to 99.9"),
     ("--report-dir", str, None, "Folder for the reports; by default reports/<time>-<model>"),
+    (
+        "--web-allowed-host",
+        str,
+        None,
+        "Further names of the web page, of a proxy before it too, with commas between: load.example.com,locust:8089",
+    ),
 )
 CHOICES: Final = {
     "--endpoint-type": tuple(ENDPOINTS),
@@ -213,6 +221,7 @@ SWITCHES: Final = (
 
 LOCAL: Final = (
     "--api-key-file", "--slo-file", "--input-file", "--request-rate-series", "--tokenizer", "--report-dir", "--header",
+    "--web-allowed-host",
 )  # fmt: skip
 """Never of a web form: whoever sees the page could read and write files of this machine, or give the key away."""
 
@@ -268,6 +277,8 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
         global _checked
         try:
             options: Namespace = parse(args, namespace)
+            secret = (action.dest for action in parser._actions if getattr(action, "is_secret", False))
+            setattr(options, SECRETS, sorted(secret))
             if not _checked:  # the web page parses again for each visitor
                 _checked = True
                 before_load(options)
@@ -373,6 +384,7 @@ def settings_of(options: Namespace | None) -> Settings:
         values[f"{name}_s"] = values.pop(name)
     del values["api_key_file"]
     del values["slo_file"]
+    del values["web_allowed_host"]
     values["slo"] = tuple(rules_of(options))
     settings = Settings(
         host=base_url(options.host or ""),
@@ -382,7 +394,7 @@ def settings_of(options: Namespace | None) -> Settings:
         run_time_s=getattr(options, "llm_run_time", None) or options.run_time or None,
         stop_timeout_s=float(options.stop_timeout or 0),
         locustfile=os.path.basename(str(options.locustfile or "")),
-        command=_command(options.header),
+        command=_command(options.header, [getattr(options, name) for name in getattr(options, SECRETS, ())]),
         **values,
     )
     if settings.users is None and options.headless and not settings.open_loop and not settings.sweeps(CONCURRENCY):
@@ -455,8 +467,9 @@ def _truth(value: Any) -> bool:
     return value.lower() == "true" if isinstance(value, str) else bool(value)
 
 
-def _command(headers: list[str]) -> str:
-    """The command line, without the values of headers, and without the place where this package is installed."""
+def _command(headers: list[str], secrets: Iterable[Any]) -> str:
+    """The command line, without the values of headers and of the locustfile's secret flags, and without the place where this
+    package is installed."""
     words = sys.argv[1:]
     name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
     for command, file, *more in (("run", "locustfile.py"), ("probe", "probefile.py", "--headless")):
@@ -465,4 +478,9 @@ def _command(headers: list[str]) -> str:
             name, words = f"locust-llm {command}", words[len(put) :]
     for header in headers:  # by what they say, however the flag was written
         words = [word.replace(header, "***") if header else word for word in words]
+    for secret in filter(None, map(str, secrets)):  # whole: a short one is in many words
+        words = [
+            word.removesuffix(secret) + "***" if word == secret or word.endswith(f"={secret}") else word
+            for word in words
+        ]
     return " ".join([name, *map(shlex.quote, words)])

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import locust.stats
-from locust import events
+from locust import User, events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
@@ -19,7 +19,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from .checks import headers_of, ready
+from .checks import headers_of, ready, the_address, written_host
 from .children import attend_children
 from .console import discard_if_unread, settle_at_exit, write
 from .control import Control
@@ -35,12 +35,14 @@ from .reporter import give_up
 from .roster import LOCAL
 from .scrape import serve_metrics
 from .sender import Sender, sender_of
-from .settings import Settings, base_url, mistakes
+from .settings import Settings, mistakes
 from .sockets import raise_open_files
 from .stages import CONCURRENCY
 from .survey import Survey
+from .user import LLMUser
 from .view import View
 from .web import attach
+from .withheld import withhold
 from .worker import NEWS_S, cut, work
 
 logger = logging.getLogger("locust_llm")
@@ -48,6 +50,8 @@ logger = logging.getLogger("locust_llm")
 _greeted: Callable[[str], bool]
 """Whether a worker said who it is, and may take part."""
 _surveyed: Survey | None = None
+_address = ""
+"""The server of the next run: of the command line, of the locustfile, or of our form. Nothing else can set it."""
 _view: View | None = None
 """None: there is no web page here."""
 _control: Control | None = None
@@ -70,10 +74,10 @@ _reported.set()
 _epoch = 0
 
 
-def _keep_survey(found: Survey) -> None:
+def _keep_survey(found: Survey, address: str) -> None:
     """For the run that begins next."""
-    global _surveyed
-    _surveyed = found
+    global _surveyed, _address
+    _surveyed, _address = found, address
 
 
 def three_digits(value: float) -> float:
@@ -83,6 +87,7 @@ def three_digits(value: float) -> float:
 
 
 locust.stats.bucket_response_time = three_digits  # type: ignore[assignment]
+withhold()
 
 
 @events.init_command_line_parser.add_listener
@@ -94,9 +99,11 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
 
 def _before_load(options: Namespace) -> None:
     """Between parsing and forking: refuse what cannot be, and ask the server once, for all processes."""
-    global _surveyed, _forks
+    global _surveyed, _forks, _address
     _forks = bool(options.processes and not options.worker)
+    options.host = options.host or written_host(LLMUser, User)
     settings = check(options)
+    _address = settings.host
     options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
     if options.headless or options.autostart:
         options.llm_run_time, options.run_time = options.run_time, None  # -t is of the profiling phase: see course.py
@@ -107,15 +114,19 @@ def _before_load(options: Namespace) -> None:
     options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
     if options.processes and not options.worker:
         options.master_port = options.master_bind_port = _free_port(options.master_bind_port)
+        if not options.master and options.master_bind_host == "*":
+            options.master_bind_host = "127.0.0.1"  # all workers are on this machine: nobody else is to join
     if options.spawn_rate is None and options.num_users:
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
         options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
     raise_open_files()  # before the forks, so that children have as many
     looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
-    if options.worker or looking:
+    if looking:
         return
-    headers = headers_of(options)
+    headers = headers_of(options)  # of a worker too: they do not come from the master
+    if options.worker:
+        return
     if options.headless or options.autostart:
         _surveyed = ready(settings, headers, here=not options.master)
 
@@ -211,11 +222,10 @@ def _begin(environment: Environment, runner: Any) -> None:
     global _control, _shown, _progress, _epoch, _surveyed, _refused
     _refused = False
     settings = settings_of(environment.parsed_options)
-    if environment.host:  # of the web form, perhaps; the users take it from here
-        environment.host = base_url(environment.host)
+    environment.host = address = the_address(environment.host, _address or settings.host)
     settings = msgspec.structs.replace(
         settings,
-        host=environment.host or settings.host,
+        host=address,
         users=_users(runner, settings),
         processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
     )

@@ -1,12 +1,12 @@
 """What requests has prepared, as bytes and a target; and what its session learns from the answer: cookies, hooks.
 
-A session of requests takes ``Authorization`` off a redirect to another host, and no other header: ``keep_home`` does so
-with all that carry a key. Our own requests follow no redirect at all.
+A session of requests takes ``Authorization`` off a redirect to another host, and no other header, and sends both to any URL
+that it is given: ``keep_home`` leaves all that carry a key to the server of the run. Our own requests follow no redirect.
 """
 
 import os
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from email.message import Message
 from functools import cache, partial
 from http.cookiejar import CookieJar
@@ -67,9 +67,28 @@ def tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
     return context
 
 
-def keep_home(session: requests.Session, names: Iterable[str]) -> None:
-    """These headers of the session go to no other host, scheme or port that a redirect may name."""
-    session.rebuild_auth = partial(_stripped, session, tuple(names))  # type: ignore[method-assign]
+def keep_home(session: requests.Session, headers: Mapping[str, str], home: Callable[[], str]) -> None:
+    """These headers go to the server ``home`` alone: to no other host, scheme or port that the base URL of the session, the
+    URL of a request or a redirect may name. Where a request brings a value of its own for one of them, only a redirect
+    takes that off."""
+    session.rebuild_auth = partial(_stripped, session, tuple(headers))  # type: ignore[method-assign]
+    send = session.send
+
+    def send_home(request: requests.PreparedRequest, **how: Any) -> requests.Response:
+        strip_abroad(session, headers, home(), request)
+        return send(request, **how)
+
+    session.send = send_home  # type: ignore[method-assign]
+
+
+def strip_abroad(
+    session: requests.Session, headers: Mapping[str, str], home: str, request: requests.PreparedRequest
+) -> None:
+    """Take ``headers`` off a request that goes to another host, scheme or port than ``home``."""
+    if session.should_strip_auth(home, request.url):  # type: ignore[no-untyped-call]
+        for name, value in headers.items():
+            if text(request.headers.get(name, "")) == value:
+                del request.headers[name]
 
 
 class PlainRequests:

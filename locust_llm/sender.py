@@ -3,6 +3,7 @@
 It begins closed: users that Locust spawns before the master's order is here (a worker that joins late) wait.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -35,6 +36,8 @@ from .sizes import independent, mix, normal
 from .supply import Supply
 from .survey import Survey
 
+logger = logging.getLogger("locust_llm")
+
 SOON_S: Final = 0.3
 """Users are added for arrivals that are due within it and find none free."""
 LAGS: Final = 200
@@ -65,6 +68,8 @@ class Sender:
         self._environment = environment
         self.settings: Settings = settings_of(environment.parsed_options)
         self._headers: tuple[int, dict[str, str]] | None = None
+        self._strayed = -1
+        """The run of which it was said that another address is not followed."""
         self.worker = "local"
         self.epoch = 0
         self._alarm: Alarm | None = None
@@ -193,9 +198,24 @@ class Sender:
             self._headers = self.epoch, request_headers(self._environment.parsed_options)
         return self._headers[1]
 
-    def url(self, host: str) -> str:
-        """Where chat completions go: ``host`` may be without scheme, or with ``/v1``."""
-        return base_url(host or self.settings.host) + self.settings.endpoint
+    @property
+    def address(self) -> str:
+        """The server of the run, which was asked at its start: whatever ``host`` a class or Locust has since then."""
+        return self.settings.host or base_url(self._environment.host or "")
+
+    @property
+    def url(self) -> str:
+        """Where chat completions go."""
+        return self.address + self.settings.endpoint
+
+    def keeps_address(self, host: str | None, whose: str) -> None:
+        """Say so, once a run, where somebody (Locust's ``POST /user`` can) has set another."""
+        if host and self.address and self._strayed != self.epoch and base_url(host) != self.address:
+            self._strayed = self.epoch
+            logger.warning(
+                f"{whose} has the host {base_url(host)}, which is not followed: the requests of this run go to "
+                f"{self.address}, the address that was checked at its start"
+            )
 
     def first_chunk(self, ttft_s: float) -> None:
         """Called in the event loop: must not block."""

@@ -7,7 +7,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from locust.runners import LocalRunner, MasterRunner
 
@@ -38,10 +37,11 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 class Swarm:
-    """A view of Flask. ``ask_locust``: Locust's; ``keep_survey``: takes what was learnt of the server for the next run."""
+    """A view of Flask. ``ask_locust``: Locust's; ``keep_survey``: takes what was learnt of the server
+    for the next run, and its address."""
 
     def __init__(
-        self, view: View, options: Namespace, ask_locust: Callable[[], Any], keep_survey: Callable[[Survey], None]
+        self, view: View, options: Namespace, ask_locust: Callable[[], Any], keep_survey: Callable[[Survey, str], None]
     ) -> None:
         self._view, self._options = view, options
         self._ask_locust, self._keep_survey = ask_locust, keep_survey
@@ -85,7 +85,7 @@ class Swarm:
             found = ready(settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes))
         finally:
             view.starting = False
-        self._keep_survey(found)
+        self._keep_survey(found, settings.host)
         vars(self._options).update(vars(options))
         return self._pass_on(for_locust(form, settings), settings.users)
 
@@ -96,6 +96,8 @@ class Swarm:
         if fixed := [name for name in changed(before, after) if name != TURNED]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in fixed)
             refuse(f"{flags} cannot change while a run is on: only --prefill-concurrency and the users can")
+        if form.get("host", "").strip() and base_url(form["host"].strip()) != control.settings.host:
+            refuse(f"--host cannot change while a run is on: it goes to {control.settings.host}")
         limit, users = getattr(after, TURNED), getattr(after, "llm_users", None)
         if TURNED in form and limit != self._view.target:
             self._view.turn(limit)
@@ -114,7 +116,7 @@ class Swarm:
 
     def _keep_key(self, host: str) -> None:
         """Nobody who can reach this page shall have the key sent to a server of his own. Raises Refused."""
-        if foreign() or (self._open and host != self._own_host):
+        if self._open and host != self._own_host:
             refuse(
                 "the API key and other headers go to the server of the command line only, as others can reach this page: "
                 f"start Locust with --host {host}, or with --web-host 127.0.0.1 or --web-login"
@@ -130,13 +132,3 @@ def _wait(while_: Callable[[], bool], seconds: float, refusal: str = "") -> None
                 refuse(refusal)
             return
         gevent.sleep(0.05)
-
-
-def foreign() -> bool:
-    """The request was made by a page of another site. Browsers say so (Fetch Metadata; Origin where the page has no TLS),
-    programs say nothing."""
-    headers = flask.request.headers
-    if site := headers.get("Sec-Fetch-Site"):
-        return site not in ("same-origin", "none")
-    origin = headers.get("Origin")
-    return origin is not None and urlsplit(origin).netloc != flask.request.host

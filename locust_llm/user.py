@@ -26,7 +26,7 @@ from .foreign_text import secrets_of, shown
 from .formats import Item
 from .gate import GateClosed
 from .plan import label_of, stage_of
-from .prepared import PlainRequests, head, keep_home, learn, target
+from .prepared import PlainRequests, head, keep_home, learn, strip_abroad, target
 from .prompts import Drawn
 from .record import CANCELLED, CUT, OK, RETRIED, Record
 from .retries import RETRIABLE, pause_s
@@ -77,7 +77,8 @@ class LLMUser(HttpUser):
 
     def __init__(self, environment: Environment) -> None:
         self.sender: Sender = sender_of(environment)
-        self.host = self.host or environment.host or self.sender.settings.host
+        self.sender.keeps_address(type(self).host, f"the user class {type(self).__name__}")
+        self.host = self.sender.address or self.host
         super().__init__(environment)
         LLMUser._number += 1
         self.number = LLMUser._number
@@ -89,7 +90,7 @@ class LLMUser(HttpUser):
         self.client.headers.update(
             {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
         )
-        keep_home(self.client, self.sender.headers)
+        keep_home(self.client, self.sender.headers, lambda: self.sender.address)
         self.client.request_event = PlainRequests(environment.events.request, self.client.headers, self.sender.headers)
         if self.sender.settings.insecure:
             self.client.verify = False
@@ -322,7 +323,7 @@ class LLMUser(HttpUser):
         """
         client = self.client
         plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
-        key = (self.host, *client.headers.items()) if plain else None
+        key = (self.sender.url, self.host, *client.headers.items()) if plain else None
         if key is None or key != self._plain_key:
             prepared = self._ask_requests(data, request_id, headers)
             if key is None:
@@ -340,9 +341,14 @@ class LLMUser(HttpUser):
 
     def _ask_requests(self, data: bytes, request_id: str, headers: dict[str, str] | None) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "X-Request-Id": request_id, **(headers or {})}
-        request = requests.Request("POST", self.sender.url(self.host or ""), data=data, headers=own)
+        self.sender.keeps_address(self.host, f"a user of {type(self).__name__}")
+        request = requests.Request("POST", self.sender.url, data=data, headers=own)
         # of requests itself: Locust's own override belongs to its request(), which this is not
-        return requests.Session.prepare_request(self.client, request)
+        prepared = requests.Session.prepare_request(self.client, request)
+        strip_abroad(
+            self.client, self.sender.headers, self.sender.address, prepared
+        )  # an auth of the user's may rewrite it
+        return prepared
 
     def _first_token(self, stream: Stream, labels: dict[str, Any]) -> None:
         ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9

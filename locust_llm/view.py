@@ -55,6 +55,7 @@ class View:
         control.watch = live.add
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name, self._phase = "", control.folder.name, ""
+        self._status = (0.0, {})  # of before the run
         self.target = control.settings.prefill_concurrency
         self.runs += 1
         self.archive.add(control.folder)
@@ -63,6 +64,7 @@ class View:
     def ends(self) -> None:
         """Its reports are there, as far as they could be made."""
         control, self.control = self.control, None
+        self._status = (0.0, {})
         if control is None:
             return
         try:

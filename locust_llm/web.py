@@ -17,8 +17,9 @@ import msgspec
 from .archive import FILES, Archive
 from .form import SPAWN_RATE, TURNED, fields
 from .live import QUANTILES
+from .origin import guarded, names
 from .survey import Survey
-from .swarm import Swarm, foreign
+from .swarm import Swarm
 from .view import View
 
 ASSETS: Final = {
@@ -49,8 +50,9 @@ COLUMNS: Final = (
 SCRIPT: Final = '<script src="./llm/static/locust.js"></script>'
 
 
-def attach(environment: Environment, keep_survey: Callable[[Survey], None]) -> View:
-    """To the web UI of this process. ``keep_survey``: takes what was learnt of the server for the run that begins next."""
+def attach(environment: Environment, keep_survey: Callable[[Survey, str], None]) -> View:
+    """To the web UI of this process. ``keep_survey``: takes what was learnt of the server for the run that begins next, and
+    the address of it."""
     report_dir = getattr(environment.parsed_options, "report_dir", None)
     archive = Archive(Path(report_dir).parent, Path(report_dir).name) if report_dir else Archive(Path("reports"))
     view = View(environment, archive)
@@ -61,6 +63,9 @@ def attach(environment: Environment, keep_survey: Callable[[Survey], None]) -> V
             f"{base}/llm{rule}", endpoint, ui.auth_required_if_enabled(_named(answer, endpoint)), methods=methods
         )
     _extend(ui, view, keep_survey)
+    options = environment.parsed_options
+    allowed = names(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
+    ui.app.wsgi_app = guarded(ui.app.wsgi_app, allowed)
     return view
 
 
@@ -98,8 +103,6 @@ def _live(view: View) -> flask.Response:
 
 def _gate(view: View) -> flask.Response:
     """Turn it: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
-    if foreign():
-        return _json({"done": False, "message": "this page is not of this server"}, 403)
     limit, ramp_s = (flask.request.form.get(name, "").strip() for name in ("limit", "ramp_s"))
     try:
         done = view.turn(
@@ -138,7 +141,7 @@ def _file(archive: Archive, run: str, path: str) -> flask.Response:
 # -- pages of Locust -----------------------------------------------------------------------------------------------------
 
 
-def _extend(ui: Any, view: View, keep_survey: Callable[[Survey], None]) -> None:
+def _extend(ui: Any, view: View, keep_survey: Callable[[Survey, str], None]) -> None:
     options, views = view.environment.parsed_options or Namespace(), ui.app.view_functions
     table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
     links = [{"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items()]

@@ -23,6 +23,7 @@ from .outbox import Outbox
 from .record import Record
 from .roster import GONE_S
 from .sender import Order, Sender
+from .withheld import secret_names
 
 logger = logging.getLogger("locust_llm")
 
@@ -51,7 +52,12 @@ def work(environment: Environment, runner: Any, sender: Sender, *, forked: bool 
     runner.register_message("llm_refused", worker.refused)
     environment.events.quitting.add_listener(lambda **kw: worker.end())
     gevent.spawn(worker.talk)
-    runner.send_message("llm_hello", {"greeting": msgspec.to_builtins(greeting(environment.user_classes))})
+    if (
+        runner.last_heartbeat_timestamp is None
+    ):  # a master that sent it away before this would never send one: see there
+        runner.last_heartbeat_timestamp = time.time()
+    hello = greeting(environment.user_classes, secret_names(environment.parsed_options))
+    runner.send_message("llm_hello", {"greeting": msgspec.to_builtins(hello)})
 
 
 class _Worker:

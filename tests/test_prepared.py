@@ -30,11 +30,11 @@ def servers() -> Iterator[tuple[TinyServer, TinyServer]]:
         yield here, elsewhere
 
 
-def session(*names: str) -> requests.Session:
+def session(home: str) -> requests.Session:
     made = requests.Session()
     made.trust_env = False
     made.headers.update(KEYS)
-    keep_home(made, names)
+    keep_home(made, KEYS, lambda: home)
     return made
 
 
@@ -47,7 +47,7 @@ def test_no_header_of_ours_follows_a_redirect_to_another_host(servers: tuple[Tin
     """Another port is another server too; requests itself takes off Authorization alone."""
     here, elsewhere = servers
     here.location = elsewhere.url + "/v1/models"
-    session(*KEYS).get(here.url + "/v1/models")
+    session(here.url).get(here.url + "/v1/models")
     assert (asked_of(here), asked_of(elsewhere)) == (set(KEYS), set())
     bare = requests.Session()
     bare.headers.update(KEYS)
@@ -58,9 +58,19 @@ def test_no_header_of_ours_follows_a_redirect_to_another_host(servers: tuple[Tin
 def test_on_the_same_host_they_stay(servers: tuple[TinyServer, TinyServer]) -> None:
     here, _ = servers
     here.location = "/elsewhere"
-    session(*KEYS).get(here.url + "/v1/models", allow_redirects=True)
+    session(here.url).get(here.url + "/v1/models", allow_redirects=True)
     assert here.paths() == ["/v1/models", "/elsewhere"]
     assert asked_of(here) == set(KEYS)
+
+
+def test_no_header_of_ours_goes_to_another_host_at_all(servers: tuple[TinyServer, TinyServer]) -> None:
+    here, elsewhere = servers
+    session(here.url).get(elsewhere.url + "/v1/models")
+    assert asked_of(elsewhere) == set()
+    session(here.url).get(elsewhere.url + "/v1/models", headers={"X-Tenant": "theirs"})
+    assert elsewhere.asked[-1].headers["x-tenant"] == "theirs"  # of that request's own
+    session("").get(here.url + "/v1/models")  # nobody has said yet where the run goes
+    assert asked_of(here) == set()
 
 
 def test_the_plain_client_of_a_user_keeps_them_home_too(servers: tuple[TinyServer, TinyServer]) -> None:

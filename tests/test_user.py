@@ -30,12 +30,12 @@ from locust_llm.record import CUT, OK, RETRIED, Record
 
 
 class User(LLMUser):
-    host = "http://server:8000/v1"
+    pass
 
 
 @pytest.fixture
 def user() -> User:
-    return User(Environment(user_classes=[User]))
+    return User(Environment(user_classes=[User], host="http://server:8000/v1"))
 
 
 def parts(wire: bytes) -> tuple[str, dict[str, str], bytes]:

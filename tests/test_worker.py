@@ -1,19 +1,43 @@
 """A worker without its master: its records go into the run's file, if that is nobody's any more."""
 
+import unpatched_locust  # noqa: F401  before the rest
+
+# isort: split
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
+
+from locust.env import Environment
 
 import pytest
-import unpatched_locust  # noqa: F401  before the rest
 from handmade import answered
 
 from locust_llm import worker as module
 from locust_llm.folder import RecordFile
 from locust_llm.journal import lock
 from locust_llm.jsonl import line
+from locust_llm.sender import sender_of
 from locust_llm.worker import append
 
 FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
+
+
+def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locust kills the loop that reads, then starts the rest; it looks for a silent master only where one was heard."""
+    monkeypatch.setattr(module, "gevent", SimpleNamespace(spawn=lambda talk: None))
+    sent: list[str] = []
+    runner = SimpleNamespace(
+        client_id="w", last_heartbeat_timestamp=None, register_message=lambda *a, **kw: None,
+        send_message=lambda kind, data: sent.append(kind),
+    )  # fmt: skip
+    environment = Environment()
+    before = time.time()
+    module.work(environment, runner, sender_of(environment))
+    assert before <= runner.last_heartbeat_timestamp <= time.time()
+    runner.last_heartbeat_timestamp = 1.0
+    module.work(environment, runner, sender_of(environment))
+    assert (runner.last_heartbeat_timestamp, sent) == (1.0, ["llm_hello"] * 2)
 
 
 @pytest.mark.parametrize("before", [b"", line(FIRST) + b"\n", line(FIRST)[:50], line(FIRST)])

@@ -1,0 +1,115 @@
+"""Origin: which requests the web pages answer: none that a page of another site makes, and under no strange name.
+
+Locust takes any POST and lets any page read its answers (``Access-Control-Allow-Origin: *``), also on loopback, where every
+page of the user's browser reaches it. So this stands before all of its routes, ours and those of a locustfile. See
+https://web.dev/articles/fetch-metadata and, for names, https://en.wikipedia.org/wiki/DNS_rebinding.
+"""
+
+import logging
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+logger = logging.getLogger("locust_llm")
+
+SAFE: Final = ("GET", "HEAD")
+SHOWN: Final = 100
+"""Characters of a header that a refusal quotes."""
+Start = Callable[..., Any]
+"""WSGI's ``start_response``."""
+App = Callable[[dict[str, Any], Start], Iterable[bytes]]
+
+
+def guarded(app: App, allowed: Collection[str]) -> App:
+    """``app`` behind a guard. ``allowed``: names, perhaps with a port, under which it is reached too."""
+    refused: set[str] = set()
+
+    def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+        asked = {name: environ.get(f"HTTP_{name.upper().replace('-', '_')}") for name in ASKED}
+        if not (why := strange_name(asked, allowed) or strange_page(environ["REQUEST_METHOD"], asked, allowed)):
+            return app(environ, lambda status, headers, *more: start(status, closed(headers), *more))
+        if why not in refused and len(refused) < SHOWN:
+            refused.add(why)
+            logger.warning(f"a request to {environ.get('PATH_INFO', '')[:SHOWN]!r} was refused: {why}")
+        kind = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
+        start("403 Forbidden", closed(kind))
+        return [f"403: {why}\n".encode()]
+
+    return answer
+
+
+ASKED: Final = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
+
+
+def strange_name(asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
+    """Why the name that a browser believes to be ours is not: a page of another site can point its own name at this machine,
+    and is of the same origin then. Empty if all is well; a request without a name comes from no browser."""
+    host = asked["Host"]
+    if host is None or (name := _name(host)) in {"localhost", *map(_name, allowed)} or _is_address(name):
+        return ""
+    if name and name in _own_names():
+        return ""
+    shown = host[:SHOWN]
+    return f"{shown!r} is no name of this machine that is known here; --web-allowed-host takes further ones"
+
+
+def strange_page(method: str, asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
+    """Why the page that made the request may not; empty if it may, or if it was no page. A link of another site may lead
+    here, as a whole page and by GET."""
+    origin, site = asked["Origin"], asked["Sec-Fetch-Site"]
+    page = "a page of another site" if origin in (None, "null") else f"a page of {str(origin)[:SHOWN]!r}"
+    place = _place(origin or "")
+    if place in allowed:
+        return ""
+    if site is not None:  # browsers say so, and no page can change it; but not to plain HTTP of other machines
+        link = method in SAFE and (asked["Sec-Fetch-Mode"], asked["Sec-Fetch-Dest"]) == ("navigate", "document")
+        strange = site not in ("same-origin", "none") and not link
+    else:
+        strange = origin is not None and place != (asked["Host"] or "").lower()
+    return f"{page} made it; only pages of this server may" if strange else ""
+
+
+def closed(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The headers of an answer, without the leave that Locust gives to pages of all sites to read it, and to no frame of
+    theirs."""
+    kept = [(name, value) for name, value in headers if not name.lower().startswith("access-control-")]
+    return [*kept, ("X-Frame-Options", "SAMEORIGIN")]
+
+
+def names(text: str | None, web_host: str | None) -> frozenset[str]:
+    """Those of ``--web-allowed-host``, with commas between, and of ``--web-host`` where that is one."""
+    given = [*(text or "").split(","), "" if web_host == "*" else web_host or ""]
+    return frozenset(filter(None, (name.strip().lower() for name in given)))
+
+
+def _name(host: str) -> str:
+    """Without the port; empty where it is none."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _place(origin: str) -> str:
+    """Name and port; empty where there is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    """No name server can say that of another machine."""
+    try:
+        ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+@cache
+def _own_names() -> frozenset[str]:
+    return frozenset(name.lower() for name in (socket.gethostname(), socket.getfqdn()))

@@ -1,0 +1,46 @@
+"""Withheld: what of the options stays in this process, where Locust sends them all to whoever joins as a worker: secrets.
+
+Locust's messages are neither encrypted nor signed, and it asks no worker who it is. So a secret is read where it is used:
+each worker has the environment variable, the file or the flag itself, and says only for which names it has a value.
+"""
+
+from argparse import Namespace
+from typing import Any, Final
+
+from locust.rpc.protocol import Message
+from locust.rpc.zmqrpc import BaseSocket
+
+from .options import SECRETS, request_headers
+
+WITHHELD: Final = ("header", "api_key_file")
+"""Ours. Each worker keeps its own."""
+
+
+def withhold() -> None:
+    """From now on, in this process. Of the class, as Locust makes a new socket when one breaks."""
+    send = BaseSocket.send_to_client
+    if getattr(send, "withholds", False):
+        return
+
+    def send_to_client(self: Any, message: Message) -> None:
+        send(self, without_secrets(message))
+
+    send_to_client.withholds = True  # type: ignore[attr-defined]
+    BaseSocket.send_to_client = send_to_client  # type: ignore[method-assign]
+
+
+def without_secrets(message: Message) -> Message:
+    """Of the message that starts users, which holds all options; every other one as it is."""
+    if message.type != "spawn":
+        return message
+    options: dict[str, Any] = message.data["parsed_options"]
+    secret = {*WITHHELD, *options.get(SECRETS, ())}
+    kept = {name: value for name, value in options.items() if name not in secret}
+    return Message("spawn", {**message.data, "parsed_options": kept}, message.node_id)
+
+
+def secret_names(options: Namespace | None) -> tuple[str, ...]:
+    """For which this process has a value: headers, and flags of the locustfile (``is_secret``). Raises OSError and
+    ValueError."""
+    flags = [f"--{name.replace('_', '-')}" for name in getattr(options, SECRETS, ()) if getattr(options, name)]
+    return tuple(sorted({*(name.title() for name in request_headers(options)), *flags}))
