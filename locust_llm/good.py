@@ -1,8 +1,12 @@
 """Good: what a good request is, by the rules of a run, and how many there were."""
 
+import math
 from typing import Final
 
-from .figures import Seen, figure, meets
+from msgspec.structs import replace
+
+from .censoring import amounts, hits, meets
+from .figures import Seen, figure
 from .measures import BY_WORD, POOLED, TIME
 from .record import FAILURES, OK
 from .settings import Settings
@@ -56,15 +60,18 @@ def good(seen: Seen) -> Good | None:
     words = " and ".join(map(str, conditions))
     return Good(
         conditions=f"{words} ({said_by})",
-        attainment=share.value,
-        goodput_per_s=rate.value,
+        attainment=share.value if share.worst is None else share.worst,
+        attainment_most=None if share.worst is None else share.value,
+        goodput_per_s=rate.value if rate.worst is None else rate.worst,
         low=low,
         high=high,
     )
 
 
 def goodput_rows(seen: Seen) -> list[Row]:
-    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one."""
+    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one. As there a
+    request that was cut is in none of them; where that may make a difference, ``min`` and ``max`` say between which values
+    they lie."""
     text = seen.run.settings.goodput
     try:
         given = goodput(text) if text else ()
@@ -72,12 +79,22 @@ def goodput_rows(seen: Seen) -> list[Row]:
         return []
     if not given:
         return []
-    ok, counted = seen.main.outcome(OK), seen.main.outcome(OK, *FAILURES).size
-    count, seconds = int(meets(ok, given).sum()), seen.time.seconds
-    through = int(meets(seen.ended.outcome(OK), given).sum())
-    rows = (
-        ("Goodput", "goodput", "requests/s", through / seconds if seconds > 0 else None),
-        ("Good Requests", "good_request_count", "requests", float(count)),
-        ("Good Request Fraction", "good_request_fraction", "ratio", count / max(counted, 1)),
-    )
-    return [Row(label=label, tag=tag, unit=unit, avg=value) for label, tag, unit, value in rows]
+    share, seconds = Rule("attainment", ">=", 0.0, "", given=given), seen.time.seconds
+    through = amounts(replace(share, metric="goodput"), seen.ended)
+    here = hits(share, seen.main)
+    count, most = int(meets(seen.main.outcome(OK), given).sum()), int(here.high.sum())
+    counted, per_s = seen.main.outcome(OK, *FAILURES).size, 1 / seconds if seconds > 0 else math.nan
+
+    def row(label: str, tag: str, unit: str, value: float, low: float, high: float) -> Row:
+        known = None if math.isnan(value) else value
+        ends = (low, high) if low < high else (None, None)
+        return Row(label=label, tag=tag, unit=unit, avg=known, min=ends[0], max=ends[1])
+
+    good, perhaps = float(through.low.sum()) * per_s, float(through.high.sum()) * per_s
+    all_of = max(len(here.low), 1)
+    return [
+        row("Goodput", "goodput", "requests/s", good, good, perhaps),
+        row("Good Requests", "good_request_count", "requests", float(count), count, most),
+        row("Good Request Fraction", "good_request_fraction", "ratio", count / max(counted, 1),
+            float(here.low.sum()) / all_of, most / all_of),
+    ]  # fmt: skip

@@ -34,8 +34,9 @@ LAYERS: Final = (
         "arithmetic",
         NUMBERS,
         "gaps columns harvest occupancy parts blocks delivery steady breakdowns intervals interference bootstrap abort "
-        "growth figures likeness compare sides good usl knee judgement findings metrics sweeps remarks curves stalls "
-        "probing document tables junit plots overtime spectra ladder bylength timeline drawing page export report versus",
+        "growth censoring figures likeness compare sides good usl knee judgement findings metrics sweeps remarks curves "
+        "stalls probing document tables junit plots overtime spectra ladder bylength timeline drawing page export "
+        "report versus",
     ),
     (
         "machine",
