@@ -28,7 +28,7 @@ LAYERS: Final = (
         "arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal "
         "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs rows dataset "
         "conversation body plan "
-        "timetable pulse exposition live archive",
+        "timetable pulse sends exposition live archive",
     ),
     (
         "arithmetic",
