@@ -1,14 +1,12 @@
 """Good: what a good request is, by the rules of a run, and how many there were."""
 
-import math
 from typing import Final
 
 from msgspec.structs import replace
 
-from .censoring import amounts, hits, meets
+from .censoring import Bounds, amounts, hits
 from .figures import Seen, figure
 from .measures import BY_WORD, POOLED, TIME
-from .record import FAILURES, OK
 from .settings import Settings
 from .slo import Condition, Rule, goodput, parse, texts
 from .summary import Good, Row
@@ -69,9 +67,8 @@ def good(seen: Seen) -> Good | None:
 
 
 def goodput_rows(seen: Seen) -> list[Row]:
-    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one. As there a
-    request that was cut is in none of them; where that may make a difference, ``min`` and ``max`` say between which values
-    they lie."""
+    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one. A request
+    that was cut is not known to be good; where it may be, ``min`` and ``max`` say between which values they lie."""
     text = seen.run.settings.goodput
     try:
         given = goodput(text) if text else ()
@@ -79,22 +76,16 @@ def goodput_rows(seen: Seen) -> list[Row]:
         return []
     if not given:
         return []
-    share, seconds = Rule("attainment", ">=", 0.0, "", given=given), seen.time.seconds
-    through = amounts(replace(share, metric="goodput"), seen.ended)
-    here = hits(share, seen.main)
-    count, most = int(meets(seen.main.outcome(OK), given).sum()), int(here.high.sum())
-    counted, per_s = seen.main.outcome(OK, *FAILURES).size, 1 / seconds if seconds > 0 else math.nan
+    rule, seconds = Rule("goodput", ">=", 0.0, "/s", given=given), seen.time.seconds
+    through, here = amounts(rule, seen.ended), hits(replace(rule, metric="attainment"), seen.main)
 
-    def row(label: str, tag: str, unit: str, value: float, low: float, high: float) -> Row:
-        known = None if math.isnan(value) else value
-        ends = (low, high) if low < high else (None, None)
-        return Row(label=label, tag=tag, unit=unit, avg=known, min=ends[0], max=ends[1])
+    def row(label: str, tag: str, unit: str, known: Bounds, over: float) -> Row:
+        low, high = (float(side.sum()) / over if over > 0 else None for side in (known.low, known.high))
+        ends = (None, None) if known.known else (low, high)
+        return Row(label=label, tag=tag, unit=unit, avg=low, min=ends[0], max=ends[1])
 
-    good, perhaps = float(through.low.sum()) * per_s, float(through.high.sum()) * per_s
-    all_of = max(len(here.low), 1)
     return [
-        row("Goodput", "goodput", "requests/s", good, good, perhaps),
-        row("Good Requests", "good_request_count", "requests", float(count), count, most),
-        row("Good Request Fraction", "good_request_fraction", "ratio", count / max(counted, 1),
-            float(here.low.sum()) / all_of, most / all_of),
-    ]  # fmt: skip
+        row("Goodput", "goodput", "requests/s", through, seconds),
+        row("Good Requests", "good_request_count", "requests", here, 1),
+        row("Good Request Fraction", "good_request_fraction", "ratio", here, max(len(here.low), 1)),
+    ]
