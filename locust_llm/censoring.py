@@ -56,6 +56,12 @@ class Bounds(NamedTuple):
     def only(self, these: Mask) -> "Bounds":
         return Bounds(self.low[these], self.high[these], self.at[these], self.cut[these])
 
+    def with_unknown(self, count: int) -> "Bounds":
+        """And so many more of which nothing is known but that they are not negative."""
+        more = np.zeros(count)
+        cut = np.append(self.cut, more > 0)
+        return Bounds(np.append(self.low, more), np.append(self.high, more + math.inf), np.append(self.at, more), cut)
+
     @property
     def known(self) -> bool:
         return bool(np.array_equal(self.low, self.high))

@@ -9,7 +9,7 @@ import numpy as np
 
 from .breakdowns import lengths
 from .censoring import AMOUNTS, COUNTED, Bounds, amounts, hits, reach, values
-from .definitions import PER_USER, Metric
+from .definitions import LATE, PER_USER, TTFT_FROM_DUE, Metric
 from .gaps import Gaps
 from .intervals import SECTIONS, Ends, of_percentile, of_sections, of_share
 from .measures import BY_WORD, POOLED, RATE
@@ -85,7 +85,8 @@ def figure(rule: Rule, seen: Seen) -> Found:
     if measure.tag == POOLED:
         return _pooled(rule, part.outcome(OK, CUT), seen.records)
     if measure.metric is not None:
-        return _distribution(rule, part, measure.metric, seen.run.settings.request_timeout_s)
+        unsent = 0 if rule.where else _unsent(measure.metric, seen.delivery)
+        return _distribution(rule, part, measure.metric, seen.run.settings.request_timeout_s, unsent)
     if measure.units is RATE:
         return _rate(rule, selected(rule, seen.ended), seen.time)
     return _share(rule, part)
@@ -123,7 +124,13 @@ def _nobody(rule: Rule, main: Part) -> str:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def _distribution(rule: Rule, part: Part, metric: Metric, longest_s: float) -> Found:
+def _unsent(metric: Metric, delivery: Delivery | None) -> int:
+    """Arrivals of an open loop that were due and never sent: they waited too, and nothing says how long."""
+    counts = metric in (TTFT_FROM_DUE, LATE) and delivery is not None and delivery.cause
+    return delivery.due - delivery.sent if delivery is not None and counts else 0
+
+
+def _distribution(rule: Rule, part: Part, metric: Metric, longest_s: float, unsent: int) -> Found:
     """Of a number that each request has. Percentiles as in the tables: linear without failures, else nearest rank."""
     known = values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf)
     counted = part.outcome(*FAILURES).size if metric.adjusted or metric is PER_USER else 0
@@ -132,8 +139,11 @@ def _distribution(rule: Rule, part: Part, metric: Metric, longest_s: float) -> F
     if rule.stat == "avg":
         note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
         return _at_both(rule, known, lambda some: _average(some, known.at, note))
+    if unsent:
+        known = known.with_unknown(unsent)
     nearest = bool(counted) or not known.known
-    return _at_both(rule, known, lambda some: _quantile(rule, some, counted, nearest=nearest))
+    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, nearest=nearest))
+    return replace(found, note=f"{unsent} arrivals were due and never sent") if unsent and not found.note else found
 
 
 def _at_both(rule: Rule, known: Bounds, found: Callable[[Floats], Found]) -> Found:

@@ -137,10 +137,10 @@ def _decided(rule: Rule, found: Found, seen: Seen) -> tuple[str, str]:
 
 def _cut(found: Found) -> str:
     """How many requests were cut, and of how many it is not known whether they meet the rule."""
-    if not found.cut and not found.undecided:
+    if not found.cut:
         return ""
     cut = f"{found.cut} of the requests {'was' if found.cut == 1 else 'were'} cut"
-    return f"{cut}, {found.undecided} of them undecided"
+    return f"{cut}, {min(found.cut, found.undecided)} of them undecided"
 
 
 def _undecided(rule: Rule, found: Found) -> str:
@@ -152,7 +152,7 @@ def _undecided(rule: Rule, found: Found) -> str:
         return (
             f"too few samples: the interval of {rule.stat} takes {needed(percentile)} requests, there are {found.count}"
         )
-    longer = "a longer grace period (-s) may tell" if found.undecided else "a longer run may tell"
+    longer = "a longer grace period (-s) may tell" if found.cut and found.undecided else "a longer run may tell"
     return "; ".join(filter(None, (f"its 95 % interval crosses the limit, {longer}", found.note, _cut(found))))
 
 

@@ -5,18 +5,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from handmade import a_run, answered, failed
+from handmade import UNIX, a_run, answered, failed
 from msgspec.structs import replace
 
 from locust_llm.censoring import reach, values
 from locust_llm.columns import collect
 from locust_llm.compare import change
 from locust_llm.definitions import LATENCIES, PER_USER
-from locust_llm.figures import Seen
+from locust_llm.figures import Seen, figure
 from locust_llm.measures import BY_WORD
 from locust_llm.metrics import summarise
 from locust_llm.parts import Part
 from locust_llm.record import CUT, Record
+from locust_llm.run import Offer
 from locust_llm.slo import FAIL, INCONCLUSIVE, PASS, parse
 from locust_llm.steady import Time
 from locust_llm.summary import SloResult
@@ -177,6 +178,20 @@ def test_nobody_but_cut_ones() -> None:
     assert judged("error_rate < 1%", records).status == INCONCLUSIVE
 
 
+def test_arrivals_that_were_never_sent_have_waited_too() -> None:
+    """Of 120 that were due 20 were not sent: the load was not delivered, and p95 of the wait may be anything."""
+    offer = Offer(due=120, never_started=0, duration_s=20.0, most_users=2)
+    for rule, status in (
+        ("ttft_from_due p95 < 1s", INCONCLUSIVE),
+        ("ttft_from_due p50 < 1s", PASS),
+        ("ttft p95 < 1s", PASS),
+    ):
+        run = replace(a_run(slo=(rule,), request_rate=6.0), offer=offer)
+        found = summarise(collect(fast(100)), run, 0, fast(100)).slos[0]
+        assert found.status == status
+    assert judged("ttft_from_due p95 < 1s", fast(100)).status == PASS
+
+
 def test_answers_that_have_none_make_none_of_a_cut_one() -> None:
     """Not streamed: no first token, so there is nothing to be late with."""
     records = [answered(streamed=False, closed_at=11.0)] * 20 + [cut(20.0, streamed=False)]
@@ -279,3 +294,73 @@ def test_what_a_cancelled_request_had_counts() -> None:
     records = [*fast(80), *(cancelled(0.5, 20, 30) for _ in range(20))]
     assert judged("ttft p95 < 1s", records).count == 100
     assert judged("ttft p95 < 1s", records).status == PASS
+
+
+# -- against known truth -----------------------------------------------------------------------------------------------
+
+
+def wrong_passes(rule: str, beyond: float, runs: int, requests: int = 400) -> tuple[float, float]:
+    """(how often a rule that does not hold passes, and how often one that does fails), in runs whose requests are cut at
+    random ages: TTFT is exponential with a mean of 1 s, and a share ``beyond`` of it lies above the limit."""
+    random, limit = np.random.default_rng(7), -math.log(beyond)
+    passed = failures = 0
+    for _ in range(runs):
+        ttft_s, age_s = random.exponential(1.0, requests), random.uniform(0, 20, requests)
+        open_ = ttft_s > age_s
+        found = figure(parse(rule.format(limit=f"{limit:.9g}s")), _seen_of(ttft_s, age_s, open_))
+        holds = found.decides(parse(rule.format(limit=f"{limit:.9g}s")))
+        passed, failures = passed + (holds is True), failures + (holds is False)
+    return passed / runs, failures / runs
+
+
+def _seen_of(ttft_s: np.ndarray, age_s: np.ndarray, open_: np.ndarray) -> Seen:
+    """Requests a tenth of a second apart, as the columns have them."""
+    count = len(ttft_s)
+    template = collect([answered(1000), cut(1)]).requests
+    requests = template.iloc[open_.astype(np.int64)].reset_index(drop=True)
+    sent_at = UNIX + np.arange(count) / 10
+    known = np.where(open_, np.nan, ttft_s)
+    moments = dict.fromkeys(("due_at", "asked_at", "sent_at"), sent_at)
+    seconds = {"ttft_s": known, "ttft_from_due_s": known, "latency_s": known}
+    ends = {
+        "closed_at": sent_at + np.minimum(ttft_s, age_s),
+        "last_chunk_at": sent_at + known,
+        "first_chunk_at": sent_at + known,
+    }
+    part = Part(requests.assign(**moments, **seconds, **ends), np.ones(count, np.bool_))
+    return Seen(part, a_run(), None, None, (), part, Time(part.span()))
+
+
+ALIKE = ("ttft p95 < {limit}", "request_latency p95 < {limit}", "attainment >= 95% given ttft < {limit}")
+
+
+@pytest.mark.parametrize("rule", ALIKE)
+def test_a_rule_at_the_truth_is_decided_wrongly_as_seldom_as_its_interval_says(rule: str) -> None:
+    """The truth is the limit itself: on either side at most 2.5 %, but for three standard errors."""
+    runs = 150
+    room = 3 * math.sqrt(0.025 * 0.975 / runs)
+    passed, failures = wrong_passes(rule, 0.05, runs)
+    assert passed <= 0.025 + room
+    assert failures <= 0.025 + room
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rule", ALIKE)
+def test_the_same_more_often(rule: str) -> None:
+    runs, requests = 1000, 1000
+    room = 3 * math.sqrt(0.025 * 0.975 / runs)
+    passed, failures = wrong_passes(rule, 0.05, runs, requests)
+    assert passed <= 0.025 + room
+    assert failures <= 0.025 + room
+
+
+def test_to_drop_what_was_cut_would_pass_what_does_not_hold() -> None:
+    """The test above can fail: the same runs without their cut requests."""
+    random = np.random.default_rng(7)
+    rule, passed = parse(f"ttft p95 < {-math.log(0.05):.9g}s"), 0
+    for _ in range(50):
+        ttft_s, age_s = random.exponential(1.0, 400), random.uniform(0, 6, 400)
+        seen = _seen_of(ttft_s, age_s, ttft_s > age_s)
+        dropped = seen._replace(main=seen.main.outcome("ok"))
+        passed += figure(rule, dropped).decides(rule) is True
+    assert passed > 5
