@@ -347,7 +347,7 @@ def test_a_rule_at_the_truth_is_decided_wrongly_as_seldom_as_its_interval_says(r
 @pytest.mark.full
 @pytest.mark.parametrize("rule", ALIKE)
 def test_the_same_more_often(rule: str) -> None:
-    runs, requests = 1000, 1000
+    runs, requests = 500, 1000
     room = 3 * math.sqrt(0.025 * 0.975 / runs)
     passed, failures = wrong_passes(rule, 0.05, runs, requests)
     assert passed <= 0.025 + room
