@@ -8,7 +8,6 @@ way. Processes report their counts four times a second, each with the moment of 
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterator
 
 from .record import Record
 
@@ -38,20 +37,22 @@ class Process:
         self._recorded += record.admitted_at is not None
         heapq.heappush(self._held, (_entered(record), self._count, record))
 
-    def report(self, at: float, admitted: int, over: int, waiting: int, decoding: int) -> Iterator[Record]:
+    def report(self, at: float, admitted: int, over: int, waiting: int, decoding: int) -> list[Record]:
         """Gives the records that may be counted from now on."""
         self._over = over
         self.waiting, self.decoding, self._reported_at = waiting, decoding, at
         self._at.append(at)
         self._open.append(admitted - self._admitted)
         self._admitted = admitted
+        found = list[Record]()
         while self._held and self._held[0][0] <= at:
             entered, _, record = heapq.heappop(self._held)
             if record.admitted_at is not None:
                 self._open[bisect_left(self._at, entered)] -= 1
-            yield record
+            found.append(record)
         begun = next((i for i, count in enumerate(self._open) if count), len(self._open))
         del self._at[:begun], self._open[:begun]
+        return found
 
     @property
     def open(self) -> int:
@@ -76,7 +77,7 @@ class Sends:
 
     def report(
         self, worker: str, at: float, *, admitted: int, over: int, waiting: int = 0, decoding: int = 0
-    ) -> Iterator[Record]:
+    ) -> list[Record]:
         """At that moment a process had admitted so many, of which so many were over; so many waited at its gate, and so many
         had their first chunk and not their last. Gives the records that may be counted from now on, in the order of their
         sends."""

@@ -34,14 +34,14 @@ def test_a_record_counts_when_the_others_of_its_time_are_known() -> None:
     fast = request(1.0, 0.001, ok=False)
     sends.over(fast)
     assert sends.open == 0
-    assert list(sends.report("local", 0.9, admitted=10, over=0)) == []  # it was admitted later
+    assert sends.report("local", 0.9, admitted=10, over=0) == []  # it was admitted later
     assert sends.open == 10
-    assert list(sends.report("local", 1.15, admitted=20, over=1)) == [fast]
+    assert sends.report("local", 1.15, admitted=20, over=1) == [fast]
     assert sends.open == 19
     slow = [request(0.5, 5, ok=True) for _ in range(10)]
     for record in slow:
         sends.over(record)
-    assert list(sends.report("local", 6.0, admitted=20, over=11)) == slow
+    assert sends.report("local", 6.0, admitted=20, over=11) == slow
     assert sends.open == 9
 
 
@@ -49,7 +49,7 @@ def test_requests_at_the_gate_are_under_way_and_those_that_never_came_so_far_are
     sends = Sends()
     refused = failed("refused", sent_at=None, asked_at=1.0)
     sends.over(refused)
-    assert list(sends.report("local", 2.0, admitted=3, over=0, waiting=7)) == [refused]
+    assert sends.report("local", 2.0, admitted=3, over=0, waiting=7) == [refused]
     assert sends.open == 10
 
 
@@ -58,22 +58,22 @@ def test_each_process_has_its_own_clock() -> None:
     a, b = request(100.0, 1, ok=True, worker="a"), request(5.0, 1, ok=True, worker="b")
     sends.over(a)
     sends.over(b)
-    assert list(sends.report("b", 6.0, admitted=4, over=1)) == [b]
-    assert list(sends.report("a", 101.0, admitted=2, over=1)) == [a]
+    assert sends.report("b", 6.0, admitted=4, over=1) == [b]
+    assert sends.report("a", 101.0, admitted=2, over=1) == [a]
     assert sends.open == 4
 
 
 def test_how_many_are_under_way_for_how_long() -> None:
     """Five at 1 s, five more by 2 s; one of the first is over, and one of the others decodes."""
     sends = Sends()
-    list(sends.report("local", 1.0, admitted=5, over=0))
+    sends.report("local", 1.0, admitted=5, over=0)
     sends.over(request(0.9, 0.5, ok=True))
-    list(sends.report("local", 2.0, admitted=10, over=1, decoding=1))
+    sends.report("local", 2.0, admitted=10, over=1, decoding=1)
     assert [sends.older(age_s) for age_s in (0.5, 1.5, 3)] == [4, 0, 0]
-    list(sends.report("local", 4.0, admitted=10, over=1, decoding=1))
+    sends.report("local", 4.0, admitted=10, over=1, decoding=1)
     assert [sends.older(age_s) for age_s in (1, 2.5, 3.5)] == [9, 4, 0]
     assert sends.older(2.5, silent=True) == 3
-    list(sends.report("local", 5.0, admitted=10, over=3, decoding=1))  # two records are on their way here
+    sends.report("local", 5.0, admitted=10, over=3, decoding=1)  # two records are on their way here
     assert sends.older(3.5) == 2
 
 
@@ -90,7 +90,7 @@ def test_all_that_was_sent_is_either_counted_or_under_way(plan: list[tuple[float
             of_it = [record for record in made if record.worker == worker]
             admitted = sum(record.asked_at <= now for record in of_it)
             ended = sum(record.closed_at <= now for record in of_it)
-            counted += len(list(sends.report(worker, now, admitted=admitted, over=ended)))
+            counted += len(sends.report(worker, now, admitted=admitted, over=ended))
         assert sends.open + counted == sum(record.asked_at <= now for record in made)
     assert (sends.open, counted) == (0, len(made))
 
