@@ -4,8 +4,12 @@ A percentile, or a share such as the rate of failures, is a count: so many reque
 That more than these are must be ``SURE`` times as likely as that they are not, by ``evidence``, which may be asked as often
 as one likes: a rule that holds is called broken in at most one of ``SURE`` runs. An average has no such bound: its interval
 must lie beyond the limit twice, at two counts of which one is double the other. A single value beyond the limit decides a
-maximum or a minimum. Requests are taken as independent, as in intervals.py; in a closed loop the first wave, all of which
-comes at once, is left out.
+maximum or a minimum. Requests are taken as independent, as in intervals.py; in a closed loop the first request of each user,
+as they come all at once, is left out.
+
+Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but for those that have been
+under way for longer than the limit of a latency is. So the evidence is at most that of all requests that were sent, in the
+order of their sends, and fast failures are not held against answers that are not over yet.
 """
 
 import math
@@ -17,10 +21,15 @@ from .definitions import NEEDS_TWO, PER_USER, WAITS, Metric
 from .intervals import SECTIONS, TAIL, binomial_cdf, needed, of_sections
 from .measures import BY_WORD, POOLED
 from .plan import PROFILING
-from .record import CANCELLED, CUT, OK, Record
+from .record import CANCELLED, CUT, OK, RETRIED, Record
+from .sends import Sends
 from .slo import ABORT, OPERATORS, STAGES, Condition, Rule, lengths
 
 SURE: Final = 1 / TAIL
+OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
+"""Latencies that a request which is under way for long has passed; but for the last one, where it had no chunk yet."""
+MARGIN_S: Final = 1.0
+"""What a first chunk may take to be known."""
 KEYS: Final = {"class": "user_class", "name": "name", "model": "model"}
 
 
@@ -46,7 +55,7 @@ class Count:
 
     def __init__(self, may: float, at_least: int = 0) -> None:
         self._may, self._at_least = may, at_least
-        self._beyond = 0
+        self._beyond = self._open = self._open_beyond = 0
         self.count = 0
 
     def add(self, beyond: bool) -> None:
@@ -57,15 +66,19 @@ class Count:
     def holds(self) -> bool:
         return self._beyond <= self._may * self.count
 
-    @property
-    def broken(self) -> bool:
-        if self.holds or self.count < self._at_least:
+    def broken(self, open_: int = 0, beyond: int = 0) -> bool:
+        """``open_``: requests under way; ``beyond``: so many of them are beyond the limit already."""
+        self._open, self._open_beyond = open_, beyond
+        some, of = self._beyond + beyond, self.count + open_
+        if some <= self._may * of or self.count + beyond < self._at_least:
             return False
-        return evidence(self._beyond, self.count, self._may) >= math.log(SURE)
+        return evidence(some, of, self._may) >= math.log(SURE)
 
     def __str__(self) -> str:
         may = f"{100 * self._may:.3g}% of them may be" if self._may else "none may be"
-        return f"{self._beyond} of {self.count} requests are beyond the limit, and {may}"
+        some, of = self._beyond + self._open_beyond, self.count + self._open
+        under_way = f" ({self._open} under way)" if self._open else ""
+        return f"{some} of {of} requests{under_way} are beyond the limit, and {may}"
 
 
 class Mean:
@@ -110,8 +123,8 @@ class Mean:
     def holds(self) -> bool:
         return self._met(self.value)
 
-    @property
-    def broken(self) -> bool:
+    def broken(self, open_: int = 0, beyond: int = 0) -> bool:
+        """What is under way is in no average."""
         return self._times > 1
 
     def __str__(self) -> str:
@@ -156,9 +169,19 @@ class Watched:
         """Its figure so far meets the limit; None: there is none."""
         return self.tally.holds if self.tally.count and self._complete else None
 
-    @property
-    def broken(self) -> bool:
-        return self._complete and self.tally.broken
+    def broken(self, sends: Sends, first_wave: int) -> bool:
+        """``sends``: what is under way; ``first_wave``: so many of that are left out."""
+        return self._complete and self.tally.broken(sends.open, max(0, self._overdue(sends) - first_wave))
+
+    def _overdue(self, sends: Sends) -> int:
+        """At least so many requests under way are beyond the limit already."""
+        if self.rule.where or self.rule.stat == "avg":
+            return 0  # nobody knows which of them the rule is about
+        if self.rule.percentile is not None or self.rule.stat == "max":
+            return _older(sends, self.rule.metric, self.rule.op, self.rule.limit)
+        if self.rule.metric == "attainment" and not self.rule.op.startswith("<"):
+            return max((_older(sends, c.metric, c.op, c.limit) for c in self.rule.given), default=0)
+        return 0
 
     @property
     def _complete(self) -> bool:
@@ -202,26 +225,37 @@ class Watched:
 class Abort:
     """Those of its rules that are watched: all whose figure can be told before the end."""
 
-    def __init__(self, rules: Iterable[Rule], first_wave: int = 0) -> None:
-        """``first_wave``: so many requests, the first to be over, are left out."""
+    def __init__(
+        self, rules: Iterable[Rule], first_wave: int = 0, sends: Sends | None = None, *, overdue: bool = True
+    ) -> None:
+        """``first_wave``: of so many users the first request is left out; ``sends``: what is under way beside the records
+        that are added; ``overdue``: also that counts which is beyond a limit already."""
         self._watched = [Watched(rule) for rule in rules if rule.early]
-        self._first_wave = first_wave
+        self._first_wave, self._sends, self._overdue = first_wave, sends or Sends(), overdue
+        self._users: set[tuple[str, int]] = set()
+        """Whose first request is over."""
 
     def add(self, record: Record) -> None:
         """A request is over."""
-        if record.phase != PROFILING or record.outcome in (CUT, CANCELLED):
+        if record.phase != PROFILING or record.outcome in (CUT, CANCELLED, RETRIED):
             return
-        first_wave = self._first_wave > 0
-        self._first_wave -= first_wave
+        user = record.worker, record.user
+        first_wave = len(self._users) < self._first_wave and user not in self._users
+        if first_wave:
+            self._users.add(user)
         for watched in self._watched:
             watched.add(record, first_wave=first_wave)
 
     def broken(self) -> str:
         """Why the run shall end; empty while it need not."""
         for watched in self._watched:
-            if watched.rule.kind == ABORT and watched.broken:
+            if watched.rule.kind == ABORT and self._is_broken(watched):
                 return f"{watched.rule} is broken: {watched.tally}"
         return ""
+
+    def _is_broken(self, watched: Watched) -> bool:
+        left_out = self._first_wave - len(self._users) if self._overdue else self._sends.open
+        return watched.broken(self._sends, left_out)
 
     def standing(self) -> tuple[int, int]:
         """(how many rules their figure so far breaks, how many have one), of those that decide."""
@@ -235,8 +269,15 @@ class Abort:
             holds, tally = watched.holds, watched.tally
             state = "nothing yet" if holds is None else "held so far" if holds else "broken so far"
             counted = holds is not None and isinstance(tally, Count)
-            found[str(watched.rule)] = ("broken" if watched.broken else state), str(tally) if counted else ""
+            found[str(watched.rule)] = ("broken" if self._is_broken(watched) else state), str(tally) if counted else ""
         return found
+
+
+def _older(sends: Sends, metric: str, op: str, limit_s: float) -> int:
+    """At least so many requests under way are beyond this limit of a latency."""
+    if metric not in OVERDUE or not op.startswith("<"):
+        return 0
+    return sends.older(limit_s + MARGIN_S, silent=metric != "request_latency")
 
 
 def selected(rule: Rule, record: Record) -> bool:

@@ -67,21 +67,33 @@ def amount(value: float | None, unit: str) -> str:
 
 
 def observed(result: SloResult) -> str:
-    return "-" if result.observed is None else amount(result.observed, result.unit)
+    """``612ms``; where cut requests leave it open ``590ms to 640ms``, or ``≥ 590ms`` where nothing bounds it above."""
+    if result.observed is None:
+        return "-"
+    if result.worst is None:
+        return amount(result.observed, result.unit)
+    low, high = sorted((result.observed, result.worst))
+    return (
+        f"≥ {amount(low, result.unit)}"
+        if math.isinf(high)
+        else f"{amount(low, result.unit)} to {amount(high, result.unit)}"
+    )
 
 
 def interval(result: SloResult) -> str:
-    """``590ms to 640ms``."""
+    """``590ms to 640ms``; ``590ms and more`` where that is all that is known of requests which were cut."""
     if result.low is None and result.high is None:
         return "-"
+    if result.worst is not None and result.high == math.inf:
+        return f"{amount(result.low, result.unit)} and more"
     return f"{amount(result.low, result.unit)} to {amount(result.high, result.unit)}"
 
 
 def marked(row: Row, percentile: float, number: Callable[[float | None], str] = number) -> str:
-    """A percentile of a row, with ``*`` where there are too few values for it."""
-    value = row.percentiles.get(percentile)
+    """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at least."""
+    value, least = row.percentiles.get(percentile), row.at_least.get(percentile)
     few = value is not None and row.count is not None and scarce(row.count, percentile)
-    return number(value) + ("*" if few else "")
+    return (number(value) if least is None else f"≥ {number(least)}") + ("*" if few else "")
 
 
 def title(percentile: float) -> str:

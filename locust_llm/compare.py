@@ -6,21 +6,22 @@ the server idle or a last one that drains it, is no difference between them and 
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from .blocks import amount
 from .bootstrap import CELLS, Times, blocks, cells, ends, of_means, of_percentile, of_sums, resamples, widened
-from .figures import Found, Seen, amounts, each, figure, hits, selected, sent
+from .censoring import COUNTED, Bounds, amounts, hits, sent, values
+from .figures import Found, Seen, figure, selected
 from .intervals import SECTIONS, Ends, needed
 from .likeness import differences
 from .measures import BY_WORD, POOLED, RATE, SHARE, TIME
 from .parts import Floats, Part, mean, scarce
-from .record import FAILURES, OK, Record
+from .record import CUT, OK, RETRIED, Record
 from .slo import Rule
 from .steady import Time
 
@@ -80,13 +81,15 @@ def change(rule: Rule, base: Seen, here: Seen) -> Change:
     count = min(_blocks(base), _blocks(here))
     times = _times(count)
     before, after = (
-        widened(value, _draws(rule, sample, seen.time, times), count)
-        for value, sample, seen in zip((old.value, new.value), samples, (base, here), strict=True)
+        [widened(value, draws, count) for value, draws in _draws(rule, sample, seen.time, times)]
+        for sample, seen in zip(samples, (base, here), strict=True)
     )
-    reach = ends(_minus(after, before))
+    # the highest of one against the lowest of the other, where cut requests leave either open
+    reach = ends(_minus(after[0], before[-1]))[0], ends(_minus(after[-1], before[0]))[1]
+    share = ends(_ratio(after[0], before[-1]))[0], ends(_ratio(after[-1], before[0]))[1]
     if rule.metric in ("error_rate", "attainment"):
         reach = _at_least(reach, old, new)
-    return known._replace(ends=reach, ratio_ends=ends(_over(np.maximum(after, 0), np.maximum(before, 0))))
+    return known._replace(ends=reach, ratio_ends=share, note=_cut(old, new))
 
 
 def worse(rule: Rule, base: Seen, here: Seen) -> Found:
@@ -120,30 +123,32 @@ class _Sample(NamedTuple):
     """What a figure is made of: values, and when; of a rate amounts."""
 
     found: Found
-    values: Floats = np.empty(0)
-    at: Floats = np.empty(0)
+    known: Bounds | None = None
 
 
 def _sample(rule: Rule, seen: Seen) -> _Sample:
     measure, part = BY_WORD[rule.metric], selected(rule, seen.main)
-    if measure.tag == POOLED and part.outcome(OK).size:
-        return _pooled(rule, part.outcome(OK), seen.records)
+    if measure.tag == POOLED and part.outcome(OK, CUT).size:
+        return _pooled(rule, part.outcome(OK, CUT), seen.records)
     found = figure(rule, seen)
     if found.value is None or rule.metric == "delivered":
         return _Sample(found)
     if measure.metric is not None:
-        return _Sample(found, *each(rule, part, measure.metric))
+        longest_s = seen.run.settings.request_timeout_s if rule.stat == "avg" else math.inf
+        return _Sample(found, values(rule, part, measure.metric, longest_s))
     if measure.units is RATE:
-        return _Sample(found, *amounts(rule, selected(rule, seen.ended).outcome(OK)))
-    return _Sample(found, *hits(rule, part))
+        return _Sample(found, amounts(rule, selected(rule, seen.ended)))
+    return _Sample(found, hits(rule, part))
 
 
-def _pooled(rule: Rule, ok: Part, records: Iterable[Record]) -> _Sample:
-    """Of the sharp gaps of these requests, by the time of their send; of more than GAPS a random part."""
-    most = float(np.maximum(ok["chunks"] - 1, 0).sum())
+def _pooled(rule: Rule, part: Part, records: Iterable[Record]) -> _Sample:
+    """Of the sharp gaps of these requests, by the time of their send; of more than GAPS a random part. The silence in which
+    a request was cut is a gap at least as long."""
+    most = float(np.maximum(part["chunks"] - 1, 0).sum())
     random, share = np.random.default_rng(SEED), min(1.0, GAPS / max(most, 1.0))
-    kept_us, kept, count = array("q"), np.zeros(len(ok.requests), np.int64), 0
-    for i, (wanted, record) in enumerate(zip(ok.chosen.tolist(), records, strict=False)):
+    kept_us, kept, count = array("q"), np.zeros(len(part.requests), np.int64), 0
+    finished = (record for record in records if record.outcome != RETRIED)  # as the columns have it
+    for i, (wanted, record) in enumerate(zip(part.chosen.tolist(), finished, strict=False)):
         if wanted and len(record.chunk_us) > 1:
             gaps_us = np.array(record.sharp_gaps_us, np.int64)
             count += len(gaps_us)
@@ -151,13 +156,25 @@ def _pooled(rule: Rule, ok: Part, records: Iterable[Record]) -> _Sample:
                 gaps_us = gaps_us[random.random(len(gaps_us)) < share]
             kept_us.frombytes(gaps_us.tobytes())
             kept[i] = len(gaps_us)
-    values, at = np.frombuffer(kept_us, np.int64) / 1e6, np.repeat(sent(ok), kept[ok.chosen])
-    if not len(values):
+    open_ = part.outcome(CUT).where(part.outcome(CUT)["chunks"] > 0)
+    gaps_s, silence_s = np.frombuffer(kept_us, np.int64) / 1e6, open_["closed_at"] - open_["last_chunk_at"]
+    at = np.concatenate([np.repeat(sent(part), kept[part.chosen]), sent(open_)])
+    cut = np.arange(len(at)) >= len(gaps_s)
+    low, high = (np.append(gaps_s, ends) for ends in (silence_s, np.full(len(silence_s), math.inf)))
+    if not len(low):
         return _Sample(Found(None, note="no request has two chunks with exact stamps"))
-    value = float(values.mean() if rule.percentile is None else np.percentile(values, rule.percentile))
-    few = ok.size < SECTIONS or (rule.percentile is not None and scarce(count, rule.percentile))
-    note = f"too few samples: {ok.size} requests with {count} gaps" if few else ""
-    return _Sample(Found(value, (None, None) if few else None, count, note), values, at)
+    best, worst = (float(v.mean() if rule.percentile is None else _nearest(v, rule.percentile)) for v in (low, high))
+    few = part.size < SECTIONS or (rule.percentile is not None and scarce(count, rule.percentile))
+    note = f"too few samples: {part.size} requests with {count} gaps" if few else ""
+    ends_ = (None, None) if few else None
+    found = Found(best, ends_, count, note, worst if worst != best else None, open_.size, open_.size)
+    return _Sample(found, Bounds(low, high, at, cut))
+
+
+def _nearest(values: Floats, percentile: float) -> float:
+    """Linear where all values are finite, else the nearest rank."""
+    method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
+    return float(np.percentile(values, percentile, method=method))
 
 
 def _few(rule: Rule, found: Found, where: str) -> str:
@@ -170,20 +187,37 @@ def _few(rule: Rule, found: Found, where: str) -> str:
     return f"{where}, too few samples: the interval of {rule.stat} takes {least} requests, there are {found.count}"
 
 
-def _draws(rule: Rule, sample: _Sample, time: Time, times: Times) -> Floats:
-    count, at = times.shape[1] // CELLS, time.of(sample.at)
-    if rule.stat == "" and BY_WORD[rule.metric].units is RATE:
-        return of_sums(sample.values, cells(at, 0.0, time.seconds, count), times) / time.seconds
-    cell = cells(at, float(at.min()), float(at.max()), count)
-    if rule.percentile is None:
-        return of_means(sample.values, cell, times)
-    nearest = bool(np.isinf(sample.values).any())
-    return of_percentile(sample.values, cell, times, rule.percentile, nearest=nearest)
+def _draws(rule: Rule, sample: _Sample, time: Time, times: Times) -> Iterator[tuple[float, Floats]]:
+    """(the figure, how else it could have come out): at the lowest that each request may be, and at the highest where that
+    is another."""
+    known, found = sample.known, sample.found
+    assert known is not None
+    assert found.value is not None
+    count, at = times.shape[1] // CELLS, time.of(known.at)
+    whole = rule.stat == "" and BY_WORD[rule.metric].units is RATE
+    cell = cells(at, 0.0, time.seconds, count) if whole else cells(at, float(at.min()), float(at.max()), count)
+    nearest = not known.known or bool(np.isinf(known.low).any())
+    figures = sorted([found.value, found.value if found.worst is None else found.worst])
+    for value, some in zip(figures, (known.low,) if known.known else (known.low, known.high), strict=False):
+        if whole:
+            yield value, of_sums(some, cell, times) / time.seconds
+        elif rule.percentile is None:
+            yield value, of_means(some, cell, times)
+        else:
+            yield value, of_percentile(some, cell, times, rule.percentile, nearest=nearest)
+
+
+def _cut(old: Found, new: Found) -> str:
+    """Which of two figures cut requests leave open."""
+    sides = [
+        f"{found.cut} {where}" for found, where in ((old, "in the base"), (new, "here")) if found.worst is not None
+    ]
+    return f"requests were cut ({', '.join(sides)}), and count at their best and at their worst" if sides else ""
 
 
 def _blocks(seen: Seen) -> int:
     """A turnaround: from asking the gate to the end."""
-    finished = seen.main.outcome(OK, *FAILURES)
+    finished = seen.main.outcome(*COUNTED)
     seconds = float(np.ptp(seen.time.of(sent(finished))))
     return blocks(seconds, mean(finished["closed_at"] - finished["asked_at"]) or 0.0)
 
@@ -203,6 +237,10 @@ def _at_least(reach: Ends, old: Found, new: Found) -> Ends:
         return reach
     d = p2 - p1
     return min(low, d - math.hypot(p2 - l2, u1 - p1)), max(high, d + math.hypot(u2 - p2, p1 - l1))
+
+
+def _ratio(these: Floats, those: Floats) -> Floats:
+    return _over(np.maximum(these, 0), np.maximum(those, 0))
 
 
 def _minus(these: Floats, those: Floats) -> Floats:

@@ -161,10 +161,13 @@ class Control:
         waited_s: float = 0.0,
         users: int = 0,
         admitted: int = 0,
+        over: int = 0,
         clock_error_s: float | None = None,
         failure: str = "",
+        at: float | None = None,
     ) -> None:
-        """A process tells how it stands, and the number of the last quota that reached it. ``sessions``: supply.Sessions."""
+        """A process tells how it stands, and the number of the last quota that reached it. ``sessions``: supply.Sessions;
+        ``at``: when, by its monotonic clock; None: now, in this process."""
         self._failed(worker, failure)
         known = self._roster.heard(worker)
         if known is None:
@@ -174,6 +177,8 @@ class Control:
             known.health = msgspec.convert(health, Health)
         known.users, known.admitted, known.reads = users, admitted, reads
         known.clock_error_s = clock_error_s
+        at = time.monotonic() if at is None else at
+        self.course.counted(worker, at, admitted=admitted, over=over, waiting=waiting, decoding=decoding)
         self.pulse.hear(
             worker, used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s, reads=reads,
             health=None if health is None else known.health,
@@ -262,9 +267,9 @@ class Control:
         phase = profiling(record.stage) if record.phase == PROFILING else record.phase
         if self.stepper is not None and record.stage == self.stepper.number and record.stage:
             record = self.stepper.keep(record)
+        self.course.sends.over(record)
         if not self.book.write(record, gated=self.limit is not None):
             return  # the request is not over
-        self.abort.add(record)
         self.watch(record)
         if not self.work.recorded(record, phase):
             self.book.lost -= 1  # of a process that was given up

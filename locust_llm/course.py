@@ -16,6 +16,7 @@ from .limit import Limit
 from .plan import BETWEEN, OVER, PROFILING, WARMUP, label_of
 from .roster import Roster
 from .run import Health, Run, Stage
+from .sends import Sends
 from .settings import Settings
 from .slo import Rule, ready, texts
 from .stages import CONCURRENCY, INPUT
@@ -51,7 +52,9 @@ class Course:
         stages = settings.staged
         self._settings, self._book, self._there = settings, book, roster.there
         self._crowd, self._ending, self._tell, self._facts = crowd, ending, tell, facts
-        self.abort = Abort(self.rules(), 0 if settings.open_loop or stages else settings.users or 0)
+        self.sends = Sends()
+        first_wave = 0 if settings.open_loop or stages else settings.users or 0
+        self.abort = Abort(self.rules(), first_wave, self.sends, overdue=stages is None)
         """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
         self.stepper = None if stages is None else Stepper(settings, stages, book.folder)
         """None: the run has no stages."""
@@ -204,7 +207,8 @@ class Course:
         logger.info(str(stepper).capitalize())
         self.asked = stepper.settings
         self.work.due, self._stage_limits = None, len(self._book.limits)
-        self.abort = Abort(rule for rule in self.rules() if rule.at(stepper.value, stepper.asked.axis))
+        rules = [rule for rule in self.rules() if rule.at(stepper.value, stepper.asked.axis)]
+        self.abort = Abort(rules, sends=self.sends, overdue=False)  # its first wave is not measured
         self.tell_stage(stepper.number)
         if stepper.asked.axis == CONCURRENCY:
             self._crowd.become(int(stepper.value))
@@ -262,6 +266,12 @@ class Course:
         """Of the run, those of its stages among them."""
         s = self._settings
         return [ready(text, s.goodput) for text in texts(s.slo, s.slo_preset)]
+
+    def counted(self, worker: str, at: float, **counts: int) -> None:
+        """A process reports what it has sent (sends.py): the rules look at its records up to then."""
+        for record in self.sends.report(worker, at, **counts):
+            if self.stepper is None or record.stage == self.stepper.number:
+                self.abort.add(record)
 
     def watch_rules(self) -> None:
         """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is certainly broken."""

@@ -80,6 +80,9 @@ DEFINITIONS: Final = {metric.label: metric.means for metric in (*LATENCIES, PER_
     "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
     "Failures": "are in no latency above, but in the rate and in the table with failures as +infinity; requests cut by "
                 "the end of the run or cancelled on purpose are neither failures nor successes",
+    "Cut": "still running when the grace period was over: in no latency above; in SLO rules, and in the table with failures "
+           "as +infinity, with what was known by then, a latency as at least the age; what stays open counts at its best "
+           "and at its worst, and a rule is decided where both agree",
 } | PREFILLS  # fmt: skip
 WAITS: Final = frozenset({"prefill_gate_wait", "schedule_delay", "http_req_connecting"})
 """Waits before the send: failed requests had them like any other, so they are in these rows as they are."""
@@ -92,3 +95,4 @@ TTFT: Final = _BY_TAG["time_to_first_token"]
 ITL: Final = _BY_TAG["inter_token_latency"]
 GATE_WAIT: Final = _BY_TAG["prefill_gate_wait"]
 TTFT_FROM_DUE: Final = _BY_TAG["time_to_first_token_from_due"]
+LATE: Final = _BY_TAG["schedule_delay"]

@@ -96,7 +96,8 @@ def _figures(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
         yield Heading(f"Cancelled on purpose ({many(summary.conditions.cancelled, 'request')}, in no latency above)")
         yield _metrics(summary.cancelled, chosen)
     if summary.adjusted:
-        yield Heading("Latencies with every failure as +infinity")
+        cut = "; of cut requests what is known (≥: at least)" if summary.conditions.cut else ""
+        yield Heading(f"Latencies with every failure as +infinity{cut}")
         yield _adjusted(summary.adjusted, chosen)
 
 

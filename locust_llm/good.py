@@ -2,9 +2,11 @@
 
 from typing import Final
 
-from .figures import Seen, figure, meets
+from msgspec.structs import replace
+
+from .censoring import Bounds, amounts, hits
+from .figures import Seen, figure
 from .measures import BY_WORD, POOLED, TIME
-from .record import FAILURES, OK
 from .settings import Settings
 from .slo import Condition, Rule, goodput, parse, texts
 from .summary import Good, Row
@@ -56,15 +58,17 @@ def good(seen: Seen) -> Good | None:
     words = " and ".join(map(str, conditions))
     return Good(
         conditions=f"{words} ({said_by})",
-        attainment=share.value,
-        goodput_per_s=rate.value,
+        attainment=share.value if share.worst is None else share.worst,
+        attainment_most=None if share.worst is None else share.value,
+        goodput_per_s=rate.value if rate.worst is None else rate.worst,
         low=low,
         high=high,
     )
 
 
 def goodput_rows(seen: Seen) -> list[Row]:
-    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one."""
+    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one. A request
+    that was cut is not known to be good; where it may be, ``min`` and ``max`` say between which values they lie."""
     text = seen.run.settings.goodput
     try:
         given = goodput(text) if text else ()
@@ -72,12 +76,16 @@ def goodput_rows(seen: Seen) -> list[Row]:
         return []
     if not given:
         return []
-    ok, counted = seen.main.outcome(OK), seen.main.outcome(OK, *FAILURES).size
-    count, seconds = int(meets(ok, given).sum()), seen.time.seconds
-    through = int(meets(seen.ended.outcome(OK), given).sum())
-    rows = (
-        ("Goodput", "goodput", "requests/s", through / seconds if seconds > 0 else None),
-        ("Good Requests", "good_request_count", "requests", float(count)),
-        ("Good Request Fraction", "good_request_fraction", "ratio", count / max(counted, 1)),
-    )
-    return [Row(label=label, tag=tag, unit=unit, avg=value) for label, tag, unit, value in rows]
+    rule, seconds = Rule("goodput", ">=", 0.0, "/s", given=given), seen.time.seconds
+    through, here = amounts(rule, seen.ended), hits(replace(rule, metric="attainment"), seen.main)
+
+    def row(label: str, tag: str, unit: str, known: Bounds, over: float) -> Row:
+        low, high = (float(side.sum()) / over if over > 0 else None for side in (known.low, known.high))
+        ends = (None, None) if known.known else (low, high)
+        return Row(label=label, tag=tag, unit=unit, avg=low, min=ends[0], max=ends[1])
+
+    return [
+        row("Goodput", "goodput", "requests/s", through, seconds),
+        row("Good Requests", "good_request_count", "requests", here, 1),
+        row("Good Request Fraction", "good_request_fraction", "ratio", here, max(len(here.low), 1)),
+    ]

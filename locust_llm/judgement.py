@@ -3,7 +3,8 @@
 A rule is decided where its figure and both ends of that figure's 95 % interval (intervals.py) lie on one side of the
 limit. Percentiles of numbers that each request has: order statistics. Shares: exact binomial. Rates, averages and pooled
 gaps: ten stretches of the run. The smallest and the largest value, and what was delivered of a schedule, are facts of the
-run and have no interval. A failure counts as a value that breaks the rule, whichever way that points (a latency of
+run and have no interval. What was cut counts at its best and at its worst (censoring.py), and the rule is decided where both
+are. A failure counts as a value that breaks the rule, whichever way that points (a latency of
 +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so.
 
 Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up to the highest one, which
@@ -96,6 +97,7 @@ def _judged(text: str, seen: Seen) -> SloResult | None:
         observed=shown(found.value),
         limit=rule.number,
         unit=rule.unit,
+        worst=shown(found.worst),
         low=shown(low),
         high=shown(high),
         count=found.count,
@@ -122,15 +124,23 @@ def _decided(rule: Rule, found: Found, seen: Seen) -> tuple[str, str]:
         return INCONCLUSIVE, found.note
     if blame := _blame(rule, seen):
         return INCONCLUSIVE, blame
-    holds = found.decides(rule)
+    holds, told = found.decides(rule), "; ".join(filter(None, (found.note, _cut(found))))
     if holds is False:
         if rule.metric == "delivered" and seen.delivery is not None and seen.delivery.cause == CLIENT:
             return INCONCLUSIVE, "the load generator held the load back, not the server"
-        return FAIL, found.note
+        return FAIL, told
     if holds:
         lost = seen.run.records_lost
-        return (INCONCLUSIVE, f"records of workers that never arrived: {lost}") if lost else (PASS, found.note)
+        return (INCONCLUSIVE, f"records of workers that never arrived: {lost}") if lost else (PASS, told)
     return INCONCLUSIVE, _undecided(rule, found)
+
+
+def _cut(found: Found) -> str:
+    """How many requests were cut, and of how many it is not known whether they meet the rule."""
+    if not found.cut:
+        return ""
+    cut = f"{found.cut} of the requests {'was' if found.cut == 1 else 'were'} cut"
+    return f"{cut}, {min(found.cut, found.undecided)} of them undecided"
 
 
 def _undecided(rule: Rule, found: Found) -> str:
@@ -142,7 +152,8 @@ def _undecided(rule: Rule, found: Found) -> str:
         return (
             f"too few samples: the interval of {rule.stat} takes {needed(percentile)} requests, there are {found.count}"
         )
-    return "; ".join(filter(None, ("its 95 % interval crosses the limit, a longer run may tell", found.note)))
+    longer = "a longer grace period (-s) may tell" if found.cut and found.undecided else "a longer run may tell"
+    return "; ".join(filter(None, (f"its 95 % interval crosses the limit, {longer}", found.note, _cut(found))))
 
 
 def _blame(rule: Rule, seen: Seen) -> str:

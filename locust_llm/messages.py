@@ -128,7 +128,7 @@ def to_control(
 
 def hears(control: Control, worker: str, news: dict[str, Any]) -> None:
     """The news of a process; where they carry the time, they are answered."""
-    at = news.pop("at", None)
+    at = news.get("at")
     control.hears(worker, **news)
     if at is not None:
         control.answer(worker, at)

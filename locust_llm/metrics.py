@@ -7,6 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from .breakdowns import breakdowns, sessions
+from .censoring import reach, sent
 from .columns import Columns
 from .definitions import DEFINITIONS as DEFINITIONS
 from .definitions import EXPORTED, GIVEN_UP, LATENCIES, LENGTHS, PER_USER, SELDOM, WAITS, Metric
@@ -68,7 +69,7 @@ def summarise(
         conditions=conditions,
         counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
         rows=_rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)]),
-        adjusted=_adjusted(main, percentiles) if conditions.failed else (),
+        adjusted=_adjusted(main, percentiles) if conditions.failed or conditions.cut else (),
         warmup=_rows(warm, gaps["warmup"], percentiles, _throughputs(warm, Time(warm.span()))) if warm.size else (),
         failures=_failures(main),
         client=verdict,
@@ -148,9 +149,17 @@ def _throughputs(part: Part, time: Time) -> list[Row]:
 
 
 def _adjusted(part: Part, percentiles: Sequence[float]) -> tuple[Row, ...]:
-    ok, failures = part.outcome(OK), part.outcome(*FAILURES).size
-    metrics = (metric for metric in _latencies(ok) if metric.adjusted)
-    return tuple(adjusted(metric, ok[metric.column], failures, percentiles) for metric in metrics)
+    ok, cut, failures = part.outcome(OK), part.outcome(CUT), part.outcome(*FAILURES).size
+
+    def row(metric: Metric) -> Row:
+        low, high = reach(cut, metric)
+        known, values = low == high, ok[metric.column]
+        if ok.size and np.isnan(values).all():  # answers have none: nor would these have had one
+            return adjusted(metric, values, np.empty(0), failures, percentiles)
+        values = np.append(values, low[known] / (metric.scale / 1e3))
+        return adjusted(metric, values, low[~known] / (metric.scale / 1e3), failures, percentiles)
+
+    return tuple(row(metric) for metric in _latencies(ok) if metric.adjusted)
 
 
 def _given_up(part: Part, percentiles: Sequence[float]) -> tuple[Row, ...]:
@@ -262,8 +271,11 @@ def _clock(ok: Part) -> str:
 
 
 def _counts(part: Part, warmup: int, run: Run, broken_lines: int, gaps: Gaps) -> Counts:
-    ok = part.outcome(OK)
+    ok, cut = part.outcome(OK), part.outcome(CUT)
+    ages_s = cut["closed_at"] - sent(cut)
     return Counts(
+        cut_ages_s=(float(ages_s.min()), float(ages_s.max())) if len(ages_s) else None,
+        cut_without_chunk=int((cut["chunks"] == 0).sum()),
         warmup=warmup,
         never_sent=int(np.isnan(part["sent_at"]).sum()),
         turned_away=run.turned_away,

@@ -72,25 +72,27 @@ def distribution(metric: Metric, values: Floats, percentiles: Sequence[float]) -
     )
 
 
-def adjusted(metric: Metric, values: Floats, failures: int, percentiles: Sequence[float]) -> Row:
+def adjusted(metric: Metric, values: Floats, at_least: Floats, failures: int, percentiles: Sequence[float]) -> Row:
     """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``. Nearest rank: the smallest value
-    that at least p % of all are not above, so that nothing is interpolated towards infinity."""
-    values = np.sort(values[~np.isnan(values)]) * metric.scale
-    count = len(values) + failures
-    ranks = [max(math.ceil(round(p / 100 * count, 9)), 1) for p in percentiles]
+    that at least p % of all are not above, so that nothing is interpolated towards infinity. ``at_least``: what is known of
+    requests that were cut; they count as +infinity, and where they are as low as this, a percentile is at least so much."""
+    known = np.sort(values[~np.isnan(values)]) * metric.scale
+    best = np.sort(np.append(known, at_least * metric.scale))
+    count = len(best) + failures
+    ranks = {p: max(math.ceil(round(p / 100 * count, 9)), 1) for p in percentiles}
+    worst = {p: float(known[rank - 1]) if rank <= len(known) else math.inf for p, rank in ranks.items()}
+    least = {p: float(best[rank - 1]) for p, rank in ranks.items() if rank <= len(best)}
     return Row(
         label=metric.label,
         tag=f"adj_{metric.tag}",
         unit=metric.unit,
         count=count,
         avg=math.inf,
-        min=float(values[0]) if len(values) else math.inf,
+        min=float(best[0]) if len(best) else math.inf,
         max=math.inf,
         sum=math.inf,
-        percentiles={
-            p: float(values[rank - 1]) if rank <= len(values) else math.inf
-            for p, rank in zip(percentiles, ranks, strict=True)
-        },
+        percentiles=worst,
+        at_least={p: value for p, value in least.items() if value < worst[p]},
     )
 
 

@@ -139,10 +139,13 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
         yield "No request succeeded: there is no latency to report."
     if run.stopping_at is None:
         yield "The run did not end in order: what was still running is missing."
-    if conditions.cut:
+    if conditions.cut and counts.cut_ages_s is not None:
+        low, high = counts.cut_ages_s
+        ages = f"after {low:.1f} to {high:.1f} s" if f"{low:.1f}" != f"{high:.1f}" else f"after {low:.1f} s"
+        none = f", {counts.cut_without_chunk} of them before the first token" * bool(counts.cut_without_chunk)
         yield (
-            f"{_requests(conditions.cut)} still running when the grace period was over, and cut: they count neither as "
-            "success nor as failure, and as long answers are the likeliest to be cut, true latencies are higher."
+            f"{_requests(conditions.cut)} still running when the grace period was over, and cut {ages}{none}: in no latency "
+            "above. In SLO rules each counts with what is known of it, at its best and at its worst."
         )
     if conditions.cancelled:
         yield f"{_requests(conditions.cancelled)} cancelled on purpose: neither success nor failure."

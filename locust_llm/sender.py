@@ -88,6 +88,8 @@ class Sender:
         self.closed = False
         self.turned_away = 0
         self.decoding = 0
+        self.done = 0
+        """Requests that the gate had let through, and that are over."""
         self.ttfts_s: list[float] = []
         """Of the first chunks since the progress line last heard of them."""
         self.gate = Gate(0)
@@ -294,6 +296,7 @@ class Sender:
         return {
             **self.lease.stand(),
             "admitted": self.gate.admitted,
+            "over": self.done,
             "decoding": self.decoding,
             "ttfts_s": ttfts_s[-1000:],
             "unreserved": self.budget.unreserved(time.monotonic() + SOON_S),

@@ -23,7 +23,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of the sample (ddof=1); None below two values."""
     sum: float | None = None
     percentiles: dict[float, float] = {}
-    """Linear interpolation (numpy's default); in an ``adj_`` row nearest rank, and +infinity is a failure."""
+    """Linear interpolation (numpy's default); in an ``adj_`` row nearest rank, and +infinity is a failure, or a request that
+    was cut: then it is in ``at_least``."""
+    at_least: dict[float, float] = {}
+    """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says how long at least."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +88,10 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """What else was counted; of the profiling phase where nothing else is said."""
 
+    cut_ages_s: tuple[float, float] | None = None
+    """The shortest and the longest time after its send at which a request was cut; None: none was."""
+    cut_without_chunk: int = 0
+    """Requests that were cut before their first chunk."""
     warmup: int
     never_sent: int
     turned_away: int
@@ -184,6 +191,8 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     abort: bool = False
     observed: float | None = None
     """Infinite: a percentile that lands on a failure (null in JSON)."""
+    worst: float | None = None
+    """Where cut requests leave it open: ``observed`` is the figure with each of them at its best, this one at its worst."""
     limit: float | None = None
     unit: str = ""
     low: float | None = None
@@ -196,12 +205,14 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Good(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests met every condition. Its rate has a 95 % interval."""
+    """How many requests met every condition. Its rate has a 95 % interval. A cut request is none for certain."""
 
     conditions: str
     """In words, and where they come from."""
     attainment: float
-    """Their share; failures are in the denominator."""
+    """Their share; failures and cut requests are in the denominator."""
+    attainment_most: float | None = None
+    """Were each cut request good that may be; None: there is none."""
     goodput_per_s: float
     low: float | None
     high: float | None

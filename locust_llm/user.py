@@ -283,6 +283,7 @@ class LLMUser(HttpUser):
                 record = exchange(
                     self.line, sender.gate, request, sender.clock_offset_s, self._first_token, sender.wait_until
                 )
+                sender.done += record.admitted_at is not None
             except GateClosed:
                 if refused is not None:
                     return self._finish(*refused)
@@ -290,6 +291,7 @@ class LLMUser(HttpUser):
                 raise StopUser from None
             except BaseException as error:
                 cut: Record | None = getattr(error, "record", None)
+                sender.done += cut is not None
                 if refused is not None:
                     self._finish(*refused, retried=cut is not None)
                 elif cut is None:

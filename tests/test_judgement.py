@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from handmade import UNIX, a_run, answered, failed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from staged import a_level, a_stage
@@ -103,11 +103,20 @@ def test_a_percentile_fails_when_more_requests_failed_than_it_allows() -> None:
     assert "30 failures are in no average" in average.reason
 
 
-def test_failures_are_in_the_denominator_of_attainment_and_what_was_cut_is_not() -> None:
-    records = [*steps(15), *[failed()] * 5, failed("cut"), failed("cancelled")]
-    found = judged("attainment > 50% given ttft < 1s", records)
-    assert (found.observed, found.count, found.status) == (75, 20, "PASS")
-    assert judged("error_rate < 50%", records).observed == 25
+def test_failures_are_in_the_denominator_of_attainment_and_what_was_cut_too() -> None:
+    """15 good ones of 20; one that was cut after a second, without a token: of 21 where a good one has it by then, else it
+    may be the 16th."""
+    records = [*steps(15), *[failed()] * 5, failed("cut")]
+    broken = judged("attainment > 40% given ttft < 1s", records)
+    assert (broken.observed, broken.worst, broken.count, broken.status) == (pytest.approx(1500 / 21), None, 21, "PASS")
+    perhaps = judged("attainment > 40% given ttft < 2s", records)
+    assert (perhaps.observed, perhaps.worst, perhaps.status) == (
+        pytest.approx(1600 / 21),
+        pytest.approx(1500 / 21),
+        "PASS",
+    )
+    rate = judged("error_rate < 60%", records)
+    assert (rate.observed, rate.worst, rate.status) == (pytest.approx(500 / 21), pytest.approx(600 / 21), "PASS")
 
 
 def test_waits_of_failed_requests_count_as_they_are() -> None:
@@ -292,6 +301,7 @@ def test_goodput_as_aiperf_counts_it() -> None:
         assert "goodput" not in {row.tag for row in summarise(collect(records), a_run(goodput=nothing)).rows}
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(0, 5), st.sampled_from([50, 90, 95, 99]),
        st.integers(1, 1000))  # fmt: skip
 def test_a_decision_needs_the_figure_and_its_interval_on_one_side(

@@ -29,14 +29,15 @@ LAYERS: Final = (
         "tokens prompts spool journal "
         "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs given rows dataset "
         "conversation body plan "
-        "timetable pulse exposition live archive",
+        "timetable pulse sends exposition live archive",
     ),
     (
         "arithmetic",
         NUMBERS,
         "gaps columns harvest occupancy parts blocks delivery steady breakdowns intervals interference bootstrap abort "
-        "growth figures likeness compare sides good usl knee judgement findings metrics sweeps remarks curves stalls "
-        "probing document tables junit plots overtime spectra ladder bylength timeline drawing page export report versus",
+        "growth censoring figures likeness compare sides good usl knee judgement findings metrics sweeps remarks curves "
+        "stalls probing document tables junit plots overtime spectra ladder bylength timeline drawing page export "
+        "report versus",
     ),
     (
         "machine",

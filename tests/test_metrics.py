@@ -122,7 +122,11 @@ def test_cut_and_cancelled_are_neither() -> None:
     assert (conditions.requests, conditions.succeeded, conditions.failed) == (4, 1, 0)
     assert (conditions.cut, conditions.cancelled, conditions.failure_rate) == (2, 1, 0.0)
     assert summary.counts.never_sent == 1
-    assert summary.adjusted == ()
+    first = row(summary, "adj_time_to_first_token")  # 0.003 and 100 ms, and one of which nothing is known
+    assert (first.count, first.percentiles[50.0], first.percentiles[90.0]) == (3, 100, math.inf)
+    assert (first.at_least[25.0], first.at_least[50.0], first.at_least[90.0]) == (0, 0.003, 100)
+    assert summary.counts.cut_ages_s == (1, 1)
+    assert summary.counts.cut_without_chunk == 1
     assert conditions.duration_s == pytest.approx(1.0)  # the cut request ended at second 11
 
 
