@@ -8,7 +8,8 @@ import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import gevent
 import gevent.socket
@@ -227,3 +228,13 @@ def test_the_kernel_tells_the_round_trip(scripted: Scripted) -> None:
     assert again == 0
     connection.close()
     assert connection.round_trip() == (None, 0)
+
+
+def test_session_tickets_without_end_are_not_waited_for() -> None:
+    """They would be read in the event loop."""
+    connection = object.__new__(Connection)
+    connection.tls = cast(Any, SimpleNamespace(closed=False, received=lambda data: b""))
+    reads = iter([b"tickets"] * 100)
+    connection._socket = SimpleNamespace(_sock=SimpleNamespace(recv=lambda size: next(reads)))
+    assert not connection.alive()
+    assert len(list(reads)) > 90

@@ -173,7 +173,7 @@ REAL: Final[tuple[tuple[tuple[str, ...], dict[str, str]], ...]] = (
     (("-t", "9" * 400), {}),
     ((), {"LOCUST_LLM_REQUEST_TIMEOUT": "1e309"}),
     ((), {"LOCUST_USERS": "9" * 23}),
-    ((), {"LOCUST_SPAWN_RATE": "nan"}),
+    ((), {"LOCUST_SPAWN_RATE": "9" * 9}),
     (("--processes", "99999"), {}),
 )
 
