@@ -24,7 +24,7 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "record shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries gauges ramp "
+        "exit_status record shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries gauges ramp "
         "arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal "
         "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs rows dataset "
         "conversation body plan "

@@ -1,0 +1,43 @@
+"""Exit statuses: what each number means to the shell, and which one wins where several apply."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final
+
+
+class ExitStatus(IntEnum):
+    """Of every command here; docs/exit-status.md has the table for users."""
+
+    OK = 0
+    """No request failed; with rules, all of them passed."""
+    FAILED_REQUESTS = 1
+    """Requests failed, or a task raised: Locust's rule, and another number with ``--exit-code-on-error``. `check`: something
+    stands in the way of a run."""
+    BROKEN = 2
+    """The load generator itself broke, or a flag of Locust's was used wrongly."""
+    RULE_FAILED = 3
+    """An SLO rule failed."""
+    INCONCLUSIVE = 4
+    """A rule could not be decided; a probe cannot name the scheduler."""
+    REFUSED = 5
+    """There can be no such run; nothing was sent."""
+    INCOMPLETE = 6
+    """The result is incomplete: records are missing, a report could not be made, or no request was answered."""
+
+
+PRECEDENCE: Final = (
+    ExitStatus.REFUSED, ExitStatus.BROKEN, ExitStatus.RULE_FAILED, ExitStatus.FAILED_REQUESTS, ExitStatus.INCOMPLETE,
+    ExitStatus.INCONCLUSIVE, ExitStatus.OK,
+)  # fmt: skip
+"""What is certain comes first: what has failed on the records that are there fails with all of them too. What has passed, or
+is undecided, on incomplete records is no result."""
+
+
+def worst(statuses: Iterable[int]) -> int:
+    """The one that the process ends with. A number of the user's own (``--exit-code-on-error``) counts as failed requests."""
+
+    def rank(status: int) -> int:
+        known = {int(one): place for place, one in enumerate(PRECEDENCE)}
+        return known.get(status, PRECEDENCE.index(ExitStatus.FAILED_REQUESTS))
+
+    return min(statuses, key=rank, default=ExitStatus.OK)
