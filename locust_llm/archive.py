@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from .folder import RECORDS, RUN
+from .folder import RECORDS, RUN, decoded
+from .run import Unix
 
 FILES: Final = {
     "report.html": "report",
@@ -44,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True):
 class _Known(msgspec.Struct):
     """What run.json says of a run, as far as a list needs it."""
 
-    started_at: float | None = None
+    started_at: Unix | None = None
     model: str = ""
 
 
@@ -102,7 +103,7 @@ class Archive:
 
 def _read(folder: Path) -> _RunJson:
     try:
-        return msgspec.json.decode((folder / RUN).read_bytes(), type=_RunJson)
+        return decoded(folder / RUN, _RunJson)
     except (OSError, ValueError):
         return _RunJson()
 
@@ -153,6 +154,6 @@ class Ended(msgspec.Struct):
 
 def ended(folder: Path) -> tuple[Ended, dict[str, dict[str, Any]]]:
     """That, and its figures by tag (profile_export_aiperf.json). Raises OSError, ValueError for what is no report."""
-    facts = msgspec.json.decode((folder / RUN).read_bytes(), type=Ended)
-    figures = msgspec.json.decode((folder / "profile_export_aiperf.json").read_bytes(), type=dict[str, Any])
+    facts = decoded(folder / RUN, Ended)
+    figures = decoded(folder / "profile_export_aiperf.json", dict[str, Any])
     return facts, {tag: figure for tag, figure in figures.items() if isinstance(figure, dict)}

@@ -34,7 +34,7 @@ is undecided, on incomplete records is no result."""
 
 
 def worst(statuses: Iterable[int]) -> int:
-    """The one that the process ends with. A number of the user's own (``--exit-code-on-error``) counts as failed requests."""
+    """The one to end with. A number of the user's own (``--exit-code-on-error``) ranks as failed requests do."""
 
     def rank(status: int) -> int:
         known = {int(one): place for place, one in enumerate(PRECEDENCE)}

@@ -37,6 +37,7 @@ def summarise(
     levels: Occupancy | None = None,
     interference: Interference | None = None,
     shots: Sequence[Shown] = (),
+    unread: Sequence[str] = (),
 ) -> Summary:
     """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup`` and for what went
     through in the measured time of a stage.
@@ -44,7 +45,7 @@ def summarise(
     ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps; ``sweep``: what
     the stages of the run came to. Of a sweep they decide about the rules; repeats are judged together. ``levels``: the
     occupancy, where it is known already; ``interference``: what prefills did to decodes, where somebody asked;
-    ``shots``: of a probe, all of them.
+    ``shots``: of a probe, all of them; ``unread``: which of the broken lines those are, in words.
     """
     everything = Part(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
@@ -54,7 +55,7 @@ def summarise(
     repeats = sweep is not None and sweep.repeats
     swept = None if repeats else sweep
     time = Time(span, tuple(pauses(main, run)) if repeats else ())
-    percentiles = tuple(sorted({*EXPORTED, *run.settings.percentiles}))
+    percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
     found = evidence(main, run.health, timetable=bool(shots))
     verdict = judge(found)
@@ -66,7 +67,7 @@ def summarise(
     slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
     return Summary(
         conditions=conditions,
-        counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
+        counts=_counts(main, warm.size, run, broken_lines, unread, gaps["profiling"]),
         rows=_rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)]),
         adjusted=_adjusted(main, percentiles) if conditions.failed else (),
         warmup=_rows(warm, gaps["warmup"], percentiles, _throughputs(warm, Time(warm.span()))) if warm.size else (),
@@ -261,7 +262,7 @@ def _clock(ok: Part) -> str:
     return "kernel" if kernel == 1 else "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
 
 
-def _counts(part: Part, warmup: int, run: Run, broken_lines: int, gaps: Gaps) -> Counts:
+def _counts(part: Part, warmup: int, run: Run, broken_lines: int, unread: Sequence[str], gaps: Gaps) -> Counts:
     ok = part.outcome(OK)
     return Counts(
         warmup=warmup,
@@ -269,6 +270,7 @@ def _counts(part: Part, warmup: int, run: Run, broken_lines: int, gaps: Gaps) ->
         turned_away=run.turned_away,
         records_lost=run.records_lost,
         broken_lines=broken_lines,
+        unread=tuple(unread),
         chunks=int(ok["chunks"].sum()),
         merged_chunks=int(ok["merged"].sum()),
         ttft_upper_bounds=int(ok["ttft_is_upper_bound"].sum()),

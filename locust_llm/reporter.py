@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from .exit_status import ExitStatus
+
 logger = logging.getLogger("locust_llm")
 
 TRIES: Final = 2
@@ -35,7 +37,7 @@ def make_reports(folder: Path) -> str:
             continue
         finally:
             _working = None
-        if not status:
+        if status in (ExitStatus.OK, ExitStatus.INCOMPLETE):
             return out
         if _given_up:
             logger.error(f"No reports were made; the records are safe: {command}")

@@ -1,6 +1,7 @@
 """Settings: what was asked of a run, frozen, and the rules that tell a possible run from an impossible one."""
 
 from collections.abc import Iterator
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -8,6 +9,9 @@ import msgspec
 from . import slo
 from .failure import is_secret
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
+
+PERCENTILES: Final = 20
+"""The most that the tables have columns for."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -115,6 +119,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     command: str = ""
 
     @property
+    def columns(self) -> tuple[float, ...]:
+        """The percentiles of the tables: each once, and no more than fit."""
+        return tuple(dict.fromkeys(p for p in self.percentiles if 0 < p <= 99.9))[:PERCENTILES]
+
+    @property
     def open_loop(self) -> bool:
         """Requests come by a schedule, whatever the server does."""
         rates = self.request_rate or self.request_rate_series or self.user_centric_rate or self.sweeps(RATE)
@@ -191,6 +200,8 @@ def mistakes(s: Settings) -> Iterator[str]:
     for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
         if is_secret(name):
             yield f"--endpoint must not hold a key ({name}), every report would: use --header, or --api-key-file"
+    if len(set(s.percentiles)) > PERCENTILES:
+        yield f"--percentiles takes at most {PERCENTILES} different ones, got {len(set(s.percentiles))}"
     for p in s.percentiles:
         if not 0 < p <= 99.9:
             yield f"--percentiles must lie above 0 and at most at 99.9, got {p:g}"

@@ -24,10 +24,10 @@ LAYERS: Final = (
     (
         "words",
         PURE,
-        "exit_status record shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries gauges ramp "
-        "arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool journal "
-        "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs rows dataset "
-        "conversation body plan "
+        "exit_status record shots steps symptoms episodes diagnosis advice buffering sse chat failure endpoints retries "
+        "gauges ramp arrivals sizes definitions measures selectors slo stages settings run corpus tokens prompts spool "
+        "journal outbox quotas clocks verdict disturbance examination summary readable jsonl folder formats logs rows "
+        "dataset conversation body plan "
         "timetable pulse exposition live archive",
     ),
     (
