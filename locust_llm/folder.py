@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
@@ -85,24 +86,13 @@ class RecordFile:
                 try:
                     record = parse_line(line)
                 except ValueError:
-                    yield from self._of_pieces(line)
+                    for found in _of_pieces(line):
+                        if isinstance(found, Record):
+                            yield found
+                        else:
+                            self._left_out(found)
                 else:
                     yield record
-
-    def _of_pieces(self, line: bytes) -> Iterator[Record]:
-        """Of a line that is not one record."""
-        for piece in pieces(line):
-            why, end = "", piece.rfind(b"}") + 1
-            for part in (piece, piece[:end]):  # rubbish may stand behind a whole one
-                try:
-                    record = parse_line(part)
-                except ValueError as error:
-                    why = why or _why(piece, error)
-                else:
-                    yield record
-                    break
-            if why:
-                self._left_out(why)
 
     def _left_out(self, why: str) -> None:
         self._count += 1
@@ -142,12 +132,23 @@ class RecordFile:
 
 def _parsed(file: BinaryIO) -> Iterator[Record]:
     for line in _lines(file):
-        for part in () if line is None else (line,):
-            try:
-                record = parse_line(part)
-            except ValueError:
-                continue
-            yield record
+        yield from (found for found in _of_pieces(line or b"") if isinstance(found, Record))
+
+
+def _of_pieces(line: bytes) -> Iterator[Record | str]:
+    """Each record of a line, and why each other piece is none."""
+    for piece in pieces(line):
+        end = piece.rfind(b"}") + 1
+        try:
+            yield parse_line(piece)
+            continue
+        except ValueError as error:
+            why = _why(piece, error)
+        if rest := piece[end:].strip():  # it may stand behind a whole record
+            with suppress(ValueError):
+                yield parse_line(piece[:end])
+                why = _why(rest, ValueError("something stands behind it"))
+        yield why
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:

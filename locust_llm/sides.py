@@ -45,6 +45,8 @@ def load(folder: Path) -> Side:
     if not file.path.is_file():
         raise ValueError(f"{folder} holds no run: there is no {RECORDS} in it")
     columns, notes = collect(file), list[str]()
+    if columns.requests.empty:
+        raise ValueError(f"{folder} holds an empty run: there is no record in its {RECORDS}")
     if file.unread.count:
         first = "; ".join(file.unread.said[:FIRST])
         notes.append(f"lines of {RECORDS} that could not be read, and are left out: {file.unread.count} ({first})")
