@@ -178,7 +178,9 @@ def _say(text: str) -> None:
         except UnicodeEncodeError:  # a terminal that is not of UTF-8
             encoding = sys.stdout.encoding or "ascii"
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
-    except OSError:  # whoever reads has seen enough (| head), or the disk is full; Python would flush once more at its end
+    except (
+        OSError
+    ):  # whoever reads has seen enough (| head), or the disk is full; Python would flush once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

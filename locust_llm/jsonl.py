@@ -92,12 +92,12 @@ def parse_line(data: bytes) -> Record:
             if data.rfind(_BEGIN, 1, at) > 0 or (end + 2 != len(data) and data[end + 1 :].strip()):
                 raise ValueError("something else stands in its line")
             record = _decode_record(data[at + len(_KEY) - 1 : end])
-            if (data[at - 4 : at] == b"null") != (record.outcome == OK):
-                raise ValueError(f"its outcome {record.outcome!r} and its error contradict each other")
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
     if wrong := contradiction(record):
         raise ValueError(wrong)
+    if at >= 0 and (data[at - 4 : at] == b"null") != (record.outcome == OK):  # the error stands before the record
+        raise ValueError(f"its outcome {record.outcome!r} and its error contradict each other")
     return record
 
 
