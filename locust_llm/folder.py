@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from .jsonl import parse_line, pieces
+from .jsonl import parse_line, pieces, trusted
 from .readable import readable
 from .record import Record
 from .run import Run
@@ -55,9 +55,12 @@ class RecordFile:
     """The records of a profile_export.jsonl, one by one. A line that holds none (half-written when the process was
     killed, damaged, of another version) is passed over; ``unread`` has them, after the last record."""
 
-    def __init__(self, path: Path, begin: int = 0, end: float = math.inf) -> None:
-        """``begin``, ``end``: of the lines that begin between these two bytes."""
+    def __init__(self, path: Path, begin: int = 0, end: float = math.inf, *, sound: bool = False) -> None:
+        """``begin``, ``end``: of the lines that begin between these two bytes. ``sound``: each has been read before, and was
+        a record."""
         self.path = path
+        self._parse = trusted if sound else parse_line
+        self._sound = sound
         self._lines = self._count = 0
         self._first: list[tuple[int, str]] = []
         self._begin, self._end = begin, end
@@ -75,16 +78,16 @@ class RecordFile:
             if at:  # it may lie within a line, which is not of this part
                 file.seek(at - 1)
                 at += _pass_line(file) - 1
-            for line in _lines(file):
-                if at >= self._end:
-                    break
-                at = file.tell() if line is None else at + len(line)
+            parse, readline = self._parse, file.readline
+            while at < self._end and (line := readline(LONGEST)):
+                at += len(line)
                 self._lines += 1
-                if line is None:
+                if len(line) == LONGEST and not line.endswith(b"\n"):
+                    at += _pass_line(file)
                     self._left_out(f"longer than {LONGEST >> 20} MB")
                     continue
                 try:
-                    record = parse_line(line)
+                    record = parse(line)
                 except ValueError:
                     for found in _of_pieces(line):
                         if isinstance(found, Record):
@@ -102,11 +105,11 @@ class RecordFile:
     def evenly(self, share: float, stretches: int = STRETCHES) -> Iterator[Record]:
         """About this share of them, in stretches of neighbours spread evenly over the file; all for 1 and above."""
         if share >= 1 or not self.path.exists():
-            yield from RecordFile(self.path)
+            yield from RecordFile(self.path, sound=self._sound)
             return
         length = self.path.stat().st_size / stretches
         for i in range(stretches):
-            yield from RecordFile(self.path, int(i * length), int((i + share) * length))
+            yield from RecordFile(self.path, int(i * length), int((i + share) * length), sound=self._sound)
 
     def since(self, at: float) -> Iterator[Record]:
         """Those of the requests that ended at ``at`` (Unix seconds) or later, found by bisection: the file is in the order
@@ -131,8 +134,11 @@ class RecordFile:
 
 
 def _parsed(file: BinaryIO) -> Iterator[Record]:
-    for line in _lines(file):
-        yield from (found for found in _of_pieces(line or b"") if isinstance(found, Record))
+    while line := file.readline(LONGEST):
+        if len(line) == LONGEST and not line.endswith(b"\n"):
+            _pass_line(file)
+            continue
+        yield from (found for found in _of_pieces(line) if isinstance(found, Record))
 
 
 def _of_pieces(line: bytes) -> Iterator[Record | str]:
@@ -149,16 +155,6 @@ def _of_pieces(line: bytes) -> Iterator[Record | str]:
                 yield parse_line(piece[:end])
                 why = _why(rest, ValueError("something stands behind it"))
         yield why
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Line by line; None: one that is longer than LONGEST, of which no more is kept."""
-    while line := file.readline(LONGEST):
-        if len(line) < LONGEST or line.endswith(b"\n"):
-            yield line
-        else:
-            _pass_line(file)
-            yield None
 
 
 def _pass_line(file: BinaryIO) -> int:

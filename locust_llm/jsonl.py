@@ -101,6 +101,12 @@ def parse_line(data: bytes) -> Record:
     return record
 
 
+def trusted(data: bytes) -> Record:
+    """The record of a line that ``parse_line`` has read before, in three quarters of the time."""
+    at = data.rfind(_KEY)
+    return _decode(data).record if at < 0 else _decode_record(data[at + len(_KEY) - 1 : data.rfind(b"}")])
+
+
 def pieces(data: bytes) -> list[bytes]:
     """What stands in a line that is not one whole record: lines that ran together, the half of one, rubbish before them."""
     begins = [0]

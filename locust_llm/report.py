@@ -19,7 +19,6 @@ from msgspec.structs import replace as replaced
 from . import drawing, export, junit, tables
 from .blocks import clean
 from .columns import Columns, frames
-from .disturbance import Interference
 from .folder import RECORDS, RUN, RecordFile, Unread, read_run, readable_run, replace, run_json
 from .harvest import harvest
 from .interference import interference, sampled_share
@@ -168,14 +167,14 @@ def _summary(
 ) -> tuple[Summary, Occupancy]:
     sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
     levels = occupancy(columns.requests, run.limits)
+    records = RecordFile(folder / RECORDS, sound=not unread.count)
     shots, beside = list[Seen](), None
     try:
-        shots = _shots(folder)
+        shots = _shots(records)
         if not shots and (sweep is None or sweep.repeats):
-            beside = _interference(folder, columns, levels)
+            beside = interference(columns, levels, records.evenly(sampled_share(columns)))
     except Exception as error:
         unmade.append(f"what prefills do to decodes could not be told: {reason(error)}")
-    records = RecordFile(folder / RECORDS)
     return summarise(columns, run, unread.count, records, sweep, levels, beside, shots, unread.said), levels
 
 
@@ -234,14 +233,8 @@ def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
     return run, _summary(folder, run, columns, unread, [], False)[0]
 
 
-def _interference(folder: Path, columns: Columns, levels: Occupancy) -> Interference | None:
-    """From the records, read a second time: which gap is disturbed is known only when all prefills are."""
-    return interference(columns, levels, RecordFile(folder / RECORDS).evenly(sampled_share(columns)))
-
-
-def _shots(folder: Path) -> list[Seen]:
+def _shots(records: RecordFile) -> list[Seen]:
     """All requests of a probe; of another run nothing but its first record is read."""
-    records = RecordFile(folder / RECORDS)
     first = next(iter(records), None)
     if first is None or seen(first) is None:
         return []
