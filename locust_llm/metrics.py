@@ -67,7 +67,7 @@ def summarise(
     slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
     return Summary(
         conditions=conditions,
-        counts=_counts(main, warm.size, run, broken_lines, unread, gaps["profiling"]),
+        counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
         rows=_rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)]),
         adjusted=_adjusted(main, percentiles) if conditions.failed else (),
         warmup=_rows(warm, gaps["warmup"], percentiles, _throughputs(warm, Time(warm.span()))) if warm.size else (),
@@ -86,6 +86,7 @@ def summarise(
         interference=interference,
         examination=_examination(shots, run, verdict) if shots else None,
         sweep=sweep,
+        unread=tuple(unread),
     )
 
 
@@ -262,7 +263,7 @@ def _clock(ok: Part) -> str:
     return "kernel" if kernel == 1 else "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
 
 
-def _counts(part: Part, warmup: int, run: Run, broken_lines: int, unread: Sequence[str], gaps: Gaps) -> Counts:
+def _counts(part: Part, warmup: int, run: Run, broken_lines: int, gaps: Gaps) -> Counts:
     ok = part.outcome(OK)
     return Counts(
         warmup=warmup,
@@ -270,7 +271,6 @@ def _counts(part: Part, warmup: int, run: Run, broken_lines: int, unread: Sequen
         turned_away=run.turned_away,
         records_lost=run.records_lost,
         broken_lines=broken_lines,
-        unread=tuple(unread),
         chunks=int(ok["chunks"].sum()),
         merged_chunks=int(ok["merged"].sum()),
         ttft_upper_bounds=int(ok["ttft_is_upper_bound"].sum()),

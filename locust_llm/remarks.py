@@ -64,7 +64,7 @@ def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
         said.append(f"{counts.records_lost} records of workers never arrived")
     if counts.broken_lines:
         more = "" if counts.broken_lines <= FIRST else ", ..."
-        first = f"{'; '.join(counts.unread[:FIRST])}{more}"
+        first = f"{'; '.join(summary.unread[:FIRST])}{more}"
         lines = "line" if counts.broken_lines == 1 else "lines"
         said.append(f"{counts.broken_lines} {lines} of profile_export.jsonl could not be read ({first})")
     if summary.sweep is not None and summary.sweep.missing:
@@ -181,7 +181,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     if counts.records_lost:
         yield f"WARNING: records of workers that never arrived: {counts.records_lost}. Counts and rates are too low."
     if counts.broken_lines:
-        which = "; ".join(counts.unread)
+        which = "; ".join(summary.unread)
         yield (
             f"WARNING: lines of profile_export.jsonl that could not be read, and are left out: {counts.broken_lines}"
             + (f" ({which})." if which else ".")

@@ -197,6 +197,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         interference=summary.interference,
         examination=summary.examination,
         sweep=summary.sweep,
+        unread=summary.unread,
         definitions=DEFINITIONS,
     )
 

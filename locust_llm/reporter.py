@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from .exit_status import ExitStatus
-
 logger = logging.getLogger("locust_llm")
 
 TRIES: Final = 2
@@ -37,7 +35,7 @@ def make_reports(folder: Path) -> str:
             continue
         finally:
             _working = None
-        if status in (ExitStatus.OK, ExitStatus.INCOMPLETE):
+        if not status:
             return out
         if _given_up:
             logger.error(f"No reports were made; the records are safe: {command}")

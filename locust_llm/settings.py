@@ -10,8 +10,8 @@ from . import slo
 from .failure import is_secret
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
 
-PERCENTILES: Final = 20
-"""The most that the tables have columns for."""
+COLUMNS: Final = 50
+"""The most percentiles that tables have."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -121,7 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     @property
     def columns(self) -> tuple[float, ...]:
         """The percentiles of the tables: each once, and no more than fit."""
-        return tuple(dict.fromkeys(p for p in self.percentiles if 0 < p <= 99.9))[:PERCENTILES]
+        return tuple(dict.fromkeys(p for p in self.percentiles if 0 < p <= 99.9))[:COLUMNS]
 
     @property
     def open_loop(self) -> bool:
@@ -200,8 +200,6 @@ def mistakes(s: Settings) -> Iterator[str]:
     for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
         if is_secret(name):
             yield f"--endpoint must not hold a key ({name}), every report would: use --header, or --api-key-file"
-    if len(set(s.percentiles)) > PERCENTILES:
-        yield f"--percentiles takes at most {PERCENTILES} different ones, got {len(set(s.percentiles))}"
     for p in s.percentiles:
         if not 0 < p <= 99.9:
             yield f"--percentiles must lie above 0 and at most at 99.9, got {p:g}"

@@ -90,7 +90,6 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     turned_away: int
     records_lost: int
     broken_lines: int
-    """Of the records, those that could not be read; ``unread`` says of the first of them which and why."""
     chunks: int
     merged_chunks: int
     """Chunks of successful requests, and how many of them came more than one to a read."""
@@ -103,7 +102,6 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     gaps_left_out: int
     """Gaps next to a chunk that may have come sooner than its stamp, for something else came in the same read."""
     gaps_exact: bool
-    unread: tuple[str, ...] = ()
     retransmits: int = 0
     """TCP segments that had to be sent again to the server."""
 
@@ -360,6 +358,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a probe came to; None: it was none."""
     sweep: SweepSummary | None = None
     """None: no stages."""
+    unread: tuple[str, ...] = ()
+    """Of the first broken lines, which it is and why."""
     unmade: tuple[str, ...] = ()
     """What could not be made of the reports, and why: one line each."""
 
