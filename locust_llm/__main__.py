@@ -73,7 +73,10 @@ def simulate(words: list[str]) -> int:
 
 def report(words: list[str]) -> int:
     """The reports of a run, made anew from its records."""
+    from msgspec.structs import replace
+
     from . import junit, report, tables
+    from .remarks import incomplete
 
     parser = argparse.ArgumentParser(
         prog="locust-llm report", description="Make a run's reports anew from its records."
@@ -85,9 +88,18 @@ def report(words: list[str]) -> int:
     if not (folder / "profile_export.jsonl").is_file():
         print(f"locust-llm: error: {folder} holds no run: there is no profile_export.jsonl in it", file=sys.stderr)
         return ExitStatus.REFUSED
-    summary, facts = report.remake(folder, stages=options.stages)
-    _say(f"{tables.console(summary, facts, folder)}\n{junit.announce(summary, facts, os.environ)}")
-    return 0
+    try:
+        summary, facts = report.remake(folder, stages=options.stages)
+    except Exception as error:
+        print(f"locust-llm: error: no report of {folder} could be made: {report.reason(error)}", file=sys.stderr)
+        return ExitStatus.INCOMPLETE
+    try:
+        junit.append(summary, facts, os.environ)
+    except (OSError, ValueError) as error:
+        note = f"WARNING: GITHUB_STEP_SUMMARY could not be written: {report.reason(error)}."
+        facts = replace(facts, notes=(*facts.notes, note))
+    _say(f"{tables.console(summary, facts, folder)}\n{junit.announce(summary, os.environ)}")
+    return ExitStatus.INCOMPLETE if incomplete(summary, facts) else ExitStatus.OK
 
 
 def figure(words: list[str]) -> int:
@@ -119,12 +131,15 @@ def figure(words: list[str]) -> int:
         svg = report.draw(options.folder, options.start, options.end, options.requests, options.title)
         drawn = [to_bytes(svg) for to_bytes in formats]
         for path, data in zip(files, drawn, strict=True):
-            replace(path, data)
-    except OSError as error:
-        print(f"locust-llm: error: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
-        return ExitStatus.REFUSED
+            try:
+                replace(path, data)
+            except OSError as error:
+                raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
     except ValueError as error:
         print(f"locust-llm: error: {error}", file=sys.stderr)
+        return ExitStatus.REFUSED
+    except Exception as error:
+        print(f"locust-llm: error: nothing of {options.folder} can be drawn: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
     _say("".join(f"{path}\n" for path in files))
     return 0
@@ -134,7 +149,7 @@ def compare(words: list[str]) -> int:
     """Runs side by side with the first of them."""
     import msgspec
 
-    from . import versus
+    from . import report, versus
     from .folder import replace
 
     parser = argparse.ArgumentParser(
@@ -151,17 +166,27 @@ def compare(words: list[str]) -> int:
             replace(options.markdown, versus.markdown(found).encode())
         if options.json:
             replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        text = versus.console(found)
     except (OSError, ValueError) as error:
         print(f"locust-llm: error: {error}", file=sys.stderr)
         return ExitStatus.REFUSED
-    _say(versus.console(found))
+    except Exception as error:
+        print(f"locust-llm: error: these runs cannot be compared: {report.reason(error)}", file=sys.stderr)
+        return ExitStatus.REFUSED
+    _say(text)
     return 0
 
 
 def _say(text: str) -> None:
     try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:  # whoever reads has seen enough (| head); Python would flush once more at its end
+        try:
+            print(text, end="", flush=True)
+        except UnicodeEncodeError:  # a terminal that is not of UTF-8
+            encoding = sys.stdout.encoding or "ascii"
+            print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
+    except (
+        OSError
+    ):  # whoever reads has seen enough (| head), or the disk is full; Python would flush once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

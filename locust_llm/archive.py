@@ -5,12 +5,15 @@ A name that comes from outside is only ever looked up among those that were foun
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from .folder import RECORDS, RUN
+from .folder import RECORDS, RUN, decoded
+from .run import Unix
+from .slo import FAIL, INCONCLUSIVE, PASS
 
 FILES: Final = {
     "report.html": "report",
@@ -26,6 +29,9 @@ FILES: Final = {
 """What a run leaves, the most asked for first."""
 MOST: Final = 200
 """Runs that are listed, the last ones."""
+MODEL: Final = 200
+"""Letters of the name of a model."""
+STATUSES: Final = (PASS, FAIL, INCONCLUSIVE)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -44,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True):
 class _Known(msgspec.Struct):
     """What run.json says of a run, as far as a list needs it."""
 
-    started_at: float | None = None
+    started_at: Unix | None = None
     model: str = ""
 
 
@@ -73,7 +79,10 @@ class Archive:
 
     def entries(self) -> list[Entry]:
         """The last first."""
-        found = [self._entry(name, folder) for name, folder in self._folders().items()]
+        found = []
+        for name, folder in self._folders().items():
+            with suppress(OSError):  # it has just been deleted, or is nobody's to read
+                found.append(self._entry(name, folder))
         return sorted(found, key=lambda entry: entry.at, reverse=True)[:MOST]
 
     def file(self, name: str, path: str) -> Path | None:
@@ -81,14 +90,18 @@ class Archive:
         folder = self._folders().get(name)
         if folder is None:
             return None
-        return next((folder / there for there, _ in files_of(folder) if there == path), None)
+        with suppress(OSError):
+            return next((folder / there for there, _ in files_of(folder) if there == path), None)
+        return None
 
     def _folders(self) -> dict[str, Path]:
-        there = sorted(path.parent for path in self._reports.glob(f"*/{RUN}")) if self._reports.is_dir() else []
+        there: list[Path] = []
+        with suppress(OSError):
+            there = sorted(path.parent for path in self._reports.glob(f"*/{RUN}"))
         below = [
             path for path in there if not self._names or re.fullmatch(rf"{re.escape(self._names)}(-\d+)?", path.name)
         ]
-        return {folder.resolve().name: folder for folder in (*below, *self._own) if (folder / RUN).is_file()}
+        return {_name(folder): folder for folder in (*below, *self._own) if _there(folder / RUN)}
 
     def _entry(self, name: str, folder: Path) -> Entry:
         changed = (folder / RUN).stat().st_mtime_ns
@@ -97,12 +110,25 @@ class Archive:
             known = _read(folder)
             self._read[folder] = changed, known
         at = known.run.started_at or changed / 1e9
-        return Entry(name, at, known.run.model, known.slo_status or "", tuple(files_of(folder)))
+        status = known.slo_status if known.slo_status in STATUSES else ""
+        return Entry(name, at, known.run.model[:MODEL], status or "", tuple(files_of(folder)))
+
+
+def _name(folder: Path) -> str:
+    """As text, which the name of a folder need not be."""
+    return folder.resolve().name.encode("utf-8", "replace").decode()
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _read(folder: Path) -> _RunJson:
     try:
-        return msgspec.json.decode((folder / RUN).read_bytes(), type=_RunJson)
+        return decoded(folder / RUN, _RunJson)
     except (OSError, ValueError):
         return _RunJson()
 
@@ -153,6 +179,6 @@ class Ended(msgspec.Struct):
 
 def ended(folder: Path) -> tuple[Ended, dict[str, dict[str, Any]]]:
     """That, and its figures by tag (profile_export_aiperf.json). Raises OSError, ValueError for what is no report."""
-    facts = msgspec.json.decode((folder / RUN).read_bytes(), type=Ended)
-    figures = msgspec.json.decode((folder / "profile_export_aiperf.json").read_bytes(), type=dict[str, Any])
+    facts = decoded(folder / RUN, Ended)
+    figures = decoded(folder / "profile_export_aiperf.json", dict[str, Any])
     return facts, {tag: figure for tag, figure in figures.items() if isinstance(figure, dict)}

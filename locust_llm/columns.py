@@ -219,7 +219,7 @@ class _Streams:
     def __init__(self) -> None:
         self._gaps: defaultdict[str, Gaps] = defaultdict(Gaps)
         self._stalls = array("d")
-        self._us: list[int] = []
+        self._us = array("q")
         self._counts: list[int] = []
         self._phases: list[str] = []
         self._blurred: list[int] = []
@@ -229,7 +229,7 @@ class _Streams:
         if record.merged:
             here = len(self._us)
             self._blurred.extend(here + index for index, _ in record.merged)
-        self._us.extend(chunk_us)
+        self._us.fromlist(list(chunk_us))  # half the time of extend
         self._counts.append(len(chunk_us))
         self._phases.append(record.phase if record.outcome == OK and chunk_us else "")
         if len(self._us) >= 2**16 or len(self._counts) >= 2**16:
@@ -241,7 +241,7 @@ class _Streams:
         return dict(self._gaps), np.frombuffer(self._stalls, np.float64)
 
     def _settle(self) -> None:
-        us, count = np.array(self._us, np.int64), np.array(self._counts, np.int64)
+        us, count = np.frombuffer(self._us, np.int64), np.array(self._counts, np.int64)
         starts = np.cumsum(count) - count
         blurred, first = np.zeros(len(us), np.bool_), np.zeros(len(us), np.bool_)
         blurred[self._blurred] = True
@@ -255,4 +255,4 @@ class _Streams:
         for phase in {*self._phases} - {""}:
             of_phase = np.repeat([name == phase for name in self._phases], count)[1:]
             self._gaps[phase].add(gap[sharp & of_phase])
-        self._us, self._counts, self._phases, self._blurred = [], [], [], []
+        self._us, self._counts, self._phases, self._blurred = array("q"), [], [], []

@@ -17,7 +17,7 @@ from .knee import plain
 from .parts import scarce
 from .probing import findings, named, scheduler
 from .record import FAILURES
-from .remarks import SIMULATED, delivery_line, remarks, slo_line, verdict_line
+from .remarks import SIMULATED, delivery_line, incomplete_line, remarks, slo_line, verdict_line
 from .run import Run, Stage
 from .slo import PASS, goodput
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
@@ -40,9 +40,11 @@ KINDS: Final = 20
 
 def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block]:
     """What there is to say about a run, in reading order. Nothing in it is escaped yet."""
-    chosen = run.settings.percentiles
+    chosen = run.settings.columns
     probe = summary.examination
     yield Heading(titled(summary, run))
+    if (lost := incomplete_line(summary, run)) is not None:
+        yield Text(lost, loud=True)
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
     if not summary.swept and (blame := verdict_line(summary)) is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from .columns import Columns, collect, joined
-from .folder import RecordFile
+from .folder import RecordFile, Unread
 
 PART: Final = 100 * 2**20
 """Bytes that are worth a process of their own: about a second."""
@@ -19,8 +19,8 @@ PROCESSES: Final = 4
 """Each takes some 100 MB."""
 
 
-def harvest(path: Path) -> tuple[Columns, int]:
-    """(the columns of the records of this file, how many of its lines are broken)."""
+def harvest(path: Path) -> tuple[Columns, Unread]:
+    """(the columns of the records of this file, the lines that cannot be read). Raises OSError."""
     begins = list(parts(path.stat().st_size if path.exists() else 0))
     with ExitStack() as stack:
         others = [stack.enter_context(_reader(path, *part)) for part in begins[1:]]
@@ -29,7 +29,7 @@ def harvest(path: Path) -> tuple[Columns, int]:
             found.append(_result(other) or read(path, *part))
     if len(found) == 1:
         return found[0]
-    return joined([columns for columns, _ in found]), sum(broken for _, broken in found)
+    return joined([columns for columns, _ in found]), sum((unread for _, unread in found), Unread())
 
 
 def parts(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
@@ -40,9 +40,9 @@ def parts(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
     return pairwise(ends)
 
 
-def read(path: Path, begin: int, end: int) -> tuple[Columns, int]:
+def read(path: Path, begin: int, end: int) -> tuple[Columns, Unread]:
     file = RecordFile(path, begin, end)
-    return collect(file), file.broken
+    return collect(file), file.unread
 
 
 def _reader(path: Path, begin: int, end: int) -> "subprocess.Popen[bytes]":
@@ -54,12 +54,12 @@ def _reader(path: Path, begin: int, end: int) -> "subprocess.Popen[bytes]":
     )
 
 
-def _result(reader: "subprocess.Popen[bytes]") -> tuple[Columns, int] | None:
+def _result(reader: "subprocess.Popen[bytes]") -> tuple[Columns, Unread] | None:
     """None: it failed, whatever the reason; the part can be read here."""
     assert reader.stdout is not None
     try:
-        found: tuple[Columns, int] = pickle.load(reader.stdout)
-    except (EOFError, pickle.UnpicklingError):
+        found: tuple[Columns, Unread] = pickle.load(reader.stdout)
+    except Exception:  # of half a pickle anything can come
         return None
     return found
 

@@ -7,6 +7,11 @@ import msgspec
 
 from .record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
 
+OUTCOMES: Final = frozenset({OK, CANCELLED, CUT, RETRIED, *FAILURES})
+PHASES: Final = frozenset({"warmup", "profiling"})
+LATEST_S: Final = 1e11
+"""Unix seconds of the year 5138."""
+
 
 class _Metadata(msgspec.Struct, omit_defaults=True):
     """The fields of aiperf.common.models.MetricRecordMetadata that we know. Times are Unix nanoseconds."""
@@ -63,20 +68,82 @@ def line(record: Record) -> bytes:
         return line(_encodable(record))
 
 
+_BEGIN: Final = b'{"metadata":'
 _KEY: Final = b',"record":{'
 _decode_record = msgspec.json.Decoder(Record).decode
+LONGEST_S: Final = 1e7
+"""No request takes longer: 115 days."""
+SLACK_S: Final = 1.0
+"""A request seems to end before it began by less than that where two clocks differ."""
 
 
 def parse_line(data: bytes) -> Record:
-    """The record of a line, exactly as it was; raises msgspec.DecodeError (a ValueError) if there is none.
+    """The record of a line, exactly as it was. Raises ValueError of one sentence if there is none, or not just one, or if it
+    contradicts itself.
 
     Of a line of ours only the record is decoded, which stands last: AIPerf's fields before it are a fifth of the time. No
     text can look like its key, as quotes inside of texts are escaped.
     """
+    at, end = data.rfind(_KEY), data.rfind(b"}")
+    try:
+        if at < 0:
+            record = _decode(data).record
+        else:
+            if data.rfind(_BEGIN, 1, at) > 0 or (end + 2 != len(data) and data[end + 1 :].strip()):
+                raise ValueError("something else stands in its line")
+            record = _decode_record(data[at + len(_KEY) - 1 : end])
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    if wrong := contradiction(record):
+        raise ValueError(wrong)
+    if at >= 0 and (data[at - 4 : at] == b"null") != (record.outcome == OK):  # the error stands before the record
+        raise ValueError(f"its outcome {record.outcome!r} and its error contradict each other")
+    return record
+
+
+def trusted(data: bytes) -> Record:
+    """The record of a line that ``parse_line`` has read before, in three quarters of the time."""
     at = data.rfind(_KEY)
-    if at < 0:
-        return _decode(data).record
-    return _decode_record(data[at + len(_KEY) - 1 : data.rfind(b"}")])
+    return _decode(data).record if at < 0 else _decode_record(data[at + len(_KEY) - 1 : data.rfind(b"}")])
+
+
+def pieces(data: bytes) -> list[bytes]:
+    """What stands in a line that is not one whole record: lines that ran together, the half of one, rubbish before them."""
+    begins = [0]
+    while (begin := data.find(_BEGIN, begins[-1] + 1)) > 0:
+        begins.append(begin)
+    found = (data[begin:end] for begin, end in pairwise([*begins, len(data)]))
+    return [piece for piece in found if piece.strip()]
+
+
+def contradiction(record: Record) -> str:
+    """Why a record cannot be what happened; empty if it can. Its numbers are within their bounds."""
+    us, outcome, asked_at = record.chunk_us, record.outcome, record.asked_at
+    if outcome not in OUTCOMES:
+        return f"outcome {outcome[:40]!r} is none that this version knows"
+    if record.phase not in PHASES:
+        return f"phase {record.phase[:40]!r} is none that this version knows"
+    took_s = record.closed_at - asked_at
+    if not -SLACK_S <= took_s <= LONGEST_S:
+        return f"it ended {took_s:.0f} s after it began"
+    for at in (record.due_at, record.sent_at, record.admitted_at, record.headers_at, record.freed_at):
+        if at is not None and not -LONGEST_S <= at - asked_at <= LONGEST_S:
+            return "its stamps lie months apart"
+    if abs(asked_at + record.clock_offset_s) > LATEST_S:
+        return "its date has no year"
+    if not us:
+        return "" if record.first_output is None and not record.merged else "indices of chunks, and no chunk"
+    if tuple(sorted(us)) != us:
+        return "chunk_us falls"
+    if us[0] < 0 or us[-1] > LONGEST_S * 1e6:
+        return "chunk_us is before the send, or months after it"
+    if record.sent_at is None:
+        return "chunks of a request that was never sent"
+    if record.first_output is not None and record.first_output >= len(us):
+        return "first_output lies behind the last chunk"
+    if record.merged and max(index for index, _ in record.merged) >= len(us):
+        return "merged has an index behind the last chunk"
+    return ""
 
 
 def metrics(record: Record) -> dict[str, _Value]:

@@ -1,8 +1,8 @@
 """JUnit: the SLO rules of a run as test cases, and what GitHub's workflow page shows of them."""
 
+import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from .blocks import clean, interval, observed
@@ -40,12 +40,17 @@ def xml(summary: Summary, run: Run) -> bytes:
     return bytes(tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def announce(summary: Summary, run: Run, environ: Mapping[str, str]) -> str:
-    """In a workflow of GitHub: the report appended to its summary page, and what to print so that each rule that did not
-    pass becomes an annotation; nothing elsewhere. Raises OSError."""
+def append(summary: Summary, run: Run, environ: Mapping[str, str]) -> None:
+    """In a workflow of GitHub: the report appended to its summary page. Raises OSError, ValueError."""
     if page := environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(page).open("a", encoding="utf-8") as file:
-            file.write(markdown(summary, run) + "\n")
+        data = (markdown(summary, run) + "\n").encode("utf-8", "replace")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody reads
+        with open(os.open(page, flags, 0o666), "wb") as file:
+            file.write(data)
+
+
+def announce(summary: Summary, environ: Mapping[str, str]) -> str:
+    """In a workflow of GitHub: what to print so that each rule that did not pass is an annotation; nothing elsewhere."""
     return "".join(annotations(summary)) if environ.get("GITHUB_ACTIONS") == "true" else ""
 
 

@@ -38,6 +38,7 @@ def summarise(
     levels: Occupancy | None = None,
     interference: Interference | None = None,
     shots: Sequence[Shown] = (),
+    unread: Sequence[str] = (),
 ) -> Summary:
     """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup`` and for what went
     through in the measured time of a stage.
@@ -45,7 +46,7 @@ def summarise(
     ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps; ``sweep``: what
     the stages of the run came to. Of a sweep they decide about the rules; repeats are judged together. ``levels``: the
     occupancy, where it is known already; ``interference``: what prefills did to decodes, where somebody asked;
-    ``shots``: of a probe, all of them.
+    ``shots``: of a probe, all of them; ``unread``: which of the broken lines those are, in words.
     """
     everything = Part(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
@@ -55,7 +56,7 @@ def summarise(
     repeats = sweep is not None and sweep.repeats
     swept = None if repeats else sweep
     time = Time(span, tuple(pauses(main, run)) if repeats else ())
-    percentiles = tuple(sorted({*EXPORTED, *run.settings.percentiles}))
+    percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
     found = evidence(main, run.health, timetable=bool(shots))
     verdict = judge(found)
@@ -86,6 +87,7 @@ def summarise(
         interference=interference,
         examination=_examination(shots, run, verdict) if shots else None,
         sweep=sweep,
+        unread=tuple(unread),
     )
 
 

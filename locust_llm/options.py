@@ -378,7 +378,7 @@ def settings_of(options: Namespace | None) -> Settings:
     values["arrival_pattern"] = values["arrival_pattern"] or pattern
     own = ENDPOINTS.get(values["endpoint_type"], ENDPOINTS["chat"])
     values["endpoint"] = "/" + (values["endpoint"] or own.path).lstrip("/")
-    values["percentiles"] = tuple(float(part) for part in values["percentiles"].split(","))
+    values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
     values["report_dir"] = values["report_dir"] or ""
     for name in ("request_timeout", "first_token_timeout", "gap_timeout", "wait_for_model_timeout"):
         values[f"{name}_s"] = values.pop(name)

@@ -7,8 +7,8 @@ in the page's own policy, so that nothing else can.
 import html
 import time
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from statistics import median
@@ -52,15 +52,31 @@ NO_SCRIPT: Final = "The plots are drawn by a script, which is off. Every figure 
 ZOOM: Final = "<p class=hint>Drag across a plot to zoom, double-click to come back; its keys hide and show lines.</p>"
 
 
-def page(summary: Summary, run: Run, columns: Columns, levels: Occupancy, shown: Scene | None) -> str:
-    """The whole page. ``shown``: in its timeline."""
+def page(
+    summary: Summary,
+    run: Run,
+    columns: Columns,
+    levels: Occupancy,
+    shown: Scene | None,
+    unmade: list[str] | None = None,
+) -> str:
+    """The whole page. ``shown``: in its timeline. Plots that cannot be drawn are left out, and ``unmade`` gets a line."""
     limits = slo_limits(summary)
     sections = list(_sections(document(summary, run)))
     plots: list[Plot | Timeline] = []
 
-    def figures(heading: str, some: Iterable[Plot | Timeline], kind: str = "", hint: str = "") -> Iterator[str]:
+    def figures(
+        heading: str, some: Callable[[], Iterable[Plot | Timeline]], kind: str = "", hint: str = ""
+    ) -> Iterator[str]:
         first = len(plots)
-        plots.extend(some)
+        try:
+            drawn = list(some())
+        except Exception as error:
+            if unmade is None:
+                raise
+            unmade.append(f"plots of the page ({heading}) could not be drawn: {type(error).__name__}: {error}")
+            return
+        plots.extend(drawn)
         if len(plots) > first:
             yield f'<section><h2>{_text(heading)}</h2><div class="plots{kind}">'
             yield from map(_figure, plots[first:])
@@ -68,17 +84,17 @@ def page(summary: Summary, run: Run, columns: Columns, levels: Occupancy, shown:
 
     def curves() -> Iterator[str]:
         if summary.sweep is not None:
-            yield from figures("Stage by stage", ladder(summary.sweep, limits))
+            yield from figures("Stage by stage", partial(ladder, summary.sweep, limits))
 
     def course() -> Iterator[str]:
         if (probe := summary.examination) is not None:  # its load is none that anybody has: no course, no distributions
-            yield from figures("By prompt length", by_length(probe.symptoms))
-            yield from figures("Timeline", [timeline(shown)] if shown else [], " stacked")
+            yield from figures("By prompt length", partial(by_length, probe.symptoms))
+            yield from figures("Timeline", lambda: [timeline(shown)] if shown else [], " stacked")
             return
-        yield from figures("Over time", over_time(columns.requests, levels, run, limits), " stacked", ZOOM)
-        yield from figures("Timeline", [timeline(shown)] if shown else [], " stacked")
+        yield from figures("Over time", lambda: over_time(columns.requests, levels, run, limits), " stacked", ZOOM)
+        yield from figures("Timeline", lambda: [timeline(shown)] if shown else [], " stacked")
         if not summary.swept:  # else what is together was sent under different loads
-            yield from figures("Distributions", distributions(columns, run.settings.open_loop, limits))
+            yield from figures("Distributions", lambda: distributions(columns, run.settings.open_loop, limits))
 
     def body() -> Iterator[str]:
         yield _header(summary, run)

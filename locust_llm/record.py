@@ -7,9 +7,16 @@ and a record is the same whether it was written locally or came from a worker.
 """
 
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+
+Stamp = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
+"""Seconds. These bounds, and those below, are for what is read from files: beyond them there is no date, and no array holds
+the number."""
+Micros = Annotated[int, msgspec.Meta(ge=0, le=10**13)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 # The closed set of what can become of a request. OK and the three that we caused ourselves are no failures.
 OK: Final = (
@@ -55,42 +62,42 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     """The X-Request-Id it was sent with."""
     worker: str = "local"
-    user: int = 0
+    user: Count = 0
     user_class: str = ""
     name: str = ""
     model: str = ""
     phase: str = "profiling"
     """``warmup`` or ``profiling``: the phase in which it was sent."""
-    stage: int = 0
+    stage: Count = 0
     session: str = ""
-    turn: int = 0
+    turn: Count = 0
 
-    clock_offset_s: float
-    due_at: float
-    asked_at: float
-    admitted_at: float | None = None
-    sent_at: float | None = None
+    clock_offset_s: Stamp
+    due_at: Stamp
+    asked_at: Stamp
+    admitted_at: Stamp | None = None
+    sent_at: Stamp | None = None
     """Just before the first byte of the request was written, on an open connection. None: it never was."""
-    freed_at: float | None = None
+    freed_at: Stamp | None = None
     """When the slot went back to the gate."""
-    headers_at: float | None = None
-    closed_at: float
+    headers_at: Stamp | None = None
+    closed_at: Stamp
     """When the answer was complete, or when it failed."""
 
     chunk_us: tuple[int, ...] = ()
     """Arrival of each chunk (event with content), microseconds after ``sent_at``, never falling."""
-    merged: tuple[tuple[int, int], ...] = ()
+    merged: tuple[tuple[Count, Micros], ...] = ()
     """(index, earliest) for each chunk that came together with others in one read: its stamp is the latest moment at
     which it can have arrived, ``earliest`` (microseconds after ``sent_at``) the soonest."""
-    first_output: int | None = None
+    first_output: Count | None = None
     """Index of the first chunk that is no reasoning."""
-    first_chunk_tokens: int = 1
-    early_us: int | None = None
+    first_chunk_tokens: Count = 1
+    early_us: Whole | None = None
     """When an event without content came first (a role, an empty text), microseconds after ``sent_at``, if that was
     more than a millisecond before the first chunk."""
 
     outcome: str = OK
-    status: int | None = None
+    status: Count | None = None
     message: str = ""
     """What failed, in one line without secrets; at most 4 kB."""
     sample: str = ""
@@ -98,43 +105,43 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     process."""
     retry_after_s: float | None = None
     """How long the server asked to wait (Retry-After)."""
-    attempt: int = 1
+    attempt: Count = 1
     """The number of this attempt: above 1 after one that was ``retried``. All have the same ``due_at``."""
     finish_reason: str | None = None
     streamed: bool = True
     """False: the answer came as one JSON body, so it has no chunks and no TTFT."""
-    choices: int = 1
+    choices: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
     """How many the answer had (``n`` of the request)."""
 
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    cached_tokens: int | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
+    cached_tokens: Count | None = None
     tokens_from: str = ""
     """``usage``: the server counted. ``chunks``: one token a chunk was assumed (an estimate). Empty: no count."""
-    asked_input_tokens: int | None = None
-    asked_output_tokens: int | None = None
+    asked_input_tokens: Count | None = None
+    asked_output_tokens: Count | None = None
 
-    resent: int = 0
+    resent: Count = 0
     """How often it was sent again, on a new connection, as the server was just closing the old one; ``sent_at`` is of the
     last send."""
-    connect_s: float | None = None
+    connect_s: Stamp | None = None
     """Seconds to open the connection (before ``asked_at``); None: an open one was used again."""
     clock: str = "kernel"
     """``kernel``: stamps are the kernel's; ``thread``: the reader's own clock right after the read."""
-    bad_stamps: int = 0
+    bad_stamps: Count = 0
     """Kernel stamps before the send or in the future: dropped, the reader's clock used."""
-    read_lag_us: int = 0
+    read_lag_us: Whole = 0
     """The longest time that bytes of this response lay in the kernel before they were read."""
-    rtt_us: int | None = None
+    rtt_us: Count | None = None
     """The kernel's smoothed round trip of the connection when the answer was over (TCP_INFO): was it the network?"""
-    retransmits: int = 0
+    retransmits: Count = 0
     """Segments that this side had to send again during the request."""
-    reads: int = 0
-    limit: int | None = None
+    reads: Count = 0
+    limit: Count | None = None
     """The gate's limit when the request was admitted; None: no gate."""
-    request_bytes: int = 0
-    response_bytes: int = 0
+    request_bytes: Count = 0
+    response_bytes: Count = 0
     simulated: bool = False
 
     @property

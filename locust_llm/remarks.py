@@ -28,6 +28,10 @@ UNASKED: Final = (
 OPEN: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
 """What a rule in a closed loop does not mean."""
 COUNTED: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
+FIRST: Final = 3
+"""Of so many lines that cannot be read the first line of all says why; the notes of more."""
+MOST: Final = 5
+"""So many things that are missing stand in the first line."""
 MERGED: Final = 0.01
 """From this share on, chunks that came more than one to a read are worth a remark."""
 
@@ -48,6 +52,32 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _tokens(summary.counts, summary.conditions.succeeded)
     yield from _clock(summary)
     yield from _busy(summary)
+
+
+def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
+    """What is missing of the run, or of its reports; its status then is 6."""
+    counts = summary.counts
+    said = [*run.unread]
+    if not summary.conditions.requests:
+        said.append("no request was recorded in the profiling phase")
+    if counts.records_lost:
+        said.append(f"{counts.records_lost} records of workers never arrived")
+    if counts.broken_lines:
+        more = "" if counts.broken_lines <= FIRST else ", ..."
+        first = f"{'; '.join(summary.unread[:FIRST])}{more}"
+        lines = "line" if counts.broken_lines == 1 else "lines"
+        said.append(f"{counts.broken_lines} {lines} of profile_export.jsonl could not be read ({first})")
+    if summary.sweep is not None and summary.sweep.missing:
+        said.append("stages are left out, or something of them is")
+    return (*said, *summary.unmade)
+
+
+def incomplete_line(summary: Summary, run: Run) -> str | None:
+    """What stands before all else when something is missing; None where nothing is."""
+    if not (said := incomplete(summary, run)):
+        return None
+    more = f"; and {len(said) - MOST} more, see the notes" if len(said) > MOST else ""
+    return f"INCOMPLETE: {'; '.join(said[:MOST])}{more}."
 
 
 def verdict_line(summary: Summary) -> str | None:
@@ -154,7 +184,15 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     if counts.records_lost:
         yield f"WARNING: records of workers that never arrived: {counts.records_lost}. Counts and rates are too low."
     if counts.broken_lines:
-        yield f"WARNING: lines of profile_export.jsonl that could not be read, and are left out: {counts.broken_lines}."
+        which = "; ".join(summary.unread)
+        yield (
+            f"WARNING: lines of profile_export.jsonl that could not be read, and are left out: {counts.broken_lines}"
+            + (f" ({which})." if which else ".")
+        )
+    yield from (f"WARNING: {what}." for what in run.unread)
+    yield from (f"WARNING: {what}." for what in summary.unmade)
+    if (asked := len(set(run.settings.percentiles))) > (shown := len(run.settings.columns)):
+        yield f"Of {asked} percentiles that were asked for the tables have {shown}: the first, between 0 and 99.9."
     if counts.not_streamed:
         slots = ", and their slots came free only at the end" if conditions.prefill_limit is not None else ""
         yield f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time to First Token{slots}."
@@ -211,7 +249,7 @@ def _read_as_open(summary: Summary) -> Iterator[str]:
 def _few(summary: Summary, run: Run) -> Iterator[str]:
     """A percentile that one or two requests decide."""
     count = summary.conditions.succeeded
-    few = [p for p in sorted(run.settings.percentiles) if count and scarce(count, p)]
+    few = [p for p in sorted(run.settings.columns) if count and scarce(count, p)]
     for p in few[:1]:
         above = " and above" * (len(few) > 1)
         yield (

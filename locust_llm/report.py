@@ -6,30 +6,37 @@ again from their records, so that the sweep needs nothing else of them; their fi
 
 import math
 import os
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pandas as pd
+from msgspec.structs import replace as replaced
 
 from . import drawing, export, junit, tables
+from .blocks import clean
 from .columns import Columns, frames
-from .disturbance import Interference
-from .folder import RECORDS, RUN, RecordFile, read_run, replace, write_run
+from .folder import RECORDS, RUN, RecordFile, Unread, read_run, readable_run, replace, run_json
 from .harvest import harvest
 from .interference import interference, sampled_share
 from .metrics import DEFINITIONS, summarise
 from .occupancy import Occupancy, occupancy
 from .page import page
+from .remarks import incomplete
 from .run import Run
 from .settings import Settings
 from .shots import Seen, seen
 from .summary import Summary, SweepSummary
 from .sweeps import axis_of, sweep_summary
-from .timeline import ROWS, scene
+from .timeline import ROWS, Scene, scene
 
 PAGE: Final = "report.html"
 DRAWING: Final = "timeline.svg"
+TABLES: Final = "summary.md"
+HERE: Final = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -43,20 +50,23 @@ class Results:
 
 
 def write(folder: Path | str, run: Run) -> Summary:
-    """Make every file of a run's folder from its profile_export.jsonl and what is known of the run."""
+    """Make every file of a run's folder from its profile_export.jsonl and what is known of the run. Raises OSError where the
+    records cannot be read; a file that cannot be made is named in ``Summary.unmade``."""
     folder = Path(folder)
-    return _write(folder, run, *harvest(folder / RECORDS))
+    return _write(folder, run, *harvest(folder / RECORDS))[0]
 
 
 def remake(folder: Path | str, *, stages: bool = False) -> tuple[Summary, Run]:
-    """Make them again, from run.json and the records. Without a readable run.json the records alone must do; what was
-    there is kept as run.json.damaged. ``stages``: also those of stages that are up to date."""
+    """Make them again, from run.json and the records. Of a damaged run.json what can be read is used (``Run.unread`` has the
+    rest), without one the records alone must do; what was there is kept as run.json.damaged. ``stages``: also those of
+    stages that are up to date. Raises OSError as ``write`` does."""
     folder = Path(folder)
-    columns, broken = harvest(folder / RECORDS)
+    columns, unread = harvest(folder / RECORDS)
     run, damage = _run(folder, columns.requests)
     if damage and (folder / RUN).exists():
-        os.replace(folder / RUN, folder / f"{RUN}.damaged")
-    return _write(folder, run, columns, broken, stages=stages), run
+        with suppress(OSError):
+            os.replace(folder / RUN, folder / f"{RUN}.damaged")
+    return _write(folder, run, columns, unread, stages=stages)
 
 
 def read(folder: Path | str) -> Results:
@@ -64,7 +74,7 @@ def read(folder: Path | str) -> Results:
     folder = Path(folder)
     file = RecordFile(folder / RECORDS)
     requests, gaps = frames(file)
-    return Results(requests=requests, gaps=gaps, run=_run(folder, requests)[0], broken_lines=file.broken)
+    return Results(requests=requests, gaps=gaps, run=_run(folder, requests)[0], broken_lines=file.unread.count)
 
 
 def draw(
@@ -102,14 +112,74 @@ def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | No
     return start, end
 
 
-def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stages: bool = False) -> Summary:
+def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: bool = False) -> tuple[Summary, Run]:
+    """The tables first, then all else, each file by itself."""
+    unmade: list[str] = []
+    try:
+        summary, levels = _summary(folder, run, columns, unread, unmade, stages)
+    except Exception as error:  # facts that nobody thought of must not hide the records
+        run = replaced(_unknown(folder, columns.requests), unread=(f"what it says cannot be used ({reason(error)})",))
+        unmade.clear()
+        summary, levels = _summary(folder, run, columns, unread, unmade, stages)
+
+    def make(name: str, content: Callable[[], bytes | None]) -> None:
+        """None: there is no such file, not even an old one."""
+        try:
+            if (data := content()) is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                replace(folder / name, data)
+        except Exception as error:
+            unmade.append(f"{name} could not be made: {reason(error)}")
+
+    def table() -> bytes:
+        return tables.markdown(replaced(summary, unmade=tuple(unmade)), run, folder).encode()
+
+    def html() -> bytes:
+        return page(replaced(summary, unmade=tuple(unmade)), run, columns, levels, shown, unmade).encode()
+
+    make(RUN, lambda: _facts(run, summary))
+    make(TABLES, table)
+    make("profile_export_aiperf.json", lambda: export.summary_json(summary, run))
+    make("profile_export_aiperf.csv", lambda: export.summary_csv(summary).encode())
+    if (sweep := summary.sweep) is not None:
+        make("sweep.csv", lambda: export.sweep_csv(sweep).encode())
+    make("junit.xml", lambda: junit.xml(summary, run) if summary.slos else None)
+    shown: Scene | None = None
+    try:
+        shown = scene(columns, run, RecordFile(folder / RECORDS).since)
+    except Exception as error:
+        unmade.append(f"there is no timeline: {reason(error)}")
+    make(DRAWING, lambda: drawing.drawing(shown, run).encode() if shown is not None and shown.records else None)
+    before = len(unmade)
+    make(PAGE, html)
+    if len(unmade) > before:  # what it could not show is to stand in its own notes
+        known = [*unmade]
+        make(PAGE, html)
+        unmade[:] = known
+    if unmade:
+        make(TABLES, table)
+    return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
+
+
+def _summary(
+    folder: Path, run: Run, columns: Columns, unread: Unread, unmade: list[str], stages: bool
+) -> tuple[Summary, Occupancy]:
     sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
     levels = occupancy(columns.requests, run.limits)
-    shots = _shots(folder)
-    beside = None if shots or (sweep is not None and not sweep.repeats) else _interference(folder, columns, levels)
-    summary = summarise(columns, run, broken_lines, RecordFile(folder / RECORDS), sweep, levels, beside, shots)
-    write_run(
-        folder,
+    records = RecordFile(folder / RECORDS, sound=not unread.count)
+    shots, beside = list[Seen](), None
+    try:
+        shots = _shots(records)
+        if not shots and (sweep is None or sweep.repeats):
+            beside = interference(columns, levels, records.evenly(sampled_share(columns)))
+    except Exception as error:
+        unmade.append(f"what prefills do to decodes could not be told: {reason(error)}")
+    return summarise(columns, run, unread.count, records, sweep, levels, beside, shots, unread.said), levels
+
+
+def _facts(run: Run, summary: Summary) -> bytes:
+    return run_json(
         run,
         conditions=summary.conditions,
         client=summary.client,
@@ -127,39 +197,27 @@ def _write(folder: Path, run: Run, columns: Columns, broken_lines: int, *, stage
         interference=summary.interference,
         examination=summary.examination,
         sweep=summary.sweep,
+        unread=summary.unread,
         definitions=DEFINITIONS,
     )
-    replace(folder / "profile_export_aiperf.json", export.summary_json(summary, run))
-    replace(folder / "profile_export_aiperf.csv", export.summary_csv(summary).encode())
-    if sweep is not None:
-        replace(folder / "sweep.csv", export.sweep_csv(sweep).encode())
-    if summary.slos:
-        replace(folder / "junit.xml", junit.xml(summary, run))
-    else:
-        (folder / "junit.xml").unlink(missing_ok=True)  # of rules that the run no longer has
-    replace(folder / "summary.md", tables.markdown(summary, run, folder).encode())
-    shown = scene(columns, run, RecordFile(folder / RECORDS).since)
-    if shown is not None and shown.records:
-        replace(folder / DRAWING, drawing.drawing(shown, run).encode())
-    else:
-        (folder / DRAWING).unlink(missing_ok=True)
-    replace(folder / PAGE, page(summary, run, columns, levels, shown).encode())
-    return summary
 
 
 def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
     """From the folders of the stages. What is wrong with one is said, and the others count."""
     found, missing = [], []
     for stage in run.stages:
+        name = f"stage {stage.number} ({axis_of(run)} {stage.value:g})"
         try:
-            found.append(_stage(folder / "stages" / str(stage.number), again))
+            found.append(made := _stage(folder / "stages" / str(stage.number), again))
         except FileNotFoundError:
-            why = "its run.json is missing"
+            missing.append(f"{name} is left out: its run.json is missing.")
         except (OSError, ValueError) as error:
-            why = f"its run.json cannot be read ({getattr(error, 'strerror', None) or error})"
+            why = getattr(error, "strerror", None) or error
+            missing.append(f"{name} is left out: its run.json cannot be read ({why}).")
+        except Exception as error:
+            missing.append(f"{name} is left out: {reason(error)}.")
         else:
-            continue
-        missing.append(f"stage {stage.number} ({axis_of(run)} {stage.value:g}) is left out: {why}.")
+            missing += [f"{name}: {why}." for why in incomplete(made[1], made[0])]
     return sweep_summary(run, found, missing)
 
 
@@ -169,22 +227,15 @@ def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
     run = read_run(folder)
     if run.stage is None:
         raise ValueError("it is of no stage")
-    columns, broken = harvest(folder / RECORDS)
+    columns, unread = harvest(folder / RECORDS)
     if again or not _up_to_date(folder):
-        return run, _write(folder, run, columns, broken)
-    levels = occupancy(columns.requests, run.limits)
-    beside = _interference(folder, columns, levels)
-    return run, summarise(columns, run, broken, RecordFile(folder / RECORDS), None, levels, beside)
+        summary, run = _write(folder, run, columns, unread)
+        return run, summary
+    return run, _summary(folder, run, columns, unread, [], False)[0]
 
 
-def _interference(folder: Path, columns: Columns, levels: Occupancy) -> Interference | None:
-    """From the records, read a second time: which gap is disturbed is known only when all prefills are."""
-    return interference(columns, levels, RecordFile(folder / RECORDS).evenly(sampled_share(columns)))
-
-
-def _shots(folder: Path) -> list[Seen]:
+def _shots(records: RecordFile) -> list[Seen]:
     """All requests of a probe; of another run nothing but its first record is read."""
-    records = RecordFile(folder / RECORDS)
     first = next(iter(records), None)
     if first is None or seen(first) is None:
         return []
@@ -201,21 +252,34 @@ def _up_to_date(folder: Path) -> bool:
 
 
 def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
-    """What run.json says, or what can be told without it, and whether that was so."""
+    """What run.json says, or what can be told without it, and whether something of it could not be read."""
+    unknown = _unknown(folder, requests)
     try:
         return read_run(folder), False
     except FileNotFoundError:
         why = "run.json is missing"
-    except (OSError, ValueError) as error:
-        why = f"run.json cannot be read ({error})"
-    began = float(requests["asked_at"].min()) if len(requests) else 0.0
+    except OSError as error:
+        why = f"run.json cannot be read ({error.strerror or error})"
+    except ValueError as error:
+        try:
+            return readable_run(folder, unknown), True
+        except (OSError, ValueError):
+            why = f"run.json cannot be read ({error})"
+    return replaced(unknown, unread=(f"{why}: settings, server and limits of this run are unknown",)), True
+
+
+def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
+    """A run of which nothing but its records is known."""
+    began = max(0.0, float(requests["asked_at"].min())) if len(requests) else 0.0
     models = requests["model"].astype(str).unique().tolist()
-    run = Run(
-        name=folder.resolve().name,
-        settings=Settings(),
-        started_at=began,
-        profiling_at=began,
-        model=" ".join(models),
-        notes=(f"WARNING: {why}: settings, server and limits of this run are unknown, the figures are not.",),
-    )
-    return run, True
+    name = folder.resolve().name.encode("utf-8", "replace").decode()
+    return Run(name=name, settings=Settings(), started_at=began, profiling_at=began, model=" ".join(models))
+
+
+def reason(error: Exception) -> str:
+    """In one line; of what nobody expected with its place in this program."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    where = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == HERE]
+    place = f" ({Path(where[-1].filename).name}:{where[-1].lineno})" if where else ""
+    return f"{type(error).__name__}: {clean(str(error))[:200]}{place}"

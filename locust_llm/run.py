@@ -1,15 +1,21 @@
 """Run: all that is known of a run beside its records; what run.json holds."""
 
+from typing import Annotated
+
 import msgspec
 
 from .settings import Settings
+
+Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+"""Seconds since 1970; beyond it there is no date."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class LimitChange(msgspec.Struct, frozen=True):
     """The prefill limit became ``limit`` (None: no gate) at ``at``, in Unix seconds."""
 
-    at: float
-    limit: int | None
+    at: Unix
+    limit: Count | None
     phase: str = "profiling"
 
 
@@ -40,14 +46,14 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of one load level: a step of a sweep, or of the same load repeated. Times are Unix seconds."""
 
-    number: int
+    number: Count
     """From 1; the ``stage`` of its records."""
     value: float
     """Of what the sweep changes."""
-    began_at: float
-    measured_at: float | None = None
+    began_at: Unix
+    measured_at: Unix | None = None
     """From here on, when the first wave was over, its requests count; None: it never was."""
-    ended_at: float
+    ended_at: Unix
     """Nothing new was sent from here on."""
     residual: float | None = None
     """Of Little's law over what was measured: see stages.residual."""
@@ -58,13 +64,13 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What the schedule of an open loop asked for, in the profiling phase until the run was stopped."""
 
-    due: int
+    due: Count
     """Arrivals that were due by then."""
-    never_started: int
+    never_started: Count
     """Of these, how many found no free user until then."""
     duration_s: float
     """From the start of the phase to then."""
-    most_users: int
+    most_users: Count
     """The most users there were."""
     out_of_users: bool = False
     """``--max-users`` was reached while arrivals waited."""
@@ -76,13 +82,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
     name: str
     settings: Settings
-    started_at: float
+    started_at: Unix
     """When the users were allowed to send."""
-    profiling_at: float
+    profiling_at: Unix
     """When the profiling phase began (equal to started_at without a warmup)."""
-    stopping_at: float | None = None
+    stopping_at: Unix | None = None
     """From here on nothing new was sent; None: the run did not end in order (killed, or still on)."""
-    ended_at: float | None = None
+    ended_at: Unix | None = None
     simulated: bool = False
     model: str = ""
     server: str = ""
@@ -102,11 +108,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Of a sweep, or of repeats; each has a folder of its own, ``stages/<number>``."""
     sweep_end: str = ""
     """Why a sweep ended."""
-    turned_away: int = 0
+    turned_away: Count = 0
     """Requests that waited at the gate when the run ended, and were never sent."""
-    records_lost: int = 0
+    records_lost: Count = 0
     """Requests that a lost worker had sent, and records that never arrived."""
     dataset_sessions: int | None = None
     """How many the dataset has, each with prompts of its own; None: no dataset, or nobody counted."""
+    unread: tuple[str, ...] = ()
+    """What of the folder's run.json could not be read when its reports were made, if that was so."""
     notes: tuple[str, ...] = ()
     """What a reader must know: said on the console while it ran."""

@@ -1,6 +1,7 @@
 """Settings: what was asked of a run, frozen, and the rules that tell a possible run from an impossible one."""
 
 from collections.abc import Iterator
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -10,6 +11,9 @@ from .bounds import MAX_RESPONSE_BYTES
 from .foreign_text import is_secret
 from .ranges import PERCENTILES, beyond
 from .stages import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
+
+COLUMNS: Final = 50
+"""The most percentiles that tables have."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -116,6 +120,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     report_dir: str = ""
     locustfile: str = ""
     command: str = ""
+
+    @property
+    def columns(self) -> tuple[float, ...]:
+        """The percentiles of the tables: each once, and no more than fit."""
+        return tuple(dict.fromkeys(p for p in self.percentiles if 0 < p <= 99.9))[:COLUMNS]
 
     @property
     def open_loop(self) -> bool:

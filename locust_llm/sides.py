@@ -10,7 +10,7 @@ import numpy as np
 from .columns import collect
 from .delivery import delivery
 from .figures import Seen
-from .folder import RECORDS, RUN, RecordFile, read_run
+from .folder import RECORDS, RUN, RecordFile, decoded, read_run
 from .parts import Part
 from .run import Run, Stage
 from .settings import Settings
@@ -19,6 +19,8 @@ from .verdict import Verdict
 
 SCHEMA: Final = 1
 """Of run.json, the one that this program writes."""
+FIRST: Final = 3
+"""Of so many lines that cannot be read it is said why."""
 
 
 class Side(NamedTuple):
@@ -43,12 +45,15 @@ def load(folder: Path) -> Side:
     if not file.path.is_file():
         raise ValueError(f"{folder} holds no run: there is no {RECORDS} in it")
     columns, notes = collect(file), list[str]()
-    if file.broken:
-        notes.append(f"lines of {RECORDS} that could not be read, and are left out: {file.broken}")
+    if columns.requests.empty:
+        raise ValueError(f"{folder} holds an empty run: there is no record in its {RECORDS}")
+    if file.unread.count:
+        first = "; ".join(file.unread.said[:FIRST])
+        notes.append(f"lines of {RECORDS} that could not be read, and are left out: {file.unread.count} ({first})")
     everything = Part(columns.requests, np.ones(len(columns.requests), np.bool_))
     main = everything.only(columns.requests["phase"] == "profiling")
     try:
-        facts, known = msgspec.json.decode((folder / RUN).read_bytes(), type=_Facts), True
+        facts, known = decoded(folder / RUN, _Facts), True
     except (OSError, ValueError) as error:
         why = f"cannot be read ({getattr(error, 'strerror', None) or error})"
         if isinstance(error, FileNotFoundError):
@@ -60,6 +65,7 @@ def load(folder: Path) -> Side:
         notes.append(f"{RUN} is of schema {run.schema}, this program knows {SCHEMA}: something may be misread")
     if known and run.stopping_at is None:
         notes.append("the run did not end in order: what was still running is missing")
+    notes += run.unread
     if run.records_lost:
         notes.append(f"records of workers that never arrived: {run.records_lost}")
     if (within := measured(run)) is None:

@@ -369,6 +369,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a probe came to; None: it was none."""
     sweep: SweepSummary | None = None
     """None: no stages."""
+    unread: tuple[str, ...] = ()
+    """Of the first broken lines, which it is and why."""
+    unmade: tuple[str, ...] = ()
+    """What could not be made of the reports, and why: one line each."""
 
     @property
     def swept(self) -> bool:

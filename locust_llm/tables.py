@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from .blocks import LABEL, Block, Heading, Table, Text, clean
 from .document import document
-from .remarks import SIMULATED
+from .remarks import SIMULATED, incomplete_line
 from .run import Run
 from .summary import Summary
 
@@ -19,7 +19,10 @@ WIDTH: Final = 120
 
 def console(summary: Summary, run: Run, folder: Path | str = "") -> str:
     """The document as plain text, at most 120 columns wide where the numbers allow, control characters harmless."""
-    return "\n\n".join(map(plain_block, document(summary, run, folder))) + "\n"
+    blocks = list(document(summary, run, folder))
+    if incomplete_line(summary, run) is not None:  # the first line, before the title
+        blocks[:2] = blocks[1::-1]
+    return "\n\n".join(map(plain_block, blocks)) + "\n"
 
 
 def markdown(summary: Summary, run: Run, folder: Path | str = "") -> str:

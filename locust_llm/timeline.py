@@ -27,6 +27,8 @@ CULPRITS: Final = 20
 """Of a sample, so many may be those that were in prefill during the stall."""
 READ: Final = 50_000
 """The most records that are read to find those of the window."""
+SHORTEST_S: Final = 1e-3
+"""Of a window: times in it are tenths of a millisecond."""
 SLACK_S: Final = 5.0
 """So much later than its end a record may come in the file: workers send theirs in batches."""
 GAPS: Final = 160
@@ -118,6 +120,8 @@ def scene(
         worst = None if np.isnan(stalls).all() else int(np.nanargmax(stalls))
         stall = None if worst is None else _stall(requests.iloc[worst], since)
         window = choose(began, closed, main, stall, gap_ms / 1e3, most)
+    if (lacking := SHORTEST_S - (window.end - window.start)) > 0:
+        window = window._replace(start=window.start - lacking / 2, end=window.end + lacking / 2)
     under_way = (began < window.end) & (closed > window.start)
     count = int(under_way.sum())
     if span and not 0 < count <= READ:
@@ -126,7 +130,7 @@ def scene(
             raise ValueError(f"{count:,} requests were under way {between}; at most {READ:,} can be looked at")
         first, last = (float(at) - run.started_at for at in (began.min(), closed.max()))
         raise ValueError(f"no request was under way {between}: they were from second {first:.2f} to {last:.2f}")
-    if not count or window.end <= window.start:  # stamps of a damaged record
+    if not count:  # stamps of a damaged record
         return None
     records = _within(window, since, float(closed[under_way].max()))
     if span:

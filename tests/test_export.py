@@ -89,6 +89,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 def test_a_record_survives_its_line(
     chunk_us: tuple[int, ...], name: str, message: str, outcome: str, sent_at: float | None, merged: int
 ) -> None:
+    chunk_us = chunk_us if sent_at is not None else ()
     record = answered(
         sent_at=sent_at,
         chunk_us=chunk_us,

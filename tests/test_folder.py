@@ -28,7 +28,7 @@ def test_parts_hold_each_line_once(path: Path) -> None:
     for cut in range(0, size + 1, 13):
         parts = [RecordFile(path, 0, cut), RecordFile(path, cut, size)]
         assert [record.id for part in parts for record in part] == [str(i) for i in range(20)], cut
-        assert sum(part.broken for part in parts) == 2
+        assert sum(part.unread.count for part in parts) == 2
 
 
 @pytest.mark.parametrize("bisected", [1, 300, 1 << 20])

@@ -27,8 +27,8 @@ LAYERS: Final = (
         "exit_status record bounds shots steps symptoms episodes diagnosis advice buffering sse foreign_text chat failure "
         "endpoints retries gauges ramp ranges arrivals sizes definitions measures selectors slo stages settings run corpus "
         "tokens prompts spool journal "
-        "outbox quotas clocks verdict disturbance examination summary jsonl folder formats logs given rows dataset "
-        "conversation body plan "
+        "outbox quotas clocks verdict disturbance examination summary readable jsonl folder formats logs given rows "
+        "dataset conversation body plan "
         "timetable pulse sends exposition live archive",
     ),
     (

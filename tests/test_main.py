@@ -5,14 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from handmade import answered
+from handmade import a_run, answered
 
+from locust_llm.folder import write_run
 from locust_llm.jsonl import line
 
 
 def test_a_report_that_nobody_reads_to_its_end_is_no_error(tmp_path: Path) -> None:
     """``locust-llm report DIR | head``: the files are made, and nothing is said of a pipe."""
     (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100)) + b"\n")
+    write_run(tmp_path, a_run())
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "locust_llm", "report", str(tmp_path)]

@@ -93,7 +93,7 @@ def test_attainment_where_both_say_what_is_good(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
     one = a_folder(tmp_path / "a", [*drawn(1, count=30), failed(sent_at=12.0)])
-    other = a_folder(tmp_path / "b", [])
+    other = a_folder(tmp_path / "b", [answered(5, phase="warmup")])
     (other / "run.json").write_text("{")
     found = compared([one, other])
     assert [warning.partition(": ")[2][:35] for warning in found.warnings] == ["1 of 31 requests failed."]
