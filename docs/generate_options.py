@@ -8,10 +8,10 @@ from typing import Final
 
 os.environ.setdefault("LOCUST_SKIP_MONKEY_PATCH", "1")  # which the simulator could not be imported after
 
-from locust.argument_parser import get_empty_argument_parser  # noqa: E402
+from locust.argument_parser import get_empty_argument_parser
 
-from locust_llm.options import add_options  # noqa: E402
-from locust_llm.simulator.command import add_arguments  # noqa: E402
+from locust_llm.options import add_options
+from locust_llm.simulator.command import add_arguments
 
 PAGE: Final = Path(__file__).with_name("options.md")
 SECTIONS: Final = {  # a section begins at the option named here, in the order of the parser
@@ -47,9 +47,9 @@ TOP: Final = """\
 | `--processes` | worker processes on this machine | 1 |
 | `-f`, `--locustfile` | your locustfile; `locust-llm run` brings its own | |
 
-Each option that takes a value can also be set by an environment variable (`--request-rate` is `LOCUST_LLM_REQUEST_RATE`) and, like
-Locust's own, in a configuration file. `OPENAI_API_KEY` holds the key of the server, `REQUESTS_CA_BUNDLE` or `SSL_CERT_FILE` a
-certificate authority of your own. Times are seconds and lengths are tokens unless an option says otherwise.
+Each option that takes a value can also be set by an environment variable (`--request-rate` is `LOCUST_LLM_REQUEST_RATE`)
+and, like Locust's own, in a configuration file. `OPENAI_API_KEY` holds the key of the server, `REQUESTS_CA_BUNDLE` or
+`SSL_CERT_FILE` a certificate authority of your own. Times are seconds, lengths tokens, unless an option says otherwise.
 """
 
 HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
@@ -70,10 +70,9 @@ def page() -> str:
     return "".join(parts)
 
 
-
-
 def _shown(parser: ArgumentParser) -> Iterator[Action]:
-    return (action for action in parser._actions if action.option_strings and action.dest not in ("help", "config", "locustfile"))
+    left_out = ("help", "config", "locustfile")
+    return (action for action in parser._actions if action.option_strings and action.dest not in left_out)
 
 
 def _row(action: Action) -> str:

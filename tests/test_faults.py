@@ -1,4 +1,4 @@
-"""Every fault, once: what the run says of it, when its slot comes back, what its record keeps; the table of docs/failures.md."""
+"""Every fault, once: what the run says of it, when its slot comes back, what its record keeps; docs/failures.md has it."""
 
 import re
 import socket
