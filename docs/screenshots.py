@@ -34,7 +34,7 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 860})
+        page = browser.new_page(viewport={"width": 1280, "height": 980})
         page.goto((ROOT / "reports/example/report.html").as_uri())
         page.wait_for_timeout(1000)
         page.screenshot(path=IMAGES / "report.png")

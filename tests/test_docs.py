@@ -19,6 +19,7 @@ from unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 from locust_llm import probe, slo
 from locust_llm.__main__ import COMMANDS, DEMO, main, simulator
 from locust_llm.options import add_options, settings_of
+from locust_llm.record import Record
 from locust_llm.settings import mistakes
 
 ROOT: Final = Path(__file__).parents[1]
@@ -202,6 +203,13 @@ def test_rules_that_pages_name_can_be_parsed() -> None:
         slo.parse(text)
     presets = re.findall(r"`(chat|mlperf-[^`]+)`", (ROOT / "docs" / "slo.md").read_text("utf-8"))
     assert set(presets) == set(slo.PRESETS)
+
+
+def test_fields_of_the_record_that_pages_name_exist() -> None:
+    table = (ROOT / "docs" / "locustfiles.md").read_text("utf-8").partition("### The record")[2]
+    named = {name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert len(named) > 30
+    assert {name for name in named if not hasattr(Record, name)} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
