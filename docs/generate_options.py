@@ -10,6 +10,7 @@ os.environ.setdefault("LOCUST_SKIP_MONKEY_PATCH", "1")  # which the simulator co
 
 from locust.argument_parser import get_empty_argument_parser
 
+from locust_llm import probe
 from locust_llm.options import add_options
 from locust_llm.simulator.command import add_arguments
 
@@ -27,6 +28,7 @@ SECTIONS: Final = {  # a section begins at the option named here, in the order o
     "--slo-file": "Rules and output",
     "--streaming": "Switches",
     "--slo": "Options that may be repeated",
+    "--longest": "Probe",
 }
 TOP: Final = """\
 # Options
@@ -56,10 +58,11 @@ HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
 
 
 def page() -> str:
-    run = get_empty_argument_parser(default_config_files=[])
-    add_options(run, before_load=lambda options: None)
+    load = get_empty_argument_parser(default_config_files=[])
+    add_options(load, before_load=lambda options: None)
+    probe._options(load)
     parts = [TOP]
-    for action in _shown(run):
+    for action in _shown(load):
         if (section := SECTIONS.get(action.option_strings[0])) is not None:
             parts.append(f"\n## {section}\n\n{HEAD}")
         parts.append(_row(action))

@@ -18,7 +18,7 @@ from unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 from locust_llm import probe, slo
 from locust_llm.__main__ import COMMANDS, DEMO, main, simulator
 from locust_llm.options import add_options, settings_of
-from locust_llm.record import Record
+from locust_llm.record import FAILURES, Record
 from locust_llm.settings import mistakes
 
 ROOT: Final = Path(__file__).parents[1]
@@ -206,6 +206,11 @@ def test_fields_of_the_record_that_pages_name_exist() -> None:
     named = {name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert len(named) > 30
     assert {name for name in named if not hasattr(Record, name)} == set()
+
+
+def test_every_failure_class_is_explained() -> None:
+    table = (ROOT / "docs" / "failures.md").read_text("utf-8").partition("## What each fault")[0]
+    assert set(re.findall(r"`(\w+)`", table)) >= set(FAILURES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
