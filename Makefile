@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-all test-real test-wheel test-aiperf lint format bench bench-scale bench-report bench-simulator confusion schedulers seeds example clean
+.PHONY: demo test test-all test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator confusion schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -12,6 +12,10 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 
 $(VENV)/.installed-tests: $(VENV)/.installed
 	$(BIN)/pip install -q --disable-pip-version-check -e .[test,lint]
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/pip install -q --disable-pip-version-check -e .[docs]
 	touch $@
 
 demo: $(VENV)/.installed          ## a first result without a GPU: simulator, load test, tables
@@ -61,6 +65,13 @@ example: $(VENV)/.installed       ## the report in reports/example, made anew
 
 seeds: $(VENV)/.installed-tests   ## the seed documents' claims in the simulator: the page and figures of reports/seeds
 	$(BIN)/python tests/seeds/make.py
+
+docs: $(VENV)/.installed-docs     ## the documentation as a site in build/docs; a dead link is an error
+	$(BIN)/python docs/generate_options.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+screenshots: $(VENV)/.installed-tests  ## docs/images anew: a live page and a report, in headless Chromium
+	$(BIN)/python docs/screenshots.py
 
 lint: $(VENV)/.installed-tests
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ DEMO: Final = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: see the README."""
+    """Exit status: see docs/exit-status.md."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = COMMANDS.get(words[0]) if words else None
     if command is None:

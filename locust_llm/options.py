@@ -186,7 +186,7 @@ FLAGS: Final[tuple[tuple[str, Any, Any, str], ...]] = (
     ("--request-cancellation-delay", float, 0.0, "Seconds after its send when such a request is cancelled"),
     ("--wait-for-model-timeout", float, 0.0, "Seconds to wait for the server to answer before the run"),
     ("--slo-file", str, None, "File with a rule a line, # begins a comment"),
-    ("--slo-preset", str, None, "Rules by name, see the README"),
+    ("--slo-preset", str, None, "Preset rules: chat, or those of MLPerf, such as mlperf-llama3.1-8b"),
     ("--goodput", str, None, "AIPerf's form: time_to_first_token:300 inter_token_latency:20"),
     ("--percentiles", _percentiles, "50,90,95,99", "Percentiles of the tables, up to 99.9"),
     ("--report-dir", str, None, "Folder for the reports; by default reports/<time>-<model>"),

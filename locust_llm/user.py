@@ -68,11 +68,11 @@ class Turn(NamedTuple):
 
 
 class LLMUser(HttpUser):
-    """Write tasks that call ``self.session()`` or ``self.chat(...)``; ``self.client`` remains Locust's for plain HTTP."""
+    """A Locust user whose tasks call ``chat()`` or ``session()``; ``self.client`` remains Locust's, for plain HTTP."""
 
     abstract = True
     model: str | None = None
-    """Ask for this model instead of ``--model``."""
+    """Model of this user class, in the place of ``--model``."""
     _number: ClassVar[int] = 0
 
     def __init__(self, environment: Environment) -> None:
@@ -107,13 +107,25 @@ class LLMUser(HttpUser):
         keep_text: bool = False,
         **body: Any,
     ) -> Record:
-        """Send one chat completion through the prefill gate and give its record, failed or not.
+        """Send one chat completion through the prefill gate, and wait for its end.
 
-        ``messages``: a prompt, or a list of messages; None: a synthetic prompt of ``input_tokens``, else of the asked
-        length. Beside a prompt ``input_tokens`` says what it should come to. Who gives them gets just as many output
-        tokens, where the server can be brought to that. ``max_tokens``: None for the asked output length. ``name``:
-        the row in Locust's tables. ``session``: what the record says of it. ``keep_text``: ``self.text`` holds the
-        answer afterwards. Everything else goes into the body of the request. Raises StopUser when the run is ending.
+        Args:
+            messages: a prompt, or a list of messages; None for a synthetic prompt.
+            max_tokens: maximum length of the answer in tokens; None for the output length of the command line.
+            input_tokens: length of the synthetic prompt in tokens; None for that of the command line. Beside a prompt of
+                yours: the length that it is meant to have, for the report. With either, the answer gets exactly
+                ``max_tokens`` tokens where the server allows it (``ignore_eos`` or ``min_tokens``).
+            name: the row in Locust's tables and the report; None for the path of the endpoint.
+            session: id of the session, for the record and ``--session-header``.
+            headers: further headers of this request.
+            keep_text: keep the answer in ``self.text``.
+            body: further fields of the request's body, such as ``temperature=0``.
+
+        Returns:
+            The finished record, also of a failed request.
+
+        Raises:
+            StopUser: the run is ending.
         """
         permit = self._permit()
         prompts, asked = self.sender.prompts, input_tokens
@@ -138,10 +150,21 @@ class LLMUser(HttpUser):
         keep_text: bool = False,
         **body: Any,
     ) -> list[Record]:
-        """One session to its end: of the dataset, or made up, of as many turns as were asked for (most often one).
+        """Send what the command line asks for: one session of the dataset or of synthetic prompts, turn by turn.
 
-        The history grows by the answers; a turn that fails ends it. Gives the records of its turns. ``self.chat`` is for
-        prompts of your own. Raises StopUser when the run is ending.
+        Most sessions have one turn. With more, the history grows by the answers; a turn that fails ends the session.
+
+        Args:
+            name: the row in Locust's tables and the report; None for the path of the endpoint.
+            headers: further headers of each request.
+            keep_text: keep the last answer in ``self.text``.
+            body: further fields of each request's body.
+
+        Returns:
+            The records of its turns, failed ones too.
+
+        Raises:
+            StopUser: the run is ending.
         """
         sender = self.sender
         permit = self._permit()
@@ -202,7 +225,7 @@ class LLMUser(HttpUser):
 
     @property
     def text(self) -> str:
-        """The content of the last answer that was asked for with ``keep_text=True``."""
+        """Text of the last answer, if the request had ``keep_text=True``."""
         stream = self.line.stream
         return "".join(stream.answer.text or ()) if stream is not None else ""
 

@@ -85,7 +85,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
 def _add_front(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add("--like", "the quirks of a server (default: %(default)s)", choices=LIKE, default="vllm", metavar=None)
-    add("--quirks", "changes to these, such as role=early,usage=finish: see the README", default="", metavar="LIST")
+    add("--quirks", "changes to these, such as role=early,usage=finish: docs/simulator.md", default="", metavar="LIST")
     add("--stream-interval", "tokens a chunk: vLLM's name for tokens_per_chunk", type=_number(int, least=1))
     add("--faults", "what goes wrong in a share of the requests, such as cut=5", default="", metavar="LIST")
     add("--fault-rate", "that share (default: 0)", type=_number(float, least=0, most=1), default=0.0, metavar="X")

@@ -19,7 +19,7 @@ class Quirks:
     finish: Literal["last", "own", "none"] = (
         "last"  # finish_reason with the last content, in a chunk of its own, nowhere
     )
-    usage: Literal["asked", "finish", "choices", "always", "none"] = "asked"  # see the README
+    usage: Literal["asked", "finish", "choices", "always", "none"] = "asked"  # docs/simulator.md has them
     continuous_usage: bool = False  # in every chunk: also where the request asks for continuous_usage_stats
     reasoning: int = 0  # so many tokens come as reasoning before the content begins
     reasoning_field: Literal["reasoning", "reasoning_content"] = "reasoning"
