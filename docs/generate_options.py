@@ -10,9 +10,9 @@ os.environ.setdefault("LOCUST_SKIP_MONKEY_PATCH", "1")  # which the simulator co
 
 from locust.argument_parser import get_empty_argument_parser
 
-from locust_llm import probe
-from locust_llm.options import add_options
-from locust_llm.simulator.command import add_arguments
+from locust_llm import probe_user as probe
+from locust_llm.run.options import add_options
+from locust_llm.simulator.cli import add_arguments
 
 PAGE: Final = Path(__file__).with_name("options.md")
 SECTIONS: Final = {  # a section begins at the option named here, in the order of the parser

@@ -3,28 +3,27 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .probe import ProbeUser as ProbeUser
-    from .report import read as read
-    from .user import LLMUser as LLMUser
+    from locust_llm.probe_user import ProbeUser as ProbeUser
+    from locust_llm.report.build import read as read
+    from locust_llm.user import LLMUser as LLMUser
 
-__all__ = ["LLMUser", "ProbeUser", "read"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # importing Locust patches the whole process: only who asks for LLMUser pays that
     if name == "LLMUser":
-        from . import plugin
-        from .user import LLMUser
+        from locust_llm import plugin
+        from locust_llm.user import LLMUser
 
         return LLMUser
     if name == "ProbeUser":
-        from . import plugin  # noqa: F401
-        from .probe import ProbeUser
+        from locust_llm import plugin  # noqa: F401
+        from locust_llm.probe_user import ProbeUser
 
         return ProbeUser
     if name == "read":
-        from .report import read
+        from locust_llm.report.build import read
 
         return read
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

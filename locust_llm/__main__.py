@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .console import settle_at_exit
+from locust_llm.run.console import settle_at_exit
+
 from .exit_status import ExitStatus
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -37,20 +38,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command(words[1:])
 
 
+LOCUSTFILES: Final = Path(__file__).parent / "locustfiles"
+
+
 def run(words: list[str]) -> int:
     """Locust with our locustfile, unless one is given."""
-    return _locust(words, "locustfile.py")
+    return _locust(words, "run.py")
 
 
 def probe(words: list[str]) -> int:
     """What prefills do to decodes, and which scheduler the server has."""
-    return _locust(words, "probefile.py", "--headless")
+    return _locust(words, "probe.py", "--headless")
 
 
 def _locust(words: list[str], file: str, *more: str) -> int:
     """Locust with a locustfile of ours and ``more``, unless one is given."""
     if not any(word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words):
-        words = ["-f", str(Path(__file__).with_name(file)), *more, *words]
+        words = ["-f", str(LOCUSTFILES / file), *more, *words]
     sys.argv = ["locust", *words]
     from locust.main import main as locust_main  # patches the process: not before it is wanted
 
@@ -62,7 +66,7 @@ def _locust(words: list[str], file: str, *more: str) -> int:
 
 def simulate(words: list[str]) -> int:
     """The simulator, in this process."""
-    from .simulator.command import add_arguments, serve
+    from locust_llm.simulator.cli import add_arguments, serve
 
     parser = argparse.ArgumentParser(
         prog="locust-llm simulate", description="An OpenAI-compatible server without a GPU."
@@ -75,8 +79,10 @@ def report(words: list[str]) -> int:
     """The reports of a run, made anew from its records."""
     from msgspec.structs import replace
 
-    from . import junit, report, tables
-    from .remarks import incomplete
+    from locust_llm.report import build as report
+    from locust_llm.report import export as junit
+    from locust_llm.report import text as tables
+    from locust_llm.report.document.remarks import incomplete
 
     parser = argparse.ArgumentParser(
         prog="locust-llm report", description="Make a run's reports anew from its records."
@@ -104,9 +110,10 @@ def report(words: list[str]) -> int:
 
 def figure(words: list[str]) -> int:
     """A timeline of a run as a picture."""
-    from . import drawing, report
-    from .folder import replace
-    from .timeline import ROWS
+    from locust_llm.core.storage import replace
+    from locust_llm.report import build as report
+    from locust_llm.report.plots import svg as drawing
+    from locust_llm.report.plots.timeline import ROWS
 
     parser = argparse.ArgumentParser(
         prog="locust-llm figure",
@@ -149,8 +156,9 @@ def compare(words: list[str]) -> int:
     """Runs side by side with the first of them."""
     import msgspec
 
-    from . import report, versus
-    from .folder import replace
+    from locust_llm.core.storage import replace
+    from locust_llm.report import build as report
+    from locust_llm.report import comparison as versus
 
     parser = argparse.ArgumentParser(
         prog="locust-llm compare", description="Runs side by side with the first one: differences and their intervals."
@@ -193,7 +201,7 @@ def _say(text: str) -> None:
 def demo(words: list[str]) -> int:
     """A load test of the simulator: what this is, in a minute, without a GPU."""
     checkout = Path("locustfiles/chat.py")
-    locustfile = checkout if checkout.is_file() else Path(__file__).with_name("locustfile.py")
+    locustfile = checkout if checkout.is_file() else LOCUSTFILES / "run.py"
     with simulator() as url:
         command = ["locust", "-f", str(locustfile), "--host", url, *DEMO, *words]
         _say(f"$ {' '.join(command)}\n")
@@ -228,11 +236,13 @@ def check(words: list[str]) -> int:
     parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE")
     parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
     options = parser.parse_args(words)
-    from .options import request_headers  # Locust patches the process: before anything of the network is imported
+    from locust_llm.run.options import (
+        request_headers,  # Locust patches the process: before anything of the network is imported
+    )
     from . import check as module  # isort: skip
-    from .endpoints import ENDPOINTS
-    from .settings import Settings, base_url, mistakes
-    from .sockets import raise_open_files
+    from locust_llm.client.api import ENDPOINTS
+    from locust_llm.core.settings import Settings, base_url, mistakes
+    from locust_llm.run.preflight import raise_open_files
 
     settings = Settings(
         host=base_url(options.host), model=options.model, users=options.users, insecure=options.insecure,

@@ -9,19 +9,18 @@ from typing import Any, Final, NamedTuple
 import requests
 from msgspec.structs import replace
 
-from .body import LENGTH_PROMPT, LENGTH_TOKENS, obeyed
-from .buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
-from .endpoints import request_body
-from .exchange import Line, Request, exchange
-from .fetch import PROBE_HEADER
-from .foreign_text import secrets_of, shown
-from .gate import Gate
-from .prepared import authorities, head, target
-from .prompts import Lengths, Prompts
-from .record import OK, Record
-from .settings import Settings
-from .sockets import local_ports, shortage
-from .survey import LINE_BYTES, Survey, SurveyFailed, survey
+from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, obeyed, request_body
+from locust_llm.client.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
+from locust_llm.client.exchange import Request, UserConnection, exchange
+from locust_llm.client.fetch import PROBE_HEADER
+from locust_llm.client.gate import Gate
+from locust_llm.client.requests_bridge import authorities, head, target
+from locust_llm.core.foreign_text import secrets_of, shown
+from locust_llm.core.record import OK, Record
+from locust_llm.core.settings import Settings
+from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover
+from locust_llm.run.preflight import local_ports, shortage
 
 SECONDS: Final = 10.0
 PROMPT_TOKENS: Final = 800.0
@@ -60,7 +59,7 @@ class Checker:
     def __init__(self, settings: Settings, headers: Mapping[str, str], model: str | None, seconds: float) -> None:
         self.settings, self.headers, self.model = settings, headers, model
         self.until = time.monotonic() + seconds
-        self.line, self.gate = Line(), Gate()
+        self.line, self.gate = UserConnection(), Gate()
         self.secrets = secrets_of(headers, headers)
         self.failed = ""
         """Why the last request was not answered well."""
@@ -110,8 +109,8 @@ def check(
 ) -> Iterator[Finding]:
     """What there is to say, as soon as it is known. ``files``: how many this process may open."""
     try:
-        found = survey(replace(settings, probe=False), headers, verify=False if settings.insecure else authorities())
-    except SurveyFailed as error:
+        found = discover(replace(settings, probe=False), headers, verify=False if settings.insecure else authorities())
+    except DiscoveryFailed as error:
         yield Finding(PROBLEM, "reachable", str(error))
         return
     yield Finding(FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}")
@@ -124,7 +123,7 @@ def check(
     yield from _sockets(settings, files)
 
 
-def _model(found: Survey) -> Iterator[Finding]:
+def _model(found: Discovery) -> Iterator[Finding]:
     yield Finding(FINE, "model", found.model or "none named: the server takes any")
     for note in found.notes:
         yield Finding(NOTE, "note", note)

@@ -19,37 +19,38 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from .checks import headers_of, ready, the_address, written_host
-from .children import attend_children
-from .console import discard_if_unread, settle_at_exit, write
-from .control import Control
+from locust_llm.client.requests_bridge import authorities
+from locust_llm.core.settings import Settings, mistakes
+from locust_llm.core.sweep import CONCURRENCY
+from locust_llm.load.numbers import cut_short
+from locust_llm.run.console import discard_if_unread, settle_at_exit, write
+from locust_llm.run.control.control import Control
+from locust_llm.run.control.forked_workers import attend_children
+from locust_llm.run.control.messages import hears, to_control
+from locust_llm.run.control.metrics_poller import MetricsPoller
+from locust_llm.run.control.progress import keep_apart, progress
+from locust_llm.run.control.run_store import give_up
+from locust_llm.run.discovery import Discovery
+from locust_llm.run.flags import LINE, Refused, refuse
+from locust_llm.run.options import add_options, check, look_through, settings_of
+from locust_llm.run.preflight import headers_of, raise_open_files, ready, the_address, written_host
+from locust_llm.run.protocol import LOCAL
+from locust_llm.run.secrets import withhold
+from locust_llm.run.signals import end_at_once, interrupt, leave, listen
+from locust_llm.run.worker.messages import to_sender
+from locust_llm.run.worker.process import NEWS_S, cut, work
+from locust_llm.run.worker.sender import Sender, sender_of
+from locust_llm.web.routes import attach, serve_metrics
+from locust_llm.web.view import View
+
 from .exit_status import ExitStatus, worst
-from .interrupts import end_at_once, interrupt, leave, listen
-from .messages import hears, to_control, to_sender
-from .meter import Meter
-from .options import LINE, Refused, add_options, check, look_through, refuse, settings_of
-from .prepared import authorities
-from .progress import keep_apart, progress
-from .ranges import cut_short
-from .reporter import give_up
-from .roster import LOCAL
-from .scrape import serve_metrics
-from .sender import Sender, sender_of
-from .settings import Settings, mistakes
-from .sockets import raise_open_files
-from .stages import CONCURRENCY
-from .survey import Survey
 from .user import LLMUser
-from .view import View
-from .web import attach
-from .withheld import withhold
-from .worker import NEWS_S, cut, work
 
 logger = logging.getLogger("locust_llm")
 
 _greeted: Callable[[str], bool]
 """Whether a worker said who it is, and may take part."""
-_surveyed: Survey | None = None
+_surveyed: Discovery | None = None
 _address = ""
 """The server of the next run: of the command line, of the locustfile, or of our form. Nothing else can set it."""
 _view: View | None = None
@@ -74,7 +75,7 @@ _reported.set()
 _epoch = 0
 
 
-def _keep_survey(found: Survey, address: str) -> None:
+def _keep_survey(found: Discovery, address: str) -> None:
     """For the run that begins next."""
     global _surveyed, _address
     _surveyed, _address = found, address
@@ -253,7 +254,7 @@ def _begin(environment: Environment, runner: Any) -> None:
         control.abandon()
         raise
     if settings.server_metrics:
-        meter = Meter(
+        meter = MetricsPoller(
             settings.host, headers_of(environment.parsed_options), control.book.folder,
             verify=False if settings.insecure else authorities(), note=control.book.say,
         )  # fmt: skip

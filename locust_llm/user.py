@@ -14,24 +14,24 @@ import requests
 from gevent import GreenletExit
 from msgspec.structs import replace
 
+from locust_llm.client.api import length_fields, request_body
+from locust_llm.client.completion import USUAL
+from locust_llm.client.exchange import Request, UserConnection, exchange
+from locust_llm.client.gate import GateClosed
+from locust_llm.client.requests_bridge import PlainRequests, head, keep_home, learn, strip_abroad, target
+from locust_llm.client.response import Response
+from locust_llm.client.retry import RETRIABLE, pause_s
+from locust_llm.core.bounds import most_chunks
+from locust_llm.core.foreign_text import secrets_of, shown
+from locust_llm.core.phases import label_of, stage_of
+from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.load.conversation import Ask
+from locust_llm.load.formats import Item
+from locust_llm.load.prompts import Drawn
+from locust_llm.run.worker.permits import Permit
+from locust_llm.run.worker.sender import Sender, sender_of
+
 from . import events
-from .body import length_fields
-from .bounds import most_chunks
-from .budget import Permit
-from .chat import USUAL
-from .conversation import Ask
-from .endpoints import request_body
-from .exchange import Line, Request, exchange
-from .foreign_text import secrets_of, shown
-from .formats import Item
-from .gate import GateClosed
-from .plan import label_of, stage_of
-from .prepared import PlainRequests, head, keep_home, learn, strip_abroad, target
-from .prompts import Drawn
-from .record import CANCELLED, CUT, OK, RETRIED, Record
-from .retries import RETRIABLE, pause_s
-from .sender import Sender, sender_of
-from .stream import Stream
 
 FAILED_S: Final = 1.0
 """In a closed loop a user whose request failed asks again no sooner than so long after it asked: a server that refuses at
@@ -82,7 +82,7 @@ class LLMUser(HttpUser):
         super().__init__(environment)
         LLMUser._number += 1
         self.number = LLMUser._number
-        self.line = Line()
+        self.line = UserConnection()
         self._requests = 0
         self._rests_until = 0.0
         self._plain_key: tuple[Any, ...] | None = None
@@ -375,7 +375,7 @@ class LLMUser(HttpUser):
         )  # an auth of the user's may rewrite it
         return prepared
 
-    def _first_token(self, stream: Stream, labels: dict[str, Any]) -> None:
+    def _first_token(self, stream: Response, labels: dict[str, Any]) -> None:
         ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9
         self.sender.first_chunk(ttft_s)
         if events.first_token._handlers:
@@ -418,7 +418,7 @@ class LLMUser(HttpUser):
         return record
 
     def _told(
-        self, record: Record, prepared: requests.PreparedRequest, stream: Stream | None, *, retried: bool
+        self, record: Record, prepared: requests.PreparedRequest, stream: Response | None, *, retried: bool
     ) -> tuple[Record, str]:
         """(the record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
         if record.outcome == OK and record.finish_reason in USUAL:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import Scripted
+from support.scripted import Scripted
 
 
 @pytest.fixture(scope="session")

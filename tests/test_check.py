@@ -1,6 +1,6 @@
 """Check: what it says of servers of every kind, each answer with its advice."""
 
-import unpatched_locust  # noqa: F401  before anything of Locust
+from support import unpatched_locust  # noqa: F401  before anything of Locust
 
 # isort: split
 import time
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tiny_server import Asked, TinyServer, tiny_server
+from support.tiny_server import Asked, TinyServer, tiny_server
 
 from locust_llm.__main__ import check as command
 from locust_llm.__main__ import simulator
 from locust_llm.check import FINE, NOTE, PROBLEM, Finding, check, line
-from locust_llm.settings import Settings
+from locust_llm.core.settings import Settings
 
 KEY = "sk-0123456789abcdef"
 

@@ -1,6 +1,6 @@
 """What a user puts on the wire, and what it does when the server refuses."""
 
-import unpatched_locust  # noqa: F401  before anything of Locust
+from support import unpatched_locust  # noqa: F401  before anything of Locust
 
 # isort: split
 import base64
@@ -14,19 +14,19 @@ from locust.exception import StopUser
 import pytest
 import requests
 from gevent import GreenletExit
-from handmade import answered, failed
-from hostile_server import answer, hostile
 from msgspec.structs import replace
 from requests import Session
 from requests.auth import AuthBase
+from support.handmade import answered, failed
+from support.hostile_server import answer, hostile
 
 from locust_llm import LLMUser
 from locust_llm import user as user_module
-from locust_llm.budget import Permit
-from locust_llm.connection import Target
-from locust_llm.exchange import Request
-from locust_llm.gate import GateClosed
-from locust_llm.record import CUT, OK, RETRIED, Record
+from locust_llm.client.connection import Target
+from locust_llm.client.exchange import Request
+from locust_llm.client.gate import GateClosed
+from locust_llm.core.record import CUT, OK, RETRIED, Record
+from locust_llm.run.worker.permits import Permit
 
 
 class User(LLMUser):

@@ -2,6 +2,6 @@
 
 import sys
 
-from locust_llm.simulator.command import main
+from .cli import main
 
 sys.exit(main(sys.argv[1:]))

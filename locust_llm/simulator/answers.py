@@ -8,15 +8,17 @@ import struct
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from locust_llm.simulator import api, events, tokens
-from locust_llm.simulator.sequence import Sequence
-from locust_llm.simulator.tokens import WORDS
-from locust_llm.simulator.truth import Row
+from . import api, tokens
+from . import api as events
+from .sequence import Sequence
+from .telemetry import Row
+from .tokens import WORDS
 
 if TYPE_CHECKING:
-    from locust_llm.simulator.connection import Connection
-    from locust_llm.simulator.quirks import Quirks
-    from locust_llm.simulator.server import Server
+    from .connection import Connection
+    from .quirks import Quirks
+    from .server import Server
+
 
 ENGINE_FAILED: Final = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 SPLIT_S: Final = 0.002

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
-from locust_llm.simulator import api, quirks
+from . import api, quirks
 
 if TYPE_CHECKING:
-    from locust_llm.simulator.answers import Answer
-    from locust_llm.simulator.server import Server
+    from .answers import Answer
+    from .server import Server
+
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _SERVER_LINE = f"Server: {api.NAME}\r\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from locust_llm.simulator.clock import Clock, Timer
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.sequence import Sequence, Status
+from .clock import Clock, Timer
+from .engine import BatchEngine
+from .sequence import Sequence, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

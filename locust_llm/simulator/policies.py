@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from locust_llm.simulator.scheduler import Batch, Policy, Scheduler
-from locust_llm.simulator.sequence import Sequence, num_blocks_for
+from .scheduler import Batch, Policy, Scheduler
+from .sequence import Sequence, num_blocks_for
 
 
 def static(scheduler: Scheduler) -> Batch:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from locust_llm.simulator.blocks import Blocks
-from locust_llm.simulator.cost import BLOCK_SIZE
-from locust_llm.simulator.sequence import Decoding, Run, Sequence, Status, num_blocks_for
+from .blocks import Blocks
+from .cost import BLOCK_SIZE
+from .sequence import Decoding, Run, Sequence, Status, num_blocks_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
-from locust_llm.simulator.cost import BLOCK_SIZE
+from .cost import BLOCK_SIZE
 
 
 class Status(Enum):

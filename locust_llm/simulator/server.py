@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from locust_llm.simulator import api
-from locust_llm.simulator.answers import ENGINE_FAILED, Answer, StreamedAnswer, WholeAnswer
-from locust_llm.simulator.engine import Engine
-from locust_llm.simulator.metrics import Metrics
-from locust_llm.simulator.quirks import LIKE, Quirks, parse
-from locust_llm.simulator.truth import Row, Truth
+from . import api
+from .answers import ENGINE_FAILED, Answer, StreamedAnswer, WholeAnswer
+from .engine import Engine
+from .quirks import LIKE, Quirks, parse
+from .telemetry import Metrics, Row, Truth
 
 if TYPE_CHECKING:
-    from locust_llm.simulator.connection import Connection, Request
+    from .connection import Connection, Request
+
 
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 _OPEN_PATHS = ("/health", "/metrics", "/truth", "/truth/reset")  # without an API key too

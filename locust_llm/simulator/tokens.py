@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from zlib import crc32
 
-from locust_llm.simulator.cost import BLOCK_SIZE
+from .cost import BLOCK_SIZE
 
 # Like BPE on English: letters in pieces of up to 6 (so a word of n letters is ceil(n/6) tokens), digits by three as in
 # Llama 3, newlines together, every other character alone. A space belongs to the word after it.

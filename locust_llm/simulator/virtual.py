@@ -10,9 +10,9 @@ from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 from operator import sub
 
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.engine import Engine
-from locust_llm.simulator.sequence import Sequence
+from .clock import VirtualClock
+from .engine import Engine
+from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from itertools import combinations
 from statistics import median
 from typing import Final, NamedTuple
 
-from probing import FIXED, Noise, Server, probed
+from support.probing import FIXED, Noise, Server, probed
 from tabulate import tabulate
 
-from locust_llm.diagnosis import (
+from locust_llm.probe.diagnosis import (
     CANNOT_TELL,
     CHUNKED,
     DISAGGREGATED,
@@ -28,8 +28,8 @@ from locust_llm.diagnosis import (
     Diagnosis,
     diagnose,
 )
-from locust_llm.episodes import Bounds
-from locust_llm.symptoms import symptoms
+from locust_llm.probe.schedule import Bounds
+from locust_llm.probe.symptoms import symptoms
 
 GPUS: Final = ("h100", "a100-40", "a40")
 NOISES: Final = {

@@ -20,10 +20,12 @@ import zmq
 from load import CHAT
 
 from locust_llm.__main__ import simulator
-from locust_llm.greeting import greeting
-from locust_llm.messages import LOCAL  # noqa: F401  Locust first
-from locust_llm.outbox import BATCH_RECORDS, pack
-from locust_llm.record import Record
+from locust_llm.core.record import Record
+from locust_llm.run.protocol import (
+    LOCAL,  # noqa: F401  Locust first
+    greeting,
+)
+from locust_llm.run.worker.outbox import BATCH_RECORDS, pack
 
 NEWS_S = 0.25
 

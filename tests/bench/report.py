@@ -18,11 +18,11 @@ import numpy as np
 import psutil
 from tabulate import tabulate
 
-from locust_llm.folder import write_run
-from locust_llm.jsonl import line
-from locust_llm.record import Record
-from locust_llm.run import LimitChange, Run
-from locust_llm.settings import Settings
+from locust_llm.core.jsonl import line
+from locust_llm.core.record import Record
+from locust_llm.core.run import LimitChange, Run
+from locust_llm.core.settings import Settings
+from locust_llm.core.storage import write_run
 
 UNIX: Final = 1_700_000_000.0
 RATE_PER_S: Final = 1000.0

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import requests
+from support.runs import free_port
 from tabulate import tabulate
-from test_real import free_port
 
 REAL: Final = Path(__file__).parent.parent / "real"
 WAIT_S: Final = 1200.0

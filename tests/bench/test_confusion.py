@@ -24,9 +24,9 @@ from confusion import (
     untellable,
     unusual,
 )
-from probing import Server
+from support.probing import Server
 
-from locust_llm.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis
+from locust_llm.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis
 
 GOAL = 0.95
 REDUCED = cells(kind for gpu in GPUS[:1] for i, kind in enumerate(schedulers(gpu)) if i % 3 == 0)

@@ -7,13 +7,13 @@ import experiments as e
 import numpy as np
 from recorded import recorded
 
-from locust_llm.columns import collect
-from locust_llm.drawing import drawing
-from locust_llm.record import Record
-from locust_llm.run import Run
-from locust_llm.settings import Settings
+from locust_llm.core.record import Record
+from locust_llm.core.run import Run
+from locust_llm.core.settings import Settings
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.plots.svg import drawing
+from locust_llm.report.plots.timeline import scene
 from locust_llm.simulator.virtual import Request, Virtual
-from locust_llm.timeline import scene
 
 DECODERS = (70, 90, 110, 130)
 """Tokens out of the four that are there from the start, 64 tokens in."""

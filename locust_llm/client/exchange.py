@@ -1,0 +1,399 @@
+"""One request, all the way: connection, gate, send, stream, record."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from gevent import GreenletExit, get_hub, getcurrent
+
+from locust_llm.core.bounds import MAX_RESPONSE_BYTES
+from locust_llm.core.record import CANCELLED, CLIENT_ERROR, CUT, Record
+
+from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
+from .gate import Gate, Slot
+from .reader import OpenStream, ReaderFailed, stream_reader
+from .response import Response, describe
+from .retry import retry_after_s
+
+SIMULATOR: Final = "locust-llm-simulator"
+"""How the Server header of the simulator that comes with this package begins."""
+CONNECT_AHEAD_S: Final = 1.0
+"""How long before it is due a request looks again at its connection: below the 5 s after which servers close idle ones,
+above what a new connection takes."""
+
+
+STALE_NS: Final = 50_000_000
+UNHEARD: Final = ("closed", "reset")
+"""How a request ends, without a byte of an answer, whose connection the server was just closing."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to send, ready as bytes, and what the record shall say of it."""
+
+    target: Target
+    data: bytes
+    labels: dict[str, Any]
+    """Fields of Record that are known beforehand: id, name, model, user_class, asked_output_tokens, ..."""
+    due_at: float | None = None
+    timeout_s: float | None = None
+    """From the send to the end of the answer."""
+    first_token_timeout_s: float | None = None
+    """From the send to the first chunk. Not for a request that asks for no stream: it has none."""
+    gap_timeout_s: float | None = None
+    """Without any byte, once the first chunk is there."""
+    cancel_after_s: float | None = None
+    """Given up on purpose, so long after the request was fully written; 0: at once."""
+    max_response_bytes: int = MAX_RESPONSE_BYTES
+    """Of the answer, headers and framing too: beyond it the connection is closed."""
+    max_chunks: int | None = None
+    """The same for its chunks: see ``bounds.most_chunks``."""
+    keep_text: bool = False
+    kind: str = "chat"
+    """Of the endpoint: see ``chat.DECODERS``."""
+
+
+WaitUntil = Callable[[float], object]
+"""Waits for a moment, monotonic s. May raise GateClosed: the run ends before it."""
+FirstHook = Callable[[Response, dict[str, Any]], object]
+"""Called in the event loop when the first chunk is there, with the stream and the labels: must not block."""
+
+
+class UserConnection:
+    """What a user holds from request to request: its connection, kept alive, and the last answer."""
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.stream: Response | None = None
+        self.busy = False
+        self.closes = False
+        """This server closes connections that it had said to keep: none is used again."""
+        self.on_kill: Callable[[], str] = lambda: CUT
+        """What a request becomes whose greenlet is killed: CUT, or CANCELLED when that was asked for."""
+
+    def open(self, target: Target) -> float | None:
+        """Make sure of a connection; seconds it took, None if there was one. Raises ConnectFailed."""
+        if self.connection is not None:
+            if self.connection.alive():
+                return None
+            self.close()
+        self.connection = Connection(target, CONNECT_TIMEOUT_S)
+        return self.connection.connect_s
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+def exchange(
+    line: UserConnection,
+    gate: Gate,
+    request: Request,
+    clock_offset_s: float,
+    on_first: FirstHook | None = None,
+    wait_until: WaitUntil | None = None,
+) -> Record:
+    """Send one request through the gate and give its record, whatever becomes of it.
+
+    With ``wait_until`` a request that has a ``due_at`` waits for it, connected. Raises GateClosed if the run ended before
+    it was sent (then there is no record). A greenlet that is killed on the way gets its record too, as the attribute
+    ``record`` of the GreenletExit that is raised again; before it was sent there is none.
+    """
+    if line.busy:
+        raise RuntimeError("this user waits for an answer already: one request at a time, and more users for more")
+    line.busy = True
+    try:
+        return _exchange(line, gate, request, clock_offset_s, on_first, wait_until)
+    finally:
+        line.busy = False
+
+
+def _exchange(
+    line: UserConnection,
+    gate: Gate,
+    request: Request,
+    clock_offset_s: float,
+    on_first: FirstHook | None,
+    wait_until: WaitUntil | None,
+) -> Record:
+    fields: dict[str, Any] = {**request.labels, "clock_offset_s": clock_offset_s, "request_bytes": len(request.data)}
+    line.stream = None
+    stream_reader()  # made before there is any time to measure
+    stream = _stream(request)
+    try:
+        fields["connect_s"] = _ready(line, request, wait_until)
+    except ConnectFailed as error:
+        now = time.monotonic()
+        return _unsent(fields, request, now, now, error.outcome, str(error))
+    asked_at = time.monotonic()
+    slot = gate.enter()
+    try:
+        return _admitted(line, slot, request, stream, fields, asked_at, on_first)
+    finally:
+        slot.release()  # whatever happened; if the first chunk freed it, this does nothing
+
+
+def _stream(request: Request) -> Response:
+    return Response(
+        time.monotonic_ns(), kind=request.kind, keep_text=request.keep_text,
+        max_bytes=request.max_response_bytes, max_chunks=request.max_chunks,
+    )  # fmt: skip
+
+
+def _ready(line: UserConnection, request: Request, wait_until: WaitUntil | None) -> float | None:
+    """Connect, then wait until it is due; seconds that connecting took. Raises ConnectFailed and GateClosed.
+
+    A connection that cannot be had before it is due is no failure yet: it is tried again when it is due.
+    """
+    due_at = request.due_at
+    if wait_until is None or due_at is None:
+        return line.open(request.target)
+    connect_s: float | None = None
+    early_at = due_at - CONNECT_AHEAD_S
+    for moment in (early_at, due_at) if early_at > time.monotonic() else (due_at,):
+        try:
+            connect_s = line.open(request.target) or connect_s
+        except ConnectFailed:
+            if time.monotonic() >= due_at:
+                raise
+        wait_until(moment)
+    return line.open(request.target) if line.connection is None else connect_s
+
+
+def _admitted(
+    line: UserConnection,
+    slot: Slot,
+    request: Request,
+    stream: Response,
+    fields: dict[str, Any],
+    asked_at: float,
+    on_first: FirstHook | None,
+) -> Record:
+    admitted_at = time.monotonic()
+    fields |= {"admitted_at": admitted_at, "limit": slot.limit}
+    try:
+        again_s = line.open(request.target)  # servers close idle connections, and the wait may have been long
+    except ConnectFailed as error:
+        return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
+    if again_s is not None:
+        fields["connect_s"] = (fields["connect_s"] or 0.0) + again_s
+    freed: list[float] = []
+
+    def free() -> None:
+        if slot.release():
+            freed.append(time.monotonic())
+            if on_first is not None and stream.answer.chunk_reads:
+                on_first(stream, request.labels)
+
+    while True:
+        connection = line.connection
+        assert connection is not None
+        line.stream, stream.on_first = stream, free
+        reader, sealed = stream_reader(), connection.sealed(request.data)
+        stream.sent_ns = time.monotonic_ns()
+        try:  # before the send: an answer may come before all is written
+            reading = reader.add(connection, stream, awaited=slot.limit is not None)
+        except ReaderFailed as error:
+            line.close()
+            return _unsent(fields, request, asked_at, time.monotonic(), CLIENT_ERROR, str(error))
+        limits = Limits(request, stream)
+        unsent, killed = _answered(line, request, reading, limits, sealed)
+        if killed is not None or not _stale(connection, stream):
+            break
+        line.close()
+        try:
+            line.open(request.target)
+        except ConnectFailed as error:
+            return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
+        line.closes = True
+        fields["resent"] = 1
+        stream = _stream(request)
+    if limits.written_at is None or not stream.frame.reusable or line.closes:
+        line.close()  # before the slot goes on: who gave up is gone when the next one comes
+    free()
+    if unsent is not None and stream.status is None:
+        stream.failure = ("send_failed", describe(unsent))
+    fields["rtt_us"], fields["retransmits"] = connection.round_trip()
+    record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
+    if killed is not None:
+        killed.record = record  # type: ignore[attr-defined]
+        raise killed
+    return record
+
+
+def _stale(connection: Connection, stream: Response) -> bool:
+    """The server was closing this connection, which had been used before, when the request came (RFC 9112, 9.3.1). A new
+    connection has no such doubt, and who waits longer was heard. The kernel cannot tell: llama.cpp's server acknowledges,
+    drops what comes behind its answer, and closes up to a few milliseconds later."""
+    if connection.used < 2 or stream.received_bytes or stream.failure is None or stream.failure[0] not in UNHEARD:
+        return False
+    rtt_us, _ = connection.round_trip()
+    return time.monotonic_ns() - stream.sent_ns < max(STALE_NS, 2_000 * (rtt_us or 0))
+
+
+def _answered(
+    line: UserConnection, request: Request, reading: OpenStream, limits: "Limits", sealed: bytes
+) -> tuple[OSError | None, BaseException | None]:
+    """Send, and wait until the answer is over; (why it could not be written, what killed this greenlet)."""
+    unsent: OSError | None = None
+    killed: BaseException | None = None
+    try:
+        try:
+            reading.stream.sent_ns = reading.connection.send(sealed)
+            limits.written()
+        except OSError as error:
+            unsent = error  # the server may have answered before it had read everything: see what it says
+        reading.ended.wait()
+    except BaseException as error:
+        limits.close()
+        if error is limits:
+            killed = _give_up(reading, limits.outcome, _over(request, limits.outcome))
+        else:
+            reason = line.on_kill() if isinstance(error, GreenletExit) else CANCELLED
+            killed = _give_up(reading, reason, "given up while it ran") or error
+    finally:
+        limits.close()
+    return unsent, killed
+
+
+class Limits(BaseException):
+    """The time limits of a request: thrown into its greenlet when one of them is over; ``outcome`` says which.
+
+    One timer serves them all. It goes off when the first may be over and is set again if none is, so the chunks of a
+    stream need not touch it.
+    """
+
+    def __init__(self, request: Request, stream: Response) -> None:
+        self.outcome = ""
+        self.written_at: float | None = None
+        """When the whole request was written."""
+        self._request = request
+        self._stream = stream
+        self._greenlet = getcurrent()
+        self._timer: Any = None
+        self._set()
+
+    def written(self) -> None:
+        """From here on the time runs after which the request is given up on purpose."""
+        self.written_at = time.monotonic()
+        if self._request.cancel_after_s is not None:
+            self._set()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+
+    def _set(self) -> None:
+        self.close()
+        now = time.monotonic()
+        limit = next_limit(self._request, self._stream, self.written_at, now)
+        if limit is not None:
+            self._timer = get_hub().loop.timer(max(limit[0] - now, 0.0))
+            self._timer.start(self._look, update=True)  # else it counts from when the loop began to turn
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        limit = next_limit(self._request, self._stream, self.written_at, now)
+        if limit is not None and limit[0] <= now:
+            self.outcome = limit[1]
+            self.close()
+            self._greenlet.throw(self)
+        else:
+            self._set()
+
+
+def next_limit(request: Request, stream: Response, written_at: float | None, now: float) -> tuple[float, str] | None:
+    """(when the first of its time limits is over, the outcome then), as far as ``now`` tells; None if it has none.
+
+    All times in monotonic s. Before the first chunk there is no gap yet: the soonest that one can be over is one gap from
+    now.
+    """
+    sent_at, first = stream.sent_ns / 1e9, stream.first_seen
+    ends: list[tuple[float, str]] = []
+    if request.timeout_s is not None:
+        ends.append((sent_at + request.timeout_s, "timeout"))
+    if request.first_token_timeout_s is not None and not first:
+        ends.append((sent_at + request.first_token_timeout_s, "first_token_timeout"))
+    if request.gap_timeout_s is not None:
+        ends.append(((stream.stamps[-1] / 1e9 if first else now) + request.gap_timeout_s, "gap_timeout"))
+    if request.cancel_after_s is not None and written_at is not None:
+        ends.append((written_at + request.cancel_after_s, CANCELLED))
+    return min(ends, default=None)
+
+
+def _over(request: Request, outcome: str) -> str:
+    """What the record says of a time limit that is over."""
+    if outcome == "timeout":
+        return f"not finished within {request.timeout_s:g} s"
+    if outcome == "first_token_timeout":
+        return f"no first token within {request.first_token_timeout_s:g} s"
+    if outcome == "gap_timeout":
+        return f"nothing more for {request.gap_timeout_s:g} s"
+    return f"given up on purpose after {request.cancel_after_s:g} s"
+
+
+def _give_up(reading: OpenStream, outcome: str, message: str) -> BaseException | None:
+    """Take the stream back from the reader's thread, however often this greenlet is killed meanwhile; the last kill."""
+    killed: BaseException | None = None
+    stream_reader().drop(reading, outcome, message)
+    while not reading.ended.is_set():
+        try:
+            reading.ended.wait()
+        except BaseException as error:
+            killed = error
+    return killed
+
+
+def _record(
+    stream: Response, fields: dict[str, Any], request: Request, asked_at: float, freed_at: float | None
+) -> Record:
+    stream_reader().give_way()
+    outcome, message = stream.finish()
+    answer = stream.answer
+    chunk_us, merged = stream.chunks()
+    tokens, tokens_from = answer.output_tokens, "usage"
+    if tokens is None:
+        tokens, tokens_from = (len(chunk_us), "chunks") if chunk_us else (None, "")
+    frame = stream.frame
+    server, later = (str(frame.get("server", "")), frame.get("retry-after")) if frame.has_headers else ("", None)
+    return Record(
+        **fields,
+        due_at=asked_at if request.due_at is None else request.due_at,
+        asked_at=asked_at,
+        sent_at=stream.sent_ns / 1e9,
+        freed_at=freed_at,
+        headers_at=None if stream.headers_ns is None else stream.headers_ns / 1e9,
+        closed_at=(stream.ended_ns or time.monotonic_ns()) / 1e9,
+        chunk_us=chunk_us,
+        merged=merged,
+        first_output=answer.first_output,
+        first_chunk_tokens=answer.first_chunk_tokens,
+        early_us=stream.early_us,
+        outcome=outcome,
+        status=stream.status,
+        message=message,
+        finish_reason=answer.finish_reason,
+        streamed=stream.streamed,
+        choices=answer.choices,
+        retry_after_s=None if later is None else retry_after_s(str(later), time.time()),
+        input_tokens=answer.input_tokens,
+        output_tokens=tokens,
+        reasoning_tokens=answer.reasoning_tokens,
+        cached_tokens=answer.cached_tokens,
+        tokens_from=tokens_from,
+        clock="thread" if stream.unstamped else "kernel",
+        bad_stamps=stream.bad_stamps,
+        read_lag_us=stream.read_lag_ns // 1000,
+        reads=len(stream.stamps),
+        response_bytes=stream.received_bytes,
+        simulated=server.startswith(SIMULATOR),
+    )
+
+
+def _unsent(
+    fields: dict[str, Any], request: Request, asked_at: float, closed_at: float, outcome: str, message: str
+) -> Record:
+    due_at = asked_at if request.due_at is None else request.due_at
+    return Record(**fields, due_at=due_at, asked_at=asked_at, closed_at=closed_at, outcome=outcome, message=message)

@@ -1,0 +1,164 @@
+"""A small request and its whole answer, in bounded time and of bounded size: what the survey and the meter ask.
+
+The way is that of the load: our own connections, certificates and HTTP parser, no proxy, no redirect. But no thread reads
+here, as nothing is timed, and as the survey comes before Locust forks.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+import gevent
+import msgspec
+import requests
+from gevent import Timeout
+
+from .completion import mended
+from .connection import ConnectFailed, Connection, Target, TLSClosed
+from .exchange import UserConnection
+from .http import Frame, HTTPParseError
+from .requests_bridge import head, target
+from .response import MAX_HEADER_BYTES
+
+PROBE_HEADER: Final = "X-Locust-LLM-Probe"
+"""Marks requests of our own that are no load."""
+MOST_BYTES: Final = 4 << 20
+"""Of an answer, its headers included."""
+T = TypeVar("T")
+
+
+class FetchFailed(Exception):
+    """``outcome`` is one of the record's, ``too_large``, or ``no_url``."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+class Answer(NamedTuple):
+    """A whole one, whatever its status."""
+
+    status: int
+    server: str
+    """Its Server header, as it came."""
+    body: bytes
+
+
+def fetch(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    data: bytes = b"",
+    *,
+    line: UserConnection | None = None,
+    verify: bool | str = True,
+    timeout_s: float,
+    most_bytes: int = MOST_BYTES,
+) -> Answer:
+    """Ask, and give the answer if all of it came within ``timeout_s``, connecting included. ``line``: holds the connection
+    for the next question. ``verify``: as requests has it.
+
+    Raises FetchFailed.
+    """
+    wire, where = _prepared(method, url, headers, data, verify)
+    used = line or UserConnection()
+    limit = Timeout.start_new(timeout_s)
+    kept = False
+    try:
+        answer, kept = _asked(used, where, wire, most_bytes)
+        return answer
+    except ConnectFailed as error:
+        raise FetchFailed(error.outcome, _reason(error)) from error
+    except (OSError, TLSClosed) as error:
+        raise FetchFailed("reset", getattr(error, "strerror", None) or str(error)) from error
+    except Timeout as error:
+        if error is not limit:
+            raise
+        raise FetchFailed("timeout", f"no whole answer within {timeout_s:g} s") from error
+    finally:
+        limit.close()
+        if line is None or not kept:
+            used.close()
+
+
+def _asked(line: UserConnection, where: Target, wire: bytes, most_bytes: int) -> tuple[Answer, bool]:
+    """(the answer, whether the connection can be used again). Once more where the server was just closing one that it had
+    kept, so that not a byte came."""
+    while True:
+        old, frame = line.open(where) is None, Frame()
+        connection = line.connection
+        assert connection is not None
+        try:
+            connection.send(connection.sealed(wire))
+            return _answer(connection, frame, most_bytes), frame.reusable
+        except (OSError, TLSClosed, FetchFailed):
+            if not old or frame.message_begun:
+                raise
+            line.close()
+
+
+def _prepared(
+    method: str, url: str, headers: Mapping[str, str], data: bytes, verify: bool | str
+) -> tuple[bytes, Target]:
+    """(what goes over the wire, where to)."""
+    own = {**requests.utils.default_headers(), "Accept-Encoding": "identity", PROBE_HEADER: "1", **headers}
+    if data:
+        own["Content-Type"] = "application/json"
+    try:
+        prepared = requests.Request(method, url, data=data or None, headers=own).prepare()
+    except requests.RequestException as error:
+        raise FetchFailed("no_url", str(error)) from error
+    if not (prepared.url or "").startswith(("http://", "https://")):
+        raise FetchFailed("no_url", "it begins with neither http:// nor https://")
+    try:
+        return head(prepared) + b"\r\n" + data, target(prepared.url or "", verify, None)
+    except OSError as error:  # of the certificates to trust
+        raise FetchFailed("tls", f"the certificates to trust cannot be read: {error.strerror or error}") from error
+
+
+def _answer(connection: Connection, frame: Frame, most_bytes: int) -> Answer:
+    """Raises FetchFailed, OSError and TLSClosed."""
+    received = 0
+    while not _whole(frame):
+        gevent.sleep(0)  # where there always is more to read, neither the deadline nor anybody else would have a turn
+        data = connection.receive()
+        if data is None:
+            frame.end()
+            if _whole(frame):
+                break
+            raise FetchFailed("closed", "the server closed the connection before the answer was complete")
+        received += len(data)
+        if received > most_bytes:
+            raise FetchFailed("too_large", f"the answer has more than {most_bytes >> 20} MB")
+        try:
+            frame.feed(data)
+        except (HTTPParseError, ValueError) as error:
+            if _whole(frame):  # a whole answer, and something after it
+                break
+            raise FetchFailed("malformed", f"no HTTP: {error}") from error
+        if received > MAX_HEADER_BYTES and not frame.has_headers:
+            raise FetchFailed("malformed", "no HTTP: headers without end")
+    coding = str(frame.get("content-encoding", "identity")).lower()
+    if coding not in ("identity", ""):
+        raise FetchFailed("malformed", f"Content-Encoding {coding}, although none was asked for")
+    return Answer(frame.get_code(), str(frame.get("server", "")), b"".join(data for _, data in frame.pieces))
+
+
+def _whole(frame: Frame) -> bool:
+    return frame.complete
+
+
+def decoded(body: bytes, kind: type[T]) -> T | None:
+    """The JSON of an answer, if it is of this type to the last field; a truth value is no number."""
+    try:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except ValueError:
+            return msgspec.json.decode(mended(body), type=kind)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _reason(error: ConnectFailed) -> str:
+    """Without the address, which whoever asked knows."""
+    cause: Any = error.__cause__
+    return getattr(cause, "strerror", None) or str(error).partition(": ")[2] or str(error)

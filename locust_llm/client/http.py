@@ -1,0 +1,61 @@
+"""The frame of an HTTP/1.1 response: bytes in, status, headers and body pieces out; geventhttpclient's C parser."""
+
+from geventhttpclient.response import HTTPParseError as HTTPParseError
+from geventhttpclient.response import HTTPResponse
+
+from .sse import Piece
+
+
+class Frame(HTTPResponse):
+    """One response. ``pieces`` collects its body, each piece with the number of the read that brought it."""
+
+    def __init__(self) -> None:
+        super().__init__("POST")
+        self.read = 0
+        self.headers_read = 0
+        """The number of the read that ended the headers."""
+        self.pieces: list[Piece] = []
+        self.chunked = False
+        self.closed_by_peer = False
+
+    def _on_body(self, data: bytearray) -> None:
+        self.pieces.append((self.read, bytes(data)))
+
+    def _on_headers_complete(self) -> int | bool | None:
+        result: int | bool | None = super()._on_headers_complete()
+        self.headers_read = self.read
+        self.chunked = "chunked" in str(self.get("transfer-encoding", "")).lower()
+        return result
+
+    def _on_header_field(self, string: str) -> None:
+        if not self.headers_complete:  # else it is a trailer: nobody asks for it, and it may be endless
+            super()._on_header_field(string)
+
+    def _on_header_value(self, string: str) -> None:
+        if not self.headers_complete:
+            super()._on_header_value(string)
+
+    def _on_message_begin(self) -> None:
+        if self.complete:  # whatever follows is no part of this answer, and the connection cannot be used again
+            raise HTTPParseError("bytes after the end of the answer")
+        super()._on_message_begin()
+
+    @property
+    def complete(self) -> bool:
+        """The response is there to its end (an interim 1xx is not the response)."""
+        return bool(self.message_complete) and self.get_code() >= 200
+
+    @property
+    def has_headers(self) -> bool:
+        return bool(self.headers_complete) and self.get_code() >= 200
+
+    def end(self) -> None:
+        """The peer closed. Without a length and without chunks that is how an answer ends (RFC 9112, 6.3)."""
+        self.closed_by_peer = True
+        if self.has_headers and not self.chunked and self.content_length is None:
+            self.message_complete = True
+
+    @property
+    def reusable(self) -> bool:
+        """Another request may be sent on this connection."""
+        return not self.closed_by_peer and self.complete and not self.should_close()

@@ -1,0 +1,137 @@
+"""What requests has prepared, as bytes and a target; and what its session learns from the answer: cookies, hooks.
+
+A session of requests takes ``Authorization`` off a redirect to another host, and no other header, and sends both to any URL
+that it is given: ``keep_home`` leaves all that carry a key to the server of the run. Our own requests follow no redirect.
+"""
+
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from email.message import Message
+from functools import cache, partial
+from http.cookiejar import CookieJar
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import certifi
+import requests
+from requests.cookies import MockRequest, MockResponse
+
+from locust_llm.core.foreign_text import secrets_of, shown
+
+from .connection import Target
+from .response import Response
+
+ERROR_BYTES: Final = 300
+COOKIES: Final = 50
+COOKIE_BYTES: Final = 4096
+"""As many and as long as RFC 6265, 6.1 asks of a browser: each goes with every request from then on."""
+
+
+def head(prepared: requests.PreparedRequest) -> bytes:
+    """Request line and headers, each with its line end (RFC 9112)."""
+    parts = urlsplit(prepared.url or "")
+    lines = [f"{prepared.method} {prepared.path_url} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"]
+    lines += [f"{name}: {text(value)}" for name, value in prepared.headers.items()]
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+
+def text(value: str | bytes) -> str:
+    """The value of a header; requests lets it be either."""
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def target(url: str, verify: bool | str | None, cert: Any) -> Target:
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return Target(parts.hostname or "", parts.port or 443, tls(verify, cert))
+    return Target(parts.hostname or "", parts.port or 80)
+
+
+def authorities() -> str:
+    """The certificates to trust: those of the environment, as requests and OpenSSL look for them, else certifi's."""
+    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+    return next((path for name in names if (path := os.environ.get(name))), "") or certifi.where()
+
+
+@cache
+def tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
+    """The TLS settings of a requests session as a context. Certificates are verified unless ``verify`` is False."""
+    trusted = verify if isinstance(verify, str) else authorities()
+    folder = os.path.isdir(trusted)
+    context = ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
+    if verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if cert:
+        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+    return context
+
+
+def keep_home(session: requests.Session, headers: Mapping[str, str], home: Callable[[], str]) -> None:
+    """These headers go to the server ``home`` alone: to no other host, scheme or port that the base URL of the session, the
+    URL of a request or a redirect may name. Where a request brings a value of its own for one of them, only a redirect
+    takes that off."""
+    session.rebuild_auth = partial(_stripped, session, tuple(headers))  # type: ignore[method-assign]
+    send = session.send
+
+    def send_home(request: requests.PreparedRequest, **how: Any) -> requests.Response:
+        strip_abroad(session, headers, home(), request)
+        return send(request, **how)
+
+    session.send = send_home  # type: ignore[method-assign]
+
+
+def strip_abroad(
+    session: requests.Session, headers: Mapping[str, str], home: str, request: requests.PreparedRequest
+) -> None:
+    """Take ``headers`` off a request that goes to another host, scheme or port than ``home``."""
+    if session.should_strip_auth(home, request.url):  # type: ignore[no-untyped-call]
+        for name, value in headers.items():
+            if text(request.headers.get(name, "")) == value:
+                del request.headers[name]
+
+
+class PlainRequests:
+    """Locust's event of the requests of a session, for plain ones, whose errors quote what the server says of itself: fired
+    with the same, but for an error that ``shown`` would change."""
+
+    def __init__(self, event: Any, headers: Mapping[str, str | bytes], own: Mapping[str, str]) -> None:
+        self._event, self._headers, self._own = event, headers, own
+
+    def fire(self, **request: Any) -> None:
+        if request.get("exception") is not None:
+            text = str(request["exception"])
+            fit = shown(text, secrets_of(self._headers, self._own), most=ERROR_BYTES)
+            if fit != text:
+                request["exception"] = requests.RequestException(fit)
+        self._event.fire(**request)
+
+
+def _stripped(
+    session: requests.Session, names: tuple[str, ...], prepared: requests.PreparedRequest, answer: requests.Response
+) -> None:
+    if session.should_strip_auth(answer.request.url, prepared.url):  # type: ignore[no-untyped-call]
+        for name in ("Authorization", "Proxy-Authorization", *names):
+            prepared.headers.pop(name, None)
+
+
+def learn(session: requests.Session, prepared: requests.PreparedRequest, stream: Response) -> None:
+    """Cookies, for the host that set them, and response hooks: as requests users expect them."""
+    if not stream.frame.has_headers:
+        return
+    if cookies := stream.frame.get("set-cookie"):
+        headers = Message()
+        jar: CookieJar = session.cookies
+        for cookie in [cookies] if isinstance(cookies, str) else cookies:
+            if len(cookie) <= COOKIE_BYTES and len(jar) < COOKIES and cookie.isascii() and cookie.isprintable():
+                headers["Set-Cookie"] = cookie
+        jar.extract_cookies(MockResponse(headers), MockRequest(prepared))  # type: ignore[arg-type]
+    if hooks := prepared.hooks.get("response"):
+        response = requests.Response()
+        response.status_code = stream.status or 0
+        response.headers.update({k: str(v) for k, v in stream.frame.items()})
+        response._content = stream.body
+        response.url, response.request = prepared.url or "", prepared
+        for hook in hooks if isinstance(hooks, list) else [hooks]:
+            hook(response)

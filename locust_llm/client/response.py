@@ -1,0 +1,301 @@
+"""Stream: one response as its bytes arrive; stamps first, everything else when there is time.
+
+Until the first chunk with content each read is looked into soon, because a slot of the gate is waiting for it. After
+that a read costs a few appends and one look for the end; what came is decoded at the end, or when
+``DECODE_BYTES`` are waiting, so that a long answer does not pile up.
+"""
+
+from array import array
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+from typing import Final
+
+from locust_llm.core.bounds import LEAST_CHUNK_BYTES, LEAST_READ_BYTES, MAX_RESPONSE_BYTES, MOST_CHOICES
+from locust_llm.core.record import CANCELLED, CUT, TOO_LARGE, TOO_LONG
+
+from .completion import Completion, error_line, status_message
+from .http import Frame, HTTPParseError
+from .sse import EventDecoder, EventTooLong
+
+DECODE_BYTES: Final = 16_384
+MAX_BODY_BYTES: Final = 1 << 24
+MAX_HEADER_BYTES: Final = 1 << 18
+DONE_NS: Final = 1_000_000_000
+"""How long after ``[DONE]`` the end of the HTTP message is waited for. Most servers send both at once, and a count of tokens
+that comes behind ``[DONE]`` comes with it; a second is a thousand round trips of a network nearby."""
+QUIET_NS: Final = 1_000_000_000
+WAITED_NS: Final = 5_000_000_000
+"""Bytes are decoded when nothing has followed them for QUIET_NS, and at the latest so long after they came."""
+EARLY_NS: Final = 1_000_000
+SLOW_READ_NS: Final = 1_000_000
+"""Above this read lag a chunk is not trusted to have come with the events without content behind it."""
+STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
+SPOILT: Final = ("malformed", TOO_LARGE, TOO_LONG)
+"""What can still become of an answer that has its ``[DONE]``: whatever else ended it came too late to change it."""
+NO_END: Final = "complete by its [DONE], though its HTTP message has no end"
+
+
+class Response:
+    """Filled by the reader's thread alone until it is over, then read by the greenlet that sent the request."""
+
+    def __init__(
+        self,
+        sent_ns: int,
+        *,
+        kind: str = "chat",
+        keep_text: bool = False,
+        on_first: Callable[[], object] | None = None,
+        max_bytes: int = MAX_RESPONSE_BYTES,
+        max_chunks: int | None = None,
+    ) -> None:
+        """``kind``: of the endpoint, see ``chat.DECODERS``."""
+        self.sent_ns = sent_ns
+        self.max_bytes, self.max_chunks = max_bytes, max_chunks
+        self.on_first = on_first
+        self.stamps = array("q")
+        """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""
+        self.since = array("q")
+        """For each read the moment after which all of it came, monotonic ns."""
+        self.unstamped = 0
+        self.bad_stamps = 0
+        self.read_lag_ns = 0
+        self.received_bytes = 0
+        self.headers_ns: int | None = None
+        self.answer = Completion(keep_text, kind)
+        self.frame = Frame()
+        self.first_seen = False
+        """Prefill is over: the first chunk is there, or an error in its place."""
+        self.over = False
+        self.failure: tuple[str, str] | None = None
+        self.waiting_bytes = 0
+        """Read, and not yet decoded."""
+        self._unframed: list[bytes] = []
+        self._framed = self._decoded = 0
+        """How many of the reads."""
+        self._decode_at = sent_ns % DECODE_BYTES  # streams that begin together do not all decode at the same moment
+        self._events: EventDecoder | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    def arrived(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
+        """One read. True if ``look`` shall follow; sets ``over`` when that is what it brought."""
+        self.stamps.append(stamp_ns)
+        self.since.append(since_ns)
+        self._unframed.append(data)
+        self.waiting_bytes += len(data)
+        if not self.first_seen or self.waiting_bytes > self._decode_at:
+            return True
+        # it may hold the end (rfind: half the time of ``in``); only the parser knows
+        if not self.frame.chunked or data.rfind(b"\r\n\r\n") >= 0 or len(data) < 5:
+            self._frame()
+            self.over = self.over or self.frame.complete
+        return False
+
+    def look(self, now_ns: int = 0) -> None:
+        """Decode what came. Sets ``first_seen`` and ``over`` when that is what it brought; over is also an answer whose
+        ``[DONE]`` came more than DONE_NS before ``now_ns``, though its HTTP message has no end."""
+        self._decode()
+        self._decode_at = DECODE_BYTES if self.first_seen else self._decode_at
+        answer = self.answer
+        self.first_seen = self.first_seen or bool(answer.chunk_reads) or answer.error is not None
+        self.over = self.over or self.frame.complete
+        if answer.done_read is not None and not self.over and now_ns - self.stamps[answer.done_read] > DONE_NS:
+            self.failure = self.failure or ("closed", NO_END)
+            self.over = True
+
+    def due(self, now_ns: int) -> bool:
+        """``look`` shall follow though nothing came: bytes have waited long enough, or the end of the message has."""
+        stamps, decoded = self.stamps, self._decoded
+        if decoded < len(stamps):
+            return now_ns - stamps[-1] > QUIET_NS or now_ns - stamps[decoded] > WAITED_NS
+        done = self.answer.done_read
+        return done is not None and now_ns - stamps[done] > DONE_NS
+
+    def closed(self) -> None:
+        """The peer closed the connection."""
+        self._frame()
+        if self.failure is None and not self.frame.complete:
+            self.frame.end()
+            if not self.frame.complete:
+                self.failure = ("closed", "the server closed the connection before the answer was complete")
+        self.over = True
+
+    def failed(self, outcome: str, message: str) -> None:
+        """It ends here, for a reason of ours or of the network."""
+        if not self.over:
+            self._frame()
+            if not self.frame.complete:  # else it was all there already
+                self.failure = self.failure or (outcome, message)
+            self.over = True
+
+    def given_up(self, outcome: str, message: str) -> None:
+        """It ends here, for a mistake of ours: what is not decoded may be what we cannot decode, and is dropped."""
+        if not self.over or self._decoded < len(self.stamps):
+            self._ends(outcome, message)
+        self._unframed, self.frame.pieces, self.waiting_bytes = [], [], 0
+
+    def finish(self) -> tuple[str, str]:
+        """Decode what is left; (outcome, message). Called once, after it is over."""
+        try:
+            self._decode()
+            return self._outcome()
+        except Exception as error:
+            self.failure = ("malformed", f"the answer could not be read: {describe(error)}")
+            return self.failure
+
+    @property
+    def ended_ns(self) -> int | None:
+        """When all of the answer had come, monotonic ns; None: it never did."""
+        if self.frame.complete:
+            return self.stamps[-1]
+        if not self._done:
+            return None
+        answer = self.answer
+        return max(self.stamps[read] for read in (answer.done_read, *answer.chunk_reads[-1:]) if read is not None)
+
+    @property
+    def _done(self) -> bool:
+        """Its last event was there, whatever became of its HTTP message."""
+        return self.answer.done_read is not None and (self.failure is None or self.failure[0] not in SPOILT)
+
+    @property
+    def status(self) -> int | None:
+        return self.frame.get_code() if self.frame.has_headers else None
+
+    @property
+    def streamed(self) -> bool:
+        """The answer is an event stream (or there is no answer to tell)."""
+        return self._events is not None or not self.frame.has_headers
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._body)
+
+    @property
+    def sample(self) -> bytes:
+        """What says most of a failure: the body, or of an event stream the event that was wrong, else the last."""
+        return self.body if self._events is None else self.answer.broken or self.answer.last
+
+    def _outcome(self) -> tuple[str, str]:
+        status = self.status
+        if self._done and not self.frame.complete:
+            outcome, message = self.answer.outcome()
+            return outcome, message or NO_END
+        if self.failure is not None and self.failure[0] in (CUT, CANCELLED, "malformed"):
+            return self.failure
+        if status is not None and not 200 <= status < 300:
+            said = status_message(self.body)
+            if 300 <= status < 400 and (to := self.frame.get("location")):
+                said = f"to {error_line(str(to).partition('?')[0].encode())}, and redirects are not followed"
+            return STATUS_OUTCOMES.get(status, "http_status"), f"HTTP {status}: {said}"
+        if self.answer.error is not None:  # it says more than the end of the connection that follows it
+            return self.answer.outcome()
+        if self.failure is not None:
+            return self.failure
+        if self._events is None:
+            self.answer.whole(self.body)
+        elif self._events.unterminated and not self.answer.finished:
+            return "truncated", "the last event has no end"
+        return self.answer.outcome()
+
+    def _frame(self) -> None:
+        """Take what was read out of its HTTP frame."""
+        unframed, self._unframed = self._unframed, []
+        frame = self.frame
+        try:
+            for data in unframed:
+                frame.read = self._framed
+                self._framed += 1
+                self.received_bytes += len(data)
+                frame.feed(data)
+                if self.received_bytes > MAX_HEADER_BYTES and not frame.has_headers:
+                    raise HTTPParseError("headers without end")
+        except HTTPParseError as mistake:
+            if frame.complete:  # a whole answer, and something after it
+                frame.closed_by_peer = True
+            else:
+                self.failure = self.failure or ("malformed", f"no HTTP: {mistake}")
+            self.over = True
+        if self.headers_ns is None and frame.has_headers:
+            self._headers()
+
+    def _headers(self) -> None:
+        self.headers_ns = self.stamps[self.frame.headers_read]
+        if not 200 <= self.frame.get_code() < 300:
+            return
+        kind = str(self.frame.get("content-type", "")).lower()
+        coding = str(self.frame.get("content-encoding", "identity"))
+        if coding.lower() not in ("identity", ""):
+            self._ends("malformed", f"Content-Encoding {coding}, although none was asked for")
+        elif "event-stream" in kind:
+            self._events = EventDecoder()
+
+    def _decode(self) -> None:
+        """Out of the frame, into events, into the answer, as far as its bounds allow."""
+        self._frame()
+        pieces, self.frame.pieces = self.frame.pieces, []
+        self._decoded, self.waiting_bytes = self._framed, 0
+        if self._events is None:
+            for _, data in pieces:
+                self._body_bytes += len(data)
+                if self._body_bytes <= MAX_BODY_BYTES:
+                    self._body.append(data)
+        else:
+            try:
+                for event in self._events.feed(pieces):
+                    self.answer.add(event)
+            except EventTooLong as mistake:
+                self._ends("malformed", str(mistake))
+        self._bound()
+
+    def _bound(self) -> None:
+        chunks, most = len(self.answer.chunk_reads), self.max_bytes
+        if self.received_bytes > most or LEAST_READ_BYTES * self._framed > most or LEAST_CHUNK_BYTES * chunks > most:
+            self._ends(TOO_LARGE, f"more than {most} bytes")
+        if self.max_chunks is not None and chunks > self.max_chunks:
+            self._ends(TOO_LONG, f"more than {self.max_chunks} chunks")
+        if len(self.answer.others) > MOST_CHOICES:
+            self._ends("malformed", f"more than {MOST_CHOICES} choices")
+
+    def _ends(self, outcome: str, message: str) -> None:
+        """What came is reason enough to read no more of it."""
+        self.failure = self.failure or (outcome, message)
+        self.over = True
+
+    def chunks(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """(chunk_us, merged) of the record: see Record. Whole microseconds after the send.
+
+        Two stamps may be a few microseconds off against each other, hence the ``max``. A stamp is of the newest byte of
+        its read, so a chunk is merged where another chunk came with it, or the beginning of the next event. Events
+        without content behind it (usage, ``[DONE]``) most servers send at once, mostly together: they make it merged
+        only where the reader was slow, so that they may have come long after it.
+        """
+        sent, stamps, reads = self.sent_ns, self.stamps, self.answer.chunk_reads
+        chunk_us = tuple(accumulate(((stamps[read] - sent) // 1000 for read in reads), max))
+        crowded = self._events.shared if self._events is not None else set()
+        if self.read_lag_ns > SLOW_READ_NS:
+            crowded = crowded | {
+                read for read in self.answer.followed if stamps[read] - self.since[read] > SLOW_READ_NS
+            }
+        if len(set(reads)) < len(reads):
+            crowded = crowded | {a for a, b in pairwise(reads) if a == b}
+        merged = []
+        for index, read in enumerate(reads) if crowded else ():
+            if read in crowded:
+                earliest = self.since[read] - sent
+                merged.append((index, max(0, min(earliest // 1000, chunk_us[index]))))
+        return chunk_us, tuple(merged)
+
+    @property
+    def early_us(self) -> int | None:
+        """See Record."""
+        answer = self.answer
+        if answer.early_read is None or not answer.chunk_reads:
+            return None
+        early, first = self.stamps[answer.early_read], self.stamps[answer.chunk_reads[0]]
+        return (early - self.sent_ns) // 1000 if first - early > EARLY_NS else None
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one line."""
+    return error_line(f"{type(error).__name__}: {error}".encode())

@@ -1,0 +1,125 @@
+"""Run: all that is known of a run beside its records; what run.json holds."""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from .settings import Settings
+
+NAMED: Final = "named"
+UNTOLD: Final = "untold"
+BROKEN: Final = "broken"
+"""What a probe came to: nothing can be told as the server failed."""
+
+Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+"""Seconds since 1970; beyond it there is no date."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class LimitChange(msgspec.Struct, frozen=True):
+    """The prefill limit became ``limit`` (None: no gate) at ``at``, in Unix seconds."""
+
+    at: Unix
+    limit: Count | None
+    phase: str = "profiling"
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of our own before the run, to learn the length of prompts, and what keeps outputs at theirs (``kind``
+    begins with ``length``: ``tokens`` are of the output). Counted nowhere else."""
+
+    kind: str
+    words: int
+    tokens: int
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How one process of the load generator was over the run, or over one stage of it."""
+
+    worker: str
+    stage: int = 0
+    """Over which stage; 0: over the whole run."""
+    cpu_share: float
+    """CPU seconds a second: 1 is a whole core."""
+    loop_lag_p99_ms: float
+    """By how much its event loop overslept."""
+    cpu_wait_share: float | None = None
+    """The part of the run in which a thread of it (the one worst off) was ready to run and had no core; None where the
+    kernel does not say."""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of one load level: a step of a sweep, or of the same load repeated. Times are Unix seconds."""
+
+    number: Count
+    """From 1; the ``stage`` of its records."""
+    value: float
+    """Of what the sweep changes."""
+    began_at: Unix
+    measured_at: Unix | None = None
+    """From here on, when the first wave was over, its requests count; None: it never was."""
+    ended_at: Unix
+    """Nothing new was sent from here on."""
+    residual: float | None = None
+    """Of Little's law over what was measured: see stages.residual."""
+    why: str = ""
+    """Why it ended: stationary, time, count or stopped."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the schedule of an open loop asked for, in the profiling phase until the run was stopped."""
+
+    due: Count
+    """Arrivals that were due by then."""
+    never_started: Count
+    """Of these, how many found no free user until then."""
+    duration_s: float
+    """From the start of the phase to then."""
+    most_users: Count
+    """The most users there were."""
+    out_of_users: bool = False
+    """``--max-users`` was reached while arrivals waited."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of a run. Times are Unix seconds."""
+
+    schema: int = 1
+    name: str
+    settings: Settings
+    started_at: Unix
+    """When the users were allowed to send."""
+    profiling_at: Unix
+    """When the profiling phase began (equal to started_at without a warmup)."""
+    stopping_at: Unix | None = None
+    """From here on nothing new was sent; None: the run did not end in order (killed, or still on)."""
+    ended_at: Unix | None = None
+    simulated: bool = False
+    model: str = ""
+    server: str = ""
+    """The Server header of the answers, if any."""
+    workers: tuple[str, ...] = ("local",)
+    versions: dict[str, str] = {}
+    machine: str = ""
+    probes: tuple[Probe, ...] = ()
+    health: tuple[Health, ...] = ()
+    """Of each process that sent, as far as it could tell."""
+    limits: tuple[LimitChange, ...] = ()
+    offer: Offer | None = None
+    """None: a closed loop."""
+    stage: Stage | None = None
+    """The one that this folder is about; None: it is about a whole run."""
+    stages: tuple[Stage, ...] = ()
+    """Of a sweep, or of repeats; each has a folder of its own, ``stages/<number>``."""
+    sweep_end: str = ""
+    """Why a sweep ended."""
+    turned_away: Count = 0
+    """Requests that waited at the gate when the run ended, and were never sent."""
+    records_lost: Count = 0
+    """Requests that a lost worker had sent, and records that never arrived."""
+    dataset_sessions: int | None = None
+    """How many the dataset has, each with prompts of its own; None: no dataset, or nobody counted."""
+    unread: tuple[str, ...] = ()
+    """What of the folder's run.json could not be read when its reports were made, if that was so."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know: said on the console while it ran."""

@@ -1,0 +1,271 @@
+"""Stages: the steps of a sweep, what follows on those that are done, and when one has lasted long enough; without a clock.
+
+concurrency=1,2,4      these values
+concurrency=1..256     from 1 by doubling, 256 being the last
+concurrency=8..64+8    from 8 in steps of 8
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from locust_llm.load.numbers import SECONDS, cut_short, read_number
+from locust_llm.slo.grammar import FAIL, PASS
+
+CONCURRENCY: Final = "concurrency"
+RATE: Final = "request-rate"
+PREFILL: Final = "prefill-concurrency"
+INPUT: Final = "input-tokens"
+REPEAT: Final = "repeat"
+"""The same load again: ``--repeats``."""
+AXES: Final = {CONCURRENCY: "users", RATE: "requests/s", PREFILL: "slots", INPUT: "tokens"}
+"""What a sweep can change, and its unit."""
+LOADS: Final = (CONCURRENCY, RATE)
+"""With these more load is offered from stage to stage: past saturation throughput stays where it is."""
+MOST: Final = 100
+"""Stages of one sweep."""
+GAIN: Final = 0.05
+"""From one stage to the next; below it throughput counts as flat."""
+PRECISION: Final = 0.05
+"""How close ``--find-max`` comes, as a share of the value."""
+STATIONARY: Final = "stationary"
+OVERLOADED: Final = "overloaded"
+TIME_UP: Final = "time"
+COUNT: Final = "count"
+STOPPED: Final = "stopped"
+"""Why a stage ended."""
+RESIDUAL: Final = 0.05
+"""From this difference of Little's law on a stage is not stationary."""
+
+
+class Sweep(NamedTuple):
+    """What changes, and through which values."""
+
+    axis: str
+    values: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"{self.axis}={','.join(f'{value:g}' for value in self.values)}"
+
+
+class Done(NamedTuple):
+    """What decides how a sweep goes on, of a stage that is over."""
+
+    value: float
+    status: str | None
+    """Of the SLO rules; None without any."""
+    throughput: float | None
+    """Output tokens a second, else requests a second."""
+    client: str | None
+    """The client verdict."""
+
+
+def sweep(text: str) -> Sweep:
+    """What was asked for, in rising order. Raises ValueError of one sentence."""
+    axis, equals, values = (part.strip() for part in text.partition("="))
+    if axis not in AXES or not equals:
+        raise ValueError(
+            f"--sweep {text[:200]!r}: write AXIS=VALUES with one of {', '.join(AXES)}, as concurrency=1..64"
+        )
+    try:
+        found = sorted({value for part in values.split(",") for value in _values(part.strip())})
+    except ValueError as error:
+        raise ValueError(f"--sweep {text[:200]!r}: {error}") from None
+    if axis != RATE and any(value != int(value) for value in found):
+        raise ValueError(f"--sweep {text[:200]!r}: {axis} takes whole numbers")
+    if len(found) > MOST:
+        raise ValueError(f"--sweep {text[:200]!r}: {len(found)} stages, at most {MOST} can be")
+    return Sweep(axis, tuple(found))
+
+
+def _values(part: str) -> Iterator[float]:
+    number = r"(\d+(?:\.\d+)?)"
+    match = re.fullmatch(rf"{number}(?:\.\.{number}(?:\+{number})?)?", part)
+    if not match:
+        raise ValueError(f"{part!r} is no value: write 4, or 1..64 (by doubling), or 8..64+8 (in steps of 8)")
+    low = float(match[1])
+    high = low if match[2] is None else float(match[2])
+    step = None if match[3] is None else float(match[3])
+    if math.inf in (low, high, step):
+        raise ValueError(f"{cut_short(part)!r} is beyond all numbers")
+    if not 0 < low <= high or step == 0:
+        raise ValueError(f"{part!r} does not rise from a value above 0")
+    at, count = low, 0
+    while at < high and count <= MOST:
+        yield at
+        count += 1
+        at = low * 2**count if step is None else low + step * count
+    yield high
+
+
+def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> float | str:
+    """The value of the next stage, or why there is none: one sentence.
+
+    The values in their order, until rules are broken or throughput stays flat twice in a row; then, with ``find_max``, the
+    middle between the highest that passed and the lowest above it that did not, until these are close.
+    """
+    climbed = [stage for i, stage in enumerate(done) if i < len(asked.values) and stage.value == asked.values[i]]
+    stopped = _stopped(asked, climbed)
+    if not stopped and len(climbed) < len(asked.values):
+        return asked.values[len(climbed)]
+    stopped = stopped or "all stages are done"
+    if not find_max:
+        return stopped
+    passed, broken = bracket(done)
+    if passed is None:
+        return f"{stopped}; no stage passed, so there is no highest to find"
+    if broken is None:
+        return f"{stopped}; the highest stage passed, so the highest that can be lies above it"
+    whole = asked.axis != RATE
+    if broken - passed <= max(1.0 if whole else 0.0, PRECISION * passed) or len(done) >= MOST:
+        return f"{stopped}, and the highest that passes is found"
+    middle = (passed + broken) / 2
+    return float(math.floor(middle)) if whole else float(f"{middle:.4g}")
+
+
+def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
+    """From the lowest value that passed up to the highest before one that did not, and that one; rules on throughput need
+    some load, so what lies below the first that passed says nothing."""
+    rising = sorted(done, key=lambda stage: stage.value)
+    first = next((i for i, stage in enumerate(rising) if stage.status == PASS), None)
+    if first is None:
+        return None, rising[0].value if rising else None
+    end = next((i for i in range(first, len(rising)) if rising[i].status != PASS), len(rising))
+    return rising[end - 1].value, rising[end].value if end < len(rising) else None
+
+
+def _stopped(asked: Sweep, done: Sequence[Done]) -> str:
+    """Why the stages after these need not be; empty if they shall."""
+    if len(done) < 2:
+        return ""
+    last = done[-2:]
+    if all(stage.status == FAIL for stage in last):
+        return "the SLO was broken twice in a row"
+    if all(stage.client not in (None, "OK") for stage in last):
+        return "the load generator was not up to two stages in a row"
+    if asked.axis in LOADS and len(done) > 2:
+        best = max(stage.throughput or 0.0 for stage in done[:-2])
+        if best and all((stage.throughput or 0.0) < best * (1 + GAIN) for stage in last):
+            return f"throughput gained less than {GAIN:.0%} twice in a row"
+    return ""
+
+
+def residual(inside: float, completed: int, seconds: float, latency_s: float) -> float:
+    """How far a stretch is from Little's law, L = lambda W: |L - lambda W| / L, where L is the mean number ``inside`` the
+    system, lambda what was completed a second, W its mean time inside. 0 for a stationary one, infinite of nothing."""
+    if not inside > 0 or not seconds > 0:
+        return math.inf
+    return abs(inside - completed / seconds * latency_s) / inside
+
+
+class Stretch:
+    """One stage of a sweep while it is on: its first wave, what is measured, its last wave. Times are Unix seconds.
+
+    The first wave, which finds the server idle, is over when as many requests have ended as can be inside at a time. What
+    is sent from then on is measured, until it is stationary and enough, or its time is up. The load stays on while that
+    comes back, one more wave: else the last requests would find the server emptier than those before them.
+    """
+
+    def __init__(
+        self, began_at: float, users: int | None, *, at_least_s: float, at_most_s: float, requests: int
+    ) -> None:
+        """``users``: of a closed loop; ``requests``: so many successful ones are enough."""
+        self.began_at = began_at
+        self.measured_at: float | None = None
+        self.ended_at: float | None = None
+        self.why = ""
+        """Why it was enough: stationary, overloaded or time."""
+        self._users = users
+        self._at_least_s, self._at_most_s, self._requests = at_least_s, at_most_s, requests
+        self._wave = 0
+        """Requests that have ended in this wave."""
+        self._wave_size = 0
+        self._inside = 0
+        self._inside_first = 0
+        self._area = 0.0
+        self._looked_at = began_at
+        self._completed = 0
+        self._latencies_s = 0.0
+        self._samples = 0
+
+    def ended(self, due_at: float, sent_at: float | None, closed_at: float, *, ok: bool) -> bool:
+        """A request of this stage has ended; whether it is measured."""
+        self._wave += 1
+        if self.measured_at is None:
+            return False
+        if self.ended_at is None:
+            self._completed += 1
+            self._latencies_s += closed_at - due_at
+        tried_at = due_at if sent_at is None else sent_at
+        measured = tried_at >= self.measured_at and (self.ended_at is None or tried_at <= self.ended_at)
+        self._samples += measured and ok
+        return measured
+
+    def look(self, now: float, inside: int) -> bool:
+        """``inside``: how many are due and have not ended. True: the stage is over."""
+        if self.measured_at is None:
+            if self._first_wave(now, inside):
+                return True
+        elif self.ended_at is None:
+            self._area += (self._inside + inside) / 2 * (now - self._looked_at)
+            if why := self._enough(now, inside):
+                self.why, self.ended_at = why, now
+                self._wave, self._wave_size = 0, inside
+        else:
+            self._inside, self._looked_at = inside, now
+            return self._wave >= self._wave_size or now - self.ended_at >= self._at_most_s
+        self._inside, self._looked_at = inside, now
+        return False
+
+    @property
+    def residual(self) -> float | None:
+        """Of Little's law, over what was measured so far; None before anything was."""
+        if self.measured_at is None or not self._completed:
+            return None
+        seconds = self._looked_at - self.measured_at if self.ended_at is None else self.ended_at - self.measured_at
+        if not seconds > 0 or not self._area > 0:
+            return None
+        return residual(self._area / seconds, self._completed, seconds, self._latencies_s / self._completed)
+
+    def _first_wave(self, now: float, inside: int) -> bool:
+        """True: nothing comes back, and the stage ends with nothing measured."""
+        size = self._users or max(1, inside)
+        late = now - self.began_at >= (self._at_most_s if self._users else self._at_least_s)
+        if self._wave >= size or (late and self._wave):  # an open loop that is too much for the server never turns over
+            self.measured_at, self._inside_first = now, inside
+        elif now - self.began_at >= 2 * self._at_most_s:
+            self.why, self.ended_at = TIME_UP, now
+        return self.ended_at is not None
+
+    def _enough(self, now: float, inside: int) -> str:
+        assert self.measured_at is not None
+        self._looked_at = now
+        seconds = now - self.measured_at
+        if seconds >= self._at_most_s:
+            return TIME_UP
+        if seconds < self._at_least_s or not self._completed:
+            return ""
+        grown = inside - self._inside_first
+        arrived = self._completed + grown
+        chance = 4 * math.sqrt(max(1, inside))  # of random arrivals: the number inside varies by about its root
+        if self._users is None and seconds >= 2 * self._at_least_s and grown > max(RESIDUAL * arrived, chance):
+            return OVERLOADED
+        rest = self.residual
+        if self._samples >= self._requests and rest is not None and rest < RESIDUAL:
+            return STATIONARY
+        return ""
+
+
+def duration(text: str) -> tuple[float, float]:
+    """``10..120``: seconds at least and at most; ``30`` for both. Raises ValueError of one sentence."""
+    low, dots, high = text.partition("..")
+    try:
+        at_least_s, at_most_s = read_number(float, low), read_number(float, high if dots else low)
+    except ValueError:
+        at_least_s = at_most_s = 0.0
+    if not 0 < at_least_s <= at_most_s <= SECONDS:
+        raise ValueError(
+            f"--stage-duration {cut_short(text)!r}: write 10..120, seconds at least and at most, or one number"
+        )
+    return at_least_s, at_most_s

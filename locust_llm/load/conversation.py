@@ -1,0 +1,183 @@
+"""Conversation: a session whose history grows by the answers that really came.
+
+A state without clock and network: ``next`` says what to ask now and how long to think before, ``said`` takes the answer.
+"""
+
+from random import Random
+from typing import Any
+
+import msgspec
+
+from .formats import Item, Turn
+from .lengths import normal
+from .prompts import Prompts
+
+Message = dict[str, Any]
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a session."""
+
+    turn: int
+    """Its number, from 0."""
+    messages: list[Message]
+    """All that is to be sent. The history itself, which grows with the answer: to be read before that, not to be changed."""
+    input_tokens: int | None
+    """That these messages should come to, chat template and answers before included; None: nobody has said."""
+    output_tokens: int
+    delay_s: float = 0.0
+    """Think time after the answer before. Who sends at ``at_s`` has no use for it."""
+    at_s: float | None = None
+    """The trace's own time."""
+    body: dict[str, Any] = {}
+    """More fields of the request's body, of this turn alone."""
+
+
+class Conversation:
+    """The turns of one session, in order.
+
+    A turn whose request fails ends it: without the answer the rest would be another conversation. So ``next`` after an ask
+    that got no answer gives None, and ``left`` says how many turns were not asked.
+    """
+
+    def __init__(
+        self,
+        prompts: Prompts,
+        item: Item | None = None,
+        *,
+        id: str,
+        random: Random,
+        turns: int = 1,
+        delay_ms: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        """``item``: a session of a file; its answers are not sent. None: ``turns`` made-up prompts. ``delay_ms``: mean and
+        standard deviation of the think time (normal, cut at 0), for turns whose file names none."""
+        self.id = id
+        self.turns = turns if item is None else len(item.turns)
+        self._prompts, self._item, self._random, self._delay_ms = prompts, item, random, delay_ms
+        self._turn = 0
+        self._answered = True
+        self._messages: list[Message] = [] if prompts.system is None else [prompts.system]
+        self._tokens: float | None = prompts.system_tokens
+        """Of the history; None: not known."""
+
+    @property
+    def left(self) -> int:
+        """Turns that were not asked."""
+        return self.turns - self._turn
+
+    def next(self) -> Ask | None:
+        """What to ask now; None: it is over."""
+        if not self._answered or self._turn == self.turns:
+            return None
+        number, self._turn, self._answered = self._turn, self._turn + 1, False
+        if self._item is None:
+            output_tokens = self._make_up(first=number == 0)
+            return self._ask(number, output_tokens, self._think_s(number))
+        turn = self._item.turns[number]
+        self._add(turn)
+        # as vLLM's and AIPerf's of ShareGPT: as long as the answer in the file
+        output_tokens = turn.output_tokens or round(self._prompts.tokens(turn.reference))
+        output_tokens = output_tokens or self._prompts.output_tokens()
+        delay_s = turn.delay_s if number and turn.delay_s is not None else self._think_s(number)
+        return self._ask(number, output_tokens, delay_s, turn.at_s, turn.body)
+
+    def said(self, reply: str, tokens: int | None = None) -> None:
+        """The answer to what was asked last. ``tokens``: as the server counted it, without reasoning; None: estimated."""
+        self._messages.append({"role": "assistant", "content": reply})
+        self._answered = True
+        if self._tokens is not None:
+            self._tokens += self._prompts.tokens(reply) if tokens is None else tokens
+
+    def _make_up(self, first: bool) -> int:
+        """Add a prompt, give its output tokens."""
+        text, input_tokens, output_tokens = self._prompts.draw(first)
+        self._messages.append({"role": "user", "content": text})
+        # the system prompt is in both of them
+        self._count(input_tokens - (self._prompts.system_tokens if first else 0))
+        return output_tokens
+
+    def _add(self, turn: Turn) -> None:
+        """Add what a turn of a file says."""
+        prompts = self._prompts
+        if turn.whole:
+            self._messages = [] if prompts.system is None else [prompts.system]
+            self._tokens = prompts.system_tokens
+        if turn.messages is not None:
+            self._extend(turn.messages)
+            self._count(turn.input_tokens)
+        elif turn.input_tokens is None:
+            self._make_up(first=False)
+        else:
+            text = prompts.text(turn.input_tokens, turn.hash_ids)
+            self._messages.append({"role": "user", "content": text})
+            self._count(turn.input_tokens)
+
+    def _extend(self, messages: list[Message]) -> None:
+        """A system message of the file joins the shared one: two in a row are more than most chat templates take."""
+        first = messages[0] if messages else {}
+        text, shared = first.get("content"), self._prompts.system
+        if (
+            shared is not None
+            and self._messages == [shared]
+            and first.get("role") == "system"
+            and isinstance(text, str)
+        ):
+            self._messages = [{**first, "content": f"{shared['content']}\n\n{text}"}]
+            messages = messages[1:]
+        self._messages += messages
+
+    def _count(self, tokens: int | None) -> None:
+        self._tokens = None if self._tokens is None or tokens is None else self._tokens + tokens
+
+    def _think_s(self, number: int) -> float:
+        mean_ms, stddev_ms = self._delay_ms
+        if number == 0:
+            return 0.0
+        return max(0.0, self._random.gauss(mean_ms, stddev_ms) if stddev_ms else mean_ms) / 1e3
+
+    def _ask(
+        self,
+        number: int,
+        output_tokens: int,
+        delay_s: float,
+        at_s: float | None = None,
+        body: dict[str, Any] | None = None,
+    ) -> Ask:
+        return Ask(
+            turn=number,
+            messages=self._messages,
+            input_tokens=None if self._tokens is None else round(self._tokens),
+            output_tokens=output_tokens,
+            delay_s=delay_s,
+            at_s=at_s,
+            body=body or {},
+        )
+
+
+class Sessions:
+    """Conversations of one process without end: the same seed and worker give the same ones."""
+
+    def __init__(
+        self,
+        prompts: Prompts,
+        *,
+        turns: tuple[float, float] = (1.0, 0.0),
+        delay_ms: tuple[float, float] = (0.0, 0.0),
+        seed: int | None = None,
+        worker: int = 0,
+    ) -> None:
+        """``turns``: mean and standard deviation (normal, cut at 1); ``delay_ms``: see Conversation."""
+        self._prompts, self._delay_ms = prompts, delay_ms
+        self._turns = normal(*turns)
+        self._random = Random(None if seed is None else f"{seed}/{worker}/sessions")
+
+    def begin(self, item: Item | None = None) -> Conversation:
+        """A new one, made up, or of the session of a file, whose name it has."""
+        # its think times do not depend on those of others, which interleave as their answers come
+        random = Random(self._random.getrandbits(64))
+        if item is not None:
+            return Conversation(self._prompts, item, id=item.id, random=random, delay_ms=self._delay_ms)
+        name = f"{random.getrandbits(64):016x}"
+        turns = self._turns(random)
+        return Conversation(self._prompts, id=name, random=random, turns=turns, delay_ms=self._delay_ms)

@@ -1,0 +1,321 @@
+"""Dataset: the sessions of a file, one after the other, in the order that was asked for.
+
+A pass in the file's order is a stream; other orders, and files whose rows belong to sessions, are indexed first (12 bytes
+a row, 20 with sessions).
+"""
+
+import random
+from array import array
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final, Literal
+
+import msgspec
+
+from . import access_log as logs
+from . import formats
+from .access_log import TABLES, Table
+from .formats import JSON_KINDS, DatasetError, Item, RowError, Turn
+from .rows import Index, Row, RowFile
+
+KINDS: Final = (*JSON_KINDS, *TABLES, "access_log")
+Order = Literal["sequential", "shuffled", "random"]
+LOOK_BYTES: Final = 32 << 20
+LOOK_ROWS: Final = 100_000
+"""How much of a file ``check`` reads: up to whichever comes first."""
+_NAMED: Final = 5
+
+
+class Dataset:
+    """Sessions of a file. Iterating gives them; that it ends (StopIteration) says that a pass is over.
+
+    ``kind``: one of KINDS, None to recognise it. ``columns``: of an access log, our names to the file's.
+    ``order``: ``sequential`` and ``shuffled`` give each session once (with ``wrap`` again and again, shuffled anew each
+    time), ``random`` draws with replacement and never ends.
+    ``share``: (k, n) gives every n-th session from the k-th on, so that n processes with one seed share a file.
+    ``timed``: each session must have a time, and none may lie before the one in front of it (sequential only).
+    ``skip_broken``: sessions with a broken row are left out and counted in ``broken``.
+
+    Raises DatasetError: here for what the first row and the index show, for a broken row when its turn has come.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        kind: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        order: Order = "sequential",
+        seed: int = 0,
+        wrap: bool = False,
+        share: tuple[int, int] = (0, 1),
+        timed: bool = False,
+        skip_broken: bool = False,
+    ) -> None:
+        if timed and order != "sequential":
+            raise DatasetError(f"{path}: its times are an order, so it cannot be read {order}")
+        self.order, self.seed, self.wrap, self.share = order, seed, wrap, share
+        self.timed, self.skip_broken = timed, skip_broken
+        self.passes = 0
+        """Whole passes so far."""
+        self.rows = 0
+        """Rows read so far, among them those left out and the broken ones."""
+        self.left_out = 0
+        """Rows so far without anything to send: no human turn, or a request that had failed."""
+        self.broken = 0
+        """Broken rows so far, each counted once."""
+        self.first_broken: list[str] = []
+        self.read_bytes = 0
+        """Of these rows."""
+        self._broken_lines: set[int] = set()
+        self.file = RowFile(path)
+        self.kind, self.table = recognise(self.file, kind, columns or {})
+        self._index: Index | None = None
+        self._heads: array[int] = array("I")
+        """The first row of each session, in the order of the file."""
+        self._next: array[int] = array("I")
+        """The next row of the same session; 0: none. Empty: sessions are rows."""
+        named = "session_id" in self.table.columns if self.table else self.file.mentions(b'"session_id"')
+        by_session = named and self.kind != "multi_turn"
+        if by_session or order != "sequential":
+            self._make_index(by_session)
+
+    @property
+    def sessions(self) -> int | None:
+        """How many there are, those left out included; None: not known, as the file is read as a stream."""
+        return None if self._index is None else len(self._heads)
+
+    def __iter__(self) -> Iterator[Item]:
+        while True:
+            given = misses = 0
+            last: Turn | None = None
+            for rows in self._pass():
+                item = self._item(rows)
+                if item is None:
+                    misses += 1
+                    if self.order == "random" and misses > 1000 + 10 * len(self._heads):
+                        break  # else it would draw for ever
+                    continue
+                if self.timed:
+                    self._check_times(item, last)
+                    last = item.turns[0]
+                given, misses = given + 1, 0
+                yield item
+            self.passes += 1
+            if not given and (self.rows or self.share[0] == 0):
+                raise DatasetError(
+                    f"{self.file.path}: nothing to send in {self.rows} rows of {self.kind}{self._losses()}"
+                )
+            if not given or not self.wrap:
+                return
+
+    def _rows(self) -> Iterator[Row]:
+        return islice(self.file, 1 if self.table is not None and self.table.header else 0, None)
+
+    def _pass(self) -> Iterator[list[Row]]:
+        """The rows of one session after the other."""
+        k, n = self.share
+        if self._index is None:
+            yield from ([row] for row in islice(self._rows(), k, None, n))
+            return
+        count = len(self._heads)
+        if self.order == "random":
+            draw = random.Random(f"{self.seed}/{k}")
+            while count:
+                yield self._session(self._index, self._heads[draw.randrange(count)])
+        order = array("I", range(count))
+        if self.order == "shuffled":
+            random.Random(f"{self.seed}/{self.passes}").shuffle(order)
+        yield from (self._session(self._index, self._heads[at]) for at in order[k::n])
+
+    def _session(self, index: Index, head: int) -> list[Row]:
+        rows = [self.file.at(index, head)]
+        while self._next and (head := self._next[head]):
+            rows.append(self.file.at(index, head))
+        return rows
+
+    def _make_index(self, by_session: bool) -> None:
+        index = self._index = Index(array("Q"), array("I"))
+        latest: dict[str, int] = {}
+        end = 0
+        for row in self._rows():
+            number = len(index.lines)
+            if by_session:
+                name = ""
+                try:
+                    name = logs.session_of(self.table, row.data) if self.table else formats.session_of(row.data)
+                except RowError as wrong:
+                    self._lose(row, wrong)
+                self._next.append(0)
+                if name in latest:
+                    self._next[latest[name]] = number
+                else:
+                    self._heads.append(number)
+                if name:
+                    latest[name] = number
+            index.offsets.append(row.offset)
+            index.lines.append(row.line)
+            end = row.offset + len(row.data)
+        index.offsets.append(end)
+        if not by_session:
+            self._heads = array("I", range(len(index.lines)))
+
+    def _item(self, rows: list[Row]) -> Item | None:
+        """None: there is nothing to send; counted."""
+        turns: list[Turn] = []
+        name = ""
+        for row in rows:
+            self.rows += 1
+            self.read_bytes += len(row.data)
+            try:
+                if self.table is None:
+                    name, new = formats.parse(self.kind, row.data, row.line)
+                else:
+                    name, new = logs.parse(self.table, row.data, row.line)
+            except RowError as wrong:
+                self._lose(row, wrong)
+                return None
+            turns += new
+            self.left_out += not new
+        return Item(id=name or str(rows[0].line), turns=tuple(turns), row=rows[0].line) if turns else None
+
+    def _lose(self, row: Row, wrong: RowError) -> None:
+        """Raise what is wrong with a row, or count it."""
+        byte = wrong.byte
+        if byte is None and wrong.field:
+            byte = (
+                logs.byte_of(self.table, row.data, wrong.field)
+                if self.table
+                else formats.byte_of(row.data, wrong.field)
+            )
+        error = self.file.error(row, wrong, byte or 0)
+        if not self.skip_broken:
+            raise error from None
+        if row.line not in self._broken_lines:
+            self._broken_lines.add(row.line)
+            self.broken += 1
+            if self.broken <= _NAMED:
+                self.first_broken.append(str(error))
+
+    def _check_times(self, item: Item, last: Turn | None) -> None:
+        """``last``: the turn whose time the first one's may not undercut."""
+        for turn, before in zip(item.turns, (last, *item.turns), strict=False):
+            where = f"{self.file.path}, line {turn.row}"
+            if turn.at_s is None:
+                if turn is item.turns[0] or turn.delay_s is None:
+                    raise DatasetError(f"{where}: the time is missing")
+            elif before is not None and before.at_s is not None and turn.at_s < before.at_s:
+                late = f"{turn.at_s:.3f} s comes after {before.at_s:.3f} s of line {before.row}"
+                raise DatasetError(f"{where}: the times are not in order, {late}")
+
+    def _losses(self) -> str:
+        said = [f"{self.left_out} without a request"] if self.left_out else []
+        said += [f"{self.broken} broken, the first: {self.first_broken[0]}"] if self.broken else []
+        return f" ({'; '.join(said)})" if said else ""
+
+
+def recognise(file: RowFile, kind: str | None, columns: Mapping[str, str]) -> tuple[str, Table | None]:
+    """(kind, how its columns are read; None for the JSON kinds), from the first row. Raises DatasetError."""
+    if kind is not None and kind not in KINDS:
+        raise DatasetError(f"the kind of a dataset is one of {', '.join(KINDS)}; got {kind!r}")
+    if columns and kind not in (None, "access_log"):
+        raise DatasetError(f"columns are named for an access_log; {kind} has its own")
+    if kind == "access_log" and not columns:
+        raise DatasetError("an access_log needs its columns named, as in timestamp=ts,input_tokens=prompt_tokens")
+    first = next(iter(file), None)
+    if first is None:
+        raise DatasetError(f"{file.path}: an empty list")
+    try:
+        if columns or kind in TABLES:
+            kind = kind or "access_log"
+            return kind, logs.table(kind, columns or TABLES[kind], None if file.is_json else first.data)
+        if file.is_json:
+            return kind or formats.recognise(first.data), None
+        if kind is not None:
+            raise RowError(f"no JSON, which {kind} is")
+        return logs.recognise(first.data)
+    except RowError as wrong:
+        raise file.error(first, wrong, wrong.byte or 0) from None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``check`` saw. Means are over the turns whose length is known; None: of none."""
+
+    path: str
+    kind: str
+    whole: bool
+    """All of the file; else its first part, and everything here is of these."""
+    rows: int
+    sessions: int
+    turns: int
+    synthetic: int
+    """Turns without a text, whose prompts are made up."""
+    timed: int
+    """Sessions that have a time."""
+    span_s: float | None
+    """From the earliest of these times to the latest."""
+    input_tokens: float | None
+    output_tokens: float | None
+    left_out: int
+    broken: int
+    first_broken: tuple[str, ...]
+
+    def __str__(self) -> str:
+        said = [f"{self.rows:,} rows", f"{self.sessions:,} sessions", f"{self.turns:,} turns"]
+        said += [f"{self.input_tokens:,.0f} input tokens a turn"] if self.input_tokens is not None else []
+        said += [f"{self.output_tokens:,.0f} output tokens a turn"] if self.output_tokens is not None else []
+        said += [f"over {self.span_s:,.0f} s"] if self.span_s is not None else []
+        said += [f"{self.left_out:,} rows left out"] if self.left_out else []
+        said += [f"{self.broken:,} rows broken"] if self.broken else []
+        part = "" if self.whole else " in its first part"
+        return f"{self.path}: {self.kind}{part}, {', '.join(said)}"
+
+
+def check(
+    path: str,
+    *,
+    kind: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    timed: bool = False,
+    skip_broken: bool = False,
+) -> Summary:
+    """Look through a file before any load: whole up to LOOK_BYTES and LOOK_ROWS, of a larger one the first part; a file
+    with sessions also for its index, which is made of all of it. Raises DatasetError."""
+    dataset = Dataset(path, kind=kind, columns=columns, timed=timed, skip_broken=skip_broken)
+    sessions = turns = synthetic = timed_sessions = 0
+    first_at, last_at = float("inf"), float("-inf")
+    counts = {"input_tokens": [0, 0], "output_tokens": [0, 0]}
+    whole = True
+    for item in dataset:
+        sessions += 1
+        turns += len(item.turns)
+        at_s = item.turns[0].at_s
+        if at_s is not None:
+            timed_sessions += 1
+            first_at, last_at = min(first_at, at_s), max(last_at, at_s)
+        for turn in item.turns:
+            synthetic += turn.messages is None
+            for name, total in counts.items():
+                tokens = getattr(turn, name)
+                if tokens is not None:
+                    total[0] += tokens
+                    total[1] += 1
+        if dataset.read_bytes > LOOK_BYTES or dataset.rows >= LOOK_ROWS:
+            whole = False
+            break
+    means = {name: total / count if count else None for name, (total, count) in counts.items()}
+    return Summary(
+        path=path,
+        kind=dataset.kind,
+        whole=whole,
+        rows=dataset.rows,
+        sessions=sessions,
+        turns=turns,
+        synthetic=synthetic,
+        timed=timed_sessions,
+        span_s=last_at - first_at if timed_sessions else None,
+        left_out=dataset.left_out,
+        broken=dataset.broken,
+        first_broken=tuple(dataset.first_broken),
+        **means,
+    )

@@ -1,0 +1,356 @@
+"""Formats: one row of a JSON dataset, and the turns that it asks for.
+
+- multi_turn: ``turns`` (rows as of single_turn, or plain texts as MT-bench has them), ``session_id``. AIPerf 0.13,
+  loader/models.py.
+- sharegpt: ``conversations`` or ``conversation``, of ``from``/``value`` or ``role``/``content``.
+  ShareGPT_V3_unfiltered_cleaned_split.json.
+- mooncake_trace: ``timestamp``, ``input_length``, ``output_length``, ``hash_ids``; or ``text_input``, ``messages``,
+  ``payload`` instead of a length. kvcache-ai/Mooncake, FAST25-release/traces; AIPerf 0.13 for the rest.
+- openai: ``messages``; or ``prompt`` and ``output_tokens``, vLLM's custom dataset (0.32); or the ``body`` of a batch file.
+- single_turn: ``text`` or ``texts``, ``timestamp``, ``delay``, ``output_length``, ``session_id``, ``extra``. AIPerf 0.13.
+
+The names that AIPerf has are AIPerf's (``--custom-dataset-type``). Lengths are tokens, times milliseconds (or ISO 8601).
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from .numbers import SECONDS, TOKENS, read_number
+
+JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
+    "multi_turn": ("turns",),
+    "sharegpt": ("conversations", "conversation"),
+    "mooncake_trace": ("payload", "messages", "text_input", "input_length"),
+    "openai": ("body", "messages", "prompt"),
+    "single_turn": ("text", "texts"),
+}
+"""Where a row of a kind says what is to be sent: the first of these that it has."""
+_OPTIONS: Final = (
+    "model tools tool_choice parallel_tool_calls functions function_call response_format temperature top_p top_k min_p n "
+    "frequency_penalty presence_penalty repetition_penalty logit_bias logprobs top_logprobs stop stop_token_ids seed user "
+    "min_tokens ignore_eos reasoning_effort chat_template_kwargs continue_final_message add_generation_prompt"
+)
+"""Of a row's own fields, those that belong to a request; anything else goes there by ``extra``."""
+_SAID: Final = {"messages", "prompt", "text", "texts", "text_input"}
+_NOT_BODY: Final = {"messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
+_LONG: Final = re.compile(rb"[0-9]{19}")
+LATEST_S: Final = 1e11
+"""The year 5138."""
+_ROLES: Final = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
+    "system": "system",
+}
+
+
+class DatasetError(ValueError):
+    """A dataset that cannot be used: one sentence with file, line and column, as far as there are any."""
+
+
+class RowError(ValueError):
+    """A row that cannot be used, and where in it: a field's name, or a byte's position."""
+
+    def __init__(self, what: str, *, field: str = "", byte: int | None = None) -> None:
+        super().__init__(what)
+        self.field, self.byte = field, byte
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a session."""
+
+    messages: list[dict[str, Any]] | None = None
+    """What is added to the conversation, in order; None: a made-up prompt of ``input_tokens``."""
+    whole: bool = False
+    """The messages (or the input tokens) are the whole conversation: nothing said before is sent with them."""
+    input_tokens: int | None = None
+    """As the file says: what a made-up prompt should have, or what the text had elsewhere."""
+    output_tokens: int | None = None
+    """Asked for; None: the run's own."""
+    reference: str = ""
+    """The answer that the file holds. Never sent; its length may serve as the output length."""
+    at_s: float | None = None
+    """The trace's own time in seconds: Unix time, or since a start of its own."""
+    delay_s: float | None = None
+    """After the answer to the turn before."""
+    hash_ids: tuple[int, ...] = ()
+    """Prefix blocks of 512 tokens, shared where the ids are equal (Mooncake; arXiv 2407.00079, section 4)."""
+    body: dict[str, Any] = {}
+    """More fields of the request's body: model, tools, temperature."""
+    row: int
+    """Its line in the file."""
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One session: turns that follow each other."""
+
+    id: str
+    turns: tuple[Turn, ...]
+    row: int
+
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=TOKENS)]
+Ms = Annotated[float, msgspec.Meta(ge=0)]
+Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _Row(msgspec.Struct):
+    messages: list[dict[str, Any]] | None = None
+    prompt: str | None = None
+    text: str | None = None
+    texts: list[str] | None = None
+    text_input: str | None = None
+    input_length: Count | None = None
+    output_length: Count | None = None
+    output_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    max_tokens: Count | None = None
+    timestamp: Ms | str | None = None
+    delay: Annotated[float, msgspec.Meta(ge=0, le=SECONDS * 1000)] | None = None
+    hash_ids: tuple[Id, ...] | None = None
+    role: str | None = None
+    extra: dict[str, Any] | None = None
+    message_mode: Literal["history", "delta"] | None = None
+
+
+class _Named(msgspec.Struct):
+    session_id: Any = None
+
+
+_decode = msgspec.json.Decoder().decode
+_decode_named = msgspec.json.Decoder(_Named).decode
+
+
+def session_of(row: bytes) -> str:
+    """The session that a row of a JSON kind says it belongs to, or "". Raises RowError."""
+    try:
+        return text_of(_decode_named(row).session_id)
+    except (ValueError, RecursionError) as wrong:
+        raise located(wrong, row) from None
+
+
+def recognise(row: bytes) -> str:
+    """The kind of a row, by its fields. Raises RowError if it is none that we know."""
+    fields = object_of(row)
+    for kind, keys in JSON_KINDS.items():
+        own = [key for key in keys if key != "messages" or kind == "openai"]  # Mooncake's rows may have them too
+        if any(fields.get(key) is not None for key in own):
+            return kind
+    looked = "; ".join(f"{kind}: {', '.join(keys)}" for kind, keys in JSON_KINDS.items())
+    raise RowError(f"no known format (looked for {looked})")
+
+
+def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
+    """(the name of its session or "", its turns) of a row of a JSON kind. No turns: nothing to send, as in a ShareGPT
+    conversation without a human. Raises RowError."""
+    fields = object_of(row)
+    name = next(filter(None, (text_of(fields.get(key)) for key in ("session_id", "custom_id", "id"))), "")
+    key = next((key for key in JSON_KINDS[kind] if fields.get(key) is not None), None)
+    if key is None:
+        raise RowError(f"a row of {kind} needs {_either(JSON_KINDS[kind])}, and this one has none")
+    if kind == "sharegpt":
+        return name, _conversation(fields[key], key, line)
+    if kind == "multi_turn":
+        return name, _turns(fields[key], line)
+    return name, [_turn(fields, key, line, whole=key not in ("text_input", "input_length"))]
+
+
+def _turns(turns: Any, line: int) -> list[Turn]:
+    if not isinstance(turns, list) or not turns:
+        raise RowError("turns must be a list with at least one turn", field="turns")
+    made = []
+    for number, turn in enumerate(turns):
+        fields = {"text": turn} if isinstance(turn, str) else turn
+        keys = ("messages", "text", "texts", "prompt", "text_input", "content", "input_length")
+        key = next((key for key in keys if isinstance(fields, dict) and fields.get(key) is not None), None)
+        if key is None:
+            raise RowError(f"turns[{number}] needs {_either(keys)}", field="turns")
+        if key == "content":
+            return _conversation(turns, "turns", line)
+        made.append(_turn(fields, key, line, whole=False))
+    return made
+
+
+def _turn(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
+    """A turn of a row of the JSON kinds; ``key`` is where it says what is to be sent."""
+    request = fields[key] if key in ("body", "payload") else None
+    if request is None:
+        body = {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
+    elif isinstance(request, dict):
+        body = {name: value for name, value in request.items() if name not in _NOT_BODY}
+        fields = {**fields, "messages": None, "prompt": None, **request}
+        key = "messages" if fields["messages"] is not None else "prompt"
+    else:
+        raise RowError(f"{key} must be an object", field=key)
+    for media in ("image", "images", "audio", "audios", "video", "videos"):
+        if fields.get(media) and key != "messages":
+            raise RowError(f"{media} is not supported here: use messages, whose content may have parts", field=media)
+    used = {name: value for name, value in fields.items() if name not in _SAID or name in (key, "input_length")}
+    try:
+        row = msgspec.convert(used, _Row)
+    except msgspec.ValidationError as wrong:
+        raise located(wrong, b"") from None
+    body |= row.extra or {}
+    messages, reference = _said(row, key, body)
+    return Turn(
+        messages=messages,
+        whole=whole and row.message_mode != "delta",
+        input_tokens=row.input_length,
+        output_tokens=row.output_length or row.output_tokens or row.max_completion_tokens or row.max_tokens,
+        reference=reference,
+        at_s=time_s(row.timestamp, "timestamp", unit_s=1e-3) if row.timestamp is not None else None,
+        delay_s=None if row.delay is None else row.delay / 1e3,
+        hash_ids=row.hash_ids or (),
+        body=body,
+        row=line,
+    )
+
+
+def _said(row: _Row, key: str, body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
+    """(messages, reference). An answer that stands last is what the server should say, so it is not sent."""
+    if key == "input_length":
+        return None, ""
+    if key != "messages":
+        text = row.texts[0] if key == "texts" and row.texts else getattr(row, key)
+        if not isinstance(text, str):
+            raise RowError(f"a request needs a text, and {key} has none", field=key)
+        return [{"role": row.role or "user", "content": text}], ""
+    messages = list(row.messages or ())
+    for number, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str):
+            raise RowError(f"messages[{number}] has no role", field="messages")
+        if not isinstance(content, str | list) and (content is not None or role != "assistant"):
+            raise RowError(f"messages[{number}] has no content that is a text or a list of parts", field="messages")
+    reference = ""
+    if messages and messages[-1]["role"] == "assistant" and not body.get("continue_final_message"):
+        content = messages.pop().get("content")
+        reference = content if isinstance(content, str) else ""
+    if not messages:
+        raise RowError("messages has none that could be answered", field="messages")
+    return messages, reference
+
+
+def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
+    """A turn for each time the human speaks. A conversation that was cut may begin with an answer: that one is left out."""
+    if not isinstance(messages, list):
+        raise RowError(f"{key} must be a list", field=key)
+    turns: list[Turn] = []
+    said: list[dict[str, Any]] = []
+    asked = False
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise RowError(f"{key}[{number}] must be an object", field=key)
+        role = message.get("from", message.get("role"))
+        content = message.get("value", message.get("content"))
+        known = _ROLES.get(role) if isinstance(role, str) else None
+        if known is None:
+            raise RowError(f"{key}[{number}] is from {role!r}, which is neither human, gpt nor system", field=key)
+        if not isinstance(content, str | list):
+            raise RowError(f"{key}[{number}] has no text", field=key)
+        if known == "assistant" and asked:
+            turns.append(Turn(messages=said, reference=content if isinstance(content, str) else "", row=line))
+            said, asked = [], False
+        elif known != "assistant" and content:
+            said.append({"role": known, "content": content})
+            asked = asked or known == "user"
+    return [*turns, Turn(messages=said, row=line)] if asked else turns
+
+
+def object_of(row: bytes) -> dict[str, Any]:
+    """The JSON object of a row. Raises RowError."""
+    try:
+        fields = _decode(row)
+    except (ValueError, RecursionError) as wrong:
+        raise located(wrong, row) from None
+    if not isinstance(fields, dict):
+        raise RowError("a JSON object is needed")
+    if long := _LONG.search(row):
+        try:
+            msgspec.msgpack.encode(fields)  # as it goes to the workers
+        except OverflowError:
+            raise RowError("a whole number beyond 64 bits", byte=long.start()) from None
+    return fields
+
+
+def time_s(value: Any, name: str, *, unit_s: float) -> float:
+    """Seconds from a number of ``unit_s``, or from an ISO 8601 text (UTC where it names no zone). Raises RowError."""
+    if value in (None, ""):
+        raise RowError(f"{name} is missing", field=name)
+    count = number(value)
+    if count is not None:
+        seconds = count * unit_s
+    else:
+        try:
+            moment = datetime.fromisoformat(value)
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (TypeError, ValueError, OverflowError):
+            raise RowError(f"{name} is no time: {short(value)}", field=name) from None
+    if seconds < 0:
+        raise RowError(f"{name} is negative: {short(value)}", field=name)
+    if seconds > LATEST_S:
+        raise RowError(f"{name} is beyond all times: {short(value)}", field=name)
+    return seconds
+
+
+def number(value: Any) -> float | None:
+    """A finite number, also from its text; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number: float = read_number(float, value) if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def text_of(value: Any) -> str:
+    """The name of a session or a request; JSON has them as numbers too."""
+    return str(value) if isinstance(value, str | int) and (isinstance(value, str) or abs(value) < 2**128) else ""
+
+
+def short(value: Any) -> str:
+    """A value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _either(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def located(wrong: Exception, row: bytes) -> RowError:
+    """msgspec's error with its position: it gives a byte of the row, a path, or nothing (then it is the end)."""
+    if isinstance(wrong, RecursionError):
+        return RowError("nested too deeply")
+    if isinstance(wrong, UnicodeDecodeError):
+        return RowError("not UTF-8", byte=not_utf8_at(row))
+    what, _, at = str(wrong).partition(" - at `$")
+    if isinstance(wrong, msgspec.ValidationError):
+        path = at.rstrip("`").lstrip(".")
+        said = what.replace(" | null", "").replace("`", "")
+        return RowError(
+            f"{path or 'the row'}: {said[0].lower()}{said[1:]}", field=path.partition("[")[0].partition(".")[0]
+        )
+    what, _, after = what.removeprefix("JSON is malformed: ").rstrip(")").partition(" (byte ")
+    byte = int(after) if after else len(row)
+    return RowError(f"broken JSON: {what}", byte=byte - (what == "trailing characters"))  # of these it gives the next
+
+
+def byte_of(row: bytes, field: str) -> int:
+    """Where a field's name stands in a row; 0 if it does not."""
+    return max(0, row.find(b'"%s"' % field.encode("utf-8", "replace")))
+
+
+def not_utf8_at(data: bytes) -> int | None:
+    """Where it stops being UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as wrong:
+        return wrong.start
+    return None

@@ -1,0 +1,36 @@
+"""numbers."""
+
+import re
+from typing import Any, Final
+
+TOKENS: Final = 10**7
+SECONDS: Final = 10**7
+"""Four months."""
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
+
+
+def read_number(kind: type, text: str) -> Any:
+    """A whole number or a finite one, in ASCII digits. Raises ValueError."""
+    text = text.strip()
+    if not (_WHOLE if kind is int else _NUMBER).fullmatch(text):
+        raise ValueError(f"no number: {cut_short(text)!r}")
+    value = kind(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"beyond all numbers: {cut_short(text)!r}")
+    return value
+
+
+def shown(value: float) -> str:
+    """A number as a message shows it; a float may hold none that is as large as a whole one can be."""
+    if isinstance(value, int):
+        return cut_short(str(value))
+    if abs(value) < 1e16 and value == int(value):
+        return str(int(value))
+    return f"{value:g}"
+
+
+def cut_short(text: str, length: int = 60) -> str:
+    """What a message shows of a text from outside."""
+    return text if len(text) <= length else f"{text[:length]}..."

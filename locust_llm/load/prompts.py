@@ -1,0 +1,201 @@
+"""Prompts of a wanted length in tokens: words of Shakespeare, counted by what the server says or by its tokenizer.
+
+Every prompt has a number of its own, at its beginning or right behind what it shares on purpose, so that no two share more
+of a prefix than they should and no prefix cache makes a server look faster than it is.
+
+What is shared on purpose, the same in all processes that have one seed:
+
+- a system prompt, the first message of every request;
+- a pool of prefixes, of which the first prompt of each session begins with one;
+- the blocks of a Mooncake trace, a text for each hash id (arXiv 2407.00079, section 4).
+
+System prompt and prefix come on top of the length that was drawn, as AIPerf's do (0.13: ``--isl`` sizes the prompt alone).
+"""
+
+import random
+import struct
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from .lengths import Sizes, independent, normal
+from .tokens import Tokenizer, size, stretch
+
+TOKENS_A_WORD: Final = 1.35
+"""English text in a modern BPE vocabulary, until the server has said better."""
+TEMPLATE_TOKENS: Final = 12.0
+"""What a chat template adds, until the server has said better."""
+BLOCK_TOKENS: Final = 512
+"""Of a hash id; Mooncake's traces and AIPerf's ``--isl-block-size``."""
+_NUMBERS: Final = 9 * 10**8
+_STRIDE: Final = 556_230_589  # coprime to _NUMBERS: each comes once; the golden section: neighbours begin unlike
+_FEWEST: Final = 16
+"""A rest of fewer tokens behind shared blocks is too short for a number, and for a cache."""
+
+
+class Lengths(msgspec.Struct, frozen=True):
+    """prompt tokens = template_tokens + tokens_a_word * words."""
+
+    tokens_a_word: float = TOKENS_A_WORD
+    template_tokens: float = TEMPLATE_TOKENS
+    measured: bool = False
+
+    def words(self, tokens: float) -> int:
+        """How many words come nearest to ``tokens``; at least one."""
+        return max(1, round((tokens - self.template_tokens) / self.tokens_a_word))
+
+    def fill(self, head: str, at: int, tokens: float, first: bool = True) -> tuple[str, float]:
+        """(text, its tokens by this line): to the nearest word what ``Tokenizer.fill`` does exactly."""
+        count = max(1, round(tokens / self.tokens_a_word))
+        words = head.split(" ")[:count]
+        if len(words) < count:
+            words.append(stretch(at, count - len(words)))
+        return " ".join(words), count * self.tokens_a_word
+
+
+def fit(samples: Iterable[tuple[int, int]]) -> Lengths:
+    """Lengths from (words, tokens) of prompts that a server counted: the least squares line, through two sizes at least.
+
+    Raises ValueError for samples that no line with a positive slope fits.
+    """
+    points = list(samples)
+    n = len(points)
+    mean_words = sum(words for words, _ in points) / n
+    mean_tokens = sum(tokens for _, tokens in points) / n
+    spread = sum((words - mean_words) ** 2 for words, _ in points)
+    slope = sum((w - mean_words) * (t - mean_tokens) for w, t in points) / spread if spread else 0.0
+    if slope <= 0:
+        raise ValueError(f"no line fits the token counts of the probes: {points}")
+    return Lengths(slope, mean_tokens - slope * mean_words, True)
+
+
+class Drawn(NamedTuple):
+    """A prompt and what it should come to."""
+
+    text: str
+    input_tokens: int
+    """Of the request as far as it is made here: chat template, system prompt, prefix and the length that was drawn."""
+    output_tokens: int
+
+
+class Prompts:
+    """Prompts and output lengths of one process, from a seed: the same seed and worker give the same prompts."""
+
+    def __init__(
+        self,
+        lengths: Lengths,
+        sizes: Sizes | None = None,
+        *,
+        input_tokens: tuple[float, float] = (1, 0),
+        output_tokens: tuple[float, float] = (1, 0),
+        seed: int | None = None,
+        worker: int = 0,
+        system_tokens: int = 0,
+        prefixes: int = 0,
+        prefix_tokens: int = 0,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        """``sizes``: draws input and output tokens together; None: each of its own, normal with this mean and standard
+        deviation, cut at 1. ``prefixes``: how many the pool holds, at most as many as the
+        corpus has words. Without a seed what is shared is that of seed 0, since processes must agree on it."""
+        self.lengths, self.tokenizer = lengths, tokenizer
+        self.off = 0
+        """Prompts so far that have not exactly the tokens asked for; counted only with a tokenizer."""
+        self._sizes = sizes or independent(normal(*input_tokens), normal(*output_tokens))
+        self._ruler = tokenizer or lengths
+        self._template = lengths.template_tokens
+        if tokenizer is not None:
+            # the line of the survey takes the number of a prompt for one word; with a tokenizer we know better
+            number = tokenizer.count(str(10**8)) if lengths.measured else lengths.tokens_a_word
+            self._template = round(lengths.template_tokens + lengths.tokens_a_word - number)
+        # seeded by text: neighbouring numbers give unlike streams, and no fork shares one
+        self._random = random.Random(None if seed is None else f"{seed}/{worker}")
+        self._number = self._random.randrange(_NUMBERS)
+        self._seed = seed or 0
+        system_at, *prefix_at = random.Random(f"{self._seed}/shared").sample(range(size()), 1 + prefixes)
+        self._prefixes = [self._shared(at, prefix_tokens) for at in prefix_at if prefix_tokens]
+        """(text, tokens) of each; none: a prompt begins with its number."""
+        self._prefix_tokens = prefix_tokens if prefixes else 0
+        self.system_tokens = system_tokens
+        self.system: dict[str, Any] | None = None
+        """The message that all requests share."""
+        if system_tokens:
+            self.system = {"role": "system", "content": self._shared(system_at, system_tokens)[0]}
+
+    def draw(self, first: bool = True) -> Drawn:
+        """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the system prompt counts."""
+        tokens, output_tokens = self._sizes(self._random)
+        if not first:
+            return Drawn(self.text(tokens), tokens, output_tokens)
+        tokens += self._prefix_tokens
+        text = self.text(tokens, prefix=self._random.choice(self._prefixes) if self._prefixes else ("", 0))
+        return Drawn(text, tokens + self.system_tokens, output_tokens)
+
+    def resize(self, sizes: Sizes) -> None:
+        """Draw from these from now on; the prompts stay unlike all that were there before."""
+        self._sizes = sizes
+
+    def output_tokens(self) -> int:
+        """For a prompt that is given."""
+        return self._sizes(self._random)[1]
+
+    def text(self, tokens: int, hash_ids: Sequence[int] = (), prefix: tuple[str, float] = ("", 0)) -> str:
+        """A prompt that comes to ``tokens`` with the chat template: the prefix and the blocks of the ids, then, as far as
+        these leave room, what is its own. Of ids for which there is no room only the first ones, the last one in part.
+        ``prefix``: (text, its tokens).
+
+        The text of a block follows from its id, the seed, and whether it comes first: what stands first has no space in
+        front of it, and so may have other tokens. A cache compares from the beginning on and never sees the difference.
+        """
+        wanted = tokens - self._template
+        parts = [prefix[0]] if prefix[0] else []
+        filled = prefix[1]
+        for hash_id in hash_ids:
+            if parts and wanted - filled < 1:
+                break
+            part, of_it = self._block(hash_id, min(BLOCK_TOKENS, wanted - filled), not parts)
+            parts.append(part)
+            filled += of_it
+        left = wanted - filled
+        if not hash_ids or left >= 1:
+            at = self._random.randrange(size())
+            head = stretch(at, 1) if hash_ids and left < _FEWEST else self._next_number()
+            part, of_it = self._ruler.fill(head, (at + 1) % size(), left, not parts)
+            parts.append(part)
+            filled += of_it
+        return self._checked(" ".join(parts), filled, wanted)[0]
+
+    def words(self, count: int) -> str:
+        """``count`` words; the first is a number that is this prompt's own."""
+        at = self._random.randrange(size())
+        return " ".join([self._next_number(), stretch(at, count - 1)]).rstrip()
+
+    def tokens(self, text: str) -> float:
+        """How many a text has: by the tokenizer, else estimated from its words."""
+        if self.tokenizer is not None:
+            return self.tokenizer.count(text)
+        return len(text.split()) * self.lengths.tokens_a_word
+
+    def _next_number(self) -> str:
+        self._number = (self._number + _STRIDE) % _NUMBERS
+        return str(10**8 + self._number)
+
+    def _shared(self, at: int, tokens: int) -> tuple[str, float]:
+        text, filled = self._ruler.fill(stretch(at, 1), (at + 1) % size(), tokens)
+        return self._checked(text, filled, tokens)
+
+    def _block(self, hash_id: int, tokens: float, first: bool) -> tuple[str, float]:
+        """Of more than 10^13 beginnings one: six words of three places, where one place alone would soon come twice."""
+        digest = blake2b(f"{self._seed}/{hash_id}".encode(), digest_size=16).digest()
+        *heads, at = (number % size() for number in struct.unpack("<4I", digest))
+        return self._ruler.fill(" ".join(stretch(head, 2) for head in heads), at, tokens, first)
+
+    def _checked(self, text: str, filled: float, wanted: float) -> tuple[str, float]:
+        """The text, with a tokenizer that cannot be summed up encoded and made to fit."""
+        if self.tokenizer is not None:
+            if not self.tokenizer.by_word:
+                text, filled = self.tokenizer.trim(text, max(1, round(wanted)))
+            self.off += filled != wanted
+        return text, filled

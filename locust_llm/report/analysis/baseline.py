@@ -1,0 +1,245 @@
+"""Likeness: in which conditions two runs differ, and which of these are reason enough for other figures."""
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from locust_llm.core.record import OK
+from locust_llm.core.run import Run, Stage
+from locust_llm.core.settings import Settings
+from locust_llm.core.storage import RECORDS, RUN, RecordFile, decoded, read_run
+from locust_llm.slo.client_verdict import Verdict
+
+from .columns import collect
+from .delivery import arrivals, delivery
+from .selection import Selection, mean, ratio
+from .slo_figures import Evaluation
+from .window import RateWindow, ended_in, measured, pauses
+
+LENGTH: Final = 0.02
+"""Mean lengths that differ by more than this share, and by more than chance makes them, are different conditions."""
+DURATION: Final = 0.2
+CACHED: Final = 0.02
+DECISIVE: Final = {
+    "model": True, "simulated": True, "streaming": True, "load": True, "prefill limit": True, "prompts": True,
+    "server": False, "endpoint": False, "locustfile": False, "warmup": False, "cancelled on purpose": False,
+    "processes": False, "machine": False,
+}  # fmt: skip
+"""Conditions in words, and whether they are reason enough for other figures."""
+
+
+class Difference(NamedTuple):
+    """A condition in which two runs differ."""
+
+    what: str
+    base: str
+    here: str
+    decisive: bool
+    """It is reason enough for other figures."""
+
+
+def condition_changes(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
+    """The conditions in which two runs differ, those first that are reason enough for other figures."""
+    before, after = _conditions(base), _conditions(here)
+    for what, decisive in DECISIVE.items():
+        if before[what] != after[what]:
+            yield Difference(what, before[what] or "none", after[what] or "none", decisive)
+        if what == "prompts":
+            yield from _lengths(base.main.outcome(OK), here.main.outcome(OK))
+    yield from _measured(base, here)
+    for name in sorted({*base.run.versions, *here.run.versions}):
+        was, is_ = base.run.versions.get(name, "none"), here.run.versions.get(name, "none")
+        if was != is_:
+            yield Difference(f"version of {name}", was, is_, decisive=False)
+
+
+def _conditions(seen: Evaluation) -> dict[str, str]:
+    run, s = seen.run, seen.run.settings
+    ramp_s = s.prefill_concurrency_ramp_duration
+    simulated = run.simulated or bool(seen.main["simulated"].any())
+    cancelled = s.request_cancellation_rate
+    return {
+        "model": run.model or s.model or "",
+        "simulated": "yes" if simulated else "no",
+        "streaming": "yes" if s.streaming else "no",
+        "load": _load(s),
+        "prefill limit": "" if s.prefill_concurrency is None
+        else f"{s.prefill_concurrency}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else ""),
+        "prompts": _prompts(s),
+        "server": " ".join(filter(None, (s.host, run.server))),
+        "endpoint": s.endpoint,
+        "locustfile": s.locustfile,
+        "warmup": ", ".join(
+            f"{value:g} {unit}"
+            for value, unit in (
+                (s.warmup_request_count, "requests"), (s.warmup_duration, "s"), (s.warmup_concurrency, "users"),
+                (s.warmup_request_rate, "requests/s"),
+            )
+            if value
+        ),
+        "cancelled on purpose": f"{cancelled:g}% after {s.request_cancellation_delay:g} s" if cancelled else "",
+        "processes": str(s.processes),
+        "machine": run.machine,
+    }  # fmt: skip
+
+
+def _load(s: Settings) -> str:
+    sweep = f"sweep {s.sweep}, " if s.sweep else ""
+    if not s.open_loop:
+        return f"{sweep}closed loop" + ("" if s.users is None else f", {s.users} users")
+    return f"{sweep}open loop, {arrivals(s)}, up to {s.max_users if s.users is None else s.users} users"
+
+
+def _prompts(s: Settings) -> str:
+    return ", ".join(
+        filter(
+            None,
+            (
+                PurePath(s.input_file).name if s.input_file else s.seq_dist or "synthetic",
+                f"a system prompt of {s.shared_system_prompt_length} tokens" if s.shared_system_prompt_length else "",
+                f"{s.num_prefix_prompts} prefixes of {s.prefix_prompt_length} tokens" if s.num_prefix_prompts else "",
+                f"{s.session_turns_mean:g} turns" if s.session_turns_mean != 1 else "",
+                f"more fields {s.extra_inputs}" if s.extra_inputs else "",
+            ),
+        )
+    )
+
+
+def _lengths(base: Selection, here: Selection) -> Iterator[Difference]:
+    for what, column in (
+        ("input tokens asked for", "asked_input_tokens"),
+        ("input tokens", "input_tokens"),
+        ("output tokens asked for", "asked_output_tokens"),
+        ("output tokens", "output_tokens"),
+    ):
+        a, b = (values[~np.isnan(values)] for values in (base[column], here[column]))
+        if not len(a) or not len(b):
+            if len(a) or len(b):
+                yield Difference(what, _number(mean(a)), _number(mean(b)), decisive=False)
+            continue
+        apart, chance = abs(a.mean() - b.mean()), math.sqrt(a.var() / len(a) + b.var() / len(b))
+        if apart > LENGTH * a.mean() and apart > 2 * chance:
+            yield Difference(what, _number(mean(a)), _number(mean(b)), decisive=True)
+
+
+def _measured(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
+    """Of what was measured beside the figures."""
+    a, b = (side.time.seconds for side in (base, here))
+    if abs(a - b) > DURATION * max(a, b):
+        yield Difference("duration", f"{a:.1f} s", f"{b:.1f} s", decisive=False)
+    ok = [side.main.outcome(OK) for side in (base, here)]
+    cached = [ratio(part["cached_tokens"], part["input_tokens"]) for part in ok]
+    known = [0.0 if share is None else share for share in cached]
+    if (cached[0] is None) != (cached[1] is None) or abs(known[0] - known[1]) > CACHED:
+        was, is_ = ("unknown" if share is None else f"{share:.1%}" for share in cached)
+        yield Difference("cached input", was, is_, decisive=False)
+    clocks = [_clock(part) for part in ok]
+    if clocks[0] != clocks[1]:
+        yield Difference("clock", clocks[0], clocks[1], decisive=False)
+    verdicts = ["not judged" if side.verdict is None else side.verdict.level for side in (base, here)]
+    if verdicts != ["OK", "OK"]:
+        yield Difference("client verdict", verdicts[0], verdicts[1], decisive=False)
+
+
+def _clock(ok: Selection) -> str:
+    """Whose stamps nearly all are."""
+    if not ok.size:
+        return "none"
+    kernel = ok.count("clock", "kernel") / ok.size
+    return "kernel" if kernel > 0.99 else "thread" if kernel < 0.01 else f"{kernel:.0%} kernel"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1f} on average"
+
+
+# -- sides -----------------------------------------------------------------------------------------------------------
+
+SCHEMA: Final = 1
+"""Of run.json, the one that this program writes."""
+FIRST: Final = 3
+"""Of so many lines that cannot be read it is said why."""
+
+
+class LoadedRun(NamedTuple):
+    """A run to be compared."""
+
+    folder: Path
+    seen: Evaluation
+    known: bool = True
+    """Its run.json could be read: else nothing but its records is known of it."""
+    notes: tuple[str, ...] = ()
+    """What is wrong with it."""
+
+
+class _Facts(msgspec.Struct):
+    run: Run
+    client: Verdict | None = None
+
+
+def load(folder: Path) -> LoadedRun:
+    """A run from its folder, as far as it can be read. Raises ValueError of one sentence where there are no records."""
+    file = RecordFile(folder / RECORDS)
+    if not file.path.is_file():
+        raise ValueError(f"{folder} holds no run: there is no {RECORDS} in it")
+    columns, notes = collect(file), list[str]()
+    if columns.requests.empty:
+        raise ValueError(f"{folder} holds an empty run: there is no record in its {RECORDS}")
+    if file.unread.count:
+        first = "; ".join(file.unread.said[:FIRST])
+        notes.append(f"lines of {RECORDS} that could not be read, and are left out: {file.unread.count} ({first})")
+    everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
+    main = everything.only(columns.requests["phase"] == "profiling")
+    try:
+        facts, known = decoded(folder / RUN, _Facts), True
+    except (OSError, ValueError) as error:
+        why = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        if isinstance(error, FileNotFoundError):
+            why = "is missing"
+        notes.append(f"{RUN} {why}: its settings and its client verdict are unknown")
+        facts, known = _Facts(Run(name=folder.name, settings=Settings(), started_at=0.0, profiling_at=0.0)), False
+    run = facts.run
+    if run.schema != SCHEMA:
+        notes.append(f"{RUN} is of schema {run.schema}, this program knows {SCHEMA}: something may be misread")
+    if known and run.stopping_at is None:
+        notes.append("the run did not end in order: what was still running is missing")
+    notes += run.unread
+    if run.records_lost:
+        notes.append(f"records of workers that never arrived: {run.records_lost}")
+    if (within := measured(run)) is None:
+        time, ended = RateWindow(main.span(), tuple(pauses(main, run)) if run.settings.repeats > 1 else ()), main
+    else:
+        time, ended = RateWindow(within), ended_in(everything, within)
+    seen = Evaluation(main, run, facts.client, delivery(main, run, facts.client), RecordFile(file.path), ended, time)
+    return LoadedRun(folder, seen, known, tuple(notes))
+
+
+def partner(folder: Path, run: Run) -> LoadedRun | None:
+    """Of a run in the folder of its base: all of it, or where that has stages, the one of the same value; None: it has
+    none. Raises ValueError of one sentence for what cannot be a base."""
+    if run.stage is not None and (stages := _stages(folder)):
+        numbers = [stage.number for stage in stages if stage.value == run.stage.value]
+        if not numbers:
+            return None
+        folder = folder / "stages" / str(numbers[0])
+    return _base(folder, *((folder / name).stat().st_mtime_ns for name in (RECORDS, RUN) if (folder / name).exists()))
+
+
+def _stages(folder: Path) -> tuple[Stage, ...]:
+    try:
+        return read_run(folder).stages
+    except (OSError, ValueError):  # what is wrong with it is said when it is loaded
+        return ()
+
+
+@lru_cache(maxsize=2)
+def _base(folder: Path, *_changed_at: int) -> LoadedRun:
+    side = load(folder)
+    if side.notes:
+        raise ValueError(f"{folder}: {side.notes[0]}")
+    return side

@@ -1,0 +1,284 @@
+"""Breakdowns: TTFT, ITL and waits of requests of one length, one limit of the ramp, one turn, one user class."""
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.core.record import FAILURES, OK
+from locust_llm.core.run import Run
+from locust_llm.slo.intervals import ranks
+from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE, Metric
+
+from .selection import Floats, Selection, distribution, mean, ratio
+from .summary import Breakdown, Group, Growth
+
+_NARROW: Final = 1.25
+
+
+# -- buckets -----------------------------------------------------------------------------------------------------------
+
+
+def bucket_edges(lengths: Iterable[int], at_most: int = 6) -> tuple[int, ...]:
+    """Where the buckets of these lengths (tokens, at least 1) begin and end, ascending: [edge i, edge i + 1) is one.
+
+    Up to ``at_most`` different lengths: a bucket each. Else, if they lie in as few narrow heaps (from 1,996 to 2,004:
+    prompts of one asked length, as a server counts them), a bucket a heap. Else the edges 1, 2, 5, 10, 20, 50, ...; of
+    wider ranges only every second, third, ... of them, so that no more buckets are needed. Between heaps lie buckets that
+    stay empty.
+    """
+    different = sorted({length for length in lengths if length >= 1}) or [1]
+    heaps = [(length, length) for length in different] if len(different) <= at_most else _heaps(different)
+    if len(heaps) <= at_most and all(last <= first * _NARROW for first, last in heaps):
+        return tuple(sorted({edge for first, last in heaps for edge in (first, last + 1)}))
+    spans = (_round_edges(different[0], different[-1], step) for step in itertools.count(1))
+    return next(edges for edges in spans if len(edges) - 1 <= at_most)
+
+
+def _round_edges(first: int, last: int, step: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, ..., or every step-th of them: from the last that is not above ``first`` to the first above ``last``."""
+    edges = [(1, 2, 5)[at % 3] * 10 ** (at // 3) for at in range(0, 3 * len(str(last)) + step, step)]
+    return tuple(edges[bisect_right(edges, first) - 1 : bisect_right(edges, last) + 1])
+
+
+def _heaps(different: list[int]) -> list[tuple[int, int]]:
+    """(first, last) of each run of lengths without a gap of more than a tenth."""
+    heaps = [(different[0], different[0])]
+    for value in different[1:]:
+        first, last = heaps[-1]
+        if value > last * 1.1:
+            heaps.append((value, value))
+        else:
+            heaps[-1] = first, value
+    return heaps
+
+
+def bucket(length: int, edges: tuple[int, ...]) -> str:
+    """The bucket's label: ``550`` of a single length, ``1k-2k`` from 1,000 to 1,999, ``<200`` and ``5k+`` outside of all.
+
+    k is 1,000 and stands for whole thousands only, so that no two buckets share a label.
+    """
+    at = bisect_right(edges, length)
+    if at == 0:
+        return f"<{_short(edges[0])}"
+    if at == len(edges):
+        return f"{_short(edges[-1])}+"
+    low, high = edges[at - 1 : at + 1]
+    return _short(low) if high == low + 1 else f"{_short(low)}-{_short(high)}"
+
+
+def _short(tokens: int) -> str:
+    for unit, letter in ((10**6, "M"), (10**3, "k")):
+        if tokens >= unit and tokens % unit == 0:
+            return f"{tokens // unit}{letter}"
+    return str(tokens)
+
+
+Mask = NDArray[np.bool_]
+Groups = Iterable[tuple[str, Selection]]
+
+PERCENTILES: Final = (50.0, 90.0, 99.0)
+STEPS: Final = 8
+"""A ramp over more limits is told in so many ranges of them."""
+QUARTERS: Final = 4
+KINDS: Final = 12
+"""How many user classes, models and names are told apart."""
+CLOCKS_S: Final = 1e-3
+"""So far apart may the clock of a request and that of the limits be: those whom a new limit let in were sent under it."""
+
+WHOLE: Final = "whole phase"
+TURN: Final = "turn"
+
+
+def breakdowns(main: Selection, run: Run) -> Iterator[Breakdown]:
+    """Those of the profiling phase that divide it. ``main``: its requests."""
+    third = GATE_WAIT if run.limits else TTFT_FROM_DUE if run.settings.open_loop else None
+    metrics = [metric for metric in (TTFT, ITL, third) if metric is not None]
+    for by, groups in (
+        ("input length", by_length(main)),
+        ("limit of the ramp", by_limit(main, run)),
+        ("rate of the ramp", by_rate(main, run)),
+        (TURN, by_turn(main)),
+        *by_kind(main),
+    ):
+        told = by == TURN  # there input tokens and what of them was cached are the story, in place of the wait
+        found = tuple(_group(label, part, metrics[:2] if told else metrics, told) for label, part in groups)
+        if sum(group.label != WHOLE for group in found) > 1:
+            yield Breakdown(by=by, groups=found)
+
+
+def by_length(main: Selection) -> Groups:
+    """By buckets of input tokens (``sizes.bucket_edges``), shortest first."""
+    length = lengths(main)
+    known = np.unique(length[length >= 1])
+    edges = bucket_edges(known.astype(np.int64).tolist())
+    at = np.searchsorted(edges, length, side="right")  # NaN sorts behind all
+    for i in range(1, len(edges)):
+        if (here := at == i).any():
+            yield bucket(edges[i - 1], edges), main.where(here)
+
+
+def lengths(part: Selection) -> Floats:
+    """Input tokens as delivered; where no server counted them (most failures), as asked, and what requests of about that
+    length were found to have on top (roles, templates): else failures would lie in buckets of their own."""
+    asked, delivered = part["asked_input_tokens"], part["input_tokens"]
+    both = ~(np.isnan(asked) | np.isnan(delivered))
+    if both.any():
+        sizes, which = np.unique(asked[both], return_inverse=True)
+        on_top = np.bincount(which, (delivered - asked)[both]) / np.bincount(which)
+        asked = np.round(asked + np.interp(asked, sizes, on_top))
+    return np.where(np.isnan(delivered), asked, delivered)
+
+
+def by_limit(main: Selection, run: Run) -> Groups:
+    """By the prefill limit that stood, the last one (the plateau) and the whole phase behind; nothing if it never changed.
+
+    The requests of the plateau are those sent while the last limit stood. Of one process the records say under which
+    limit they were admitted; of several each knows only its own share of it, so there the time of the admission tells.
+    """
+    changes = [change for change in run.limits if change.phase == "profiling" and change.limit is not None]
+    if len({change.limit for change in changes}) < 2:
+        return
+    last = changes[-1]
+    if len(run.workers) > 1:
+        every = [change for change in run.limits if change.phase == "profiling"]  # None too: the gate may be taken away
+        at = np.array([change.at for change in every]) - CLOCKS_S
+        before = np.searchsorted(at, main["admitted_at"], side="right") - 1
+        known = ~np.isnan(main["admitted_at"]) & (before >= 0)
+        limit = np.where(known, np.array([change.limit for change in every], np.float64)[before], np.nan)
+    else:
+        limit = main["limit"]
+    plateau = (limit == last.limit) & (main["sent_at"] >= last.at - CLOCKS_S)
+    for low, high, here in _ranges(np.where(plateau, np.nan, limit)):
+        yield f"{low}" if low == high else f"{low}-{high}", main.where(here)
+    if plateau.any():
+        yield f"{last.limit} (plateau)", main.where(plateau)
+    yield WHOLE, main
+
+
+def by_rate(main: Selection, run: Run) -> Groups:
+    """By quarter of the ramp of the rate in which they were due, the plateau and the whole phase behind."""
+    rate, ramp_s = run.settings.request_rate, run.settings.request_rate_ramp_duration
+    if not rate or not ramp_s:
+        return
+    due = (main["due_at"] - run.profiling_at) / ramp_s * QUARTERS
+    for i in range(QUARTERS):
+        here = (due < i + 1) & ((due >= i) | (i == 0))
+        if here.any():
+            yield f"{rate * i / QUARTERS:g}-{rate * (i + 1) / QUARTERS:g}/s", main.where(here)
+    if (plateau := due >= QUARTERS).any():
+        yield f"{rate:g}/s (plateau)", main.where(plateau)
+    yield WHOLE, main
+
+
+def by_turn(main: Selection) -> Groups:
+    """First turns of conversations and all later ones."""
+    first = main["turn"] == 0
+    if not first.all():
+        yield "first", main.where(first)
+        yield "later", main.where(~first)
+
+
+def by_kind(main: Selection) -> Iterator[tuple[str, Groups]]:
+    """By whichever of user class, model and request name there is more than one of, together: the commonest first."""
+    kinds = (("user class", "user_class"), ("model", "model"), ("name", "name"))
+    chosen = main.requests.loc[main.chosen, [column for _, column in kinds]]
+    several = [(word, column) for word, column in kinds if chosen[column].nunique() > 1]
+    if not several:
+        return
+    grouped = chosen.groupby([column for _, column in several], observed=True, sort=False)
+    which = grouped.ngroup().to_numpy()
+    labels: list[tuple[str, ...]] = [key if isinstance(key, tuple) else (key,) for key in grouped.size().index]
+    common = np.argsort(-np.bincount(which[which >= 0], minlength=len(labels)), kind="stable")
+
+    def groups() -> Groups:
+        for i in common[:KINDS].tolist():
+            yield " / ".join(text or "-" for text in labels[i]), main.where(which == i)
+        if len(common) > KINDS:
+            yield f"{len(common) - KINDS} others", main.where(np.isin(which, common[KINDS:]))
+
+    yield " / ".join(word for word, _ in several), groups()
+
+
+def sessions(main: Selection) -> tuple[int | None, float | None]:
+    """(conversations that began, answered turns of each on average); None where none has a second turn."""
+    first = main["turn"] == 0
+    if first.all() or not first.any():
+        return None, None
+    count = int(first.sum())
+    return count, main.outcome(OK).size / count
+
+
+def _ranges(values: Floats) -> Iterator[tuple[int, int, Mask]]:
+    """(lowest, highest, which) of at most STEPS ranges of the different values, as many of them in each as can be."""
+    different = np.unique(values[~np.isnan(values)]).astype(np.int64)
+    for some in np.array_split(different, min(STEPS, len(different))) if len(different) else ():
+        yield int(some[0]), int(some[-1]), (values >= some[0]) & (values <= some[-1])
+
+
+def _group(label: str, part: Selection, metrics: Sequence[Metric], told: bool) -> Group:
+    ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
+    failed = finished.size - ok.size
+    return Group(
+        label=label,
+        succeeded=ok.size,
+        failed=failed,
+        failure_rate=failed / finished.size if finished.size else None,
+        rows=tuple(
+            distribution(metric, (finished if metric is GATE_WAIT else ok)[metric.column], PERCENTILES)
+            for metric in metrics
+        ),
+        input_tokens=mean(ok["input_tokens"]) if told else None,
+        cached_share=ratio(ok["cached_tokens"], ok["input_tokens"]) if told else None,
+    )
+
+
+# -- growth ----------------------------------------------------------------------------------------------------------
+
+AT_LEAST: Final = 50
+"""Requests; so each quarter has enough for an interval of its median."""
+TIMES: Final = 2.0
+TOKENS: Final = 500.0
+"""So much longer, at least, the upper quartile of the prompts must be than the lower one."""
+
+
+def growth(main: Selection) -> Growth | None:
+    """Of successful requests; None where their prompts are too few, or too much alike, to tell.
+
+    The medians of TTFT of the quarter with the longest prompts and of that with the shortest; the ends of its interval
+    are the difference of opposite ends of theirs (order statistics), so it is rather too wide than too narrow.
+    """
+    ok = main.outcome(OK)
+    tokens, ttft_ms = ok["input_tokens"], ok["ttft_s"] * 1e3
+    known = ~(np.isnan(tokens) | np.isnan(ttft_ms))
+    tokens, ttft_ms = tokens[known], ttft_ms[known]
+    if len(tokens) < AT_LEAST:
+        return None
+    low, high = np.percentile(tokens, [25, 75])
+    if high < TIMES * low or high - low < TOKENS:
+        return None
+    short, long = tokens <= low, tokens >= high
+    (short_low, short_ms, short_high), (long_low, long_ms, long_high) = (
+        _median(ttft_ms[those]) for those in (short, long)
+    )
+    thousands = float(tokens[long].mean() - tokens[short].mean()) / 1000
+    return Growth(
+        short_tokens=float(low),
+        long_tokens=float(high),
+        short_ttft_ms=short_ms,
+        long_ttft_ms=long_ms,
+        ms_per_1k=(long_ms - short_ms) / thousands,
+        low=(long_low - short_high) / thousands,
+        high=(long_high - short_low) / thousands,
+        count=len(tokens),
+    )
+
+
+def _median(values: Floats) -> tuple[float, float, float]:
+    """The ends of its interval around it; of at least six values."""
+    ordered = np.sort(values)
+    low, high = ranks(len(ordered), 50)
+    return float(ordered[low - 1]), float(np.median(ordered)), float(ordered[high - 1])

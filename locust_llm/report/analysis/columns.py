@@ -1,0 +1,324 @@
+"""Columns: a stream of records turned into numpy columns, a row a request, without ever holding the records."""
+
+import os
+import pickle
+import subprocess
+import sys
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.core.failures import kind_of
+from locust_llm.core.record import OK, RETRIED, Record
+from locust_llm.core.storage import RecordFile, Unread
+
+from .gaps import Gaps, Ints
+
+Names = tuple[str, ...]
+Floats = NDArray[np.float64]
+
+STAMPS: Final = ("due_at", "asked_at", "admitted_at", "sent_at", "freed_at", "headers_at", "closed_at")
+DURATIONS: Final = (
+    "ttft_s", "ttft_soonest_s", "ttfo_s", "ttft_from_due_s", "itl_s", "latency_s", "longest_stall_s", "gate_wait_s",
+    "late_s", "close_lag_s", "connect_s",
+)  # fmt: skip
+TOKENS: Final = (
+    "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "asked_input_tokens", "asked_output_tokens",
+)  # fmt: skip
+FLAGS: Final = ("ttft_is_upper_bound", "streamed", "simulated")
+OTHERS: Final = (
+    "status", "limit", "user", "stage", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
+    "bad_stamps", "reads",
+    "request_bytes", "response_bytes",
+)  # fmt: skip
+TEXTS: Final = (
+    "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",
+    "worker", "message",
+)  # fmt: skip
+
+# What the tables and plots need: the narrower, the more requests fit into memory (220 bytes each).
+SUMMARY_NUMBERS: Final = tuple(
+    name for name in (
+        "clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us", "rtt_us", "retransmits",
+        "limit", "turn",
+    )
+    if name not in ("headers_at", "close_lag_s", "longest_stall_s")
+)  # fmt: skip
+SUMMARY_TEXTS: Final = (
+    "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "message",
+)  # fmt: skip
+SMALL: Final = frozenset({*TOKENS, "status", "limit", "turn", "retransmits"})
+"""Whole numbers that single precision holds exactly (below 2^24)."""
+
+BLOCK: Final = 2**10
+KINDS: Final = 1000
+"""How many kinds of error messages are told apart."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the arithmetic needs of a run's records."""
+
+    requests: pd.DataFrame
+    """A row a request: stamps ``_at`` in Unix seconds, durations ``_s``, token counts, flags; NaN where there is none.
+    ``message`` is the first message of its kind (``kind_of``)."""
+    gaps: dict[str, Gaps]
+    """By phase: the sharp gaps of the successful requests."""
+
+
+def collect(records: Iterable[Record]) -> Columns:
+    """Read the stream once. Costs about 6 µs a request and 0.2 µs a chunk. Attempts that were tried again are left out."""
+    table = _Table(SUMMARY_NUMBERS, SUMMARY_TEXTS, KIND_OF)
+    streams = _Streams()
+    for record in records:
+        if record.outcome == RETRIED:  # an attempt, of a request that has another record
+            continue
+        table.add(record)
+        streams.add(record)
+    gaps, stalls = streams.result()
+    requests = table.frame()
+    requests["longest_stall_s"] = stalls
+    return Columns(requests=requests, gaps=gaps)
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """What ``collect`` would have made of the records of all parts, one after the other. The parts are spent."""
+    tables = [part.requests for part in parts]
+    columns: dict[str, object] = {}
+    for name in list(tables[0].columns):
+        values = [table.pop(name) for table in tables]
+        if name in SUMMARY_TEXTS:
+            codes = _Codes(KIND_OF.get(name))
+            known = [np.array([*map(codes.__getitem__, some.cat.categories), -1]) for some in values]
+            which = [texts[some.cat.codes] for texts, some in zip(known, values, strict=True)]
+            columns[name] = _categorical(np.concatenate(which), codes)
+        else:
+            columns[name] = np.concatenate([some.to_numpy() for some in values])
+    gaps: defaultdict[str, Gaps] = defaultdict(Gaps)
+    for part in parts:
+        for phase, some in part.gaps.items():
+            gaps[phase].merge(some)
+    return Columns(requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps))
+
+
+def frames(records: Iterable[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Everything, for people: ``requests`` (a row a request) and ``gaps`` (a row a gap between two chunks).
+
+    requests: the columns of this file's lists, stamps in Unix seconds, with ``chunks`` and ``merged`` as counts.
+    gaps: ``id`` of the request, ``index`` (0 between the first two chunks), ``gap_s``, and ``merged``: one of the two
+    chunks came together with others, so this gap is not sharp and stays out of the percentiles.
+    """
+    table = _Table(("clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, *OTHERS), TEXTS, {})
+    ids: list[str] = []
+    nothing = np.empty(0, np.int64)
+    parts: list[tuple[Ints, Ints, Ints]] = [(nothing, nothing, nothing)]
+    for record in records:
+        table.add(record)
+        gap_us = np.array(record.gaps_us, np.int64)
+        merged = np.zeros(len(gap_us) + 1, np.int64)
+        merged[[index for index, _ in record.merged]] = 1
+        ids.append(record.id)
+        parts.append((gap_us, np.arange(len(gap_us)), merged[1:] | merged[:-1]))
+    gap_us, index, merged = (np.concatenate(column) for column in zip(*parts, strict=True))
+    codes, known = pd.factorize(np.array(ids, np.object_))
+    which = np.repeat(codes, [len(part[0]) for part in parts[1:]])
+    return table.frame(), pd.DataFrame(
+        {
+            "id": pd.Categorical.from_codes(which, categories=pd.Index(known)),
+            "index": index,
+            "gap_s": gap_us / 1e6,
+            "merged": merged > 0,
+        }
+    )
+
+
+KIND_OF: Final[dict[str, Callable[[str], str]]] = {"message": kind_of}
+
+
+class _Codes(dict[str | None, int]):
+    """From the texts of one column to their codes; texts of one kind share the first that came."""
+
+    def __init__(self, kind: Callable[[str], str] | None = None) -> None:
+        super().__init__({None: -1})
+        self._kind = kind
+        self._of_kind: dict[str, int] = {}
+        self.labels: list[str] = []
+
+    def __missing__(self, text: str) -> int:
+        if self._kind is None or not text:
+            self[text] = len(self.labels)
+        else:  # not kept by its text: there may be a million different ones
+            kind = self._kind(text)
+            if len(self._of_kind) >= KINDS and kind not in self._of_kind:
+                kind = text = "(messages of other kinds)"
+            if kind in self._of_kind:
+                return self._of_kind[kind]
+            self._of_kind[kind] = len(self.labels)
+        self.labels.append(text)
+        return len(self.labels) - 1
+
+
+def _categorical(which: Ints, codes: _Codes) -> pd.Categorical:
+    return pd.Categorical.from_codes(which, categories=pd.Index(codes.labels, dtype=np.object_))
+
+
+class _Table:
+    """Rows that become typed columns block by block, so that a million of them take their own size and no more."""
+
+    def __init__(self, numbers: Names, texts: Names, kinds: dict[str, Callable[[str], str]]) -> None:
+        self._numbers_of = attrgetter(*numbers)
+        self._texts_of = attrgetter(*texts)
+        self._codes = {name: _Codes(kinds.get(name)) for name in texts}
+        types = {name: "b" if name in FLAGS else "f" if name in SMALL else "d" for name in numbers}
+        types |= dict.fromkeys(texts, "i") | {"chunks": "i", "merged": "i"}
+        self._columns = {name: array(kind) for name, kind in types.items()}
+        self._rows: list[tuple[float | None, ...]] = []
+
+    def add(self, record: Record) -> None:
+        texts = zip(self._codes.values(), self._texts_of(record), strict=True)
+        codes = [codes[text] for codes, text in texts]
+        self._rows.append(
+            (*self._numbers_of(record), *codes, len(record.chunk_us), record.shared if record.merged else 0)
+        )
+        if len(self._rows) >= BLOCK:
+            self._settle()
+
+    def frame(self) -> pd.DataFrame:
+        """The rows as a DataFrame, stamps moved to Unix time; the table is spent."""
+        self._settle()
+        columns = {name: np.frombuffer(column, column.typecode) for name, column in self._columns.items()}
+        offset = columns.pop("clock_offset_s")
+        for name in columns:
+            if name in STAMPS:
+                columns[name] += offset
+        columns["first_chunk_at"] = columns["sent_at"] + columns["ttft_s"]
+        streamed = columns["chunks"] > 0
+        columns["last_chunk_at"] = np.where(streamed, columns["sent_at"] + columns["latency_s"], np.nan)
+        typed: dict[str, object] = {}
+        for name, column in columns.items():
+            if name in self._codes:
+                typed[name] = _categorical(column, self._codes[name])
+            else:
+                typed[name] = column.view(np.bool_) if name in FLAGS else column
+        return pd.DataFrame(typed, copy=False)
+
+    def _settle(self) -> None:
+        if not self._rows:
+            return
+        block = np.array(self._rows, np.float64)  # None becomes NaN
+        for column, values in zip(self._columns.values(), block.T, strict=True):
+            column.frombytes(values.astype(column.typecode).tobytes())
+        self._rows = []
+
+
+class _Streams:
+    """The chunks of many requests end to end, from which gaps and stalls are taken block by block: as
+    ``Record.sharp_gaps_us`` and ``Record.longest_stall_s``, at a fifth of the cost."""
+
+    def __init__(self) -> None:
+        self._gaps: defaultdict[str, Gaps] = defaultdict(Gaps)
+        self._stalls = array("d")
+        self._us = array("q")
+        self._counts: list[int] = []
+        self._phases: list[str] = []
+        self._blurred: list[int] = []
+
+    def add(self, record: Record) -> None:
+        chunk_us = record.chunk_us
+        if record.merged:
+            here = len(self._us)
+            self._blurred.extend(here + index for index, _ in record.merged)
+        self._us.fromlist(list(chunk_us))  # half the time of extend
+        self._counts.append(len(chunk_us))
+        self._phases.append(record.phase if record.outcome == OK and chunk_us else "")
+        if len(self._us) >= 2**16 or len(self._counts) >= 2**16:
+            self._settle()
+
+    def result(self) -> tuple[dict[str, Gaps], Floats]:
+        """(the gaps of each phase, the longest stall of each request; NaN below two chunks)."""
+        self._settle()
+        return dict(self._gaps), np.frombuffer(self._stalls, np.float64)
+
+    def _settle(self) -> None:
+        us, count = np.frombuffer(self._us, np.int64), np.array(self._counts, np.int64)
+        starts = np.cumsum(count) - count
+        blurred, first = np.zeros(len(us), np.bool_), np.zeros(len(us), np.bool_)
+        blurred[self._blurred] = True
+        first[starts[count > 0]] = True
+        gap, between = np.diff(us), first[1:]  # between two requests lies none
+        stalls = np.full(len(count), np.nan)
+        if (several := count > 1).any():
+            stalls[several] = np.maximum.reduceat(np.where(between, -1, gap), starts[several]) / 1e6
+        self._stalls.frombytes(stalls.tobytes())
+        sharp = ~(between | blurred[1:] | blurred[:-1])
+        for phase in {*self._phases} - {""}:
+            of_phase = np.repeat([name == phase for name in self._phases], count)[1:]
+            self._gaps[phase].add(gap[sharp & of_phase])
+        self._us, self._counts, self._phases, self._blurred = array("q"), [], [], []
+
+
+# -- harvest ---------------------------------------------------------------------------------------------------------
+
+PART: Final = 100 * 2**20
+"""Bytes that are worth a process of their own: about a second."""
+PROCESSES: Final = 4
+"""Each takes some 100 MB."""
+
+
+def read_columns(path: Path) -> tuple[Columns, Unread]:
+    """(the columns of the records of this file, the lines that cannot be read). Raises OSError."""
+    begins = list(parts(path.stat().st_size if path.exists() else 0))
+    with ExitStack() as stack:
+        others = [stack.enter_context(_reader(path, *part)) for part in begins[1:]]
+        found = [read(path, *begins[0])]
+        for part, other in zip(begins[1:], others, strict=True):
+            found.append(_result(other) or read(path, *part))
+    if len(found) == 1:
+        return found[0]
+    return joined([columns for columns, _ in found]), sum((unread for _, unread in found), Unread())
+
+
+def parts(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
+    """(begin, end) in bytes of about equal parts."""
+    cores = cores or len(os.sched_getaffinity(0))
+    count = max(1, min(cores, PROCESSES, size // PART))
+    ends = [size * i // count for i in range(count + 1)]
+    return pairwise(ends)
+
+
+def read(path: Path, begin: int, end: int) -> tuple[Columns, Unread]:
+    file = RecordFile(path, begin, end)
+    return collect(file), file.unread
+
+
+def _reader(path: Path, begin: int, end: int) -> "subprocess.Popen[bytes]":
+    """A process that reads a part. A fresh one: a fork would take along what else this one does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, str(path), str(begin), str(end)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _result(reader: "subprocess.Popen[bytes]") -> tuple[Columns, Unread] | None:
+    """None: it failed, whatever the reason; the part can be read here."""
+    assert reader.stdout is not None
+    try:
+        found: tuple[Columns, Unread] = pickle.load(reader.stdout)
+    except Exception:  # of half a pickle anything can come
+        return None
+    return found
+
+
+if __name__ == "__main__":
+    pickle.dump(read(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])), sys.stdout.buffer, protocol=5)

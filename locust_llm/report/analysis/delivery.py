@@ -1,0 +1,123 @@
+"""Delivery: what the schedule of an open loop offered, what was sent of it, and what held back the rest."""
+
+from pathlib import PurePath
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from locust_llm.core.record import FAILURES, OK
+from locust_llm.core.run import Run
+from locust_llm.core.settings import Settings
+from locust_llm.slo.client_verdict import FULL_CORE, INVALID, Verdict
+from locust_llm.slo.client_verdict import OK as FINE
+
+from .selection import Selection, mean
+from .summary import Delivery
+
+ENOUGH: Final = 0.98
+"""From this share of the schedule on it counts as delivered."""
+FULL: Final = 0.95
+"""From this utilisation on a limit is what holds requests back: with random arrivals the queue grows before 1."""
+
+GATE: Final = "gate"
+USERS: Final = "users"
+CLIENT: Final = "client"
+END: Final = "end"
+
+
+def arrivals(s: Settings) -> str:
+    """How requests of an open loop come to be due, in words; empty for a closed one."""
+    if s.fixed_schedule:
+        speed = f" x{s.replay_speedup:g}" if s.replay_speedup != 1 else ""
+        return f"fixed schedule {_name(s.input_file)}{speed}".rstrip()
+    if s.user_centric_rate:
+        return f"user-centric {s.user_centric_rate:g}/s"
+    smooth = f" (smoothness {s.arrival_smoothness:g})" if s.arrival_smoothness is not None else ""
+    pattern = s.arrival_pattern + smooth
+    if s.request_rate_series:
+        return f"rate series {_name(s.request_rate_series)}, {pattern}"
+    if s.request_rate and s.request_rate_ramp_duration:
+        return f"ramp to {s.request_rate:g}/s in {s.request_rate_ramp_duration:g} s, {pattern}"
+    return f"{s.request_rate:g}/s {pattern}" if s.request_rate else ""
+
+
+def rate_per_s(run: Run) -> float | None:
+    """The rate asked for; of a series or a trace the mean of what was due; None for a closed loop."""
+    s = run.settings
+    if not s.open_loop:
+        return None
+    if s.fixed_schedule or s.request_rate_series:
+        return run.offer.due / run.offer.duration_s if run.offer and run.offer.duration_s else None
+    return s.user_centric_rate or s.request_rate
+
+
+def delivery(main: Selection, run: Run, verdict: Verdict | None) -> Delivery | None:
+    """``main``: the requests of the profiling phase. None for a closed loop, and before anything was due.
+
+    Every turn of a conversation is an arrival; of a fixed schedule only the first ones are, so only they are counted.
+    """
+    offer = run.offer
+    if offer is None or not offer.due or not offer.duration_s > 0:
+        return None
+    tried = main.only(main.requests["sent_at"].notna() | main.requests["outcome"].isin(FAILURES))
+    arrived = tried.where(tried["turn"] == 0) if run.settings.fixed_schedule else tried
+    sent = min(arrived.size, offer.due - offer.never_started)
+    turns = tried.size / arrived.size if arrived.size else 1.0
+    later = float((tried["turn"] > 0).sum()) / arrived.size if arrived.size else 0.0
+    in_time = arrived.where(arrived["closed_at"] <= run.profiling_at + offer.duration_s)
+    completed = min(in_time.outcome(OK).size, sent)
+    per_s = offer.due / offer.duration_s
+    ttft_s, request_s = mean(main.outcome(OK)["ttft_s"]), mean(tried["closed_at"] - tried["asked_at"])
+    think_s = run.settings.session_turn_delay_mean / 1e3 * later
+    busy_s = None if request_s is None else request_s * turns + think_s
+    limit = _mean_limit(run, offer.duration_s)
+    found = Delivery(
+        duration_s=offer.duration_s,
+        due=offer.due,
+        sent=sent,
+        completed=completed,
+        never_started=offer.never_started,
+        offered_per_s=per_s,
+        sent_per_s=sent / offer.duration_s,
+        completed_per_s=completed / offer.duration_s,
+        share=sent / offer.due,
+        in_prefill_needed=None if ttft_s is None or limit is None else per_s * turns * ttft_s,
+        prefill_limit=limit,
+        ttft_s=ttft_s,
+        users_needed=None if busy_s is None else per_s * busy_s,
+        users=offer.most_users,
+        busy_s=busy_s,
+        out_of_users=offer.out_of_users,
+    )
+    return replace(found, cause=_cause(found, run, verdict)) if found.share < ENOUGH else found
+
+
+def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:
+    """What explains most first: where the gate lets too little through, users are busy because they wait at it; and a
+    load generator that is too slow keeps its users busy as well."""
+    if d.in_prefill_needed is not None and d.prefill_limit and d.in_prefill_needed >= FULL * d.prefill_limit:
+        return GATE
+    busiest = max((health.cpu_share for health in run.health), default=0.0)
+    if busiest > FULL_CORE or (verdict is not None and verdict.level == INVALID):
+        return CLIENT
+    if d.out_of_users or (d.users_needed is not None and d.users_needed >= FULL * d.users):
+        return USERS
+    if verdict is not None and verdict.level != FINE:
+        return CLIENT
+    return END
+
+
+def _mean_limit(run: Run, duration_s: float) -> float | None:
+    """The prefill limit of the profiling phase, as a mean over its time; None without a gate."""
+    changes = [(change.at, change.limit) for change in run.limits if change.phase == "profiling"]
+    known = [(at, limit) for at, limit in changes if limit is not None]
+    if not known:
+        return None
+    end = run.profiling_at + duration_s
+    at = np.clip([*(at for at, _ in known), end], run.profiling_at, end)
+    return float(np.average([limit for _, limit in known], weights=np.diff(at))) if np.ptp(at) else float(known[-1][1])
+
+
+def _name(path: str | None) -> str:
+    return PurePath(path or "").name

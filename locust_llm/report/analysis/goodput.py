@@ -1,0 +1,92 @@
+"""Good: what a good request is, by the rules of a run, and how many there were."""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from locust_llm.core.settings import Settings
+from locust_llm.slo.grammar import Condition, Rule, goodput, parse, texts
+from locust_llm.slo.metrics import BY_WORD, POOLED, TIME
+
+from .censoring import Bounds, amounts, hits
+from .slo_figures import Evaluation, figure
+from .summary import Good, Row
+
+MOST: Final = 90.0
+"""From this percentile on a limit is meant for nearly every request: one on the median is not."""
+
+
+def good_request(settings: Settings) -> tuple[tuple[Condition, ...], str]:
+    """What each request must meet to be good, and where that is said; nothing where nobody says.
+
+    That of ``--goodput``; else of the first rule that gives conditions; else the limits of the rules that say at most how
+    long something may take nearly every request (p90 and above, or max), the lowest for each latency.
+    """
+    try:
+        if settings.goodput:
+            return goodput(settings.goodput), "--goodput"
+        rules = [parse(text) for text in texts(settings.slo, settings.slo_preset)]
+    except ValueError:
+        return (), ""
+    given = next((rule.given for rule in rules if rule.given), ())
+    if given:
+        return given, "the first rule that says what a good request is"
+    lowest: dict[str, Condition] = {}
+    for rule in filter(_for_each, rules):
+        condition = Condition(rule.metric, rule.op, rule.number, rule.unit)
+        if rule.metric not in lowest or condition.limit < lowest[rule.metric].limit:
+            lowest[rule.metric] = condition
+    return tuple(lowest.values()), "the rules on latencies, each held against every request" if lowest else ""
+
+
+def _for_each(rule: Rule) -> bool:
+    measure, percentile = BY_WORD[rule.metric], rule.percentile
+    at_most = measure.metric is not None and measure.units is TIME and measure.tag != POOLED and rule.op.startswith("<")
+    most = rule.stat == "max" or (percentile is not None and percentile >= MOST)
+    return at_most and most and rule.decides and not rule.where
+
+
+def good_requests(seen: Evaluation) -> Good | None:
+    """How many of these requests were good; None where nothing says what that is, or it cannot be told of them."""
+    conditions, said_by = good_request(seen.run.settings)
+    if not conditions:
+        return None
+    share = figure(Rule("attainment", ">=", 0.0, "", given=conditions), seen)
+    rate = figure(Rule("goodput", ">=", 0.0, "/s", given=conditions), seen)
+    if share.value is None or rate.value is None:
+        return None
+    low, high = rate.ends or (None, None)
+    words = " and ".join(map(str, conditions))
+    return Good(
+        conditions=f"{words} ({said_by})",
+        attainment=share.value if share.worst is None else share.worst,
+        attainment_most=None if share.worst is None else share.value,
+        goodput_per_s=rate.value if rate.worst is None else rate.worst,
+        low=low,
+        high=high,
+    )
+
+
+def goodput_rows(seen: Evaluation) -> list[Row]:
+    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one. A request
+    that was cut is not known to be good; where it may be, ``min`` and ``max`` say between which values they lie."""
+    text = seen.run.settings.goodput
+    try:
+        given = goodput(text) if text else ()
+    except ValueError:
+        return []
+    if not given:
+        return []
+    rule, seconds = Rule("goodput", ">=", 0.0, "/s", given=given), seen.time.seconds
+    through, here = amounts(rule, seen.ended), hits(replace(rule, metric="attainment"), seen.main)
+
+    def row(label: str, tag: str, unit: str, known: Bounds, over: float) -> Row:
+        low, high = (float(side.sum()) / over if over > 0 else None for side in (known.low, known.high))
+        ends = (None, None) if known.known else (low, high)
+        return Row(label=label, tag=tag, unit=unit, avg=low, min=ends[0], max=ends[1])
+
+    return [
+        row("Goodput", "goodput", "requests/s", through, seconds),
+        row("Good Requests", "good_request_count", "requests", here, 1),
+        row("Good Request Fraction", "good_request_fraction", "ratio", here, max(len(here.low), 1)),
+    ]

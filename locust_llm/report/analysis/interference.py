@@ -1,0 +1,305 @@
+"""Interference: gaps told apart by how many other requests were in prefill meanwhile, and TTFT by what was ahead.
+
+A request is in prefill, seen from here, from its send to its first chunk, or to its end if it had none: ``used`` of
+occupancy.py. It may lie in the server's queue all the while. All requests count as prefills, those of the warmup too, but
+for attempts that were tried again (the server refused those). Only our own are known: other traffic of a server is not.
+
+A gap is labelled with the mean over its time of how many requests were in prefill, rounded to the nearest whole number,
+half up. A request that decodes is not in prefill itself, so all of them are others. Rounded, as a prefill that merely
+touches a gap, by a microsecond or a quarter of it, is not what the gap is about. The price: a stall shorter than the step
+that it lengthens counts as undisturbed, so the rows tell of prefills that last, and the loss is rather too small.
+
+What is a gap slower than? More requests in prefill may mean more that decode, and a larger batch slows decodes without
+any prefill. So each disturbed gap is compared with the undisturbed gaps at as many decoding streams (within 9 %: steps of a
+quarter of an octave), of which there must be USUAL; failing these, at the next larger number that has them. That is no
+rare case: of eight users who ask again at once, seven decode while one is in prefill, and never seven alone. More streams
+make no gap shorter, so then the factor is rather too small. A gap without either counts in no factor and in no loss. Not
+controlled: how long the contexts of these streams are.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.core.record import OK, Record
+from locust_llm.slo.intervals import SECTIONS, of_sections
+
+from .breakdowns import lengths
+from .columns import Columns
+from .gaps import Ints
+from .interference_result import Ahead, DisturbedGaps, Interference, Slope
+from .occupancy import Occupancy
+from .selection import Floats, Selection
+
+LEVELS: Final = (0, 1, 2, 3, 4, 8, 16)
+QUEUES: Final = (0, 1, 2, 4, 8, 16)
+"""Where rows begin: of gaps by prefills beside them, of requests by prefills ahead; the last is open."""
+ITL: Final = (50.0, 99.0)
+ICL: Final = (50.0, 90.0, 99.0)
+TTFT: Final = (50.0, 95.0)
+USUAL: Final = 30
+"""From so many undisturbed gaps on their mean is taken for the usual one; and so many are compared for a factor."""
+CHUNKS: Final = 2_000_000
+"""So many chunks are read again, at most (about a second); of longer runs a sample."""
+BLOCK: Final = 2**16
+"""Chunks that are labelled at once."""
+TIE: Final = 1e-6
+"""Less than half by no more than this is half: stamps in Unix time are doubles."""
+FITTED: Final = 200
+"""From so many requests on a slope is fitted: 20 in each of its sections."""
+POOR: Final = 0.5
+"""Below this R2 it is not given."""
+
+
+class Labelled(NamedTuple):
+    """Sharp gaps of successful requests of the profiling phase, one value each."""
+
+    request: Ints
+    """Which of the requests that were read, from 0."""
+    gap_s: Floats
+    prefills: Ints
+    streams: Floats
+    """Mean number of decoding requests, this one among them."""
+
+
+def sampled_share(columns: Columns) -> float:
+    """The part of the records that ``interference`` should be given."""
+    chunks = float(columns.requests["chunks"].sum())
+    return CHUNKS / chunks if chunks > CHUNKS else 1.0
+
+
+def interference(columns: Columns, levels: Occupancy, records: Iterable[Record]) -> Interference | None:
+    """``levels``: of all requests; ``records``: all of them or a sample (``sampled_share``), read once. None where nobody
+    decoded."""
+    ok = _profiling(columns.requests).outcome(OK)
+    found, read = labelled(levels, records)
+    if not len(found.gap_s):
+        return None
+    usual = usual_s(found)
+    row_of = np.searchsorted(LEVELS, found.prefills, side="right") - 1
+    rows = [_row(_label(LEVELS, i), found, row_of == i, usual) for i in range(len(LEVELS))]
+    disturbed = _row("1+", found, found.prefills > 0, usual)
+    decode_s = float(found.gap_s.sum())
+    lost_s = None
+    if disturbed is not None and disturbed.mean_ms is not None and disturbed.usual_ms is not None:
+        lost_s = max(0.0, disturbed.mean_ms - disturbed.usual_ms) / 1e3 * disturbed.compared
+    ahead, slope = _queue(columns.requests)
+    return Interference(
+        gaps=len(found.gap_s),
+        requests=read,
+        of_requests=int((ok["chunks"] > 1).sum()),
+        decode_s=decode_s,
+        rows=tuple(row for row in rows if row is not None),
+        disturbed=disturbed,
+        lost_s=lost_s,
+        lost_share=lost_s / decode_s if lost_s is not None and decode_s else None,
+        ahead=ahead,
+        slope=slope,
+    )
+
+
+def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, int]:
+    """(the gaps of these records with what went on beside them, of how many requests): by the integral of the levels over
+    time, as ``occupancy.thinned``."""
+    read = 0
+    parts = [Labelled(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0))]
+    if len(levels.at):
+        origin = float(levels.at[0])
+        clock = levels.at - origin
+        prefills, streams = _area(levels.used, clock), _area(levels.decoding, clock)
+        for block in _blocks(records):
+            which, at, gap_s, sharp = _stamps(block, origin)
+            mean = np.diff(np.interp(at, clock, prefills)) / np.maximum(gap_s, TIE)
+            beside = np.diff(np.interp(at, clock, streams)) / np.maximum(gap_s, TIE)
+            if (none := sharp & (gap_s == 0)).any():  # of no time there is no mean: what holds at that moment
+                moment = np.searchsorted(clock, at[:-1][none], side="right") - 1
+                mean[none], beside[none] = levels.used[moment], levels.decoding[moment]
+            label = np.floor(mean[sharp] + 0.5 + TIE).astype(np.int64)
+            parts.append(Labelled(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp]))
+            read += len(block)
+    return Labelled(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
+
+
+def usual_s(found: Labelled) -> Floats:
+    """For each gap the mean of undisturbed gaps at as many decoding streams, or at the next larger number of which there
+    are USUAL; NaN where there is none."""
+    stratum = np.round(4 * np.log2(np.maximum(found.streams, 1.0))).astype(np.int64)
+    calm, size = found.prefills == 0, int(stratum.max(initial=0)) + 1
+    count = np.bincount(stratum[calm], minlength=size)
+    total = np.bincount(stratum[calm], found.gap_s[calm], minlength=size)
+    mean = np.append(total / np.maximum(count, 1), np.nan)
+    enough = np.flatnonzero(count >= USUAL)
+    following = np.append(enough, size)[np.searchsorted(enough, np.arange(size))]
+    return np.asarray(mean[following][stratum])
+
+
+def _row(label: str, found: Labelled, here: NDArray[np.bool_], usual: Floats) -> DisturbedGaps | None:
+    gap_s = found.gap_s[here]
+    if not len(gap_s):
+        return None
+    whole_s = float(gap_s.sum())
+    request = found.request[here]
+    count = np.bincount(request)
+    per_request = np.bincount(request, gap_s)[count > 0] / count[count > 0]
+    known = ~np.isnan(usual[here])
+    compared = int(known.sum())
+    mean_s = usual_mean_s = None
+    if compared >= USUAL:
+        mean_s, usual_mean_s = float(gap_s[known].mean()), float(usual[here][known].mean())
+    return DisturbedGaps(
+        label=label,
+        gaps=len(gap_s),
+        share=whole_s / float(found.gap_s.sum()) if whole_s else 0.0,
+        streams=float(found.streams[here] @ gap_s) / whole_s if whole_s else float(found.streams[here].mean()),
+        requests=len(per_request),
+        itl_ms=_percentiles_ms(per_request, ITL),
+        icl_ms=_percentiles_ms(gap_s, ICL),
+        longest_ms=float(gap_s.max()) * 1e3,
+        compared=compared,
+        mean_ms=None if mean_s is None else mean_s * 1e3,
+        usual_ms=None if usual_mean_s is None else usual_mean_s * 1e3,
+        slowdown=mean_s / usual_mean_s if mean_s is not None and usual_mean_s else None,
+    )
+
+
+# -- TTFT by what was ahead --------------------------------------------------------------------------------------------
+
+
+def ahead_of(requests: pd.DataFrame) -> tuple[Floats, Floats]:
+    """(how many others were in prefill when each request was sent, their input tokens); NaN where it was not sent, and
+    tokens also where the length of one of them is unknown. Whole prompts, however much of them was done by then; of those
+    sent at the very same microsecond none is ahead of the other."""
+    everything = Selection(requests, np.ones(len(requests), np.bool_))
+    sent, freed, first, closed = (everything[name] for name in ("sent_at", "freed_at", "first_chunk_at", "closed_at"))
+    end = np.fmin(np.fmin(first, freed), closed)
+    tokens = lengths(everything)
+    real = np.flatnonzero(end > sent)  # False where either is NaN
+    begun, ended = real[np.argsort(sent[real])], real[np.argsort(end[real])]
+    to_begin = np.searchsorted(sent[begun], sent, side="left")
+    to_end = np.searchsorted(end[ended], sent, side="right")
+
+    def summed(values: Floats) -> Floats:
+        sent_so_far, done_so_far = (np.append(0.0, np.cumsum(values[order])) for order in (begun, ended))
+        return np.asarray(sent_so_far[to_begin] - done_so_far[to_end])
+
+    count, unknown = summed(np.ones(len(sent))), summed(np.isnan(tokens).astype(np.float64))
+    never = np.isnan(sent)
+    return np.where(never, np.nan, count), np.where(never | (unknown > 0), np.nan, summed(np.nan_to_num(tokens)))
+
+
+def _queue(requests: pd.DataFrame) -> tuple[tuple[Ahead, ...], Slope | None]:
+    ok = _profiling(requests).outcome(OK)
+    ttft = ok["ttft_s"]
+    count, tokens = (values[ok.chosen] for values in ahead_of(requests))
+    known = ~(np.isnan(ttft) | np.isnan(count))
+    ttft, count, tokens, own, sent = (values[known] for values in (ttft, count, tokens, lengths(ok), ok["sent_at"]))
+    row_of = np.searchsorted(QUEUES, count, side="right") - 1
+    rows = []
+    for i in range(len(QUEUES)):
+        if (here := row_of == i).any():
+            rows.append(
+                Ahead(
+                    label=_label(QUEUES, i),
+                    count=int(here.sum()),
+                    ttft_ms=_percentiles_ms(ttft[here], TTFT),
+                    tokens=_median(tokens[here]),
+                    own_tokens=_median(own[here]),
+                )
+            )
+    return tuple(rows), slope(ttft, own, tokens, sent)
+
+
+def slope(ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats) -> Slope | None:
+    """Least squares of TTFT by own input tokens and those ahead; the interval from ten stretches of time. None with few
+    requests, with a poor fit, and where the interval holds 0."""
+    known = ~(np.isnan(own) | np.isnan(ahead))
+    if known.sum() < max(FITTED, len(known) / 2):
+        return None
+    order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
+    ttft_s, own, ahead = ttft_s[order], own[order], ahead[order]
+    found = _fit(ttft_s, own, ahead)
+    each = [_fit(*(np.array_split(values, SECTIONS)[i] for values in (ttft_s, own, ahead))) for i in range(SECTIONS)]
+    slopes = [one[0] for one in each if one is not None]
+    if found is None or found[1] < POOR or len(slopes) < SECTIONS:
+        return None
+    low, high = of_sections(found[0], slopes)
+    if not low:
+        return None
+    return Slope(ms_per_1k=found[0] * 1e6, low=low * 1e6, high=(high or 0.0) * 1e6, r2=found[1], count=len(order))
+
+
+def _fit(ttft_s: Floats, own: Floats, ahead: Floats) -> tuple[float, float] | None:
+    """(seconds for each token ahead, R2); None where the tokens ahead do not vary by themselves."""
+    own, ahead, ttft_s = own - own.mean(), ahead - ahead.mean(), ttft_s - ttft_s.mean()
+    if not ahead.any() or not ttft_s.any():
+        return None
+    (by_own, by_ahead), _, rank, _ = np.linalg.lstsq(np.column_stack((own, ahead)), ttft_s, rcond=None)
+    if rank < 1 + bool(own.any()):  # what is ahead goes with the own length
+        return None
+    rest = ttft_s - by_own * own - by_ahead * ahead
+    return float(by_ahead), 1 - float(rest @ rest) / float(ttft_s @ ttft_s)
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------
+
+
+def _profiling(requests: pd.DataFrame) -> Selection:
+    return Selection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
+
+
+def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Those whose gaps count, BLOCK chunks at a time or a little more."""
+    block, size = list[Record](), 0
+    for record in records:
+        if record.outcome == OK and record.phase == "profiling" and len(record.chunk_us) > 1:
+            block.append(record)
+            size += len(record.chunk_us)
+            if size >= BLOCK:
+                yield block
+                block, size = [], 0
+    if block:
+        yield block
+
+
+def _stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
+    """Of the chunks of all these requests end to end: (whose, when in seconds after ``origin``); of what lies between two
+    neighbours: (seconds, whether it is a sharp gap of one request)."""
+    count = np.array([len(record.chunk_us) for record in block], np.int64)
+    us = np.fromiter(chain.from_iterable(record.chunk_us for record in block), np.int64, int(count.sum()))
+    began = np.array([(record.sent_at or 0.0) + record.clock_offset_s - origin for record in block])
+    first = np.cumsum(count) - count
+    blurred, begins = np.zeros(len(us), np.bool_), np.zeros(len(us), np.bool_)
+    begins[first] = True
+    for start, record in zip(first.tolist(), block, strict=True):
+        for index, _ in record.merged:
+            blurred[start + index] = True
+    sharp = ~(begins[1:] | blurred[1:] | blurred[:-1])
+    return np.repeat(np.arange(len(block)), count), np.repeat(began, count) + us / 1e6, np.diff(us) / 1e6, sharp
+
+
+def _area(level: NDArray[np.int32], clock: Floats) -> Floats:
+    """Request seconds up to each moment."""
+    area = np.zeros(len(clock))
+    np.cumsum(level[:-1] * np.diff(clock), out=area[1:])
+    return area
+
+
+def _median(values: Floats) -> float | None:
+    """None if more than half are unknown."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) and 2 * len(known) >= len(values) else None
+
+
+def _percentiles_ms(seconds: Floats, percentiles: Sequence[float]) -> dict[float, float]:
+    return dict(zip(percentiles, (np.percentile(seconds, percentiles) * 1e3).tolist(), strict=True))
+
+
+def _label(edges: Sequence[int], i: int) -> str:
+    """``3``, ``4-7``, ``16+``."""
+    if i + 1 == len(edges):
+        return f"{edges[i]}+"
+    return f"{edges[i]}" if edges[i + 1] - edges[i] == 1 else f"{edges[i]}-{edges[i + 1] - 1}"

@@ -1,0 +1,260 @@
+"""Judgement: the SLO rules of a run against its requests; PASS, FAIL or INCONCLUSIVE, each with its reason.
+
+A rule is decided where its figure and both ends of that figure's 95 % interval (intervals.py) lie on one side of the
+limit. Percentiles of numbers that each request has: order statistics. Shares: exact binomial. Rates, averages and pooled
+gaps: ten stretches of the run. The smallest and the largest value, and what was delivered of a schedule, are facts of the
+run and have no interval. What was cut counts at its best and at its worst (censoring.py), and the rule is decided where both
+are. A failure counts as a value that breaks the rule, whichever way that points (a latency of
++infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so.
+
+Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up to the highest one, which
+is found. A rule that names stages must hold at each of them, one with a base at each that the base has too.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from locust_llm.core.run import Run
+from locust_llm.core.settings import Settings
+from locust_llm.slo.client_verdict import INVALID
+from locust_llm.slo.client_verdict import OK as FINE
+from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule, parse, ready, texts
+from locust_llm.slo.intervals import needed
+from locust_llm.slo.metrics import BY_WORD, GIVEN
+
+from .baseline import partner
+from .compare import worse
+from .delivery import CLIENT
+from .knee import at, blamed, bounds, plain, unsound, within
+from .slo_figures import Evaluation, Found, figure
+from .summary import Level, SloResult, SweepSummary
+
+WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
+
+
+def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
+    """A result for each rule of the run, and for each that cannot be read (by another version, say). Of a stage: those
+    that name no stage, or this one."""
+    found, lost = _texts(seen.run.settings)
+    results = (_judged(text, seen) for text in found)
+    return (*(result for result in results if result is not None), *lost)
+
+
+def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:
+    """The same for a sweep, from the results of its stages."""
+    found, lost = _texts(run.settings)
+    results = [_judged_by_stages(text, sweep, run) for text in found]
+    return (*results, *_together(results, sweep), *lost)
+
+
+def overall(results: Sequence[SloResult]) -> str | None:
+    """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
+    if not results:
+        return None
+    found = {result.status for result in results if result.decides}
+    return FAIL if FAIL in found else INCONCLUSIVE if INCONCLUSIVE in found else PASS
+
+
+def _texts(settings: Settings) -> tuple[tuple[str, ...], list[SloResult]]:
+    """The rules of a run, and what is to be said of a preset that is not known."""
+    try:
+        return texts(settings.slo, settings.slo_preset), []
+    except ValueError as error:
+        return settings.slo, [SloResult(rule=settings.slo_preset or "", status=INCONCLUSIVE, reason=str(error))]
+
+
+# -- a rule ------------------------------------------------------------------------------------------------------------
+
+
+def _judged(text: str, seen: Evaluation) -> SloResult | None:
+    """None: it is about other stages, or about those of a base that has none like this."""
+    stage = seen.run.stage
+    try:
+        rule = ready(text, seen.run.settings.goodput)
+    except ValueError as error:
+        return SloResult(rule=text, status=INCONCLUSIVE, reason=str(error))
+    if rule.staged and stage is None:
+        return _open(rule, "it names stages, and this is no sweep")
+    if stage is not None and not rule.at(stage.value):
+        return None
+    found = _against_base(rule, seen) if rule.base else figure(rule, seen)
+    if found is None:
+        return None
+    status, reason = _decided(rule, found, seen)
+    factor = rule.factor
+
+    def shown(value: float | None) -> float | None:
+        return None if value is None else value * factor
+
+    low, high = found.ends or (None, None)
+    return SloResult(
+        rule=str(rule),
+        status=status,
+        decides=rule.decides,
+        abort=rule.kind == ABORT,
+        observed=shown(found.value),
+        limit=rule.number,
+        unit=rule.unit,
+        worst=shown(found.worst),
+        low=shown(low),
+        high=shown(high),
+        count=found.count,
+        reason=reason,
+    )
+
+
+def _against_base(rule: Rule, seen: Evaluation) -> Found | None:
+    """By how much the figure is worse than that of the base; None: the base has no such stage."""
+    try:
+        base = partner(Path(rule.base), seen.run)
+    except (OSError, ValueError) as error:
+        return Found(None, note=f"it cannot be compared: {error}")
+    if base is None:
+        return None
+    if blame := _blame(rule, base.seen):
+        return Found(None, note=f"in {rule.base} {blame}")
+    return worse(rule, base.seen, seen)
+
+
+def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str]:
+    """(status, reason)."""
+    if found.value is None:
+        return INCONCLUSIVE, found.note
+    if blame := _blame(rule, seen):
+        return INCONCLUSIVE, blame
+    holds, told = found.decides(rule), "; ".join(filter(None, (found.note, _cut(found))))
+    if holds is False:
+        if rule.metric == "delivered" and seen.delivery is not None and seen.delivery.cause == CLIENT:
+            return INCONCLUSIVE, "the load generator held the load back, not the server"
+        return FAIL, told
+    if holds:
+        lost = seen.run.records_lost
+        return (INCONCLUSIVE, f"records of workers that never arrived: {lost}") if lost else (PASS, told)
+    return INCONCLUSIVE, _undecided(rule, found)
+
+
+def _cut(found: Found) -> str:
+    """How many requests were cut, and of how many it is not known whether they meet the rule."""
+    if not found.cut:
+        return ""
+    cut = f"{found.cut} of the requests {'was' if found.cut == 1 else 'were'} cut"
+    return f"{cut}, {min(found.cut, found.undecided)} of them undecided"
+
+
+def _undecided(rule: Rule, found: Found) -> str:
+    """Why a figure that is there does not decide."""
+    if found.ends == (None, None) and found.note:
+        return found.note
+    percentile = rule.percentile
+    if percentile is not None and found.ends is not None and None in found.ends:
+        return (
+            f"too few samples: the interval of {rule.stat} takes {needed(percentile)} requests, there are {found.count}"
+        )
+    longer = "a longer grace period (-s) may tell" if found.cut and found.undecided else "a longer run may tell"
+    return "; ".join(filter(None, (f"its 95 % interval crosses the limit, {longer}", found.note, _cut(found))))
+
+
+def _blame(rule: Rule, seen: Evaluation) -> str:
+    """Why the load generator forbids a judgement; empty if it does not. Errors and the schedule are what they are."""
+    if seen.verdict is None or seen.verdict.level == FINE or rule.metric in ("error_rate", "delivered"):
+        return ""
+    timed = BY_WORD[rule.metric].metric is not None or rule.metric in GIVEN
+    if not timed and seen.verdict.level != INVALID:
+        return ""
+    return f"the client verdict is {seen.verdict.level}: {'; '.join(seen.verdict.reasons)}"
+
+
+# -- a rule in a sweep -------------------------------------------------------------------------------------------------
+
+
+def _judged_by_stages(text: str, sweep: SweepSummary, run: Run) -> SloResult:
+    try:
+        rule = ready(text, run.settings.goodput)
+    except ValueError as error:
+        return SloResult(rule=text, status=INCONCLUSIVE, reason=str(error))
+    if rule.base:
+        return _at_partners(rule, sweep)
+    if rule.staged:
+        return _at_stages(rule, sweep, run)
+
+    def status_of(level: Level) -> str | None:
+        result = _result(level, rule)
+        return None if result is None else result.status
+
+    found = within(sweep.levels, status_of)
+    if (level := found.highest) is not None and (result := _result(level, rule)) is not None:
+        reason = f"holds up to {at(sweep.axis, level)}; {bounds(sweep.axis, found, status_of)}"
+        return replace(result, status=PASS, reason="; ".join(filter(None, [reason, result.reason])))
+    lowest = next((level for level in sweep.levels if not blamed(level) and status_of(level)), None)
+    if lowest is not None and (result := _result(lowest, rule)) is not None:
+        reason = f"at {at(sweep.axis, lowest)}, the lowest{'; ' * bool(result.reason)}{result.reason}"
+        return replace(result, status=FAIL if result.status == FAIL else INCONCLUSIVE, reason=reason)
+    why = unsound(sweep.axis, sweep.levels[0]) if sweep.levels else "there is none"
+    return _open(rule, f"no stage may found a conclusion; {why}")
+
+
+def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
+    """The worst of the stages that it names; each of them must have been."""
+    asked = _asked(run.settings)
+    if not any(rule.at(value, sweep.axis) for value in (*asked, *(level.value for level in sweep.levels))):
+        return _open(rule, f"this sweep has no such stage: it is of {sweep.axis} {', '.join(map(plain, asked))}")
+    named = [(level, result) for level in sweep.levels if (result := _result(level, rule)) is not None]
+    there = {level.value for level, _ in named}
+    absent = [value for value in asked if rule.at(value, sweep.axis) and value not in there]
+    level, worst = max(named, key=lambda pair: WORSE.index(pair[1].status)) if named else (None, None)
+    if level is not None and worst is not None and (worst.status == FAIL or not absent):
+        return replace(worst, reason=f"at {at(sweep.axis, level)}{'; ' * bool(worst.reason)}{worst.reason}")
+    missing = f"{sweep.axis} {', '.join(map(plain, absent))}"
+    return _open(rule, f"there is no stage of {missing}: {sweep.ended or 'the run did not end in order'}")
+
+
+def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
+    """The worst of the stages that the base has too."""
+    held = [(level, result) for level in sweep.levels if (result := _result(level, rule)) is not None]
+    if not held:
+        return _open(rule, f"{rule.base} has none of the stages that were measured")
+    level, worst = max(held, key=lambda pair: WORSE.index(pair[1].status))
+    alone = [plain(level.value) for level in sweep.levels if _result(level, rule) is None and rule.at(level.value)]
+    told = [f"at {at(sweep.axis, level)}", worst.reason, f"not compared: {', '.join(alone)}" if alone else ""]
+    return replace(worst, reason="; ".join(filter(None, told)))
+
+
+def _together(results: Sequence[SloResult], sweep: SweepSummary) -> Iterator[SloResult]:
+    """Where each rule holds somewhere, and no stage holds all of them."""
+    if any(result.decides and result.status != PASS for result in results):
+        return
+    rules = [parse(result.rule) for result in results if result.decides]
+    common = {str(rule) for rule in rules if not rule.staged and not rule.base}
+    each = [[result for result in level.slos if result.rule in common] for level in sweep.levels if level.sound]
+    statuses = {overall(some) for some in each if some}
+    if len(common) > 1 and PASS not in statuses:
+        status = INCONCLUSIVE if INCONCLUSIVE in statuses else FAIL
+        reason = "each of them holds at some stage, and none holds them all"
+        yield SloResult(rule="all of these at one stage", status=status, reason=reason)
+
+
+def _result(level: Level, rule: Rule) -> SloResult | None:
+    return next((result for result in level.slos if result.rule == str(rule)), None)
+
+
+def _asked(settings: Settings) -> tuple[float, ...]:
+    """The values of the stages that were asked for."""
+    try:
+        return settings.staged.values if settings.staged else ()
+    except ValueError:
+        return ()
+
+
+def _open(rule: Rule, reason: str) -> SloResult:
+    return SloResult(
+        rule=str(rule),
+        status=INCONCLUSIVE,
+        decides=rule.decides,
+        abort=rule.kind == ABORT,
+        limit=rule.number,
+        unit=rule.unit,
+        reason=reason,
+    )

@@ -1,0 +1,338 @@
+"""Knee: where a sweep turns, by named rules; each says what it found and how, and none rests on a stage whose load generator
+was not up to it."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from locust_llm.core.sweep import CONCURRENCY, GAIN, PREFILL, RATE, REPEAT
+from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.grammar import FAIL, PASS
+
+from .summary import Knee, Level
+from .window import ACHIEVED
+
+# -- usl -------------------------------------------------------------------------------------------------------------
+
+Floats = NDArray[np.float64]
+
+
+class Law(NamedTuple):
+    """X(N) = lam N / (1 + sigma (N - 1) + kappa N (N - 1))."""
+
+    lam: float
+    """Throughput of one."""
+    sigma: float
+    """Contention: what cannot be done side by side."""
+    kappa: float
+    """Coherency: what each adds to the work of every other."""
+    r2: float
+
+    @property
+    def peak(self) -> float:
+        """Where throughput is highest, at least 1; infinite: it only comes closer to its asymptote."""
+        return max(1.0, math.sqrt(max(0.0, 1 - self.sigma) / self.kappa)) if self.kappa > 0 else math.inf
+
+
+def fit(n: Floats, x: Floats) -> Law:
+    """Least squares on throughput, no parameter below 0 (Gunther, Guerrilla Capacity Planning, 2007, chapters 4 to 6).
+
+    N / X = a + b (N - 1) + c N (N - 1) is linear in a = 1 / lam, b = sigma / lam and c = kappa / lam: that, weighted by what
+    an error of N / X means for X, is where Gauss-Newton begins. Where the best fit would be below 0 the parameter is 0,
+    so each choice of parameters that are 0 is tried. For three different ``n`` and more.
+    """
+    terms = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1)
+    best, best_error = np.zeros(3), math.inf
+    for kept in product((True, False), repeat=2):
+        found = np.zeros(3)
+        some = np.array([True, *kept])
+        found[some] = _fitted(terms[:, some], n, x)
+        error = float(((n / (terms @ found) - x) ** 2).sum())
+        if (found >= 0).all() and error < best_error:
+            best, best_error = found, error
+    spread = float(((x - x.mean()) ** 2).sum())
+    a, b, c = best.tolist()
+    return Law(1 / a, b / a, c / a, 1 - best_error / spread if spread else 0.0)
+
+
+def _fitted(terms: Floats, n: Floats, x: Floats) -> Floats:
+    """The parameters of n / (terms @ parameters) nearest to x; halved steps keep it from leaving where that is above 0."""
+    weight = x * x / n
+    parameters = np.array(np.linalg.lstsq(terms * weight[:, None], n / x * weight)[0], np.float64)
+    for _ in range(50):
+        below = terms @ parameters
+        if (below <= 0).any():
+            break
+        rest = x - n / below
+        step = np.linalg.lstsq(-terms * (n / below**2)[:, None], rest)[0]
+        scale = 1.0
+        while scale > 1e-6 and not _better(terms @ (parameters + scale * step), n, x, float((rest**2).sum())):
+            scale /= 2
+        if scale <= 1e-6:
+            break
+        parameters += scale * step
+    return parameters
+
+
+def _better(below: Floats, n: Floats, x: Floats, error: float) -> bool:
+    return bool((below > 0).all()) and float(((x - n / below) ** 2).sum()) < error
+
+
+SLO: Final = "SLO"
+ASYMPTOTIC: Final = "asymptotic"
+USL: Final = "USL"
+SATURATION: Final = "saturation"
+BEST: Final = "best limit"
+
+FEWEST: Final = 5
+"""Stages that a fit of the Universal Scalability Law takes."""
+FITS: Final = 0.95
+"""Below this R2 it does not describe what was measured."""
+REACH: Final = 2.0
+"""A peak beyond so many times the highest stage is none: there kappa is as good as 0."""
+NOTHING: Final = 0.01
+"""Contention that costs less than that share of the throughput is none."""
+
+
+def knees(axis: str, levels: Sequence[Level]) -> tuple[Knee, ...]:
+    """By each rule that there is for this axis. ``levels``: in rising order of their values. None of repeats."""
+    rules: dict[str, Callable[[str, Sequence[Level]], Knee]] = {} if axis == REPEAT else {SLO: within_slo}
+    if axis == CONCURRENCY:
+        rules |= {ASYMPTOTIC: asymptotic, USL: scalability}
+    elif axis == RATE:
+        rules |= {SATURATION: saturation}
+    elif axis == PREFILL:
+        rules |= {BEST: best_limit}
+    if not any(level.sound for level in levels):
+        why = unsound(axis, levels[0]) if levels else "there is none"
+        text = f"INCONCLUSIVE: no stage may found a conclusion; {why}."
+        return tuple(Knee(rule=rule, value=None, text=text) for rule in rules)
+    without = [level for level in levels if not level.sound]
+    left_out = f" Left out: {at(axis, *without)}." if without else ""
+    found = (rule(axis, levels) for rule in rules.values())
+    return tuple(replace(knee, text=knee.text + left_out) for knee in found)
+
+
+def at(axis: str, *levels: Level) -> str:
+    """``concurrency 16``, ``concurrency 1 and 2``."""
+    values = [plain(level.value) for level in levels]
+    return f"{axis} {' and '.join(filter(None, [', '.join(values[:-1]), values[-1]]))}"
+
+
+def blamed(level: Level) -> bool:
+    """The load generator was not up to it."""
+    return level.client not in (None, OK)
+
+
+def unsound(axis: str, level: Level) -> str:
+    """Why nothing rests on a stage."""
+    if not blamed(level):
+        return f"at {at(axis, level)} no request succeeded"
+    reasons = f" ({'; '.join(level.client_reasons)})" if level.client_reasons else ""
+    return f"at {at(axis, level)} the client verdict is {level.client}{reasons}"
+
+
+# -- within the SLO ----------------------------------------------------------------------------------------------------
+
+
+class Within(NamedTuple):
+    """Which stages hold a rule, from the first that does on."""
+
+    highest: Level | None
+    """The last before one that does not; None: none holds it."""
+    beyond: Level | None
+    """That one; None: the highest stage holds it."""
+    again: tuple[Level, ...] = ()
+    """Those above that hold it nevertheless."""
+    before: tuple[Level, ...] = ()
+    """Those below the first that holds it: rules on throughput need some load."""
+
+
+def within(levels: Sequence[Level], status_of: Callable[[Level], str | None]) -> Within:
+    """``status_of``: PASS, FAIL, INCONCLUSIVE, or None for a stage that the rule is not about. A stage that is not sound
+    holds nothing."""
+    judged = [(level, status_of(level) == PASS and level.sound) for level in levels if status_of(level) is not None]
+    first = next((i for i, (_, holds) in enumerate(judged) if holds), None)
+    if first is None:
+        return Within(None, None, before=tuple(level for level, _ in judged))
+    last = next((i for i in range(first, len(judged)) if not judged[i][1]), len(judged))
+    return Within(
+        judged[last - 1][0],
+        judged[last][0] if last < len(judged) else None,
+        tuple(level for level, holds in judged[last:] if holds),
+        tuple(level for level, _ in judged[:first]),
+    )
+
+
+def bounds(axis: str, found: Within, status_of: Callable[[Level], str | None]) -> str:
+    """What else is to be known of the highest stage that holds a rule."""
+    said = []
+    if (beyond := found.beyond) is None:
+        said.append("no higher stage was run")
+    elif blamed(beyond):
+        said.append(f"at {plain(beyond.value)} the load generator was not up to the load: the highest may lie above")
+    elif status_of(beyond) == FAIL:
+        said.append(f"broken at {plain(beyond.value)}")
+    else:
+        said.append(f"at {plain(beyond.value)} it cannot be told: the highest may lie above")
+    if found.before:
+        said.append(f"but not at {at(axis, *found.before)} below")
+    if found.again:
+        said.append(f"at {at(axis, *found.again)} above it holds again: longer stages may tell")
+    return "; ".join(said)
+
+
+def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
+    """The highest stage that passes all its rules, between it and the next."""
+
+    def status_of(level: Level) -> str | None:
+        return level.slo_status
+
+    if not any(status_of(level) for level in levels):
+        return Knee(rule=SLO, value=None, text="No rule is given (--slo), so no stage can be within it.")
+    found = within(levels, status_of)
+    if found.highest is not None:
+        value, high = found.highest.value, None if found.beyond is None else found.beyond.value
+        text = f"Within the SLO up to {at(axis, found.highest)}; {bounds(axis, found, status_of)}."
+        return Knee(rule=SLO, value=value, low=value, high=high, text=text + _because(found.beyond))
+    lowest = next(level for level in levels if status_of(level))
+    if not blamed(lowest) and status_of(lowest) == FAIL:
+        text = f"No stage is within the SLO: it is broken at {at(axis, lowest)} already, the lowest.{_because(lowest)}"
+        return Knee(rule=SLO, value=None, high=lowest.value, text=text)
+    text = f"INCONCLUSIVE: no stage is known to be within the SLO.{_because(lowest)}"
+    return Knee(rule=SLO, value=None, text=text)
+
+
+def _because(level: Level | None) -> str:
+    """Which rules a stage does not pass."""
+    if level is None or blamed(level):
+        return ""
+    broken = [r for r in level.slos if r.decides and r.status != PASS]
+    return "".join(f" {r.rule}: {r.status} at {plain(level.value)}{f', {r.reason}' * bool(r.reason)}." for r in broken)
+
+
+# -- operational laws and fits -----------------------------------------------------------------------------------------
+
+
+def asymptotic(axis: str, levels: Sequence[Level]) -> Knee:
+    """N* = Xmax R1: where the two bounds of a closed loop meet, X <= N / R1 of a server that is never waited for and
+    X <= Xmax of one that is always busy (Denning and Buzen, The Operational Analysis of Queueing Network Models, Computing
+    Surveys 10, 1978; Lazowska et al., Quantitative System Performance, 1984, section 5.2)."""
+    known = _measured(levels)
+    latency = known[0][0].latencies.get("request_latency") if known else None
+    if latency is None or latency.avg is None:
+        return Knee(rule=ASYMPTOTIC, value=None, text="It takes throughput and request latency, and there is none.")
+    lowest, (best, most) = known[0][0], max(known, key=lambda pair: pair[1])
+    value = most * latency.avg / 1e3
+    said = [
+        f"{most:.4g} requests/s, the most there were (at {at(axis, best)}), x {latency.avg / 1e3:.4g} s a request at "
+        f"{at(axis, lowest)} = {value:.3g} in flight: with fewer the server has room, more have to wait"
+    ]
+    if lowest.value > 1:
+        said.append(
+            f"the lowest stage has {plain(lowest.value)} users and not 1, so that latency may hold waiting already, and "
+            "the knee may lie below"
+        )
+    rising = best is known[-1][0] and (len(known) < 2 or most > max(x for _, x in known[:-1]) * (1 + GAIN))
+    if rising:
+        said.append("throughput still rose into the highest stage, so the knee may lie above")
+    return Knee(rule=ASYMPTOTIC, value=value, low=value if rising else None, text=f"{'. '.join(map(_sentence, said))}.")
+
+
+def scalability(axis: str, levels: Sequence[Level]) -> Knee:
+    """The peak of the Universal Scalability Law fitted to throughput over users."""
+    known = _measured(levels)
+    if len(known) < FEWEST:
+        text = f"It takes {FEWEST} stages whose figures count, there are {len(known)}."
+        return Knee(rule=USL, value=None, text=text)
+    n, x = (np.array(column, np.float64) for column in zip(*((level.value, x) for level, x in known), strict=True))
+    law = fit(n, x)
+    said = (
+        f"X(N) = {law.lam:.4g} N / (1 + {law.sigma:.3g} (N - 1) + {law.kappa:.3g} N (N - 1)) requests/s, "
+        f"R2 {law.r2:.3f} over {len(known)} stages"
+    )
+    if law.r2 < FITS:
+        return Knee(rule=USL, value=None, text=f"{said}: it does not describe what was measured (R2 below {FITS:g}).")
+    if law.peak <= REACH * n[-1]:
+        beyond = f", beyond what was measured (up to {plain(n[-1])})" if law.peak > n[-1] else ""
+        text = f"{said}: throughput peaks at {axis} {law.peak:.3g}{beyond}."
+        return Knee(rule=USL, value=law.peak, low=float(n[-1]) if beyond else None, text=text)
+    closer = law.sigma * n[-1] > NOTHING
+    limit = f"it comes ever closer to {law.lam / law.sigma:.4g} requests/s" if closer else "it rises with the users"
+    return Knee(rule=USL, value=None, low=float(n[-1]), text=f"{said}: throughput has no peak there, {limit}.")
+
+
+# -- of other axes -----------------------------------------------------------------------------------------------------
+
+
+def saturation(axis: str, levels: Sequence[Level]) -> Knee:
+    """The highest rate that the server keeps up with: answers come at 95 % and more of the rate of arrivals."""
+
+    def status_of(level: Level) -> str | None:
+        return None if level.kept_up is None else PASS if level.kept_up else FAIL
+
+    found = within(levels, status_of)
+    if found.highest is None:
+        lowest = next((level for level in levels if level.sound and status_of(level)), None)
+        if lowest is None:
+            return Knee(rule=SATURATION, value=None, text="It takes a count of what was due, and there is none.")
+        text = f"The server keeps up with no rate: at {at(axis, lowest)} answered was {_answered(lowest)}."
+        return Knee(rule=SATURATION, value=None, high=lowest.value, text=text)
+    value, high = found.highest.value, None if found.beyond is None else found.beyond.value
+    text = f"The server keeps up to {at(axis, found.highest)}: answered was {_answered(found.highest)}"
+    if found.beyond is not None and found.beyond.sound:
+        text += f"; at {plain(found.beyond.value)} it was {_answered(found.beyond)}"
+    else:
+        text += f"; {bounds(axis, found, status_of)}"
+    return Knee(rule=SATURATION, value=value, low=value, high=high, text=f"{text}.")
+
+
+def _answered(level: Level) -> str:
+    chance = ", the rest may be inside by chance" if level.kept_up and (level.delivered or 0.0) < ACHIEVED else ""
+    return f"{level.delivered or 0.0:.1%} of what was due{chance}"
+
+
+def best_limit(axis: str, levels: Sequence[Level]) -> Knee:
+    """The limit with the best goodput, and those that it cannot be told apart from."""
+    known = [(level, level.goodput_per_s) for level in levels if level.sound and level.goodput_per_s is not None]
+    if not known:
+        text = "It takes a rule that says what a good request is (--goodput or --slo): goodput is what a limit is best for."
+        return Knee(rule=BEST, value=None, text=text)
+    best, most = max(known, key=lambda pair: pair[1])
+    if not most:
+        return Knee(rule=BEST, value=None, text="No request was good under any limit.")
+    ends = (best.goodput_low, best.goodput_high)
+    others = [
+        level for level, _ in known if level is not best and _overlap(ends, (level.goodput_low, level.goodput_high))
+    ]
+    told = f"{ends[0]:.4g} to {ends[1]:.4g}" if None not in ends else "unknown, there are too few requests"
+    text = f"The best goodput, {most:.4g} requests/s (95 % interval {told}), is that of {at(axis, best)}"
+    if others:
+        text += f"; it cannot be told apart from that of {at(axis, *others)}"
+    values = [level.value for level in (best, *others)]
+    return Knee(rule=BEST, value=best.value, low=min(values), high=max(values), text=f"{text}.")
+
+
+def _overlap(one: tuple[float | None, float | None], other: tuple[float | None, float | None]) -> bool:
+    """Unknown ends overlap with everything."""
+    (low, high), (least, most) = one, other
+    return (low is None or most is None or most >= low) and (high is None or least is None or least <= high)
+
+
+def _measured(levels: Sequence[Level]) -> list[tuple[Level, float]]:
+    """Sound stages that have a throughput, with it: requests a second."""
+    return [(level, level.requests_per_s) for level in levels if level.sound and level.requests_per_s]
+
+
+def plain(value: float) -> str:
+    """``16``, ``2.5``: of what the sweep changes."""
+    return f"{value:.0f}" if value == int(value) else f"{value:g}"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]

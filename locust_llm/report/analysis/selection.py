@@ -1,0 +1,119 @@
+"""Parts: some of the requests of a run, and the rows and single numbers that their columns make."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.slo.metrics import Metric
+
+from .summary import Row
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Some of the requests: a mask, as there may be a million and copies would double the memory."""
+
+    requests: pd.DataFrame
+    chosen: NDArray[np.bool_]
+
+    def only(self, mask: "pd.Series[bool]") -> "Selection":
+        return Selection(self.requests, self.chosen & mask.to_numpy(np.bool_))
+
+    def where(self, these: NDArray[np.bool_]) -> "Selection":
+        """Those of them for which ``these``, as long as the part, is true."""
+        chosen = self.chosen.copy()
+        chosen[self.chosen] = these
+        return Selection(self.requests, chosen)
+
+    def outcome(self, *outcomes: str) -> "Selection":
+        return self.only(self.requests["outcome"].isin(outcomes))
+
+    def count(self, column: str, value: object) -> int:
+        return int(((self.requests[column] == value).to_numpy(np.bool_) & self.chosen).sum())
+
+    def __getitem__(self, column: str) -> Floats:
+        """The values of a column; NaN where a request has none."""
+        return self.requests[column].to_numpy()[self.chosen].astype(np.float64)
+
+    @property
+    def size(self) -> int:
+        return int(self.chosen.sum())
+
+    def span(self) -> tuple[float, float]:
+        """First send and last end or chunk, in Unix seconds (AIPerf's min_request_timestamp and
+        max_response_timestamp); NaN of nothing. A request that could not be sent was tried from ``asked_at`` on: a
+        server that was down for a while must not shorten the time that throughput is measured over."""
+        if not self.size:
+            return math.nan, math.nan
+        began = np.where(np.isnan(self["sent_at"]), self["asked_at"], self["sent_at"])
+        return float(began.min()), float(np.fmax(self["closed_at"], self["last_chunk_at"]).max())
+
+
+def distribution(metric: Metric, values: Floats, percentiles: Sequence[float]) -> Row:
+    """The row of one metric; NaN are no values."""
+    values = values[~np.isnan(values)] * metric.scale
+    row = Row(label=metric.label, tag=metric.tag, unit=metric.unit, count=len(values))
+    if not len(values):
+        return row
+    return msgspec.structs.replace(
+        row,
+        avg=float(values.mean()),
+        min=float(values.min()),
+        max=float(values.max()),
+        std=float(values.std(ddof=1)) if len(values) > 1 else None,
+        sum=float(values.sum()),
+        percentiles=dict(zip(percentiles, np.percentile(values, percentiles).tolist(), strict=True)),
+    )
+
+
+def adjusted(metric: Metric, values: Floats, at_least: Floats, failures: int, percentiles: Sequence[float]) -> Row:
+    """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``. Nearest rank: the smallest value
+    that at least p % of all are not above, so that nothing is interpolated towards infinity. ``at_least``: what is known of
+    requests that were cut; they count as +infinity, and where they are as low as this, a percentile is at least so much."""
+    known = np.sort(values[~np.isnan(values)]) * metric.scale
+    best = np.sort(np.append(known, at_least * metric.scale))
+    count = len(best) + failures
+    ranks = {p: max(math.ceil(round(p / 100 * count, 9)), 1) for p in percentiles}
+    worst = {p: float(known[rank - 1]) if rank <= len(known) else math.inf for p, rank in ranks.items()}
+    least = {p: float(best[rank - 1]) for p, rank in ranks.items() if rank <= len(best)}
+    return Row(
+        label=metric.label,
+        tag=f"adj_{metric.tag}",
+        unit=metric.unit,
+        count=count,
+        avg=math.inf,
+        min=float(best[0]) if len(best) else math.inf,
+        max=math.inf,
+        sum=math.inf,
+        percentiles=worst,
+        at_least={p: value for p, value in least.items() if value < worst[p]},
+    )
+
+
+def scarce(count: int, percentile: float) -> bool:
+    """There are too few values for this percentile: under 100 / (100 - p), that is 10 for p90, 100 for p99."""
+    return count * (100 - percentile) < 100 - 1e-6
+
+
+def ratio(of: Floats, to: Floats) -> float | None:
+    """Sum over sum, over the requests of which both are known."""
+    known = ~(np.isnan(of) | np.isnan(to))
+    whole = float(to[known].sum())
+    return float(of[known].sum()) / whole if whole else None
+
+
+def mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def total(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.sum()) if len(known) else None

@@ -1,0 +1,317 @@
+"""Figures: what an SLO rule is about, measured over the requests that it selects, and its interval."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from locust_llm.core.record import CUT, FAILURES, OK, RETRIED, Record
+from locust_llm.core.run import Run
+from locust_llm.slo.client_verdict import Verdict
+from locust_llm.slo.grammar import OPERATORS, Condition, Rule
+from locust_llm.slo.intervals import SECTIONS, Ends, of_percentile, of_sections, of_share
+from locust_llm.slo.metrics import BY_WORD, LATE, PER_USER, POOLED, RATE, TTFT_FROM_DUE, Metric
+from locust_llm.slo.selectors import STAGES
+from locust_llm.slo.selectors import lengths as range_of
+
+from .breakdowns import lengths
+from .censoring import AMOUNTS, COUNTED, Bounds, amounts, hits, reach, values
+from .gaps import Gaps
+from .selection import Floats, Selection, scarce, total
+from .summary import Delivery
+from .window import RateWindow
+
+ENDLESS_US: Final = 10**18
+"""A gap that has no end: 30,000 years."""
+KINDS: Final = 10
+"""How many user classes, names or models are listed."""
+KEYS: Final = {"class": "user_class", "name": "name", "model": "model"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A figure in the base unit of its rule: seconds, a share of 1, a number a second."""
+
+    value: float | None
+    """None: there is nothing to judge, and ``note`` says why."""
+    ends: Ends | None = (None, None)
+    """Of its interval; None: a fact of the run, which has none."""
+    count: int = 0
+    note: str = ""
+    worst: float | None = None
+    """The figure if what is not known of cut requests comes out at its worst, where it differs; then ``value`` is the one
+    at its best."""
+    cut: int = 0
+    """Requests among them that were cut."""
+    undecided: int = 0
+    """Those of which it is not known whether they meet the rule."""
+
+    def decides(self, rule: Rule) -> bool | None:
+        """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
+        low, high = (self.value, self.value) if self.ends is None else self.ends
+        held = {rule.holds(-math.inf if low is None else low), rule.holds(math.inf if high is None else high)}
+        held |= {rule.holds(self.value)} if self.value is not None else {True, False}
+        held |= {rule.holds(self.worst)} if self.worst is not None else set()
+        return held.pop() if len(held) == 1 else None
+
+
+class Evaluation(NamedTuple):
+    """What the rules are held against."""
+
+    main: Selection
+    """The requests of the profiling phase."""
+    run: Run
+    verdict: Verdict | None
+    delivery: Delivery | None
+    records: Iterable[Record]
+    """Those that ``main.requests`` was made of, in its order, to be read again: only for rules about pooled gaps."""
+    ended: Selection
+    """The requests of which rates are made: of a stage those that ended in its measured time, else ``main``."""
+    time: RateWindow
+    """What these rates are over."""
+
+
+def figure(rule: Rule, seen: Evaluation) -> Found:
+    """The figure of a rule; what stands in no column and in no count says so in its note."""
+    measure = BY_WORD[rule.metric]
+    if rule.metric == "delivered":
+        if seen.delivery is None:
+            return Found(None, note="a closed loop has no schedule of which something could be delivered")
+        return Found(seen.delivery.share, None, seen.delivery.due)
+    part = selected(rule, seen.main)
+    if not part.outcome(*COUNTED).size:
+        return Found(None, note=_nobody(rule, seen.main))
+    if measure.tag == POOLED:
+        return _pooled(rule, part.outcome(OK, CUT), seen.records)
+    if measure.metric is not None:
+        unsent = 0 if rule.where else _unsent(measure.metric, seen.delivery)
+        return _distribution(rule, part, measure.metric, seen.run.settings.request_timeout_s, unsent)
+    if measure.units is RATE:
+        return _rate(rule, selected(rule, seen.ended), seen.time)
+    return _share(rule, part)
+
+
+def selected(rule: Rule, main: Selection) -> Selection:
+    """The requests that a rule is about."""
+    part = main
+    for key, value in rule.where:
+        if key in KEYS:
+            part = part.only(main.requests[KEYS[key]] == value)
+        elif key in STAGES:
+            continue  # these requests are of that stage
+        elif key == "turn":
+            part = part.only((main.requests["turn"] == 0) == (value == "first"))
+        else:
+            low, high = range_of(value)
+            here = lengths(main)
+            part = Selection(main.requests, part.chosen & main.where((here >= low) & (here < high)).chosen)
+    return part
+
+
+def _nobody(rule: Rule, main: Selection) -> str:
+    """No request for this rule: what there would have been."""
+    if not rule.where:
+        return "no request succeeded or failed"
+    there = ""
+    for key, _ in rule.where:
+        if key in KEYS and main.size:
+            kinds = main.requests.loc[main.chosen, KEYS[key]].astype(str).unique()
+            there += f"; the {key} is one of {', '.join(kind or '-' for kind in sorted(kinds)[:KINDS])}"
+    return f"no request has {', '.join(f'{key}={value}' for key, value in rule.where)}{there}"
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def _unsent(metric: Metric, delivery: Delivery | None) -> int:
+    """Arrivals of an open loop that were due and never sent: they waited too, and nothing says how long."""
+    counts = metric in (TTFT_FROM_DUE, LATE) and delivery is not None and delivery.cause
+    return delivery.due - delivery.sent if delivery is not None and counts else 0
+
+
+def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float, unsent: int) -> Found:
+    """Of a number that each request has. Percentiles as in the tables: linear without failures, else nearest rank."""
+    known = values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf)
+    counted = part.outcome(*FAILURES).size if metric.adjusted or metric is PER_USER else 0
+    if not len(known.low):
+        return Found(None, note="no request succeeded" if counted else _none(rule.metric))
+    if rule.stat == "avg":
+        note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
+        return _at_both(rule, known, lambda some: _average(some, known.at, note))
+    if unsent:
+        known = known.with_unknown(unsent)
+    nearest = bool(counted) or not known.known
+    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, nearest=nearest))
+    return replace(found, note=f"{unsent} arrivals were due and never sent") if unsent and not found.note else found
+
+
+def _at_both(rule: Rule, known: Bounds, found: Callable[[Floats], Found]) -> Found:
+    """The figure at the best and at the worst of what is not known, and an interval that reaches over both."""
+    low = found(known.low)
+    high = low if known.known else found(known.high)
+    open_ = known.low != known.high
+    if BY_WORD[rule.metric].metric is not None and rule.stat != "avg" and not rule.base:
+        within = OPERATORS[rule.op]  # each value tells by itself on which side of the limit it is
+        open_ = within(known.low, rule.limit) != within(known.high, rule.limit)
+    return _between(rule, low, high, int(known.cut.sum()), int(open_.sum()))
+
+
+def _between(rule: Rule, low: Found, high: Found, cut: int, undecided: int) -> Found:
+    """One of two figures, between which the true one lies."""
+    if low.value is None or high.value is None:
+        return low
+    best, worst = (low, high) if rule.op.startswith("<") else (high, low)
+    ends: Ends | None
+    if low.ends is None or high.ends is None:
+        ends = None if low.value == high.value else (low.value, high.value)
+    else:
+        ends = low.ends[0], high.ends[1]
+    return replace(
+        best, worst=None if low.value == high.value else worst.value, ends=ends, cut=cut, undecided=undecided
+    )
+
+
+def _quantile(rule: Rule, values: Floats, failures: int, *, nearest: bool) -> Found:
+    """A percentile, the smallest or the largest value."""
+    ordered, percentile = np.sort(values), rule.percentile
+    if percentile is None:
+        value = float(ordered[0] if rule.stat == "min" else ordered[-1])
+        return Found(value, None, len(ordered), _landed(rule, value, failures, len(ordered)))
+    rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
+    value = float(ordered[rank - 1] if nearest else np.percentile(ordered, percentile))
+    note = _landed(rule, value, failures, len(ordered))
+    return Found(value, of_percentile(ordered, percentile), len(ordered), note)
+
+
+def _landed(rule: Rule, value: float, failures: int, count: int) -> str:
+    lands = failures and math.isinf(value)
+    return f"{failures} of {count} requests failed, and {rule.stat} lands on one" if lands else ""
+
+
+def _average(values: Floats, at: Floats, note: str) -> Found:
+    """Of values of requests sent at these moments."""
+    value = float(values.mean())
+    if len(values) < SECTIONS:
+        return Found(value, count=len(values), note=_few(len(values)))
+    if math.isinf(value):
+        return Found(value, (value, value), len(values), note)
+    stretches = np.array_split(values[np.argsort(at, kind="stable")], SECTIONS)
+    return Found(value, of_sections(value, [float(s.mean()) for s in stretches]), len(values), note)
+
+
+def _share(rule: Rule, part: Selection) -> Found:
+    if absent := _absent(part, rule.given):
+        return Found(None, note=absent)
+
+    def found(ones: Floats) -> Found:
+        some, count = int(ones.sum()), len(ones)
+        return Found(some / count, of_share(some, count), count)
+
+    return _at_both(rule, hits(rule, part), found)
+
+
+def _rate(rule: Rule, part: Selection, time: RateWindow) -> Found:
+    """What successful requests amount to a second of the phase; in its stretches each counts where it was over."""
+    ok, seconds = part.outcome(OK), time.seconds
+    count = part.outcome(*COUNTED).size if rule.metric == "goodput" else part.outcome(OK, *FAILURES).size
+    if not seconds > 0:
+        return Found(None, note="the phase took no time")
+    if absent := _absent(part, rule.given):
+        return Found(None, note=absent)
+    if ok.size and any(total(ok[column]) is None for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())):
+        return Found(None, note="no request has a count of its tokens")
+    known = amounts(rule, part)
+
+    def found(through: Floats) -> Found:
+        value = float(through.sum()) / seconds
+        if count < SECTIONS:
+            return Found(value, count=count, note=_few(count))
+        stretch = np.clip((time.of(known.at) / seconds * SECTIONS).astype(np.int64), 0, SECTIONS - 1)
+        rates = np.bincount(stretch, through, SECTIONS) / (seconds / SECTIONS)
+        return Found(value, of_sections(value, rates.tolist()), count)
+
+    return _at_both(rule, known, found)
+
+
+def _pooled(rule: Rule, part: Selection, records: Iterable[Record]) -> Found:
+    """Of the sharp gaps of all these requests, in ten stretches of as many requests each, by the time of their send. The
+    silence in which a request was cut is a gap too, at least as long."""
+    low, high, silences = _gaps(part, records)
+    least, most = (_of_stretches(rule, stretches, part.size) for stretches in (low, high))
+    return _between(rule, least, most, part.outcome(CUT).size, silences)
+
+
+def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int) -> Found:
+    gaps = Gaps()
+    for stretch in stretches:
+        gaps.merge(stretch)
+    value = _of_gaps(rule, gaps)
+    if value is None:
+        return Found(None, note="no request has two chunks with exact stamps")
+    if rule.stat in ("min", "max"):
+        return Found(value, None, gaps.count)
+    percentile = rule.percentile
+    each = [_of_gaps(rule, stretch) for stretch in stretches]
+    known = [figure for figure in each if figure is not None]
+    if len(known) < SECTIONS or (percentile is not None and scarce(gaps.count, percentile)):
+        return Found(value, count=gaps.count, note=_few(requests))
+    if math.isinf(value):
+        return Found(value, (value, value), gaps.count)
+    return Found(value, of_sections(value, known), gaps.count)
+
+
+def _gaps(part: Selection, records: Iterable[Record]) -> tuple[list[Gaps], list[Gaps], int]:
+    """(by stretch, the same with each silence at the end without end, how many silences). The records are read again: the
+    columns do not keep which gap belongs to whom."""
+    silence_us = np.round((part["closed_at"] - part["last_chunk_at"]) * 1e6)
+    running = part.requests["outcome"].to_numpy()[part.chosen] == CUT
+    rows, there = np.flatnonzero(part.chosen), (part["chunks"] > 1) | (running & (part["chunks"] > 0))
+    silences = dict(
+        zip(rows[running & there].tolist(), silence_us[running & there].astype(np.int64).tolist(), strict=True)
+    )
+    rows = rows[there]
+    order = rows[np.argsort(part.requests["sent_at"].to_numpy()[rows], kind="stable")]
+    stretch_of = np.full(len(part.requests), -1, np.int8)
+    for i, some in enumerate(np.array_split(order, SECTIONS)):
+        stretch_of[some] = i
+    low = [Gaps() for _ in range(SECTIONS)]
+    high = [Gaps() for _ in range(SECTIONS)] if silences else low
+    finished = (record for record in records if record.outcome != RETRIED)  # as the columns have it
+    for row, (i, record) in enumerate(zip(stretch_of.tolist(), finished, strict=False)):
+        if i < 0:
+            continue
+        gaps_us = record.sharp_gaps_us
+        low[i].add(np.array([*gaps_us, *([silences[row]] if row in silences else ())], np.int64))
+        if silences:
+            high[i].add(np.array([*gaps_us, *([ENDLESS_US] if row in silences else ())], np.int64))
+    return low, high, len(silences)
+
+
+def _of_gaps(rule: Rule, gaps: Gaps) -> float | None:
+    percentile = rule.percentile
+    if percentile is not None:
+        ms = gaps.percentiles_ms([percentile])[0]
+    else:
+        ms = {"avg": gaps.avg_ms, "min": gaps.min_ms, "max": gaps.max_ms}[rule.stat]
+    endless = ms is not None and ms >= ENDLESS_US / 1e9  # one of them in an average of a million
+    return None if ms is None else math.inf if endless else ms / 1e3
+
+
+def _absent(part: Selection, given: Sequence[Condition]) -> str:
+    """Why the conditions cannot be judged: a metric that no successful request has; empty if they can."""
+    ok = part.outcome(OK)
+    for condition in given:
+        metric = BY_WORD[condition.metric].metric
+        if ok.size and metric is not None and np.isnan(reach(ok, metric)[0]).all():
+            return _none(condition.metric)
+    return ""
+
+
+def _none(word: str) -> str:
+    return f"it is absent: no request has a value of {word}"
+
+
+def _few(count: int) -> str:
+    return f"too few samples: its interval takes {SECTIONS} requests, there are {count}"

@@ -1,0 +1,306 @@
+"""Metrics: from the columns of a run's requests to its summary; every formula of the main tables is in this file."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
+from locust_llm.core.run import Health, Run
+from locust_llm.probe.requests import ProbeResult as Shown
+from locust_llm.probe.result import ProbeFindings, examine, wanted_itl_s
+from locust_llm.slo.client_verdict import Evidence, Verdict, judge
+from locust_llm.slo.metrics import EXPORTED, GIVEN_UP, LATENCIES, LENGTHS, PER_USER, SELDOM, WAITS, Metric
+
+from .breakdowns import breakdowns, growth, sessions
+from .censoring import reach, sent
+from .columns import Columns
+from .delivery import arrivals, delivery, rate_per_s
+from .gaps import Gaps
+from .goodput import good_requests, goodput_rows
+from .interference_result import Interference
+from .judge import judge_rules, judge_sweep, overall
+from .occupancy import Occupancy, gate_use, occupancy
+from .selection import Floats, Selection, adjusted, distribution, mean, ratio, total
+from .slo_figures import Evaluation
+from .summary import Conditions, Counts, Failure, Row, Summary, SweepSummary
+from .window import RateWindow, ended_in, measured, pauses, steady
+
+
+def summarise(
+    columns: Columns,
+    run: Run,
+    broken_lines: int = 0,
+    records: Iterable[Record] = (),
+    sweep: SweepSummary | None = None,
+    levels: Occupancy | None = None,
+    interference: Interference | None = None,
+    shots: Sequence[Shown] = (),
+    unread: Sequence[str] = (),
+) -> Summary:
+    """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup`` and for what went
+    through in the measured time of a stage.
+
+    ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps; ``sweep``: what
+    the stages of the run came to. Of a sweep they decide about the rules; repeats are judged together. ``levels``: the
+    occupancy, where it is known already; ``interference``: what prefills did to decodes, where somebody asked;
+    ``shots``: of a probe, all of them; ``unread``: which of the broken lines those are, in words.
+    """
+    everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
+    phase = columns.requests["phase"]
+    warm, main = everything.only(phase == "warmup"), everything.only(phase == "profiling")
+    within = measured(run)
+    span, ended = (main.span(), main) if within is None else (within, ended_in(everything, within))
+    repeats = sweep is not None and sweep.repeats
+    swept = None if repeats else sweep
+    time = RateWindow(span, tuple(pauses(main, run)) if repeats else ())
+    percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
+    gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
+    found = evidence(main, run.health, timetable=bool(shots))
+    verdict = judge(found)
+    conditions = _conditions(main, time, run, verdict)
+    if levels is None and run.limits:
+        levels = occupancy(columns.requests, run.limits)
+    delivered = delivery(main, run, verdict)
+    seen = Evaluation(main, run, verdict, delivered, records, ended, time)
+    slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
+    return Summary(
+        conditions=conditions,
+        counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
+        rows=_rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)]),
+        adjusted=_adjusted(main, percentiles) if conditions.failed or conditions.cut else (),
+        warmup=_rows(warm, gaps["warmup"], percentiles, _throughputs(warm, RateWindow(warm.span())))
+        if warm.size
+        else (),
+        failures=_failures(main),
+        client=verdict,
+        evidence=found,
+        gate=gate_use(levels, *span) if levels and run.limits else None,
+        delivery=delivered,
+        breakdowns=tuple(breakdowns(main, run)),
+        cancelled=_given_up(main.outcome(CANCELLED), percentiles),
+        slos=slos,
+        slo_status=overall(slos),
+        good=good_requests(seen) if swept is None else None,
+        steady=steady(everything, ended, span, run),
+        growth=growth(main) if swept is None else None,
+        interference=interference,
+        examination=_examination(shots, run, verdict) if shots else None,
+        sweep=sweep,
+        unread=tuple(unread),
+    )
+
+
+def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequence[Row]) -> tuple[Row, ...]:
+    ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
+
+    def row(metric: Metric) -> Row:
+        if metric.tag == "inter_chunk_latency":
+            return _gap_row(metric, gaps, percentiles)
+        return distribution(metric, (finished if metric.tag in WAITS else ok)[metric.column], percentiles)
+
+    rows = [row(metric) for metric in _latencies(ok)]
+    rows += rates
+    itl = ok[PER_USER.column]
+    rows.append(distribution(PER_USER, 1 / itl[itl > 0], percentiles))
+    lengths = [row(metric) for metric in LENGTHS]
+    return (*rows, *(length for length in lengths if length.tag not in SELDOM or length.count))
+
+
+def _latencies(ok: Selection) -> Iterator[Metric]:
+    """TTFO only where some answer began with reasoning: else it is TTFT again."""
+    ttft, ttfo = ok["ttft_s"], ok["ttfo_s"]
+    reasoned = bool((ttft != ttfo)[~np.isnan(ttft)].any())
+    return (metric for metric in LATENCIES if reasoned or metric.tag not in SELDOM)
+
+
+def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
+    values = zip(percentiles, gaps.percentiles_ms(percentiles), strict=True)
+    return Row(
+        label=metric.label,
+        tag=metric.tag,
+        unit=metric.unit,
+        count=gaps.count,
+        avg=gaps.avg_ms,
+        min=gaps.min_ms,
+        max=gaps.max_ms,
+        std=gaps.std_ms,
+        sum=gaps.sum_ms if gaps.count else None,
+        percentiles={p: value for p, value in values if value is not None},
+    )
+
+
+def _throughputs(part: Selection, time: RateWindow) -> list[Row]:
+    """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
+    output_token_throughput, input_token_throughput, total_token_throughput."""
+    ok, duration_s = part.outcome(OK), time.seconds
+    tokens_in, tokens_out = (total(ok[name]) for name in ("input_tokens", "output_tokens"))
+    both = None if tokens_in is None or tokens_out is None else tokens_in + tokens_out
+
+    def row(label: str, tag: str, unit: str, amount: float | None) -> Row:
+        return Row(
+            label=label, tag=tag, unit=unit, avg=amount / duration_s if amount is not None and duration_s > 0 else None
+        )
+
+    return [
+        row("Request Throughput", "request_throughput", "requests/s", float(ok.size)),
+        row("Output Token Throughput", "output_token_throughput", "tokens/s", tokens_out),
+        row("Input Token Throughput", "input_token_throughput", "tokens/s", tokens_in),
+        row("Total Token Throughput", "total_token_throughput", "tokens/s", both),
+    ]
+
+
+def _adjusted(part: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    ok, cut, failures = part.outcome(OK), part.outcome(CUT), part.outcome(*FAILURES).size
+
+    def row(metric: Metric) -> Row:
+        low, high = reach(cut, metric)
+        known, values = low == high, ok[metric.column]
+        if ok.size and np.isnan(values).all():  # answers have none: nor would these have had one
+            return adjusted(metric, values, np.empty(0), failures, percentiles)
+        values = np.append(values, low[known] / (metric.scale / 1e3))
+        return adjusted(metric, values, low[~known] / (metric.scale / 1e3), failures, percentiles)
+
+    return tuple(row(metric) for metric in _latencies(ok) if metric.adjusted)
+
+
+def _given_up(part: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    """What requests had when they were cancelled on purpose; empty without any."""
+    columns = (part["ttft_s"], part["closed_at"] - part["sent_at"], part["output_tokens"])
+    rows = zip(GIVEN_UP, columns, strict=True)
+    return tuple(distribution(metric, values, percentiles) for metric, values in rows) if part.size else ()
+
+
+def _failures(part: Selection) -> tuple[Failure, ...]:
+    """Commonest first."""
+    failed = part.requests.loc[part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "message"]]
+    kinds = failed.groupby(list(failed.columns), observed=True, dropna=False).size()
+    rows = [
+        Failure(outcome=outcome, name=name, status=None if math.isnan(status) else int(status), count=n, message=first)
+        for outcome, name, status, first, n in kinds.reset_index().itertuples(index=False)
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.count))
+
+
+def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | None) -> Conditions:
+    ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
+    settings = run.settings
+    count, turns = sessions(part)
+    return Conditions(
+        simulated=run.simulated or bool(part["simulated"].any()),
+        server=settings.host,
+        server_software=run.server,
+        model=run.model or settings.model or "",
+        streaming=settings.streaming,
+        loop="open" if settings.open_loop else "closed",
+        arrivals=arrivals(settings),
+        users=settings.users,
+        rate_per_s=rate_per_s(run),
+        processes=settings.processes,
+        prefill_limit=settings.prefill_concurrency,
+        prefill_ramp_s=settings.prefill_concurrency_ramp_duration,
+        asked_input_tokens=mean(ok["asked_input_tokens"]),
+        input_tokens=mean(_where_asked(ok, "input_tokens")),
+        input_deviation=_less_one(ratio(ok["input_tokens"], ok["asked_input_tokens"])),
+        asked_output_tokens=mean(ok["asked_output_tokens"]),
+        output_tokens=mean(_where_asked(ok, "output_tokens")),
+        output_deviation=_less_one(ratio(ok["output_tokens"], ok["asked_output_tokens"])),
+        sessions=count,
+        turns_per_session=turns,
+        cached_share=ratio(ok["cached_tokens"], ok["input_tokens"]),
+        duration_s=None if math.isnan(time.seconds) else time.seconds,
+        requests=part.size,
+        succeeded=ok.size,
+        failed=failed,
+        failure_rate=failed / (ok.size + failed) if ok.size + failed else None,
+        cut=part.outcome(CUT).size,
+        cancelled=part.outcome(CANCELLED).size,
+        clock=_clock(ok),
+        client_verdict=None if verdict is None else verdict.level,
+    )
+
+
+def evidence(part: Selection, healths: Iterable[Health], *, timetable: bool = False) -> tuple[Evidence, ...]:
+    """What each process knows of its own lateness: from the records that it made, and from its own watch.
+
+    ``part``: the requests to be judged, those of a run or of a stage; ``healths``: of the processes over the same time,
+    one each at most. A row a process that has requests there. ``timetable``: of a probe, whose prompts are of all lengths:
+    the 99th percentile of its TTFTs is the one of its longest prompt that came out worst, and nothing rests on that.
+    """
+    health = {h.worker: h for h in healths}
+    workers = part.requests["worker"]
+    names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
+    rows = (_evidence_of(name, part.only(workers == name), health.get(name)) for name in names)
+    if timetable:
+        rows = (replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None) for row in rows)
+    return tuple(rows)
+
+
+def _evidence_of(worker: str, part: Selection, health: Health | None) -> Evidence:
+    ok = part.outcome(OK)
+    chunks = float(ok["chunks"].sum())
+    return Evidence(
+        worker=worker,
+        requests=part.size,
+        ttft_p99_ms=_p99_ms(ok["ttft_s"]),
+        ttft_p99_least_ms=_p99_ms(ok["ttft_soonest_s"]),
+        merged_share=float(ok["merged"].sum()) / chunks if chunks else None,
+        read_lag_p99_ms=_p99_ms(ok["read_lag_us"] / 1e6),
+        send_lag_p99_ms=_p99_ms(part["sent_at"] - part["admitted_at"]),
+        loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
+        cpu_share=None if health is None else health.cpu_share,
+        cpu_wait_share=None if health is None else health.cpu_wait_share,
+    )
+
+
+def _p99_ms(seconds: Floats) -> float | None:
+    known = seconds[~np.isnan(seconds)]
+    return float(np.percentile(known, 99)) * 1e3 if len(known) else None
+
+
+def _where_asked(ok: Selection, column: str) -> Floats:
+    """Of the requests that asked for a length, where there are any: the mean stands beside what was asked."""
+    asked = ~np.isnan(ok[f"asked_{column}"])
+    return ok[column][asked] if asked.any() else ok[column]
+
+
+def _clock(ok: Selection) -> str:
+    """Whose stamps: ``kernel``, ``thread``, or the shares of both."""
+    if not ok.size:
+        return ""
+    kernel = ok.count("clock", "kernel") / ok.size
+    return "kernel" if kernel == 1 else "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
+
+
+def _counts(part: Selection, warmup: int, run: Run, broken_lines: int, gaps: Gaps) -> Counts:
+    ok, cut = part.outcome(OK), part.outcome(CUT)
+    ages_s = cut["closed_at"] - sent(cut)
+    return Counts(
+        cut_ages_s=(float(ages_s.min()), float(ages_s.max())) if len(ages_s) else None,
+        cut_without_chunk=int((cut["chunks"] == 0).sum()),
+        warmup=warmup,
+        never_sent=int(np.isnan(part["sent_at"]).sum()),
+        turned_away=run.turned_away,
+        records_lost=run.records_lost,
+        broken_lines=broken_lines,
+        chunks=int(ok["chunks"].sum()),
+        merged_chunks=int(ok["merged"].sum()),
+        ttft_upper_bounds=int(ok["ttft_is_upper_bound"].sum()),
+        not_streamed=ok.count("streamed", False),
+        tokens_from_usage=ok.count("tokens_from", "usage"),
+        tokens_from_chunks=ok.count("tokens_from", "chunks"),
+        tokens_unknown=ok.count("tokens_from", ""),
+        gaps_left_out=int(np.maximum(ok["chunks"] - 1, 0).sum()) - gaps.count,
+        gaps_exact=gaps.exact,
+        retransmits=int(np.nansum(part["retransmits"])),
+    )
+
+
+def _examination(shots: Sequence[Shown], run: Run, verdict: Verdict | None) -> ProbeFindings:
+    wanted_s = wanted_itl_s(run.settings.slo, run.settings.goodput)
+    return examine(shots, None if verdict is None else verdict.level, wanted_s)
+
+
+def _less_one(ratio: float | None) -> float | None:
+    return None if ratio is None else ratio - 1

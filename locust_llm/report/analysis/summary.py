@@ -1,0 +1,381 @@
+"""Summary: what a run amounts to, as frozen data; metrics.py makes it, tables, exports and the page show it."""
+
+import msgspec
+
+from locust_llm.core.sweep import REPEAT
+from locust_llm.probe.result import ProbeFindings
+from locust_llm.slo.client_verdict import Evidence, Verdict
+
+from .interference_result import Interference
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one phase. Values are in ``unit``; None where nothing was measured."""
+
+    label: str
+    tag: str
+    unit: str
+    count: int | None = None
+    """How many values it is made of; None: a single number (in ``avg``), no distribution."""
+    avg: float | None = None
+    min: float | None = None
+    max: float | None = None
+    std: float | None = None
+    """Of the sample (ddof=1); None below two values."""
+    sum: float | None = None
+    percentiles: dict[float, float] = {}
+    """Linear interpolation (numpy's default); in an ``adj_`` row nearest rank, and +infinity is a failure, or a request that
+    was cut: then it is in ``at_least``."""
+    at_least: dict[float, float] = {}
+    """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says how long at least."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures of one kind: equal but for the words of their message that have digits in them."""
+
+    outcome: str
+    name: str
+    status: int | None
+    count: int
+    message: str
+    """The first one's."""
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes figures comparable. Counts are of the profiling phase; lengths are means over its requests."""
+
+    simulated: bool
+    server: str
+    server_software: str
+    model: str
+    streaming: bool
+    loop: str = "closed"
+    """closed: a user asks again when it has its answer; open: requests come by a schedule, whatever the server does."""
+    arrivals: str = ""
+    """Of an open loop, in words: the pattern or schedule by which requests are due."""
+    users: int | None
+    processes: int
+    rate_per_s: float | None = None
+    """Of an open loop: the rate asked for (that at the end of its ramp), of a series or a trace the mean of what was due."""
+    prefill_limit: int | None
+    prefill_ramp_s: float | None
+    asked_input_tokens: float | None
+    input_tokens: float | None
+    input_deviation: float | None
+    """Delivered / asked - 1, over the requests of which both are known."""
+    asked_output_tokens: float | None
+    output_tokens: float | None
+    output_deviation: float | None
+    sessions: int | None = None
+    """Conversations that began; None where none has a second turn."""
+    turns_per_session: float | None = None
+    """Turns that were answered, over ``sessions``."""
+    cached_share: float | None
+    """Cached of all input tokens, over the requests whose answer told."""
+    duration_s: float | None
+    """First send to last end, without the pauses between repeats; of a stage of a sweep its measured time."""
+    requests: int
+    succeeded: int
+    failed: int
+    failure_rate: float | None
+    """failed / (succeeded + failed)."""
+    cut: int
+    cancelled: int
+    clock: str
+    client_verdict: str | None = None
+    """OK, DEGRADED or INVALID: may these numbers be blamed on the server?"""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What else was counted; of the profiling phase where nothing else is said."""
+
+    cut_ages_s: tuple[float, float] | None = None
+    """The shortest and the longest time after its send at which a request was cut; None: none was."""
+    cut_without_chunk: int = 0
+    """Requests that were cut before their first chunk."""
+    warmup: int
+    never_sent: int
+    turned_away: int
+    records_lost: int
+    broken_lines: int
+    chunks: int
+    merged_chunks: int
+    """Chunks of successful requests, and how many of them came more than one to a read."""
+    ttft_upper_bounds: int
+    """Successful requests whose first chunk came together with others: it may have arrived sooner."""
+    not_streamed: int
+    tokens_from_usage: int
+    tokens_from_chunks: int
+    tokens_unknown: int
+    gaps_left_out: int
+    """Gaps next to a chunk that may have come sooner than its stamp, for something else came in the same read."""
+    gaps_exact: bool
+    retransmits: int = 0
+    """TCP segments that had to be sent again to the server."""
+
+
+class GateUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gate did in a stretch of time."""
+
+    mean_used: float
+    """Time-weighted mean of ``used``."""
+    max_used: int
+    waited_s: float
+    """For how long at least one request waited while there was a limit."""
+    utilisation: float | None
+    """Time-weighted mean of used / limit over those seconds: 1.0 when no slot lay idle although someone wanted it."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was stopped."""
+
+    duration_s: float
+    due: int
+    sent: int
+    """Those that were tried: sent, or failed on the way (a refused connection is an answer of a kind)."""
+    completed: int
+    """Those that were answered without a failure by then; what was answered during the drain is not among them."""
+    never_started: int
+    """Those that had found no free user by then."""
+    offered_per_s: float
+    sent_per_s: float
+    completed_per_s: float
+    share: float
+    """sent / due."""
+    cause: str = ""
+    """Why less than 98 % was sent: ``gate``, ``users``, ``client`` or ``end``; empty when it was not less."""
+    in_prefill_needed: float | None = None
+    """Requests offered a second x mean TTFT (Little's law): so many must be in prefill at a time; None without a gate."""
+    prefill_limit: float | None = None
+    """Its mean over the time."""
+    ttft_s: float | None = None
+    users_needed: float | None = None
+    """Arrivals offered a second x mean time that one takes a user, waiting at the gate included (Little's law)."""
+    users: int
+    """The most there were."""
+    busy_s: float | None = None
+    """That mean time."""
+    out_of_users: bool = False
+    """``--max-users`` was reached while arrivals waited."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that have something in common."""
+
+    label: str
+    succeeded: int
+    failed: int
+    failure_rate: float | None
+    rows: tuple[Row, ...]
+    """TTFT, ITL, and the wait that such a run is about: Gate Wait, or TTFT from Due. Each has the percentiles 50, 90, 99."""
+    input_tokens: float | None = None
+    """Mean as delivered; only by turn."""
+    cached_share: float | None = None
+
+
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of the profiling phase divided; a group may be all of them."""
+
+    by: str
+    groups: tuple[Group, ...]
+
+
+class SloResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one SLO rule. Values are in ``unit``, the one in which the rule gives its limit."""
+
+    rule: str
+    """Its canonical text; as it was given where it cannot be read."""
+    status: str
+    """PASS, FAIL or INCONCLUSIVE."""
+    decides: bool = True
+    """False: it only warns."""
+    abort: bool = False
+    observed: float | None = None
+    """Infinite: a percentile that lands on a failure (null in JSON)."""
+    worst: float | None = None
+    """Where cut requests leave it open: ``observed`` is the figure with each of them at its best, this one at its worst."""
+    limit: float | None = None
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    """The ends of its 95 % interval; None: too few samples for an end, or a figure that has no interval."""
+    count: int | None = None
+    """How many values or requests it is made of, failures included where they count."""
+    reason: str = ""
+    """One sentence: why it is inconclusive, or what else is to be known."""
+
+
+class Good(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests met every condition. Its rate has a 95 % interval. A cut request is none for certain."""
+
+    conditions: str
+    """In words, and where they come from."""
+    attainment: float
+    """Their share; failures and cut requests are in the denominator."""
+    attainment_most: float | None = None
+    """Were each cut request good that may be; None: there is none."""
+    goodput_per_s: float
+    low: float | None
+    high: float | None
+
+
+class Steady(msgspec.Struct, frozen=True, kw_only=True):
+    """What was inside and what went through in the measured time of a stage, whenever it was sent."""
+
+    in_flight: float
+    """Time-weighted mean of requests at the gate, in prefill or decoding."""
+    delivered: float | None = None
+    """Of an open loop: requests answered in this time, over those that were due in it."""
+    kept_up: bool | None = None
+    """Of an open loop: that is 95 % and more, or what is missing may be inside by chance."""
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a sweep or of repeats, as a row of its table. Figures are of what was measured of it."""
+
+    number: int
+    value: float
+    """Of what the sweep changes."""
+    users: int | None
+    """Concurrent sessions asked for; None: as many as the arrivals needed."""
+    duration_s: float | None
+    requests: int
+    succeeded: int
+    failure_rate: float | None
+    residual: float | None
+    """Of Little's law: above 5 % the stage was not stationary."""
+    why: str
+    """Why it ended."""
+    client: str | None
+    """The client verdict."""
+    client_reasons: tuple[str, ...] = ()
+    requests_per_s: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    latencies: dict[str, Row]
+    """By tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due, request_latency, prefill_gate_wait,
+    output_token_throughput_per_user, as in its own summary."""
+    in_flight: float | None = None
+    delivered: float | None = None
+    kept_up: bool | None = None
+    """These three as in Steady."""
+    attainment: float | None = None
+    """Share of its requests that meet every condition; None where no rule gives any."""
+    goodput_per_s: float | None = None
+    goodput_low: float | None = None
+    goodput_high: float | None = None
+    """The ends of its 95 % interval."""
+    slowdown: float | None = None
+    """Of gaps with another request in prefill."""
+    lost_share: float | None = None
+    """Of the decode time, to prefills. Both as in Interference."""
+    slos: tuple[SloResult, ...] = ()
+    slo_status: str | None = None
+
+    @property
+    def sound(self) -> bool:
+        """It may found a conclusion: the load generator was up to it."""
+        return self.client in (None, "OK") and self.succeeded > 0
+
+
+class Knee(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a sweep turns, by one named rule."""
+
+    rule: str
+    """Its name: see knee.py."""
+    value: float | None
+    """Of what the sweep changes; None: this rule finds none, and ``text`` says why."""
+    low: float | None = None
+    high: float | None = None
+    """Between which values it lies; None: open on that side, or this rule has no bounds."""
+    text: str
+    """What was found and how, one or two sentences."""
+
+
+class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep, or repeats of one load, amount to."""
+
+    axis: str
+    """concurrency, request-rate, prefill-concurrency, input-tokens or repeat."""
+    unit: str
+    levels: tuple[Level, ...]
+    """In the order of their values; of repeats in that of time."""
+    ended: str
+    """Why there are no more."""
+    conditions: str = ""
+    """What a good request is, in words; empty: nothing says so."""
+    knees: tuple[Knee, ...] = ()
+    findings: tuple[str, ...] = ()
+    """What follows from it, one sentence or two each: slope, limits for a gateway, cost."""
+    spread: tuple[Row, ...] = ()
+    """Of repeats: a figure over all of them; ``count`` is how many had it."""
+    missing: tuple[str, ...] = ()
+    """Stages that are not among the levels, and why: one sentence each."""
+
+    @property
+    def repeats(self) -> bool:
+        """Of one load: all of them together are as good as one long run."""
+        return self.axis == REPEAT
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time to the first token goes with the length of the prompt, over successful requests."""
+
+    short_tokens: float
+    long_tokens: float
+    """The quartiles of the input lengths."""
+    short_ttft_ms: float
+    long_ttft_ms: float
+    """The median of TTFT of the quarter with the shortest, and of that with the longest prompts."""
+    ms_per_1k: float
+    """By how much TTFT is longer for each 1,000 tokens."""
+    low: float
+    high: float
+    """The ends of its 95 % interval."""
+    count: int
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run amounts to."""
+
+    conditions: Conditions
+    counts: Counts
+    rows: tuple[Row, ...]
+    adjusted: tuple[Row, ...]
+    """Latencies with failures as +infinity; empty without failures."""
+    warmup: tuple[Row, ...]
+    failures: tuple[Failure, ...]
+    client: Verdict | None
+    evidence: tuple[Evidence, ...]
+    """What the client verdict rests on, a row a process."""
+    gate: GateUse | None
+    delivery: Delivery | None = None
+    """None: a closed loop."""
+    breakdowns: tuple[Breakdown, ...] = ()
+    """Only those that divide: by one input length alone there is none."""
+    cancelled: tuple[Row, ...] = ()
+    """What requests that were cancelled on purpose had until then."""
+    slos: tuple[SloResult, ...] = ()
+    slo_status: str | None = None
+    """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
+    good: Good | None = None
+    """None: no rule says what a good request is."""
+    steady: Steady | None = None
+    """None: it is about no stage."""
+    growth: Growth | None = None
+    """None: too few requests, or prompts too much alike, to tell."""
+    interference: Interference | None = None
+    """None: nobody decoded, or nobody asked."""
+    examination: ProbeFindings | None = None
+    """What a probe came to; None: it was none."""
+    sweep: SweepSummary | None = None
+    """None: no stages."""
+    unread: tuple[str, ...] = ()
+    """Of the first broken lines, which it is and why."""
+    unmade: tuple[str, ...] = ()
+    """What could not be made of the reports, and why: one line each."""
+
+    @property
+    def swept(self) -> bool:
+        """Its requests were sent under different loads: what they have together says nothing."""
+        return self.sweep is not None and not self.sweep.repeats

@@ -1,0 +1,234 @@
+"""Findings: what follows from a sweep for whoever runs the server or a gateway before it; one sentence or two each."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean, stdev
+from typing import Final
+
+import numpy as np
+
+from locust_llm.core.run import Run
+from locust_llm.core.settings import Settings
+from locust_llm.core.sweep import AXES, CONCURRENCY, REPEAT
+from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
+
+from .knee import SLO, at, knees, plain
+from .summary import Knee, Level, Row, Summary, SweepSummary
+
+EARLY: Final = 8.0
+"""The slope is early up to so many times the lowest stage."""
+FIRST: Final = 2.0
+"""From a lowest stage above it no early slope can be told: whatever the prompts, a server that is full is slower."""
+STEEP: Final = 0.25
+FLAT: Final = 0.1
+"""Of the slope of log request latency (p50) over log concurrency. In the simulator (Llama-3.1-8B on an H100, from 1 to 8) it
+is 0.78 for prompts of 16,000 tokens with 60 out, 0.52 for 8,000 / 100, 0.29 for 3,000 / 100, 0.17 for 1,500 / 100, 0.05 for
+550 / 128, 0.02 for 200 / 64. TTFT says less: a prompt that computes alone is as fast as ever, those who decode pay."""
+FALLEN: Final = 0.9
+"""Below this share of the best one goodput has fallen, while throughput has not."""
+
+
+def findings(axis: str, levels: Sequence[Level], knees: Sequence[Knee], settings: Settings) -> Iterator[str]:
+    """``levels``: in rising order of their values; only those whose load generator was up to it say anything."""
+    sound = [level for level in levels if level.sound]
+    if axis == CONCURRENCY:
+        yield from slope(sound)
+    yield from _wasted(axis, sound)
+    highest = next((knee.value for knee in knees if knee.rule == SLO), None)
+    for level in sound:
+        if level.value == highest:
+            yield from _gateway(axis, level)
+            yield from _cost(axis, level, settings)
+
+
+def slope(sound: Sequence[Level]) -> Iterator[str]:
+    """How fast the median latency grows with the first users: what one request computes holds up the others, the more the
+    longer the prompts are; short ones leave headroom. Nothing where that was not measured."""
+    early = [
+        (level, p50)
+        for level in sound
+        if level.value <= EARLY * sound[0].value and (p50 := _p50(level, "request_latency")) is not None and p50 > 0
+    ]
+    if len(early) < 3 or early[0][0].value > FIRST:
+        return
+    (first, low), (last, high) = early[0], early[-1]
+    users, latency = np.log([[level.value, p50] for level, p50 in early]).T
+    steepness = float(np.polyfit(users, latency, 1)[0])
+    others = (
+        f"{name} x{after / before:.2g}"
+        for name, tag in (("TTFT", "time_to_first_token"), ("ITL", "inter_token_latency"))
+        if (before := _p50(first, tag)) and (after := _p50(last, tag)) is not None
+    )
+    grown = ", ".join((f"request latency x{high / low:.2g}", *others))
+    if steepness >= STEEP:
+        what = (
+            f"steep (from {STEEP:g}): the prompts are long for this server, or it computes few at a time; each request "
+            "holds up the others, so limits belong close to the knee"
+        )
+    elif steepness < FLAT:
+        what = f"flat (below {FLAT:g}): the prompts are short for this server, and there is headroom"
+    else:
+        what = f"moderate (between {FLAT:g} and {STEEP:g})"
+    yield (
+        f"Early slope: from {at(CONCURRENCY, first)} to {plain(last.value)} the medians grow, {grown}. The slope of log "
+        f"request latency over log concurrency is {steepness:.2f}, {what}."
+    )
+
+
+def _wasted(axis: str, sound: Sequence[Level]) -> Iterator[str]:
+    """Where more load still gets as many tokens, and fewer good requests."""
+    known = [(level, good) for level in sound if (good := level.goodput_per_s) is not None]
+    if not known:
+        return
+    (best, most), (last, least) = max(known, key=lambda pair: pair[1]), known[-1]
+    before, after = _throughput(best), _throughput(last)
+    if last.value > best.value and least < FALLEN * most and before and after and after >= FALLEN * before:
+        yield (
+            f"Beyond {at(axis, best)} goodput falls, from {most:.4g} to {least:.4g} good requests/s at {plain(last.value)}, "
+            f"while throughput is {after / before:.0%} of what it was there."
+        )
+
+
+def _gateway(axis: str, level: Level) -> Iterator[str]:
+    """What the server did where it was last within the SLO: what a gateway may let through."""
+    if level.requests_per_s is None:
+        return
+    tokens = [
+        f"{per_s * 60:.0f} {what} tokens"
+        for what, per_s in (("input", level.input_tokens_per_s), ("output", level.output_tokens_per_s))
+        if per_s is not None
+    ]
+    parallel = f", {level.in_flight:.3g} requests in parallel on average" if level.in_flight is not None else ""
+    amounts = ", ".join([f"{level.requests_per_s * 60:.4g} requests", *tokens])
+    yield f"Limits for a gateway, at the SLO ({at(axis, level)}): {amounts} a minute{parallel}."
+
+
+def _cost(axis: str, level: Level, settings: Settings) -> Iterator[str]:
+    per_s, gpus = level.output_tokens_per_s, settings.gpus
+    if not gpus or not per_s:
+        return
+    cost = ""
+    if settings.gpu_hour is not None:
+        million = gpus * settings.gpu_hour / 3600 / per_s * 1e6
+        cost = f", and a million output tokens cost {million:.4g} (at {settings.gpu_hour:g} for an hour of one)"
+    count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    yield f"At the SLO ({at(axis, level)}), on {count}: {per_s / gpus:.4g} output tokens/s a GPU{cost}."
+
+
+def _throughput(level: Level) -> float | None:
+    """Output tokens a second, else requests a second."""
+    return level.requests_per_s if level.output_tokens_per_s is None else level.output_tokens_per_s
+
+
+def _p50(level: Level, tag: str) -> float | None:
+    row = level.latencies.get(tag)
+    return None if row is None else row.percentiles.get(50.0)
+
+
+# -- sweeps ----------------------------------------------------------------------------------------------------------
+
+LATENCIES: Final = (TTFT.tag, ITL.tag, TTFT_FROM_DUE.tag, "request_latency", GATE_WAIT.tag, PER_USER.tag)
+"""Those of a level."""
+SPREAD: Final = (("TTFT", TTFT.tag, (50.0, 95.0, 99.0)), ("ITL", ITL.tag, (50.0, 95.0)))
+"""Of repeats: these percentiles."""
+
+
+def sweep_summary(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequence[str] = ()) -> SweepSummary:
+    """``run``: the whole; ``stages``: those of its stages that could be read, each as a run of its own (``Run.stage`` is
+    set); ``missing``: what is to be said of the others."""
+    axis = axis_of(run)
+    levels = [level(stage, summary) for stage, summary in stages]
+    levels.sort(key=lambda level: level.value)
+    said = knees(axis, levels)
+    good = next((summary.good for _, summary in stages if summary.good is not None), None)
+    return SweepSummary(
+        axis=axis,
+        unit=AXES.get(axis, ""),
+        levels=tuple(levels),
+        ended=run.sweep_end,
+        conditions="" if good is None else good.conditions,
+        knees=said,
+        findings=() if axis == REPEAT else tuple(findings(axis, levels, said, run.settings)),
+        spread=spread(levels) if axis == REPEAT else (),
+        missing=tuple(missing),
+    )
+
+
+def axis_of(run: Run) -> str:
+    """What its stages differ in."""
+    return (run.settings.sweep or REPEAT).partition("=")[0].strip()
+
+
+def level(run: Run, summary: Summary) -> Level:
+    """A stage as a row."""
+    stage, c, good, steady = run.stage, summary.conditions, summary.good, summary.steady
+    beside = summary.interference
+    rows = {row.tag: row for row in summary.rows}
+
+    def rate(tag: str) -> float | None:
+        return rows[tag].avg if tag in rows else None
+
+    return Level(
+        number=stage.number if stage else 0,
+        value=stage.value if stage else 0.0,
+        users=c.users,
+        duration_s=c.duration_s,
+        requests=c.requests,
+        succeeded=c.succeeded,
+        failure_rate=c.failure_rate,
+        residual=stage.residual if stage else None,
+        why=stage.why if stage else "",
+        client=c.client_verdict,
+        client_reasons=() if summary.client is None else summary.client.reasons,
+        requests_per_s=rate("request_throughput"),
+        input_tokens_per_s=rate("input_token_throughput"),
+        output_tokens_per_s=rate("output_token_throughput"),
+        latencies={tag: rows[tag] for tag in LATENCIES if tag in rows},
+        in_flight=None if steady is None else steady.in_flight,
+        delivered=None if steady is None else steady.delivered,
+        kept_up=None if steady is None else steady.kept_up,
+        attainment=None if good is None else good.attainment,
+        goodput_per_s=None if good is None else good.goodput_per_s,
+        goodput_low=None if good is None else good.low,
+        goodput_high=None if good is None else good.high,
+        slowdown=beside.disturbed.slowdown if beside is not None and beside.disturbed is not None else None,
+        lost_share=None if beside is None else beside.lost_share,
+        slos=summary.slos,
+        slo_status=summary.slo_status,
+    )
+
+
+def spread(levels: Sequence[Level]) -> tuple[Row, ...]:
+    """How far the main figures of repeats lie apart: a row a figure, its values one a repeat."""
+    figures: list[tuple[str, str, str, list[float | None]]] = []
+    for name, tag, percentiles in SPREAD:
+        rows = [level.latencies.get(tag) for level in levels]
+        for p in percentiles:
+            values = [None if row is None else row.percentiles.get(p) for row in rows]
+            figures.append((f"{name} p{p:g}", f"{tag}_p{p:g}", "ms", values))
+    figures += [
+        (
+            "Output Token Throughput",
+            "output_token_throughput",
+            "tokens/s",
+            [level.output_tokens_per_s for level in levels],
+        ),
+        ("Request Throughput", "request_throughput", "requests/s", [level.requests_per_s for level in levels]),
+        ("Goodput", "goodput", "requests/s", [level.goodput_per_s for level in levels]),
+    ]
+    found = (_spread(label, tag, unit, [v for v in values if v is not None]) for label, tag, unit, values in figures)
+    return tuple(row for row in found if row.count)
+
+
+def _spread(label: str, tag: str, unit: str, values: Sequence[float]) -> Row:
+    if not values:
+        return Row(label=label, tag=tag, unit=unit, count=0)
+    return Row(
+        label=label,
+        tag=tag,
+        unit=unit,
+        count=len(values),
+        avg=fmean(values),
+        std=stdev(values) if len(values) > 1 else None,
+        min=min(values),
+        max=max(values),
+    )

@@ -1,0 +1,85 @@
+"""Steady: the time that rates are over, which of a stage is the part with its load on; and what went through in that.
+
+A stage of a sweep is measured while its load is on: before and after, requests of the first and the last wave keep the
+server as busy. Over its measured requests alone, from the first send to the last end, a rate would be too low by the time
+in which the last ones come back and no new ones go out; so rates are those of what ended within the measured time.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from locust_llm.core.record import FAILURES, OK
+from locust_llm.core.run import Run
+
+from .selection import Floats, Selection
+from .summary import Steady
+
+ACHIEVED: Final = 0.95
+"""From this share of the arrivals on the server kept up with them."""
+CHANCE: Final = 3.0
+"""How many are inside at a moment varies by the root of their mean, if arrivals are random and do not wait for each other
+(M/G/infinity): so much more of that may be inside at the end of a stretch than at its begin, and be no sign of a queue."""
+
+Span = tuple[float, float]
+"""Unix seconds."""
+
+
+class RateWindow(NamedTuple):
+    """What rates are over."""
+
+    span: Span
+    pauses: tuple[Span, ...] = ()
+    """Between repeats, when nothing was sent: they do not count."""
+
+    @property
+    def seconds(self) -> float:
+        return self.span[1] - self.span[0] - sum(end - start for start, end in self.pauses)
+
+    def of(self, at: Floats) -> Floats:
+        """The seconds of it that are over at these moments."""
+        pauses = [np.clip(at, *pause) - pause[0] for pause in self.pauses]
+        seconds: Floats = at - self.span[0] - sum(pauses)
+        return seconds
+
+
+def measured(run: Run) -> Span | None:
+    """The measured time of a stage of a sweep; None of anything else (a repeat is measured like any run)."""
+    stage = run.stage
+    if stage is None or stage.measured_at is None or stage.measured_at <= stage.began_at:
+        return None
+    return stage.measured_at, stage.ended_at
+
+
+def ended_in(part: Selection, span: Span) -> Selection:
+    """Those whose end lies in it."""
+    over = np.fmax(part["closed_at"], part["last_chunk_at"])
+    return part.where((over >= span[0]) & (over <= span[1]))
+
+
+def pauses(main: Selection, run: Run) -> Iterator[Span]:
+    """From the last end in one stage of the run to the first send in the next."""
+    tried = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
+    over = np.fmax(main["closed_at"], main["last_chunk_at"])
+    for stage in run.stages:
+        before, after = over[tried < stage.began_at], tried[tried >= stage.began_at]
+        if len(before) and len(after) and after.min() > before.max():
+            yield float(before.max()), float(after.min())
+
+
+def steady(everything: Selection, ended: Selection, span: Span, run: Run) -> Steady | None:
+    """Of a stage. ``everything``: its requests, those of the first and the last wave too; ``ended``: those that ended in
+    ``span``."""
+    seconds = span[1] - span[0]
+    if run.stage is None or not seconds > 0:
+        return None
+    began, over = everything["asked_at"], np.fmax(everything["closed_at"], everything["last_chunk_at"])
+    in_flight = float(np.nansum(np.clip(over, *span) - np.clip(began, *span))) / seconds
+    due = run.offer.due if run.offer is not None else 0
+    if not due:
+        return Steady(in_flight=in_flight)
+    answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
+    by_chance = min(max(0, due - finished), CHANCE * (2 * in_flight) ** 0.5)
+    kept_up = answered + by_chance >= ACHIEVED * due
+    return Steady(in_flight=in_flight, delivered=answered / due, kept_up=kept_up)

@@ -1,0 +1,289 @@
+"""Report: a folder of records made into a run's files; the same again from yesterday's folder, or as DataFrames.
+
+The stages of a sweep have folders of their own, ``stages/<number>``, each like that of a run. What they came to is made
+again from their records, so that the sweep needs nothing else of them; their files only where they are not up to date.
+"""
+
+import math
+import os
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pandas as pd
+from msgspec.structs import replace as replaced
+
+from locust_llm.core.run import Run
+from locust_llm.core.settings import Settings
+from locust_llm.core.storage import RECORDS, RUN, RecordFile, Unread, read_run, readable_run, replace, run_json
+from locust_llm.core.text import clean
+from locust_llm.probe.requests import ProbeResult, seen
+from locust_llm.report.analysis.columns import Columns, frames, read_columns
+from locust_llm.report.analysis.interference import interference, sampled_share
+from locust_llm.report.analysis.occupancy import Occupancy, occupancy
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.summary import Summary, SweepSummary
+from locust_llm.report.analysis.sweep import axis_of, sweep_summary
+from locust_llm.report.document.remarks import incomplete
+from locust_llm.report.plots import svg as drawing
+from locust_llm.report.plots.timeline import ROWS, Scene, scene
+from locust_llm.slo.metrics import DEFINITIONS
+
+from . import export
+from . import export as junit
+from . import text as tables
+from .html import page
+
+PAGE: Final = "report.html"
+DRAWING: Final = "timeline.svg"
+TABLES: Final = "summary.md"
+HERE: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Results:
+    """A run as DataFrames; ``columns.frames`` says what they hold."""
+
+    requests: pd.DataFrame
+    gaps: pd.DataFrame
+    run: Run
+    broken_lines: int
+
+
+def write(folder: Path | str, run: Run) -> Summary:
+    """Make every file of a run's folder from its profile_export.jsonl and what is known of the run. Raises OSError where the
+    records cannot be read; a file that cannot be made is named in ``Summary.unmade``."""
+    folder = Path(folder)
+    return _write(folder, run, *read_columns(folder / RECORDS))[0]
+
+
+def remake(folder: Path | str, *, stages: bool = False) -> tuple[Summary, Run]:
+    """Make them again, from run.json and the records. Of a damaged run.json what can be read is used (``Run.unread`` has the
+    rest), without one the records alone must do; what was there is kept as run.json.damaged. ``stages``: also those of
+    stages that are up to date. Raises OSError as ``write`` does."""
+    folder = Path(folder)
+    columns, unread = read_columns(folder / RECORDS)
+    run, damage = _run(folder, columns.requests)
+    if damage and (folder / RUN).exists():
+        with suppress(OSError):
+            os.replace(folder / RUN, folder / f"{RUN}.damaged")
+    return _write(folder, run, columns, unread, stages=stages)
+
+
+def read(folder: Path | str) -> Results:
+    """The records of a run's folder as DataFrames. Writes nothing."""
+    folder = Path(folder)
+    file = RecordFile(folder / RECORDS)
+    requests, gaps = frames(file)
+    return Results(requests=requests, gaps=gaps, run=_run(folder, requests)[0], broken_lines=file.unread.count)
+
+
+def draw(
+    folder: Path | str, start: float | None = None, end: float | None = None, rows: int = ROWS, title: str = ""
+) -> str:
+    """A timeline of the run as SVG: around its longest stall, or between two moments, in seconds after its start. Raises
+    ValueError of one sentence where there is nothing to draw. Writes nothing."""
+    folder = Path(folder)
+    if not 1 <= rows <= drawing.MOST:
+        raise ValueError(f"{rows} requests cannot be shown: 1 to {drawing.MOST} can")
+    if not (folder / RECORDS).is_file():
+        raise ValueError(f"{folder} holds no run: there is no {RECORDS} in it")
+    columns, _ = read_columns(folder / RECORDS)
+    if columns.requests.empty:
+        raise ValueError(f"{folder} holds an empty run: there is no record in its {RECORDS}")
+    run, _ = _run(folder, columns.requests)
+    span = None if start is None and end is None else _span(columns.requests, run, start, end)
+    shown = scene(columns, run, RecordFile(folder / RECORDS).since, span, rows)
+    if shown is None or not shown.records:
+        raise ValueError(f"there is nothing to draw in {folder}: no request of its profiling phase was sent")
+    return drawing.drawing(shown, run, title)
+
+
+def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | None) -> tuple[float, float]:
+    """What was not said is where the run begins or ends."""
+    first, last = (
+        float(requests["asked_at"].min()) - run.started_at,
+        float(requests["closed_at"].max()) - run.started_at,
+    )
+    start, end = first if start is None else start, last if end is None else end
+    if not (math.isfinite(start) and math.isfinite(end) and start < end):
+        raise ValueError(
+            f"nothing lies between second {start:g} and {end:g}: this run is from {first:.2f} to {last:.2f}"
+        )
+    return start, end
+
+
+def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: bool = False) -> tuple[Summary, Run]:
+    """The tables first, then all else, each file by itself."""
+    unmade: list[str] = []
+    try:
+        summary, levels = _summary(folder, run, columns, unread, unmade, stages)
+    except Exception as error:  # facts that nobody thought of must not hide the records
+        run = replaced(_unknown(folder, columns.requests), unread=(f"what it says cannot be used ({reason(error)})",))
+        unmade.clear()
+        summary, levels = _summary(folder, run, columns, unread, unmade, stages)
+
+    def make(name: str, content: Callable[[], bytes | None]) -> None:
+        """None: there is no such file, not even an old one."""
+        try:
+            if (data := content()) is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                replace(folder / name, data)
+        except Exception as error:
+            unmade.append(f"{name} could not be made: {reason(error)}")
+
+    def table() -> bytes:
+        return tables.markdown(replaced(summary, unmade=tuple(unmade)), run, folder).encode()
+
+    def html() -> bytes:
+        return page(replaced(summary, unmade=tuple(unmade)), run, columns, levels, shown, unmade).encode()
+
+    make(RUN, lambda: _facts(run, summary))
+    make(TABLES, table)
+    make("profile_export_aiperf.json", lambda: export.summary_json(summary, run))
+    make("profile_export_aiperf.csv", lambda: export.summary_csv(summary).encode())
+    if (sweep := summary.sweep) is not None:
+        make("sweep.csv", lambda: export.sweep_csv(sweep).encode())
+    make("junit.xml", lambda: junit.xml(summary, run) if summary.slos else None)
+    shown: Scene | None = None
+    try:
+        shown = scene(columns, run, RecordFile(folder / RECORDS).since)
+    except Exception as error:
+        unmade.append(f"there is no timeline: {reason(error)}")
+    make(DRAWING, lambda: drawing.drawing(shown, run).encode() if shown is not None and shown.records else None)
+    before = len(unmade)
+    make(PAGE, html)
+    if len(unmade) > before:  # what it could not show is to stand in its own notes
+        known = [*unmade]
+        make(PAGE, html)
+        unmade[:] = known
+    if unmade:
+        make(TABLES, table)
+    return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
+
+
+def _summary(
+    folder: Path, run: Run, columns: Columns, unread: Unread, unmade: list[str], stages: bool
+) -> tuple[Summary, Occupancy]:
+    sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
+    levels = occupancy(columns.requests, run.limits)
+    records = RecordFile(folder / RECORDS, sound=not unread.count)
+    shots, beside = list[ProbeResult](), None
+    try:
+        shots = _shots(records)
+        if not shots and (sweep is None or sweep.repeats):
+            beside = interference(columns, levels, records.evenly(sampled_share(columns)))
+    except Exception as error:
+        unmade.append(f"what prefills do to decodes could not be told: {reason(error)}")
+    return summarise(columns, run, unread.count, records, sweep, levels, beside, shots, unread.said), levels
+
+
+def _facts(run: Run, summary: Summary) -> bytes:
+    return run_json(
+        run,
+        conditions=summary.conditions,
+        client=summary.client,
+        evidence=summary.evidence,
+        counts=summary.counts,
+        gate=summary.gate,
+        delivery=summary.delivery,
+        breakdowns=summary.breakdowns,
+        cancelled=summary.cancelled,
+        failures=summary.failures,
+        slos=summary.slos,
+        slo_status=summary.slo_status,
+        good=summary.good,
+        steady=summary.steady,
+        interference=summary.interference,
+        examination=summary.examination,
+        sweep=summary.sweep,
+        unread=summary.unread,
+        definitions=DEFINITIONS,
+    )
+
+
+def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
+    """From the folders of the stages. What is wrong with one is said, and the others count."""
+    found, missing = [], []
+    for stage in run.stages:
+        name = f"stage {stage.number} ({axis_of(run)} {stage.value:g})"
+        try:
+            found.append(made := _stage(folder / "stages" / str(stage.number), again))
+        except FileNotFoundError:
+            missing.append(f"{name} is left out: its run.json is missing.")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            missing.append(f"{name} is left out: its run.json cannot be read ({why}).")
+        except Exception as error:
+            missing.append(f"{name} is left out: {reason(error)}.")
+        else:
+            missing += [f"{name}: {why}." for why in incomplete(made[1], made[0])]
+    return sweep_summary(run, found, missing)
+
+
+def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
+    """What is known of a stage, and what it came to; its files are made if they are older than that. Raises OSError, and
+    ValueError for what is no stage."""
+    run = read_run(folder)
+    if run.stage is None:
+        raise ValueError("it is of no stage")
+    columns, unread = read_columns(folder / RECORDS)
+    if again or not _up_to_date(folder):
+        summary, run = _write(folder, run, columns, unread)
+        return run, summary
+    return run, _summary(folder, run, columns, unread, [], False)[0]
+
+
+def _shots(records: RecordFile) -> list[ProbeResult]:
+    """All requests of a probe; of another run nothing but its first record is read."""
+    first = next(iter(records), None)
+    if first is None or seen(first) is None:
+        return []
+    return [shot for record in records if (shot := seen(record)) is not None]
+
+
+def _up_to_date(folder: Path) -> bool:
+    """The page, which is made last, is no older than what it is made of."""
+    try:
+        made = (folder / PAGE).stat().st_mtime_ns
+        return all((folder / name).stat().st_mtime_ns <= made for name in (RECORDS, RUN))
+    except OSError:
+        return False
+
+
+def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
+    """What run.json says, or what can be told without it, and whether something of it could not be read."""
+    unknown = _unknown(folder, requests)
+    try:
+        return read_run(folder), False
+    except FileNotFoundError:
+        why = "run.json is missing"
+    except OSError as error:
+        why = f"run.json cannot be read ({error.strerror or error})"
+    except ValueError as error:
+        try:
+            return readable_run(folder, unknown), True
+        except (OSError, ValueError):
+            why = f"run.json cannot be read ({error})"
+    return replaced(unknown, unread=(f"{why}: settings, server and limits of this run are unknown",)), True
+
+
+def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
+    """A run of which nothing but its records is known."""
+    began = max(0.0, float(requests["asked_at"].min())) if len(requests) else 0.0
+    models = requests["model"].astype(str).unique().tolist()
+    name = folder.resolve().name.encode("utf-8", "replace").decode()
+    return Run(name=name, settings=Settings(), started_at=began, profiling_at=began, model=" ".join(models))
+
+
+def reason(error: Exception) -> str:
+    """In one line; of what nobody expected with its place in this program."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    where = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == HERE]
+    place = f" ({Path(where[-1].filename).name}:{where[-1].lineno})" if where else ""
+    return f"{type(error).__name__}: {clean(str(error))[:200]}{place}"

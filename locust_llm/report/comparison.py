@@ -1,0 +1,319 @@
+"""Versus: runs side by side with the first of them, their base; as a document, and as data for JSON."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from locust_llm.core.record import FAILURES
+from locust_llm.core.sweep import AXES
+from locust_llm.core.text import amount, cut
+from locust_llm.report.analysis.baseline import LoadedRun, condition_changes, load
+from locust_llm.report.analysis.compare import Change, change
+from locust_llm.report.analysis.goodput import good_request
+from locust_llm.report.analysis.sweep import axis_of
+from locust_llm.report.document.blocks import Block, Heading, Table, Text
+from locust_llm.report.document.remarks import SIMULATED
+from locust_llm.slo.grammar import Condition, Rule
+from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
+
+from .text import markdown_block, plain_block
+
+SCHEMA: Final = 1
+NAME: Final = 16
+"""How wide the name of a run may be above its column."""
+FIGURES: Final = (
+    *(("ttft", p) for p in ("p50", "p95", "p99")),
+    *(("itl", p) for p in ("p50", "p95", "p99")),
+    ("icl", "p99"), ("longest_stall", "p99"), ("request_latency", "p50"), ("request_latency", "p99"),
+)  # fmt: skip
+WAITED: Final = (("ttft_from_due", "p50"), ("ttft_from_due", "p99"), ("gate_wait", "p50"), ("gate_wait", "p99"))
+"""Where there is a gate, or requests come by a schedule."""
+WHOLE: Final = {
+    "requests_per_s": "Throughput (requests/s)",
+    "output_tokens_per_s": "Output (tokens/s)",
+    "error_rate": "Failures (%)",
+    "attainment": "Attainment (%)",
+    "goodput": "Goodput (requests/s)",
+}
+"""Figures that are one number, and their labels."""
+SHORT: Final = {"ttft": "TTFT", "itl": "ITL", "icl": "ICL"}
+LEVEL: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
+"""Of a stage."""
+HEAD: Final = ("difference", "%", "95 % interval", "")
+NOTES: Final = (
+    "Difference, % and interval: from the base to this run. 95 % interval of the difference: both runs resampled in blocks "
+    "of time, as requests that run together are not independent. No difference to be seen: 0 lies inside. Of 20 figures of "
+    "two equal runs one is called better or worse by chance. What changes from run to run but not within one (another start "
+    "of the server, a neighbour on the machine) is in no interval: repeat the runs before believing a small difference.",
+    "Percentiles count each failure as +infinity, as SLO rules do; averages and rates are of successful requests.",
+)
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of two runs, in ``unit``; None where it is absent, and ``note`` says why."""
+
+    metric: str
+    stat: str
+    label: str
+    unit: str
+    base: float | None
+    value: float | None
+    difference: float | None
+    difference_percent: float | None
+    """None: the base's is 0, or this is a share."""
+    low: float | None
+    high: float | None
+    """The ends of the 95 % interval of the difference; None: too few values, or a figure that has none."""
+    word: str
+    """better, worse, hardly better or hardly worse (by less than 1 %), no difference to be seen, too few to tell, or - for
+    nothing to compare."""
+    note: str = ""
+
+
+class Against(msgspec.Struct, frozen=True, kw_only=True):
+    """Two stages of one value."""
+
+    value: float
+    lines: tuple[Line, ...]
+    warnings: tuple[str, ...]
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """A run against the base."""
+
+    folder: str
+    warnings: tuple[str, ...]
+    """What is wrong with its folder, and each condition in which they differ."""
+    lines: tuple[Line, ...]
+    """Empty for two sweeps of the same: they are compared stage by stage."""
+    axis: str = ""
+    stages: tuple[Against, ...] = ()
+    alone: tuple[str, ...] = ()
+    """Stages that only one of them has, in words."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs against the first of them."""
+
+    schema: int = SCHEMA
+    base: str
+    simulated: bool
+    warnings: tuple[str, ...]
+    runs: tuple[Pair, ...]
+
+
+def compared(folders: Sequence[Path]) -> Comparison:
+    """The first is the base. Raises ValueError of one sentence for a folder that holds no run."""
+    base = load(folders[0])
+    pairs, simulated = [], _simulated(base)
+    for folder in folders[1:]:
+        run = load(folder)
+        simulated |= _simulated(run)
+        pairs.append(_pair(base, run))
+    return Comparison(base=str(folders[0]), simulated=simulated, warnings=_wrong(base), runs=tuple(pairs))
+
+
+def document(found: Comparison) -> Iterator[Block]:
+    """In reading order. Nothing in it is escaped yet."""
+    yield Heading(f"Compared with {found.base}")
+    if found.simulated:
+        yield Text(SIMULATED, loud=True)
+    yield from (Text(f"WARNING: {warning}", loud=True) for warning in found.warnings)
+    for pair in found.runs:
+        yield Heading(f"{pair.folder} against {found.base}")
+        yield from (Text(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
+        names = _names(found.base, pair.folder)
+        if pair.lines:
+            yield Table(("Metric", *names, *HEAD), tuple((line.label, *_cells(line)) for line in pair.lines))
+        yield from _said(pair.lines)
+        if pair.axis:
+            yield from _by_stage(pair, names)
+    yield from map(Text, NOTES)
+
+
+def console(found: Comparison) -> str:
+    """The document as plain text, 120 columns wide."""
+    return "\n\n".join(map(plain_block, document(found))) + "\n"
+
+
+def markdown(found: Comparison) -> str:
+    """The document as GitHub's Markdown."""
+    return "\n\n".join(markdown_block(block, first=i == 0) for i, block in enumerate(document(found))) + "\n"
+
+
+def _pair(base: LoadedRun, run: LoadedRun) -> Pair:
+    axis = _same_sweep(base, run)
+    warnings = (*_wrong(run), *_unlike(base, run))
+    if axis:
+        stages, alone = _stages(base, run)
+        return Pair(folder=str(run.folder), warnings=warnings, lines=(), axis=axis, stages=stages, alone=alone)
+    return Pair(folder=str(run.folder), warnings=warnings, lines=tuple(_lines(base, run)))
+
+
+def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[Line]:
+    """The main figures: those that such runs have."""
+    settings = [side.seen.run.settings for side in (base, run)]
+    gated = any(side.seen.run.limits for side in (base, run))
+    figures = [*FIGURES]
+    figures += [
+        (word, p) for word, p in WAITED if gated or (word != "gate_wait" and any(s.open_loop for s in settings))
+    ]
+    rules = [_rule(word, stat) for word, stat in figures]
+    rules += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
+    good, _ = good_request(settings[0])
+    if good and good_request(settings[1])[0]:
+        rules += [_rule(word, given=good) for word in ("attainment", "goodput")]
+    yield from (_line(rule, change(rule, base.seen, run.seen)) for rule in rules)
+
+
+def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
+    """About this figure; its limit says nothing."""
+    unit = "ms" if BY_WORD[word].units is TIME else next(iter(BY_WORD[word].units))
+    return Rule(word, "<=", 0.0, unit, stat, given=given)
+
+
+def _line(rule: Rule, found: Change) -> Line:
+    measure = BY_WORD[rule.metric]
+
+    def shown(value: float | None) -> float | None:
+        return None if value is None else value * rule.factor
+
+    low, high = found.ends or (None, None)
+    relative = found.ratio is not None and math.isfinite(found.ratio) and measure.units is not SHARE
+    return Line(
+        metric=rule.metric,
+        stat=rule.stat,
+        label=_label(rule),
+        unit=rule.unit,
+        base=shown(found.base.value),
+        value=shown(found.here.value),
+        difference=shown(found.difference),
+        difference_percent=(found.ratio - 1) * 100 if relative and found.ratio is not None else None,
+        low=shown(low),
+        high=shown(high),
+        word=found.word(rule),
+        note=found.note,
+    )
+
+
+def _label(rule: Rule) -> str:
+    metric = BY_WORD[rule.metric].metric
+    if metric is None:
+        return WHOLE[rule.metric]
+    return f"{SHORT.get(rule.metric, metric.label)} {rule.stat} (ms)"
+
+
+# -- what is wrong, and what differs -----------------------------------------------------------------------------------
+
+
+def _wrong(side: LoadedRun) -> tuple[str, ...]:
+    failed, count = side.seen.main.outcome(*FAILURES).size, side.seen.main.size
+    return (
+        *(f"{side.folder}: {note}." for note in side.notes),
+        *([] if count else [f"{side.folder}: no request."]),
+    ) + ((f"{side.folder}: {failed} of {count} requests failed.",) if failed else ())
+
+
+def _unlike(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
+    unknown = [str(side.folder) for side in (base, run) if not side.known]
+    if unknown:
+        yield f"the conditions of {' and '.join(unknown)} are unknown: nobody can tell whether these runs are comparable."
+        return
+    for found in condition_changes(base.seen, run.seen):
+        if found.base == found.here:
+            yield f"{found.what}: {found.here} in both."
+        else:
+            yield f"they differ in {found.what}: {found.base} in the base, {found.here} here."
+    if base.seen.run.stages and run.seen.run.stages and not _same_sweep(base, run):
+        axes = sorted({axis_of(base.seen.run), axis_of(run.seen.run)} & set(AXES))
+        if axes:
+            yield f"no stage is compared: they are sweeps of different things ({' and '.join(axes)})."
+
+
+def _simulated(side: LoadedRun) -> bool:
+    return side.seen.run.simulated or bool(side.seen.main["simulated"].any())
+
+
+# -- stage by stage ----------------------------------------------------------------------------------------------------
+
+
+def _same_sweep(base: LoadedRun, run: LoadedRun) -> str:
+    """The axis of two sweeps of the same; empty if they are none."""
+    axes = [axis_of(side.seen.run) if side.seen.run.stages else "" for side in (base, run)]
+    return axes[0] if axes[0] == axes[1] and axes[0] in AXES else ""
+
+
+def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[Against, ...], tuple[str, ...]]:
+    """(those of values that both have, in words those that only one of them has)."""
+    numbers = [{stage.value: stage.number for stage in side.seen.run.stages} for side in (base, run)]
+    alone = [
+        f"{value:g} only in {side.folder}"
+        for side, mine, others in zip((base, run), numbers, reversed(numbers), strict=True)
+        for value in sorted(mine.keys() - others.keys())
+    ]
+    found = []
+    for value in sorted(numbers[0].keys() & numbers[1].keys()):
+        try:
+            sides = [load(s.folder / "stages" / str(n[value])) for s, n in zip((base, run), numbers, strict=True)]
+        except (OSError, ValueError) as error:
+            alone.append(f"{value:g} is left out: {error}")
+            continue
+        rules = [_rule(word, stat) for word, stat in LEVEL]
+        lines = tuple(_line(rule, change(rule, sides[0].seen, sides[1].seen)) for rule in rules)
+        warnings = (*_wrong(sides[0]), *_wrong(sides[1]), *_unlike(*sides))
+        found.append(Against(value=value, lines=lines, warnings=warnings))
+    return tuple(found), tuple(alone)
+
+
+def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
+    for i in range(len(LEVEL) if pair.stages else 0):
+        lines = [(stage.value, stage.lines[i]) for stage in pair.stages]
+        yield Text(f"{lines[0][1].label}, stage by stage:")
+        yield Table((pair.axis, *names, *HEAD), tuple((f"{value:g}", *_cells(line)) for value, line in lines))
+    yield from (Text(f"Not compared: {alone}.") for alone in pair.alone)
+    told = set(pair.warnings)
+    for stage in pair.stages:
+        for warning in stage.warnings:
+            if warning not in told:  # what is true of the whole sweeps need not be said of each stage
+                yield Text(f"WARNING: {pair.axis} {stage.value:g}: {warning}", loud=True)
+        yield from _said(stage.lines, f"{pair.axis} {stage.value:g}: ")
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    reach = "-" if line.low is None or line.high is None else f"{_signed(line.low)} to {_signed(line.high)}"
+    figures = (amount(line.base, ""), amount(line.value, ""), _signed(line.difference))
+    return *figures, _percent(line), reach, line.word
+
+
+def _percent(line: Line) -> str:
+    percent = line.difference_percent
+    if percent is None:
+        return "-"
+    return f"{percent:+.1f}%" if percent < 1000 else f"x{percent / 100 + 1:.0f}"
+
+
+def _signed(value: float | None) -> str:
+    """Three significant digits, and not more than there are before the point."""
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return "fail"
+    return f"{value:+.0f}" if abs(value) >= 1000 else f"{value + 0.0:+.3g}"
+
+
+def _said(lines: Sequence[Line], before: str = "") -> Iterator[Text]:
+    """The notes, each once, with the figures that it is about."""
+    for note in dict.fromkeys(line.note for line in lines if line.note):
+        yield Text(f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}.")
+
+
+def _names(base: str, run: str) -> tuple[str, str]:
+    """What stands above the columns."""
+    names = cut(Path(base).name, NAME), cut(Path(run).name, NAME)
+    return names if names[0] != names[1] and all(names) else ("base", "this run")

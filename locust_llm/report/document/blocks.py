@@ -1,0 +1,69 @@
+"""Blocks: what a document is made of, headings, texts and tables, and how figures are written in them."""
+
+import math
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from locust_llm.core.text import amount, number
+from locust_llm.report.analysis.selection import scarce
+from locust_llm.report.analysis.summary import Row, SloResult
+
+LABEL: Final = 30
+"""Longer labels take two lines on the console; where the numbers are wide, shorter ones too."""
+
+
+class Heading(NamedTuple):
+    text: str
+
+
+class Text(NamedTuple):
+    text: str
+    loud: bool = False
+
+
+class Table(NamedTuple):
+    """Rows as long as ``head``. The first column is aligned left, the others right if they hold ``numbers``."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: bool = True
+    label: int = LABEL
+    """How wide the first column may be on the console."""
+
+
+Block = Heading | Text | Table
+
+
+def label_of(row: Row) -> str:
+    """``Time to First Token (ms)``; counts name their unit already."""
+    return row.label if row.unit in ("tokens", "requests") else f"{row.label} ({row.unit})"
+
+
+def observed(result: SloResult) -> str:
+    """``612ms``; where cut requests leave it open ``590ms to 640ms``, or ``≥ 590ms`` where nothing bounds it above."""
+    if result.observed is None:
+        return "-"
+    if result.worst is None:
+        return amount(result.observed, result.unit)
+    low, high = sorted((result.observed, result.worst))
+    return (
+        f"≥ {amount(low, result.unit)}"
+        if math.isinf(high)
+        else f"{amount(low, result.unit)} to {amount(high, result.unit)}"
+    )
+
+
+def interval(result: SloResult) -> str:
+    """``590ms to 640ms``; ``590ms and more`` where that is all that is known of requests which were cut."""
+    if result.low is None and result.high is None:
+        return "-"
+    if result.worst is not None and result.high == math.inf:
+        return f"{amount(result.low, result.unit)} and more"
+    return f"{amount(result.low, result.unit)} to {amount(result.high, result.unit)}"
+
+
+def marked(row: Row, percentile: float, number: Callable[[float | None], str] = number) -> str:
+    """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at least."""
+    value, least = row.percentiles.get(percentile), row.at_least.get(percentile)
+    few = value is not None and row.count is not None and scarce(row.count, percentile)
+    return (number(value) if least is None else f"≥ {number(least)}") + ("*" if few else "")

@@ -1,0 +1,222 @@
+"""Probing: what a report says of an interference probe: the scheduler first, then what it rests on, then the advice.
+
+Every figure is the median over the rounds of the probe, with the least and the greatest of them in brackets.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
+from statistics import median
+from typing import Final
+
+from locust_llm.core.text import many
+from locust_llm.probe.diagnosis import CANNOT_TELL, Diagnosis
+from locust_llm.probe.result import ProbeFindings
+from locust_llm.probe.symptoms import Alone, Crowd, Stall, Symptoms
+
+from .blocks import Block, Heading, Table, Text
+
+BESIDE: Final = "Prompts beside decoders"
+WIDE: Final = 1.3
+"""A budget whose ends are so many times apart, and more, is between them, and about nothing."""
+STEPS: Final = 4
+"""Likewise one that was counted in fewer steps of the longest prompt."""
+KINDS: Final = {"stall": "one of", "pair": "two of"}
+CACHED: Final = 0.5
+"""A prompt that took at most this share of its first time when it came again was not computed again."""
+
+
+def scheduler(probe: ProbeFindings) -> Iterator[Block]:
+    """What it is, in a line, and why; or what is missing to tell."""
+    d = probe.diagnosis
+    yield Text(f"Scheduler: {named(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL)
+    for missing in d.missing:
+        yield Text(f"Missing: {missing}.")
+    for i, reason in enumerate(d.reasons):
+        yield Text(f"{'Seen' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}.")
+
+
+def named(d: Diagnosis, found: Symptoms) -> str:
+    """``chunked, a step takes about 512 tokens (490 to 530); 1 prompt at a time``"""
+    if d.name == CANNOT_TELL:
+        return CANNOT_TELL
+    budget = "" if d.budget is None else f", a step takes {_budget(d.budget, found)}"
+    most = max((len(crowd.ttft_s) for crowd in found.crowds), default=0)
+    least = "at least " if d.slots is not None and d.slots > 1 and d.slots == most else ""
+    slots = "" if d.slots is None else f"; {least}{many(d.slots, 'prompt')} at a time"
+    return f"{d.name}{budget}{slots}"
+
+
+def findings(probe: ProbeFindings) -> Iterator[Block]:
+    """The figures, and the advice."""
+    found = probe.symptoms
+    if found.costs:
+        yield Heading("Prompts alone")
+        yield _costs(found)
+    if found.stalls:
+        yield Heading(BESIDE)
+        yield _stalls(found)
+        yield Text(_legend(found))
+    if found.crowds:
+        yield Heading("Equal prompts at one moment, nobody decoding")
+        yield _crowds(found.crowds)
+        yield Text(
+            "together: how many had the first of these first tokens together; ?: as it is neither one by one nor in groups"
+        )
+    said = [*_behind(found), *_cached(found), *_early(found), *_agreement(found)]
+    if said:
+        yield Heading("What else was seen")
+        yield from map(Text, said)
+    if probe.advice:
+        yield Heading("Advice")
+        yield from (Text(f"{number}. {one.what} {one.why}") for number, one in enumerate(probe.advice, 1))
+
+
+def by_length(stalls: Iterable[Stall]) -> Iterator[list[Stall]]:
+    """Those of one kind and length together, in this order."""
+
+    def key(stall: Stall) -> tuple[bool, int]:
+        return stall.kind != "stall", stall.asked_tokens
+
+    return (list(some) for _, some in groupby(sorted(stalls, key=key), key))
+
+
+def _budget(budget: tuple[float, float, float], found: Symptoms) -> str:
+    low, about, high = budget
+    longest = found.of("stall", found.longest)
+    few = not longest or median(stall.steps for stall in longest) < STEPS
+    if high == float("inf"):
+        return f"at least {_outward(low, up=False):,} tokens"
+    if few or high > WIDE * low:
+        return f"between {_outward(low, up=False):,} and {_outward(high, up=True):,} tokens"
+    return f"about {about:,.0f} tokens ({low:,.0f} to {high:,.0f})"
+
+
+def _outward(tokens: float, *, up: bool) -> int:
+    """To two significant digits, so that the interval only grows."""
+    whole = max(1, int(tokens))
+    unit = int(10 ** max(0, len(str(whole)) - 2))
+    return -int(-tokens // unit) * unit if up else whole // unit * unit
+
+
+def _costs(found: Symptoms) -> Table:
+    def cells(before: Alone | None, cost: Alone) -> tuple[str, ...]:
+        rate = "-"
+        if before is not None and cost.input_tokens > before.input_tokens:
+            rate = f"{(cost.typical_s - before.typical_s) / (cost.input_tokens - before.input_tokens) * 1e6:.1f}"
+        return f"{cost.input_tokens:,} tokens", _spread(cost.ttft_s, _ms), str(len(cost.ttft_s)), rate
+
+    rows = [cells(None, cost) for cost in found.costs[:1]] + [cells(*pair) for pair in pairwise(found.costs)]
+    head = ("prompt", "TTFT (ms)", "times", "\N{MICRO SIGN}s for a token more")
+    return Table(head, tuple(rows))
+
+
+def _stalls(found: Symptoms) -> Table:
+    def cells(stalls: list[Stall]) -> tuple[str, ...]:
+        asked, kind = stalls[0].asked_tokens, stalls[0].kind
+        alone_s = found.alone_s(asked)
+        return (
+            f"{KINDS.get(kind, kind)} {median(stall.input_tokens for stall in stalls):,.0f}",
+            "-" if alone_s is None else _ms(alone_s * (2 if kind == "pair" else 1)),
+            _spread([stall.ttft_s for stall in stalls], _ms),
+            _spread([stall.longest_s for stall in stalls], _ms),
+            _spread([stall.steps for stall in stalls], _count),
+            _spread([100 * stall.pace for stall in stalls], _count),
+            _spread([stall.meanwhile for stall in stalls], _count),
+        )
+
+    head = ("prompt tokens", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace (%)", "got")
+    return Table(head, tuple(map(cells, by_length(found.stalls))))
+
+
+def _legend(found: Symptoms) -> str:
+    quiet = "" if found.quiet_s is None else f" Without a prompt their gap is {_ms(found.quiet_s)} ms on average."
+    few = {stall.decoders for stall in found.stalls}
+    decoders = f"{min(few)} to {max(few)}" if len(few) > 1 else f"{max(few)}"
+    return (
+        f"Beside {decoders} decoders. alone: what a prompt takes then, of two twice that; TTFT: until the "
+        "prompt (of two, the last) had its first token; longest gap: of the median decoder in that time; steps: gaps in "
+        "which the prompt was computed; pace: of the decoders, as a share of theirs before; got: the tokens of the median "
+        f"decoder meanwhile. In brackets the least and the greatest round.{quiet}"
+    )
+
+
+def _crowds(crowds: Sequence[Crowd]) -> Table:
+    def cells(crowd: Crowd) -> tuple[str, ...]:
+        each = " ".join(_ms(s) for s in crowd.ttft_s)
+        return f"{crowd.input_tokens:,} tokens", str(len(crowd.ttft_s)), str(crowd.side_by_side or "?"), each
+
+    return Table(("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, crowds)))
+
+
+def _behind(found: Symptoms) -> Iterator[str]:
+    if found.behind:
+        waited, took = ([one.waited for one in found.behind], [one.ttft_s for one in found.behind])
+        alone = "" if found.short_s is None else f", {_ms(found.short_s)} ms alone"
+        yield (
+            f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_spread(took, _ms)} ms{alone}, which is "
+            f"{_spread(waited, _share)} of the time that the long one was still in prefill."
+        )
+
+
+def _cached(found: Symptoms) -> Iterator[str]:
+    if not found.cached:
+        return
+    first, again = [pair.first_s for pair in found.cached], [pair.again_s for pair in found.cached]
+    hits = sum(pair.again_s <= CACHED * pair.first_s for pair in found.cached)
+    said = [pair.cached_tokens for pair in found.cached if pair.cached_tokens]
+    told = f", {_spread(said, _tokens)} of its tokens cached, as the server says" if said else ""
+    name = "Prefix caching" if 2 * hits > len(found.cached) else "No prefix caching was seen"
+    yield (
+        f"{name}: a prompt of {found.cached[0].input_tokens:,} tokens took {_spread(first, _ms)} ms, and "
+        f"{_spread(again, _ms)} ms when it came again{told}."
+    )
+
+
+def _early(found: Symptoms) -> Iterator[str]:
+    if found.early_s is None:
+        yield "No event without content came well before a first token."
+    else:
+        yield f"An event without content came before the first token, at most {_ms(found.early_s)} ms."
+
+
+def _agreement(found: Symptoms) -> Iterator[str]:
+    """How far the rounds are apart."""
+    said = []
+    for what, figures in (
+        ("TTFT alone", [cost.ttft_s for cost in found.costs]),
+        ("TTFT beside decoders", [[stall.ttft_s for stall in stalls] for stalls in by_length(found.stalls)]),
+        ("longest gaps", [[stall.longest_s for stall in stalls] for stalls in by_length(found.stalls)]),
+    ):
+        apart = [
+            max(abs(value / median(values) - 1) for value in values)
+            for values in figures
+            if len(values) > 1 and median(values) > 0
+        ]
+        if apart:
+            said.append(f"{what} {max(apart):.0%}")
+    if said:
+        yield f"How far the rounds agree: none is further from the median of its figure than: {', '.join(said)}."
+
+
+def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """``275 (268 to 280)``; without brackets where both ends read as the median does."""
+    middle, low, high = text(median(values)), text(min(values)), text(max(values))
+    return middle if low == middle == high else f"{middle} ({low} to {high})"
+
+
+def _ms(seconds: float) -> str:
+    ms = seconds * 1e3
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}"
+
+
+def _tokens(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _count(value: float) -> str:
+    text = f"{value:,.1f}"
+    return f"{value:,.0f}" if value >= 10 or text.endswith(".0") else text
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"

@@ -1,0 +1,148 @@
+"""Curves: the stages of a sweep as tables, its knees and what follows from them; repeats, and how far they lie apart."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, RESIDUAL
+from locust_llm.core.text import brief, number
+from locust_llm.report.analysis.knee import at, blamed, plain, unsound
+from locust_llm.report.analysis.summary import Knee, Level, Row, SweepSummary
+from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
+
+from .blocks import Block, Heading, Table, Text, label_of, marked
+
+FIRST: Final = {
+    CONCURRENCY: "users", RATE: "offered/s", PREFILL: "limit", INPUT: "input tokens", REPEAT: "repeat",
+}  # fmt: skip
+"""The head of the column that tells the stages apart."""
+LATENCIES: Final = (
+    ("TTFT", TTFT.tag), ("ITL", ITL.tag), ("latency", "request_latency"), ("wait", GATE_WAIT.tag),
+    ("from due", TTFT_FROM_DUE.tag),
+)  # fmt: skip
+ENDS: Final = (50.0, 99.0)
+"""The median and the tail, at each stage."""
+
+Column = tuple[str, Callable[[Level], str]]
+
+
+def warnings(sweep: SweepSummary) -> Iterator[Block]:
+    """What stands above everything: stages that are not there, or found nothing."""
+    for said in sweep.missing:
+        yield Text(f"WARNING: {said}", loud=True)
+    burnt = [level for level in sweep.levels if blamed(level)]
+    if burnt and not sweep.repeats:
+        reasons = "; ".join(unsound(sweep.axis, level) for level in burnt)
+        yield Text(
+            f"CLIENT: the load generator was not up to {len(burnt)} of {len(sweep.levels)} stages, so nothing rests on "
+            f"them: {reasons}.",
+            loud=True,
+        )
+
+
+def curves(sweep: SweepSummary) -> Iterator[Block]:
+    """``sweep``: of a sweep or of repeats."""
+    yield Heading("Repeats" if sweep.repeats else f"Stages by {sweep.axis} (latencies in ms)")
+    if sweep.levels:
+        yield _table(sweep.axis, sweep.levels, _latencies(sweep))
+        yield _table(sweep.axis, sweep.levels, _rates(sweep))
+        yield Text(_legend(sweep))
+    if sweep.spread:
+        yield Heading("Spread over the repeats")
+        yield _spread(sweep.spread)
+    if sweep.knees:
+        yield Heading("Knees")
+    for knee in sweep.knees:
+        yield Text(_knee(sweep, knee))
+    if sweep.findings:
+        yield Heading("What follows")
+    for finding in sweep.findings:
+        yield Text(finding)
+
+
+def _latencies(sweep: SweepSummary) -> Iterator[Column]:
+    yield "ok", lambda level: str(level.succeeded)
+    yield "failed", lambda level: "-" if level.failure_rate is None else f"{level.failure_rate:.1%}"
+    waits = any(_p99(level, GATE_WAIT.tag) >= 1 for level in sweep.levels)
+    for name, tag in LATENCIES:
+        if (tag == GATE_WAIT.tag and not waits) or (tag == TTFT_FROM_DUE.tag and (waits or sweep.axis != RATE)):
+            continue  # without a wait it is TTFT again
+        for p in ENDS:
+            yield f"{name} p50" if p == ENDS[0] else f"p{p:g}", _percentile(tag, p)
+
+
+def _rates(sweep: SweepSummary) -> Iterator[Column]:
+    levels, limits = sweep.levels, sweep.axis == PREFILL
+    yield "tokens/s", lambda level: brief(level.output_tokens_per_s)
+    yield "per user", _percentile(PER_USER.tag, 50.0)
+    yield "requests/s", lambda level: brief(level.requests_per_s)
+    if not limits:  # there all users are, under any of them
+        yield "in flight", lambda level: brief(level.in_flight)
+    if any(level.slowdown is not None for level in levels):
+        yield "slower", lambda level: "-" if level.slowdown is None else f"{level.slowdown:.2f}"
+        yield "lost", lambda level: "-" if level.lost_share is None else f"{level.lost_share:.1%}"
+    if any(level.attainment is not None for level in levels):
+        yield "good", lambda level: "-" if level.attainment is None else f"{level.attainment:.1%}"
+        yield "goodput", lambda level: brief(level.goodput_per_s)
+    if limits and any(level.goodput_low is not None for level in levels):
+        yield "95 % interval", lambda level: f"{brief(level.goodput_low)} to {brief(level.goodput_high)}"
+    if any(level.slo_status for level in levels):
+        yield "SLO", lambda level: level.slo_status or "-"
+    if any(map(blamed, levels)):
+        yield "client", lambda level: level.client or "-"
+    if not sweep.repeats:
+        yield "ended", lambda level: level.why or "-"
+
+
+def _table(axis: str, levels: Sequence[Level], columns: Iterator[Column]) -> Table:
+    titles, cells = zip(*columns, strict=True)
+    rows = tuple((plain(level.value), *(cell(level) for cell in cells)) for level in levels)
+    return Table((FIRST[axis], *titles), rows)
+
+
+def _legend(sweep: SweepSummary) -> str:
+    said = [
+        "ok: successful requests that were measured",
+        "* too few values",
+        "per user: output tokens/s of one user, p50",
+    ]
+    if any(level.slowdown is not None for level in sweep.levels):
+        said.append(
+            "slower: times as long as undisturbed gaps took those with another request in prefill, lost: the share of the "
+            "decode time that it cost"
+        )
+    if sweep.conditions:
+        said.append(f"good: share of requests with {sweep.conditions}; goodput: those a second")
+    if not sweep.repeats:
+        said.append(f"why there are no more stages: {sweep.ended or 'the run did not end in order'}")
+    unsteady = [level for level in sweep.levels if level.residual is not None and level.residual >= RESIDUAL]
+    if unsteady:
+        said.append(f"not stationary (Little's law is off by {RESIDUAL:.0%} or more): {at(sweep.axis, *unsteady)}")
+    return "; ".join(said) + ". Each has its own tables in stages/<number>/summary.md."
+
+
+def _spread(rows: Sequence[Row]) -> Table:
+    def cells(row: Row) -> tuple[str, ...]:
+        varies = f"{row.std / row.avg:.1%}" if row.std is not None and row.avg else "-"
+        return label_of(row), number(row.avg), number(row.std), varies, number(row.min), number(row.max), str(row.count)
+
+    return Table(("Of the repeats", "mean", "std", "std/mean", "min", "max", "count"), tuple(map(cells, rows)))
+
+
+def _knee(sweep: SweepSummary, knee: Knee) -> str:
+    if knee.value is None:
+        return f"{knee.rule}: none. {knee.text}"
+    value = plain(knee.value) if any(level.value == knee.value for level in sweep.levels) else f"{knee.value:.3g}"
+    return f"{knee.rule}: {sweep.axis} {value}. {knee.text}"
+
+
+def _percentile(tag: str, p: float) -> Callable[[Level], str]:
+    def cell(level: Level) -> str:
+        row = level.latencies.get(tag)
+        return "-" if row is None else marked(row, p, brief)
+
+    return cell
+
+
+def _p99(level: Level, tag: str) -> float:
+    row = level.latencies.get(tag)
+    return 0.0 if row is None else row.percentiles.get(99.0, 0.0)

@@ -1,0 +1,184 @@
+"""Spectra: how latencies are distributed up to their rarest values, over input lengths, and what lengths there were.
+
+A percentile spectrum has 1 / (1 - p) on a logarithmic axis, as HdrHistogram's plots: each nine takes as much room as the one
+before, so that the tail is seen as well as the middle.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.core.record import FAILURES, OK
+from locust_llm.report.analysis.columns import Columns
+from locust_llm.report.analysis.gaps import Gaps
+
+from .model import LOG, Axis, Floats, Limits, Mark, Plot, Series, cloud, log_base, short, within, worded
+
+POINTS: Final = 150
+TICKS: Final = (
+    (1.0, "0 %"), (2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1e3, "99.9 %"), (1e4, "99.99 %"), (1e5, "99.999 %"),
+    (1e6, "99.9999 %"), (1e7, "99.99999 %"),
+)  # fmt: skip
+BINS: Final = 50
+WIDE: Final = 30
+"""From this ratio of the longest to the shortest on, lengths have a logarithmic axis."""
+NEED: Final = 5
+"""Requests of about one length whose median is a point."""
+
+Mask = NDArray[np.bool_]
+
+
+def distributions(columns: Columns, open_loop: bool, limits: Limits) -> Iterator[Plot]:
+    """TTFT; ITL, ICL and the longest stall; TTFT by input length; lengths. Of the profiling phase."""
+    requests = columns.requests
+    main = (requests["phase"] == "profiling").to_numpy(np.bool_)
+    ok = main & (requests["outcome"] == OK).to_numpy(np.bool_)
+    failed = int((main & requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)).sum())
+    share = failed / (failed + int(ok.sum())) if failed else 0.0
+    waits = ["gate_wait_s"] if requests["limit"].notna().any() else []
+    names = {"ttft_s": "TTFT", "gate_wait_s": "gate wait", "ttft_from_due_s": "TTFT from due"}
+    chosen = ["ttft_s", *waits, *(["ttft_from_due_s"] if open_loop or waits else [])]
+    first = [
+        (names[name], hue, _ms(requests, name, ok)) for name, hue in zip(chosen, ("p50", "wait", "p95"), strict=False)
+    ]
+    marks = tuple(mark for name in chosen for mark in limits.get(name, ()))
+    yield from _spectrum("Time to first token, by percentile", first, marks, share)
+    between: list[tuple[str, str, Floats | Gaps]] = [
+        ("ITL", "p50", _ms(requests, "itl_s", ok)),
+        ("ICL", "decode", columns.gaps.get("profiling", Gaps())),
+        ("longest stall", "p99", _ms(requests, "longest_stall_s", ok)),
+    ]
+    marks = tuple(mark for name in ("itl_s", "icl", "longest_stall_s") for mark in limits.get(name, ()))
+    yield from _spectrum("Between tokens, by percentile", between, marks)
+    yield from _by_length(requests, ok, limits.get("ttft_s", ()))
+    yield from _lengths(requests, ok)
+
+
+def _ms(requests: pd.DataFrame, column: str, ok: Mask) -> Floats:
+    values = requests[column].to_numpy(np.float64)[ok] * 1e3
+    return values[~np.isnan(values)]
+
+
+def _spectrum(
+    title: str, values: Sequence[tuple[str, str, Floats | Gaps]], marks: tuple[Mark, ...], failed: float = 0.0
+) -> Iterator[Plot]:
+    """``failed``: the share of failures; of the first series there is also a line with these as +infinity."""
+    series, said, everything = [], [], []
+    most = 10.0
+    for name, hue, these in values:
+        count = these.count if isinstance(these, Gaps) else len(these)
+        if not count:
+            continue
+        x, y = spectrum(these, count)
+        most = max(most, float(count))
+        everything.append(y)
+        series.append(Series(name, hue, short(x), short(np.maximum(y, 1e-3))))
+        middle, tail = np.interp([2.0, 100.0], x, y).tolist()
+        said.append(f"{name} median {worded(middle)}" + (f", p99 {worded(tail)}" if count >= 100 else ""))
+        if failed and len(series) == 1:
+            ranks = np.append(1 - 1 / x[:-1], 1.0) * (1 - failed)  # of all requests; beyond the last lie the failures
+            worse = 1 / (1 - ranks)
+            series.append(Series(f"{name}, failures as infinity", "fail", short(worse), short(y), dashed=True))
+            marks = (*marks, Mark(f"{failed:.2%} failed", x=1 / failed, hue="fail"))
+    if not series:
+        return
+    y = np.concatenate(everything)
+    base = log_base(y)
+    yield Plot(
+        title=title,
+        caption="The share of values (to the left: below, to the right: rarer) that are at most so high; each line ends "
+        "with its highest value." + (" The dashed line counts every failure as infinitely late." if failed else "")
+        + (LOG if base else ""),
+        label=f"{title}: {'; '.join(said)}" + (f"; {failed:.2%} of the requests failed" if failed else ""),
+        x=Axis(label="percentile", log=10, low=1.0, high=most, ticks=tuple(t for t in TICKS if t[0] <= most)),
+        y=Axis(unit="ms", log=base),
+        series=tuple(series),
+        marks=within(marks, float(y.max()), base),
+    )  # fmt: skip
+
+
+def spectrum(values: Floats | Gaps, count: int) -> tuple[Floats, Floats]:
+    """(1 / (1 - p), the p-quantile) from the lowest value to the highest, which stands at ``count``."""
+    x = np.unique(np.append(np.geomspace(1.0, max(count, 2), POINTS), [2.0, 10.0, 100.0]))
+    x = x[x < max(count, 2)]
+    percents = (1 - 1 / x) * 100
+    if isinstance(values, Gaps):
+        y = np.array(values.percentiles_ms(percents.tolist()), np.float64)
+        highest = values.max_ms or 0.0
+    else:
+        y = np.percentile(values, percents)
+        highest = float(values.max())
+    return np.append(x, max(count, 2)), np.append(y, highest)
+
+
+def _by_length(requests: pd.DataFrame, ok: Mask, limits: tuple[Mark, ...]) -> Iterator[Plot]:
+    length = requests["input_tokens"].to_numpy(np.float64)
+    ttft = requests["ttft_s"].to_numpy(np.float64) * 1e3
+    known = ok & ~np.isnan(length) & ~np.isnan(ttft)
+    length, ttft = length[known], ttft[known]
+    different = np.unique(length)
+    if len(different) < 2:
+        return
+    wide = 10 if different[-1] > WIDE * max(different[0], 1) else 0
+    base = log_base(ttft)
+    dots, said = cloud(length, ttft)
+    at, median = medians(length, ttft)
+    lines = (Series("median", "p50", short(at), short(median)),) if len(at) > 1 else ()
+    ends = np.interp([different[0], different[-1]], at, median).tolist() if len(at) else [None, None]
+    yield Plot(
+        title="Time to first token by input length",
+        caption=said + f" The line is the median of requests of about one length, where there are "
+        f"{NEED} or more." + (LOG if base else ""),
+        label=f"TTFT by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: median {worded(ends[0])} of the "
+        f"shortest, {worded(ends[1])} of the longest",
+        x=Axis(label="input tokens", unit="tokens", log=wide),
+        y=Axis(label="TTFT", unit="ms", log=base),
+        series=(dots, *lines),
+        marks=within(limits, float(ttft.max()), base),
+    )  # fmt: skip
+
+
+def medians(length: Floats, value: Floats, ratio: float = 1.1) -> tuple[Floats, Floats]:
+    """(mean length, median) of the requests between each two powers of ``ratio``, where there are NEED."""
+    power = np.floor(np.log(np.maximum(length, 1)) / np.log(ratio) + 1e-9).astype(np.int16)
+    order = np.argsort(power, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(power[order])) + 1)
+    enough = [part for part in parts if len(part) >= NEED]
+    return np.array([length[part].mean() for part in enough]), np.array([np.median(value[part]) for part in enough])
+
+
+def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
+    """Where there is more than one: how often each came, and was asked for."""
+    for title, column in (("Input", "input_tokens"), ("Output", "output_tokens")):
+        delivered, asked = (requests[name].to_numpy(np.float64)[ok] for name in (column, f"asked_{column}"))
+        delivered, asked = delivered[~np.isnan(delivered)], asked[~np.isnan(asked)]
+        if len(np.unique(delivered)) < 2:
+            continue
+        least, most = delivered.min(), max(delivered.max(), asked.max(initial=0.0)) + 1
+        wide = most > WIDE * max(least, 1.0)
+        least = min(least, asked.min(initial=least)) if wide else 0.0
+        edges = np.geomspace(max(least, 1.0), most, BINS + 1) if wide else np.linspace(0.0, most, BINS + 1)
+        series = [_outline("delivered", "p50", delivered, edges)]
+        different = np.unique(asked)
+        if len(different) > 1:  # else a spike that would make the rest small
+            series.append(_outline("asked for", "p95", asked, edges))
+        each = f" Every request asked for {different[0]:g}." if len(different) == 1 else ""
+        yield Plot(
+            title=f"{title} length",
+            caption=f"Requests in each of {BINS} {'ranges of equal ratio' if wide else 'equal ranges'} of "
+            f"{title.lower()} tokens, as the server counted them.{each}",
+            label=f"{title} length: {delivered.min():,.0f} to {delivered.max():,.0f} tokens, mean {delivered.mean():,.0f}"
+            + (f", asked for {asked.mean():,.0f}" if len(asked) else ""),
+            x=Axis(label=f"{title.lower()} tokens", unit="tokens", log=10 if wide else 0),
+            y=Axis(label="requests"),
+            series=tuple(series),
+            low=True,
+        )
+
+
+def _outline(name: str, hue: str, values: Floats, edges: Floats) -> Series:
+    counts = np.histogram(values, edges)[0]
+    return Series(name, hue, short(edges), short(np.append(counts, 0.0)), kind="area" if hue == "p50" else "steps")

@@ -1,0 +1,70 @@
+"""lines."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Final
+
+import msgspec
+
+from locust_llm.core.record import FAILURES, OK, Record
+
+DOTS: Final = 400
+"""So many dots lie beside each other at the most in such a line; chunks nearer to each other than that are one."""
+STALLED: Final = 4.0
+"""A gap of so many median gaps is drawn as a stall, as in timeline.py, if it is as wide as two dots."""
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request as timeline.js draws it; times in ms after the start of the window."""
+
+    text: str
+    asked: float
+    sent: float | None
+    first: float | None
+    closed: float
+    admitted: float | None = None
+    chunks: tuple[float, ...] = ()
+    tokens: int | None = None
+    outcome: str = ""
+
+
+def line(record: Record, start: float, dot: float, slow: float) -> Line:
+    """``start``: of the window, in Unix seconds; ``dot``: how wide one is, ``slow``: a stall, in ms."""
+
+    def ms(at: float | None) -> float | None:
+        return None if at is None else round((at + record.clock_offset_s - start) * 1e3, 1)
+
+    chunks: tuple[float, ...] = ()
+    sent = ms(record.sent_at)
+    if sent is not None and record.chunk_us:
+        chunks = tuple(round(sent + us / 1e3, 1) for us in thinned(record.chunk_us, dot * 1e3, slow * 1e3))
+    said = [f"TTFT {record.ttft_s * 1e3:,.0f} ms"] if record.ttft_s is not None else []
+    if record.gate_wait_s is not None and record.limit is not None:
+        said.append(f"gate wait {record.gate_wait_s * 1e3:,.0f} ms")
+    if record.output_tokens is not None:
+        said.append(f"{record.output_tokens:,} tokens out")
+    if record.longest_stall_s is not None:
+        said.append(f"longest stall {record.longest_stall_s * 1e3:,.0f} ms")
+    if record.outcome != OK:
+        said.append(record.outcome)
+    return Line(
+        text=", ".join([record.name or "request", *said]),
+        asked=ms(record.asked_at) or 0.0,
+        sent=sent,
+        first=chunks[0] if chunks else None,
+        closed=ms(record.closed_at) or 0.0,
+        admitted=ms(record.admitted_at),
+        chunks=chunks,
+        tokens=record.asked_input_tokens if record.input_tokens is None else record.input_tokens,
+        outcome="" if record.outcome == OK else "failed" if record.outcome in FAILURES else record.outcome,
+    )
+
+
+def thinned(chunk_us: Sequence[int], dot_us: float, slow_us: float) -> Iterator[int]:
+    """Without those that lie nearer to the one before than a dot; the ends of stalls, and the last, are always there."""
+    kept = -math.inf
+    for us, following in zip_longest(chunk_us, chunk_us[1:]):
+        if us - kept >= dot_us or following is None or following - us > slow_us:
+            kept = us
+            yield us

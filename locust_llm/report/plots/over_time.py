@@ -1,0 +1,263 @@
+"""Over time: latencies, throughput and the gate of a run on one time axis."""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from locust_llm.core.record import FAILURES, OK
+from locust_llm.core.run import Run
+from locust_llm.report.analysis.occupancy import Occupancy, thinned
+
+from .model import (
+    LOG,
+    POINTS,
+    Axis,
+    Floats,
+    Limits,
+    Mark,
+    Plot,
+    Series,
+    cloud,
+    log_base,
+    percentile_lines,
+    sample,
+    short,
+    within,
+    worded,
+)
+
+GROUP: Final = "time"
+CHANGES: Final = 12
+"""More changes of the limit are no marks: the line of the limit shows them."""
+FAILED: Final = 500
+"""The most failures that are ticks."""
+INSTANT_S: Final = 1e-3
+"""What took no longer came at once."""
+FEW: Final = 5
+"""Requests that a step of the throughput has on average, at least; but there are LEAST steps."""
+LEAST: Final = 10
+
+
+class Stretch(NamedTuple):
+    """The time axis: Unix seconds of its 0, and its ends in seconds after it."""
+
+    origin: float
+    low: float
+    high: float
+
+    @property
+    def axis(self) -> Axis:
+        return Axis(unit="s", low=self.low, high=self.high)
+
+
+def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run, limits: Limits) -> Iterator[Plot]:
+    """TTFT, ITL, tokens and requests a second, the gate. ``limits``: those of the SLO, by column."""
+    time = stretch(requests, run)
+    marks = tuple(_marks(run, time, warm=bool((requests["phase"] == "warmup").any())))
+    plots = [
+        *_latency(requests, "ttft_s", ("Time to first token", "TTFT"), time, marks + limits.get("ttft_s", ())),
+        *_latency(requests, "itl_s", ("Inter token latency", "ITL"), time, marks + limits.get("itl_s", ())),
+        *_throughput(requests, time, marks),
+        *_gate(levels, time, marks),
+    ]
+    if run.stages and plots:
+        said = f"{plots[0].caption} Upright lines: where each stage begins, with its value."
+        plots[0] = msgspec.structs.replace(plots[0], caption=said)
+    yield from plots[:-1]
+    for last in plots[-1:]:  # its axis is that of all
+        yield msgspec.structs.replace(last, x=msgspec.structs.replace(last.x, label="time since the start"))
+
+
+def stretch(requests: pd.DataFrame, run: Run) -> Stretch:
+    """From the start, or the first request, to the last end."""
+    began, ended = requests["asked_at"].min(), requests["closed_at"].max()
+    if not began <= ended:  # NaN: no requests
+        return Stretch(run.started_at, 0.0, max((run.ended_at or 0.0) - run.started_at, 1.0))
+    low = min(0.0, float(began) - run.started_at)
+    return Stretch(run.started_at, low, max(float(ended) - run.started_at, low + 1e-3))
+
+
+def _marks(run: Run, time: Stretch, warm: bool) -> Iterator[Mark]:
+    """Phases, stages and changes of the limit, where there are few."""
+    for stage in run.stages:
+        yield Mark(f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
+    if warm and not run.stages:
+        yield Mark("profiling", x=run.profiling_at - time.origin)
+    if run.stopping_at is not None and run.stopping_at - time.origin < time.high:
+        yield Mark("stop", x=run.stopping_at - time.origin)
+    steps = [change for before, change in pairwise(run.limits) if change.limit not in (None, before.limit)]
+    if len(steps) <= CHANGES and not run.stages:
+        for change in steps:
+            yield Mark(f"limit {change.limit}", x=change.at - time.origin)
+
+
+def _latency(
+    requests: pd.DataFrame, column: str, names: tuple[str, str], time: Stretch, marks: tuple[Mark, ...]
+) -> Iterator[Plot]:
+    title, what = names
+    phase, value = requests["phase"], requests[column]
+    known = ((requests["outcome"] == OK) & value.notna()).to_numpy(np.bool_)
+    main = known & (phase == "profiling").to_numpy(np.bool_)
+    at = requests["sent_at"].to_numpy(np.float64) - time.origin
+    ms = value.to_numpy(np.float64) * 1e3
+    if not known.any():
+        return
+    shown = main if main.any() else known
+    lines, made_of = percentile_lines(at[shown], ms[shown])
+    series = []
+    if (known & ~main).any() and main.any():
+        series.append(cloud(at[known & ~main], ms[known & ~main], "warmup", "faint")[0])
+    dots, said = cloud(at[shown], ms[shown])
+    failures, lost = _failures(requests, time)
+    highest = float(ms[shown].max())
+    base = log_base(ms[shown])
+    p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
+    yield Plot(
+        title=title,
+        caption=said + " It stands where the request was sent." + made_of
+        + lost + (LOG if base else ""),
+        label=f"{what} over time: median {worded(p50)}, p99 {worded(p99)}, highest {worded(highest)}",
+        x=time.axis,
+        y=Axis(label=what, unit="ms", log=base),
+        series=(*series, dots, *lines, *failures),
+        marks=within(marks, highest, base),
+        group=GROUP,
+    )  # fmt: skip
+
+
+def _failures(requests: pd.DataFrame, time: Stretch) -> tuple[list[Series], str]:
+    """A tick for each, and what the caption says of them; of many a sample."""
+    failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
+    at = np.sort(requests["closed_at"].to_numpy(np.float64)[failed] - time.origin)
+    if not len(at):
+        return [], ""
+    some = at[sample(at, FAILED, 0)]
+    which = f" ({len(some):,} of {len(at):,} shown)" if len(some) < len(at) else ""
+    return [Series("failed", "fail", short(some, 6), [], kind="rug")], f" Ticks at the top: failed requests{which}."
+
+
+def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) -> Iterator[Plot]:
+    ok = (requests["outcome"] == OK).to_numpy(np.bool_)
+    failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
+    if not (ok | failed).any():
+        return
+    edges = round_edges(time.low, time.high, int((ok | failed).sum()))
+    width = np.diff(edges)
+    each = f"Each step is {np.median(width):g} s"
+    first, last, closed = (
+        requests[name].to_numpy(np.float64) - time.origin for name in ("first_chunk_at", "last_chunk_at", "closed_at")
+    )
+    tokens = requests["output_tokens"].to_numpy(np.float64)
+    told = ok & ~np.isnan(tokens)
+    first, last = np.where(np.isnan(first), closed, first), np.where(np.isnan(last), closed, last)
+    if told.any():
+        rate = spread(first[told], last[told], tokens[told], edges) / width
+        yield Plot(
+            title="Output tokens a second",
+            caption=f"{each}. Tokens of successful requests, spread evenly between the first and the "
+            "last chunk of each.",
+            label=f"Output tokens a second over time: at most {rate.max():,.0f}",
+            x=time.axis,
+            y=Axis(label="output tokens/s", unit="/s"),
+            series=(_steps("output tokens/s", "decode", edges, rate, "area"),),
+            marks=marks,
+            group=GROUP,
+            low=True,
+        )
+    done, lost = (np.histogram(closed[some], edges)[0] / width for some in (ok, failed))
+    series = [_steps("finished", "ok", edges, done)]
+    if failed.any():
+        series.append(_steps("failed", "fail", edges, lost))
+    yield Plot(
+        title="Requests a second",
+        caption=f"{each}; a request counts where it ended.",
+        label=f"Requests finished a second over time: at most {done.max():.3g}"
+        + (f"; failed at most {lost.max():.3g}" if failed.any() else ", none failed"),
+        x=time.axis,
+        y=Axis(label="requests/s", unit="/s"),
+        series=tuple(series),
+        marks=marks,
+        group=GROUP,
+        low=True,
+    )
+
+
+def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...]) -> Iterator[Plot]:
+    thin = thinned(levels, POINTS)
+    if not len(thin):
+        return
+    at = thin["at"].to_numpy(np.float64) - time.origin
+    each = f"Each step is the mean over {(at[-1] - at[0]) / max(len(at) - 1, 1):.2g} s"
+    half = (at[1] - at[0]) / 2 if len(at) > 1 else 0.0
+    edges = np.append(at - half, at[-1] + half)
+    used, waiting, decoding, limit = (
+        thin[name].to_numpy(np.float64) for name in ("used", "waiting", "decoding", "limit")
+    )
+    gated = bool((~np.isnan(limit)).any())
+    series = [_steps("in prefill", "prefill", edges, used, "area")]
+    if gated:
+        series.append(_steps("limit", "limit", edges, limit))
+    yield Plot(
+        title="In prefill, and the gate's limit" if gated else "In prefill",
+        caption=f"{each}. In prefill: sent, and the first token has not come.",
+        label=f"Requests in prefill over time: at most {used.max():.3g} on average over a step"
+        + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
+        x=time.axis,
+        y=Axis(label="requests"),
+        series=tuple(series),
+        marks=marks,
+        group=GROUP,
+        low=True,
+    )
+    others = [_steps("decoding", "decode", edges, decoding)]
+    if gated:
+        others.append(_steps("waiting at the gate", "wait", edges, waiting, "area"))
+    yield Plot(
+        title="Decoding, and waiting at the gate" if gated else "Decoding",
+        caption=f"{each}. Decoding: between the first token and the end.",
+        label=f"Requests decoding over time: at most {decoding.max():.3g}"
+        + (f"; waiting at the gate at most {waiting.max():.3g}" if gated else ""),
+        x=time.axis,
+        y=Axis(label="requests"),
+        series=tuple(others[::-1]),
+        marks=marks,
+        group=GROUP,
+        low=True,
+    )
+
+
+def _steps(name: str, hue: str, edges: Floats, values: Floats, kind: str = "steps") -> Series:
+    return Series(name, hue, short(edges, 6), short(np.append(values, values[-1:])), kind=kind)
+
+
+def round_edges(low: float, high: float, count: int, most: int = POINTS) -> Floats:
+    """Ends of stretches of 1, 2 or 5 times a power of ten seconds: at most ``most``, with FEW of ``count`` each. The first
+    and the last are as short as the time is, or half as long again."""
+    least = (high - low) / max(min(most, count // FEW), LEAST)
+    power = 10.0 ** math.floor(math.log10(least))
+    width = next(power * m for m in (1, 2, 5, 10) if power * m >= least * (1 - 1e-9))
+    inner = np.arange(math.floor(low / width) + 1, math.ceil(high / width)) * width
+    inner = inner[(inner - low >= width / 2) & (high - inner >= width / 2)]
+    return np.array([low, *inner, high])
+
+
+def spread(first: Floats, last: Floats, amount: Floats, edges: Floats) -> Floats:
+    """How much of the amounts falls between each two edges, where each is spread evenly from ``first`` to ``last``."""
+    slow = last - first > INSTANT_S
+    at_once = np.histogram(last[~slow], edges, weights=amount[~slow])[0]
+    first, last = first[slow], last[slow]
+    rate = amount[slow] / (last - first)
+
+    def begun(at: Floats) -> Floats:
+        """Up to each edge, of what would go on at ``rate`` for ever from ``at`` on."""
+        order = np.argsort(at)
+        before = np.searchsorted(at[order], edges, side="right")
+        rates, starts = (np.append(0.0, np.cumsum(values[order]))[before] for values in (rate, rate * at))
+        return np.asarray(edges * rates - starts)
+
+    return np.asarray(np.maximum(np.diff(begun(first) - begun(last)), 0.0) + at_once)

@@ -1,0 +1,88 @@
+"""By length: what prompts of a probe took and how long they stalled the others, over their tokens, as plots."""
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Final
+
+from locust_llm.probe.symptoms import Stall, Symptoms
+
+from .model import Axis, Mark, Plot, Series, Value, doubles, worded
+
+MARGIN: Final = 1.15
+Points = list[tuple[float, float]]
+"""Tokens of a prompt, and seconds."""
+
+
+def by_length(found: Symptoms) -> Iterator[Plot]:
+    """TTFT alone and beside decoders, and the decoders' longest gap; a ring for each time that it was tried. Nothing
+    without a prompt."""
+    singles, pairs = found.of("stall"), found.of("pair")
+    alone = [(float(cost.input_tokens), s) for cost in found.costs for s in cost.ttft_s]
+    if alone:
+        typical = [(float(cost.input_tokens), cost.typical_s) for cost in found.costs]
+        yield Plot(
+            "TTFT by prompt length",
+            "Each ring is a prompt, each time that it was tried; the line joins the medians of those alone. Both scales are "
+            "logarithmic.",
+            label=f"TTFT of a prompt alone: {worded(typical[0][1] * 1e3)} at {typical[0][0]:,.0f} tokens, "
+            f"{worded(typical[-1][1] * 1e3)} at {typical[-1][0]:,.0f}",
+            x=_tokens([cost.asked_tokens for cost in found.costs]),
+            y=Axis(label="TTFT", unit="ms", log=10),
+            series=tuple(
+                _series(name, hue, points, kind)
+                for name, hue, points, kind in (
+                    ("alone, median", "p50", typical, "line"),
+                    ("alone", "p50", alone, "rings"),
+                    ("beside decoders", "prefill", _points(singles), "rings"),
+                    ("the later of two", "p99", _points(pairs), "rings"),
+                )
+                if points
+            ),
+        )
+    if found.stalls:
+        worst = max(stall.longest_s for stall in found.stalls)
+        quiet = () if found.quiet_s is None else (
+            Mark(f"without a prompt: {worded(found.quiet_s * 1e3)}", y=found.quiet_s * 1e3),
+        )  # fmt: skip
+        yield Plot(
+            "Longest gap of the decoders by prompt length",
+            "Each ring is a prompt beside decoders, or two at one moment: the longest gap of the median decoder until its "
+            "first token. Of a server that computes whole prompts it grows as they do; with a budget a step, hardly.",
+            label=f"the longest gap was {worded(worst * 1e3)}",
+            x=_tokens([stall.asked_tokens for stall in found.stalls]),
+            y=Axis(label="longest gap", unit="ms", low=0.0),
+            series=tuple(
+                _series(name, hue, [(stall.input_tokens, stall.longest_s) for stall in stalls], "rings")
+                for name, hue, stalls in _kinds(singles, pairs)
+                if stalls
+            ),
+            marks=quiet,
+        )
+
+
+def _points(stalls: list[Stall]) -> Points:
+    return [(stall.input_tokens, stall.ttft_s) for stall in stalls]
+
+
+def _kinds(singles: list[Stall], pairs: list[Stall]) -> Iterator[tuple[str, str, list[Stall]]]:
+    yield "one prompt", "prefill", singles
+    yield "two of this length", "p99", pairs
+
+
+def _series(name: str, hue: str, points: Points, kind: str) -> Series:
+    x: list[Value] = [round(tokens) for tokens, _ in sorted(points)]
+    y: list[Value] = [round(seconds * 1e3, 3) for _, seconds in sorted(points)]
+    return Series(name, hue, x, y, kind=kind)
+
+
+def _tokens(values: list[int]) -> Axis:
+    sizes = sorted(set(values))
+    base = 2 if doubles([float(size) for size in sizes]) or sizes[-1] > 4 * median(sizes) else 0
+    return Axis(
+        label="prompt tokens",
+        unit="tokens",
+        log=base,
+        low=sizes[0] / MARGIN,
+        high=sizes[-1] * MARGIN,
+        ticks=tuple((float(size), f"{size:,}") for size in sizes),
+    )

@@ -1,0 +1,192 @@
+"""Ladder: the stages of a sweep side by side, as curves over what it changes, with its knees."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from locust_llm.report.analysis.selection import scarce
+from locust_llm.report.analysis.summary import Knee, Level, SweepSummary
+from locust_llm.slo.metrics import ITL, PER_USER, TTFT
+
+from .model import LOG, Axis, Limits, Mark, Plot, Series, doubles, log_base, short, within, worded
+
+UNSOUND: Final = " Hollow points: stages to which the load generator was not up; nothing follows from them."
+
+
+def ladder(sweep: SweepSummary, limits: Limits) -> Iterator[Plot]:
+    """TTFT and ITL, throughput, goodput and attainment over the value of each stage; tokens a second against what a user
+    gets. Nothing of fewer than two stages."""
+    if len(sweep.levels) < 2:
+        return
+    x = _axis(sweep)
+    knees = tuple(_knees(sweep.knees))
+    for metric, name, column in ((TTFT, "TTFT", "ttft_s"), (ITL, "ITL", "itl_s")):
+        yield from _latency(sweep, x, (metric.tag, metric.label, name), knees + limits.get(column, ()))
+    yield from _throughput(sweep, x, knees)
+    yield from _good(sweep, x, knees)
+    yield from _pareto(sweep)
+
+
+def _axis(sweep: SweepSummary) -> Axis:
+    values = sorted(level.value for level in sweep.levels)
+    base = doubles(values)
+    few = len(values) <= 12
+    margin = (1.15, 1 / 1.15)
+    span = (values[-1] - values[0]) * 0.04 or 1.0
+    return Axis(
+        label=f"{sweep.axis} ({sweep.unit})" if sweep.unit else sweep.axis,
+        log=base,
+        low=values[0] * margin[1] if base else values[0] - span,
+        high=values[-1] * margin[0] if base else values[-1] + span,
+        ticks=tuple((value, f"{value:g}") for value in values) if few else (),
+    )
+
+
+def _knees(knees: Sequence[Knee]) -> Iterator[Mark]:
+    """One mark for all rules that found the same."""
+    found: dict[float, list[str]] = {}
+    for knee in knees:
+        if knee.value is not None:
+            found.setdefault(knee.value, []).append(knee.rule)
+    for value, rules in sorted(found.items()):
+        yield Mark(f"{value:.3g}: {', '.join(rules)}", x=value, hue="knee")
+
+
+def _curve(
+    name: str, hue: str, levels: Sequence[Level], value: Callable[[Level], float | None], dashed: bool = False
+) -> Series:
+    known = [(level.value, found) for level in levels if (found := value(level)) is not None and np.isfinite(found)]
+    x, y = ([pair[i] for pair in known] for i in (0, 1))
+    return Series(name, hue, short(np.array(x)), short(np.array(y)), dashed=dashed)
+
+
+def _unsound(levels: Sequence[Level], *curves: Series) -> list[Series]:
+    """Rings over the points of stages that may found no conclusion."""
+    bad = {level.value for level in levels if not level.sound}
+    points = [(x, y) for curve in curves for x, y in zip(curve.x, curve.y, strict=True) if x in bad]
+    if not points:
+        return []
+    return [Series("client not OK", "fail", [x for x, _ in points], [y for _, y in points], kind="rings")]
+
+
+def _latency(sweep: SweepSummary, x: Axis, names: tuple[str, str, str], marks: tuple[Mark, ...]) -> Iterator[Plot]:
+    tag, title, name = names
+
+    def of(percentile: float) -> Callable[[Level], float | None]:
+        return lambda level: row.percentiles.get(percentile) if (row := level.latencies.get(tag)) else None
+
+    curves = [_curve(f"p{p:g}", f"p{p:g}", sweep.levels, of(p)) for p in (50.0, 99.0)]
+    if not curves[0].x:
+        return
+    values = np.array([y for curve in curves for y in curve.y], np.float64)
+    base = log_base(values)
+    said = ", ".join(f"{worded(y)} at {at:g}" for at, y in zip(curves[1].x, curves[1].y, strict=True) if at is not None)
+    rings = _unsound(sweep.levels, *curves)
+    yield Plot(
+        title=title,
+        caption=f"{name} of successful requests: median and 99th percentile of each stage."
+        + _scarce(sweep, tag) + (UNSOUND if rings else "") + (LOG if base else ""),
+        label=f"p99 of {name}: {said}",
+        x=x,
+        y=Axis(label=name, unit="ms", log=base),
+        series=(*curves, *rings),
+        marks=within(marks, float(values.max()), base),
+    )  # fmt: skip
+
+
+def _scarce(sweep: SweepSummary, tag: str) -> str:
+    rows = [(level.value, level.latencies.get(tag)) for level in sweep.levels]
+    few = [f"{value:g}" for value, row in rows if row and row.count and scarce(row.count, 99)]
+    return f" Under 100 requests, too few for a p99, at {', '.join(few)}." if few else ""
+
+
+def _throughput(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plot]:
+    curve = _curve("output tokens/s", "decode", sweep.levels, lambda level: level.output_tokens_per_s)
+    unit = "output tokens/s"
+    if not curve.x:
+        unit = "requests/s"
+        curve = _curve(unit, "decode", sweep.levels, lambda level: level.requests_per_s)
+    if not curve.x:
+        return
+    most = max(y for y in curve.y if y is not None)
+    yield Plot(
+        title="Throughput",
+        caption="Of successful requests. Where it no longer rises, more load only means longer waits.",
+        label=f"{unit}: at most {most:,.0f}",
+        x=x,
+        y=Axis(label=unit, unit="/s"),
+        series=(curve, *_unsound(sweep.levels, curve)),
+        marks=knees,
+    )
+
+
+def _good(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plot]:
+    measured = [level for level in sweep.levels if level.goodput_per_s is not None]
+    if measured:
+        curve = _curve("good requests/s", "ok", measured, lambda level: level.goodput_per_s)
+        ends = [(level.goodput_low, level.goodput_high) for level in measured]
+        good = Series(
+            curve.name, curve.hue, curve.x, curve.y,
+            low=[None if low is None else low for low, _ in ends], high=[high for _, high in ends],
+        )  # fmt: skip
+        everything = _curve("all requests/s", "faint", sweep.levels, lambda level: level.requests_per_s, dashed=True)
+        best = max(measured, key=lambda level: level.goodput_per_s or 0.0)
+        yield Plot(
+            title="Goodput",
+            caption=f"Good requests a second, with their 95 % interval{_conditions(sweep)}, and all successful ones. Where "
+            "they part, requests are answered too late.",
+            label=f"goodput: best {best.goodput_per_s:.3g} a second at {best.value:g}",
+            x=x,
+            y=Axis(label="requests/s", unit="/s"),
+            series=(everything, good, *_unsound(sweep.levels, curve)),
+            marks=knees,
+        )
+    met = _curve("attainment", "ok", sweep.levels, _percent)
+    if met.x:
+        said = ", ".join(f"{y:.4g} % at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None)
+        yield Plot(
+            title="Attainment",
+            caption=f"The share of requests that are good{_conditions(sweep)}; a failed one is not.",
+            label=f"attainment: {said}",
+            x=x,
+            y=Axis(label="attainment", unit="%", low=0.0, high=100.0),
+            series=(met, *_unsound(sweep.levels, met)),
+            marks=knees,
+        )
+
+
+def _percent(level: Level) -> float | None:
+    return None if level.attainment is None else level.attainment * 100
+
+
+def _conditions(sweep: SweepSummary) -> str:
+    return f" ({sweep.conditions})" if sweep.conditions else ""
+
+
+def _pareto(sweep: SweepSummary) -> Iterator[Plot]:
+    points = [
+        (level, user, level.output_tokens_per_s)
+        for level in sweep.levels
+        if (row := level.latencies.get(PER_USER.tag)) and (user := row.percentiles.get(50.0)) is not None
+        and level.output_tokens_per_s is not None
+    ]  # fmt: skip
+    if len(points) < 2:
+        return
+    least, most = min(x for _, x, _ in points), max(x for _, x, _ in points)
+    room = (most - least) * 0.08 or 1.0
+    curve = Series(
+        "stages", "decode", short(np.array([x for _, x, _ in points])), short(np.array([y for _, _, y in points])),
+        kind="path", labels=tuple(f"{level.value:g}" for level, _, _ in points),
+    )  # fmt: skip
+    bad = [(x, y) for level, x, y in points if not level.sound]
+    rings = [Series("client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings")] if bad else []
+    yield Plot(
+        title="What the server gives, against what a user gets",
+        caption=f"A point a stage, with its {sweep.axis}. To the right each user gets tokens faster (median), upwards the "
+        "server makes more of them: the best stages lie at the upper right.",
+        label="; ".join(f"{level.value:g}: {y:,.0f} tokens/s, {x:.3g} a user" for level, x, y in points),
+        x=Axis(label="output tokens/s a user (median)", unit="/s", low=max(least - room, 0.0), high=most + room),
+        y=Axis(label="output tokens/s", unit="/s"),
+        series=(curve, *rings),
+    )

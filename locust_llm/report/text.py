@@ -1,0 +1,79 @@
+"""Tables: the document of a run as console text or as GitHub's Markdown."""
+
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tabulate import tabulate
+
+from locust_llm.core.run import Run
+from locust_llm.core.text import clean
+from locust_llm.report.analysis.summary import Summary
+from locust_llm.report.document.blocks import LABEL, Block, Heading, Table, Text
+from locust_llm.report.document.document import document
+from locust_llm.report.document.remarks import SIMULATED, incomplete_line
+
+WIDTH: Final = 120
+
+
+def console(summary: Summary, run: Run, folder: Path | str = "") -> str:
+    """The document as plain text, at most 120 columns wide where the numbers allow, control characters harmless."""
+    blocks = list(document(summary, run, folder))
+    if incomplete_line(summary, run) is not None:  # the first line, before the title
+        blocks[:2] = blocks[1::-1]
+    return "\n\n".join(map(plain_block, blocks)) + "\n"
+
+
+def markdown(summary: Summary, run: Run, folder: Path | str = "") -> str:
+    """The document as GitHub's Markdown; what came from outside can neither add markup nor break a table."""
+    blocks = enumerate(document(summary, run, folder))
+    return "\n\n".join(markdown_block(block, first=i == 0) for i, block in blocks) + "\n"
+
+
+def plain_block(block: Block) -> str:
+    """For the console."""
+    match block:
+        case Heading(text):
+            return f"{clean(text)}\n{'=' * min(len(text), WIDTH)}"
+        case Text(text, loud):
+            lines = textwrap.fill(clean(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            return f"{'!' * WIDTH}\n{lines}\n{'!' * WIDTH}" if loud and text == SIMULATED else lines
+        case Table():
+            return _tabulate(block, "simple", clean, _room(block))
+
+
+def _room(table: Table) -> int:
+    """For the first column: what the others leave of the width, but neither too much nor too little."""
+    rows = [[f"{title}  " for title in table.head], *table.rows]  # tabulate's own padding of titles
+    others = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[1:])
+    return min(table.label, max(LABEL // 2, WIDTH - others))
+
+
+def markdown_block(block: Block, first: bool) -> str:
+    """``first``: a heading of the first level."""
+    match block:
+        case Heading(text):
+            return f"{'#' if first else '##'} {_escaped(text)}"
+        case Text(text, loud):
+            return f"**{_escaped(text)}**" if loud else _escaped(text)
+        case Table():
+            return _tabulate(block, "pipe", _escaped)
+
+
+def _escaped(text: str) -> str:
+    text = clean(text).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*_\[\]|~#>!])", r"\\\1", text)
+
+
+def _tabulate(table: Table, style: str, cell: Callable[[str], str], label_width: int | None = None) -> str:
+    widths = [label_width, *[None] * (len(table.head) - 1)] if label_width and table.numbers else None
+    return tabulate(
+        [[cell(text) for text in row] for row in table.rows],
+        headers=[cell(text) for text in table.head],
+        tablefmt=style,
+        disable_numparse=True,
+        colalign=["left", *(["right" if table.numbers else "left"] * (len(table.head) - 1))] if table.rows else None,
+        maxcolwidths=widths if table.rows else None,
+    )

@@ -1,0 +1,317 @@
+"""Abort: the rules of a run held against what has come so far, to end a run that is certainly broken.
+
+A percentile, or a share such as the rate of failures, is a count: so many requests are beyond the limit, so many may be.
+That more than these are must be ``SURE`` times as likely as that they are not, by ``evidence``, which may be asked as often
+as one likes: a rule that holds is called broken in at most one of ``SURE`` runs. An average has no such bound: its interval
+must lie beyond the limit twice, at two counts of which one is double the other. A single value beyond the limit decides a
+maximum or a minimum. Requests are taken as independent, as in intervals.py; in a closed loop the first request of each user,
+as they come all at once, is left out.
+
+Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but for those that have been
+under way for longer than the limit of a latency is. So the evidence is at most that of all requests that were sent, in the
+order of their sends, and fast failures are not held against answers that are not over yet.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from locust_llm.core.phases import PROFILING
+from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.slo.grammar import ABORT, OPERATORS, Condition, Rule
+from locust_llm.slo.intervals import SECTIONS, TAIL, binomial_cdf, needed, of_sections
+from locust_llm.slo.metrics import BY_WORD, NEEDS_TWO, PER_USER, POOLED, WAITS, Metric
+from locust_llm.slo.selectors import STAGES, lengths
+
+from .in_flight import Sends
+
+SURE: Final = 1 / TAIL
+OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
+"""Latencies that a request which is under way for long has passed; but for the last one, where it had no chunk yet."""
+MARGIN_S: Final = 1.0
+"""What a first chunk may take to be known."""
+KEYS: Final = {"class": "user_class", "name": "name", "model": "model"}
+
+
+def evidence(some: int, of: int, share: float) -> float:
+    """How many times more likely ``some`` out of ``of`` is if the true share lies above ``share`` (anywhere, uniformly)
+    than if it is that: a likelihood ratio, as a logarithm.
+
+    If the true share is not above ``share``, it ever reaches log(x) with a probability of at most 1 / x, however often one
+    looks, as it is a supermartingale (Ville, Étude critique de la notion de collectif, 1939; Robbins, Statistical methods
+    related to the law of the iterated logarithm, Annals of Mathematical Statistics 41, 1970).
+    """
+    if share <= 0:
+        return math.inf if some else 0.0
+    above = binomial_cdf(some, of + 1, share)  # the part above ``share`` of the Beta distribution that the counts make
+    if share >= 1 or above <= 0:
+        return -math.inf
+    likelihood = math.lgamma(some + 1) + math.lgamma(of - some + 1) - math.lgamma(of + 2) + math.log(above)
+    return likelihood - math.log1p(-share) - some * math.log(share) - (of - some) * math.log1p(-share)
+
+
+class Count:
+    """Requests beyond a limit, where a share of them may be."""
+
+    def __init__(self, may: float, at_least: int = 0) -> None:
+        self._may, self._at_least = may, at_least
+        self._beyond = self._open = self._open_beyond = 0
+        self.count = 0
+
+    def add(self, beyond: bool) -> None:
+        self._beyond += beyond
+        self.count += 1
+
+    @property
+    def holds(self) -> bool:
+        return self._beyond <= self._may * self.count
+
+    def broken(self, open_: int = 0, beyond: int = 0) -> bool:
+        """``open_``: requests under way; ``beyond``: so many of them are beyond the limit already."""
+        self._open, self._open_beyond = open_, beyond
+        some, of = self._beyond + beyond, self.count + open_
+        if some <= self._may * of or self.count + beyond < self._at_least:
+            return False
+        return evidence(some, of, self._may) >= math.log(SURE)
+
+    def __str__(self) -> str:
+        may = f"{100 * self._may:.3g}% of them may be" if self._may else "none may be"
+        some, of = self._beyond + self._open_beyond, self.count + self._open
+        under_way = f" ({self._open} under way)" if self._open else ""
+        return f"{some} of {of} requests{under_way} are beyond the limit, and {may}"
+
+
+class Mean:
+    """An average over ten to twenty stretches of as many requests each: when there are twenty, two and two become one."""
+
+    def __init__(self, met: Callable[[float], bool], unit: str, factor: float) -> None:
+        """``factor``: from an average to what it is in ``unit``, as it shall be told."""
+        self._met, self._unit, self._factor = met, unit, factor
+        self._size = 1
+        self._stretches: list[tuple[float, float]] = []
+        self._amount = self._weight = 0.0
+        self._inside = 0
+        self._times = 0
+        """How many times in a row its interval lay beyond the limit."""
+        self.count = 0
+
+    def add(self, amount: float, weight: float) -> None:
+        self._amount, self._weight = self._amount + amount, self._weight + weight
+        self.count, self._inside = self.count + 1, self._inside + 1
+        if self._inside < self._size:
+            return
+        self._stretches.append((self._amount, self._weight))
+        self._amount, self._weight, self._inside = 0.0, 0.0, 0
+        if len(self._stretches) == 2 * SECTIONS:
+            pairs = zip(self._stretches[::2], self._stretches[1::2], strict=True)
+            self._stretches = [(a + c, b + d) for (a, b), (c, d) in pairs]
+            self._size *= 2
+            self._look()
+
+    def _look(self) -> None:
+        means = [amount / weight for amount, weight in self._stretches if weight]
+        low, high = of_sections(self.value, means) if len(means) == SECTIONS else (None, None)
+        beyond = low is not None and high is not None and not self._met(low) and not self._met(high)
+        self._times = self._times + 1 if beyond else 0
+
+    @property
+    def value(self) -> float:
+        weight = self._weight + sum(weight for _, weight in self._stretches)
+        return (self._amount + sum(amount for amount, _ in self._stretches)) / weight if weight else math.nan
+
+    @property
+    def holds(self) -> bool:
+        return self._met(self.value)
+
+    def broken(self, open_: int = 0, beyond: int = 0) -> bool:
+        """What is under way is in no average."""
+        return self._times > 1
+
+    def __str__(self) -> str:
+        value = f"{self.value * self._factor:.4g}{self._unit}"
+        return f"over {self.count} requests it is {value}, and its interval lies beyond the limit"
+
+
+class RuleMonitor:
+    """A rule, and what of it is known so far."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        measure, down = BY_WORD[rule.metric], rule.op.startswith("<")
+        percentile, metric = rule.percentile, measure.metric
+        self._certain = rule.stat in ("min", "max")
+        """One value decides: it is no question of how many there are."""
+        self._known: set[str] = set()
+        """Columns of the conditions that some successful request had."""
+        self._add: Callable[[Record], None]
+        self.tally: Count | Mean
+        if metric is None:
+            self.tally = Count(rule.limit if down else 1 - rule.limit, SECTIONS)
+            self._add = partial(self._share, self.tally, down)
+        elif rule.stat == "avg":
+            self.tally = Mean(rule.holds, rule.unit, measure.units[rule.unit])
+            self._add = partial(self._gaps if measure.tag == POOLED else self._mean, self.tally)
+        elif measure.tag == POOLED and percentile is not None:  # gaps are not independent: an average over requests
+            least = percentile / 100 if down else 1 - percentile / 100
+            self.tally = Mean(lambda inside: inside >= least, "% of the gaps within the limit", 100.0)
+            self._add = partial(self._gaps, self.tally)
+        else:
+            may = 0.0 if percentile is None else 1 - percentile / 100 if down else percentile / 100
+            self.tally = Count(may, 0 if percentile is None else needed(percentile))
+            self._add = partial(self._value, self.tally, metric)
+
+    def add(self, record: Record, *, first_wave: bool = False) -> None:
+        if (self._certain or not first_wave) and selected(self.rule, record):
+            self._add(record)
+
+    @property
+    def holds(self) -> bool | None:
+        """Its figure so far meets the limit; None: there is none."""
+        return self.tally.holds if self.tally.count and self._complete else None
+
+    def broken(self, sends: Sends, first_wave: int) -> bool:
+        """``sends``: what is under way; ``first_wave``: so many of that are left out."""
+        return self._complete and self.tally.broken(sends.open, max(0, self._overdue(sends) - first_wave))
+
+    def _overdue(self, sends: Sends) -> int:
+        """At least so many requests under way are beyond the limit already."""
+        if self.rule.where or self.rule.stat == "avg":
+            return 0  # nobody knows which of them the rule is about
+        if self.rule.percentile is not None or self.rule.stat == "max":
+            return _older(sends, self.rule.metric, self.rule.op, self.rule.limit)
+        if self.rule.metric == "attainment" and not self.rule.op.startswith("<"):
+            return max((_older(sends, c.metric, c.op, c.limit) for c in self.rule.given), default=0)
+        return 0
+
+    @property
+    def _complete(self) -> bool:
+        """Every condition is about something that answers have."""
+        return not self._known or all(condition.metric in self._known for condition in self.rule.given)
+
+    def _share(self, tally: Count, down: bool, record: Record) -> None:
+        if self.rule.metric == "error_rate":
+            tally.add(record.failed == down)
+            return
+        if record.outcome == OK:
+            self._known.add("")
+            self._known.update(c.metric for c in self.rule.given if value_of(record, c.metric) is not None)
+        tally.add((record.outcome == OK and all(meets(record, c) for c in self.rule.given)) == down)
+
+    def _value(self, tally: Count, metric: Metric, record: Record) -> None:
+        if metric.tag == POOLED:
+            gaps_us = record.sharp_gaps_us if record.outcome == OK else ()
+            if gaps_us:
+                tally.add(not all(self.rule.holds(gap_us / 1e6) for gap_us in (min(gaps_us), max(gaps_us))))
+        elif record.outcome == OK or metric.tag in WAITS:
+            value = value_of(record, self.rule.metric)
+            if value is not None:
+                tally.add(not self.rule.holds(value))
+        elif metric.adjusted or metric is PER_USER:  # a failure never had its token
+            tally.add(True)
+
+    def _mean(self, tally: Mean, record: Record) -> None:
+        if record.outcome == OK or BY_WORD[self.rule.metric].tag in WAITS:
+            value = value_of(record, self.rule.metric)
+            if value is not None:
+                tally.add(value, 1)
+
+    def _gaps(self, tally: Mean, record: Record) -> None:
+        if record.outcome == OK and (gaps_us := record.sharp_gaps_us):
+            inside = self.rule.stat != "avg"
+            amount = sum(self.rule.holds(us / 1e6) for us in gaps_us) if inside else sum(gaps_us) / 1e6
+            tally.add(amount, len(gaps_us))
+
+
+class EarlyStop:
+    """Those of its rules that are watched: all whose figure can be told before the end."""
+
+    def __init__(
+        self, rules: Iterable[Rule], first_wave: int = 0, sends: Sends | None = None, *, overdue: bool = True
+    ) -> None:
+        """``first_wave``: of so many users the first request is left out; ``sends``: what is under way beside the records
+        that are added; ``overdue``: also that counts which is beyond a limit already."""
+        self._watched = [RuleMonitor(rule) for rule in rules if rule.early]
+        self._first_wave, self._sends, self._overdue = first_wave, sends or Sends(), overdue
+        self._users: set[tuple[str, int]] = set()
+        """Whose first request is over."""
+
+    def add(self, record: Record) -> None:
+        """A request is over."""
+        if record.phase != PROFILING or record.outcome in (CUT, CANCELLED, RETRIED):
+            return
+        user = record.worker, record.user
+        first_wave = len(self._users) < self._first_wave and user not in self._users
+        if first_wave:
+            self._users.add(user)
+        for watched in self._watched:
+            watched.add(record, first_wave=first_wave)
+
+    def broken(self) -> str:
+        """Why the run shall end; empty while it need not."""
+        for watched in self._watched:
+            if watched.rule.kind == ABORT and self._is_broken(watched):
+                return f"{watched.rule} is broken: {watched.tally}"
+        return ""
+
+    def _is_broken(self, watched: RuleMonitor) -> bool:
+        left_out = self._first_wave - len(self._users) if self._overdue else self._sends.open
+        return watched.broken(self._sends, left_out)
+
+    def standing(self) -> tuple[int, int]:
+        """(how many rules their figure so far breaks, how many have one), of those that decide."""
+        known = [watched.holds for watched in self._watched if watched.rule.decides and watched.holds is not None]
+        return known.count(False), len(known)
+
+    def states(self) -> dict[str, tuple[str, str]]:
+        """By rule: how it stands so far, and by what."""
+        found = {}
+        for watched in self._watched:
+            holds, tally = watched.holds, watched.tally
+            state = "nothing yet" if holds is None else "held so far" if holds else "broken so far"
+            counted = holds is not None and isinstance(tally, Count)
+            found[str(watched.rule)] = ("broken" if self._is_broken(watched) else state), str(tally) if counted else ""
+        return found
+
+
+def _older(sends: Sends, metric: str, op: str, limit_s: float) -> int:
+    """At least so many requests under way are beyond this limit of a latency."""
+    if metric not in OVERDUE or not op.startswith("<"):
+        return 0
+    return sends.older(limit_s + MARGIN_S, silent=metric != "request_latency")
+
+
+def selected(rule: Rule, record: Record) -> bool:
+    """The rule is about this request. Lengths are as delivered, else as asked."""
+    for key, value in rule.where:
+        if key in KEYS:
+            if getattr(record, KEYS[key]) != value:
+                return False
+        elif key == "turn":
+            if (record.turn == 0) != (value == "first"):
+                return False
+        elif key not in STAGES:  # whoever watches in a stage takes the rules of that stage
+            low, high = lengths(value)
+            tokens = record.asked_input_tokens if record.input_tokens is None else record.input_tokens
+            if tokens is None or not low <= tokens < high:
+                return False
+    return True
+
+
+def value_of(record: Record, word: str) -> float | None:
+    """What a request has of a measure, in seconds or tokens a second; None: nothing."""
+    metric = BY_WORD[word].metric
+    assert metric is not None  # the grammar sees to it
+    value: float | None = getattr(record, metric.column)
+    if value is None or metric is PER_USER:
+        return 1 / value if value else None
+    return value * (metric.scale / 1e3)
+
+
+def meets(record: Record, condition: Condition) -> bool:
+    """A successful request meets a condition: as figures.meets has it."""
+    value = value_of(record, condition.metric)
+    if value is None:
+        metric = BY_WORD[condition.metric].metric
+        return metric is not None and metric.column in NEEDS_TWO and record.ttft_s is not None
+    return bool(OPERATORS[condition.op](value, condition.limit))

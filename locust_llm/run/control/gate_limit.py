@@ -1,0 +1,131 @@
+"""The limit of prefills over all processes: what each phase asks for, its ramp, turned by hand, and shared out as quotas."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import gevent
+import msgspec
+
+from locust_llm.client.gate import Gate
+from locust_llm.core.phases import label_of
+from locust_llm.core.run import LimitChange
+from locust_llm.core.settings import Settings, mistakes
+from locust_llm.core.sweep import PREFILL
+from locust_llm.run.clock_sync import offset_s
+from locust_llm.run.gate_quotas import GateStatus, Quota, Quotas
+
+from .run_store import RunStore
+
+
+def follow(
+    gate: Gate,
+    steps: Iterable[tuple[float, int]],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = gevent.sleep,
+) -> None:
+    """The ramp greenlet: set each limit when its second has come. Against the start, so that lateness does not add up."""
+    started = clock()
+    for at_s, limit in steps:
+        wait_s = started + at_s - clock()
+        if wait_s > 0:
+            sleep(wait_s)
+        gate.set_limit(limit)
+
+
+# -- ramp ------------------------------------------------------------------------------------------------------------
+
+
+def ramp(limit: int, duration_s: float | None, start: int = 1) -> Iterator[tuple[float, int]]:
+    """(seconds from the start, limit from then on), the first at 0.
+
+    Value v of 2..T begins at D (v - 1) / (T - 1): 1 to 5 over 30 s steps at 7.5, 15, 22.5 and 30 s. Likewise from
+    another ``start``, downwards too.
+    """
+    steps = abs(limit - start)
+    if duration_s is None or not steps:
+        yield 0.0, limit
+        return
+    for step in range(steps + 1):
+        yield duration_s * step / steps, start + (step if limit > start else -step)
+
+
+logger = logging.getLogger("locust_llm")
+
+
+class GateLimit:
+    """``tell(kind, worker, **data)`` sends a message; ``phase()``: which one is on. Each change is written into the book."""
+
+    def __init__(
+        self, settings: Settings, book: RunStore, tell: Callable[..., object], phase: Callable[[], str]
+    ) -> None:
+        gated = settings.prefill_concurrency or settings.warmup_limit or settings.sweeps(PREFILL)
+        self.quotas = Quotas(self._tell_quota, gated=bool(gated))
+        self._book, self._tell, self._phase = book, tell, phase
+        self._ramp: gevent.Greenlet | None = None
+
+    @property
+    def now(self) -> int | None:
+        """None: no gate."""
+        return self.quotas.limit
+
+    def set_limit(self, limit: int | None) -> None:
+        """From now on."""
+        self._book.limits.append(LimitChange(time.time(), limit, label_of(self._phase())))
+        self.quotas.set_limit(limit)
+
+    def begin(self, s: Settings, *, warm: bool, users: str) -> None:
+        """What a phase asks for, at once or as its ramp has it. ``users``: how many there are, in words."""
+        limit = s.warmup_limit if warm else s.prefill_concurrency
+        ramp_s = s.warmup_ramp_s if warm else s.prefill_concurrency_ramp_duration
+        name = "Warmup prefill" if warm else "Prefill"
+        if limit is None:
+            self.set_limit(None)
+        elif ramp_s is None or limit == 1:
+            logger.info(f"{name} concurrency limited to {limit} (session concurrency: {users})")
+            self.set_limit(limit)
+        else:
+            logger.info(f"{name} concurrency ramping from 1 to {limit} over {ramp_s:g} seconds")
+            self._follow(ramp(limit, ramp_s))
+
+    def turn(self, limit: int | None, ramp_s: float | None, asked: Settings) -> str:
+        """By hand: the limit, at once or from where it is in so many seconds. ``asked``: the settings of the phase, with the
+        users and processes that there are. What was done; raises ValueError of one sentence."""
+        before = self.now
+        changed = {"prefill_concurrency": limit, "prefill_concurrency_ramp_duration": ramp_s}
+        for mistake in mistakes(msgspec.structs.replace(asked, **changed)):
+            raise ValueError(mistake)
+        self.stop()
+        from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
+        over = "" if ramp_s is None else f" over {ramp_s:g} s"
+        done = f"prefill limit turned by hand from {from_} to {to}{over}"
+        self._book.say(f"{done}, {self._book.since_start()}, in {label_of(self._phase())}")
+        if limit is None or ramp_s is None:
+            self.set_limit(limit)
+        else:
+            start = max(limit, self._book.pulse.used) if before is None else before
+            self._follow(ramp(limit, ramp_s, start))
+        return done
+
+    def stop(self) -> None:
+        """The ramp goes no further; the limit stays where it is."""
+        if self._ramp is not None and self._ramp is not gevent.getcurrent():
+            self._ramp.kill(block=False)
+
+    def _follow(self, steps: Iterator[tuple[float, int]]) -> None:
+        self._ramp = gevent.spawn(follow, self, steps)
+
+    # -- the processes -------------------------------------------------------------------------------------------------
+
+    def heard(self, worker: str, **stand: Any) -> None:
+        """A process tells how its gate stands."""
+        self.quotas.heard(worker, GateStatus(**stand), time.monotonic())
+
+    def answer(self, worker: str, at: float) -> None:
+        """To the word of a process of that moment of its own clock: for so long it may use what it has."""
+        self._tell_quota(worker, self.quotas.quota(worker), at=at, unix_s=time.monotonic() + offset_s())
+
+    def _tell_quota(self, worker: str, quota: Quota, **more: Any) -> None:
+        self._tell("llm_limit", worker, **quota._asdict(), **more)

@@ -1,0 +1,289 @@
+"""The course of a run: its phases and the stages of a sweep, one after the other; when each begins, and what ends it."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import gevent
+import msgspec
+
+from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
+from locust_llm.core.run import Health, Run, Stage
+from locust_llm.core.settings import Settings
+from locust_llm.core.sweep import CONCURRENCY, INPUT
+from locust_llm.run.schedule import Due
+from locust_llm.slo.grammar import Rule, ready, texts
+
+from .allocator import Allocator
+from .early_stop import EarlyStop
+from .gate_limit import GateLimit
+from .in_flight import Sends
+from .run_store import RunStore, known_limits
+from .shutdown import Shutdown
+from .stage_runner import StageRunner
+from .users import UserPool
+from .worker_registry import WorkerRegistry
+
+logger = logging.getLogger("locust_llm")
+
+LEAD_S: Final = 0.5
+"""How long after its users are there a schedule begins: they make their first requests ready, and connect."""
+RULES_S: Final = 1.0
+"""How often the rules are looked at that may end the run."""
+LOOK_S: Final = 0.25
+"""How often a stage is looked at: whether it has lasted long enough."""
+HEALTH_S: Final = 2.0
+"""How long the processes have to tell how they were in a stage."""
+
+
+class PhaseRunner:
+    """``tell(kind, worker, **data)`` sends a message; ``facts()``: the run as it is known now."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        book: RunStore,
+        roster: WorkerRegistry,
+        crowd: UserPool,
+        ending: Shutdown,
+        tell: Callable[..., None],
+        facts: Callable[[], Run],
+    ) -> None:
+        stages = settings.staged
+        self._settings, self._book, self._there = settings, book, roster.there
+        self._crowd, self._ending, self._tell, self._facts = crowd, ending, tell, facts
+        self.sends = Sends()
+        first_wave = 0 if settings.open_loop or stages else settings.users or 0
+        self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
+        """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
+        self.stepper = None if stages is None else StageRunner(settings, stages, book.folder)
+        """None: the run has no stages."""
+        self.asked = settings if self.stepper is None else self.stepper.settings
+        """The settings of this phase: in a sweep those of its stage."""
+        self.work = Allocator(settings, roster, crowd, tell, book.say, self._next_phase, self._sessions_over)
+        self.plan = self.work.plan
+        self.limit = GateLimit(settings, book, tell, lambda: self.plan.phase)
+        self._jobs: list[gevent.Greenlet] = []
+        """Of this phase: the schedule, the clock."""
+        self._dealing: gevent.Greenlet | None = None
+        self._stepping: gevent.Greenlet | None = None
+        """Between two stages."""
+        self._stage_limits = 0
+        """How many changes of the limit there had been before this stage."""
+
+    # -- phases --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The phase that the plan is in."""
+        if self.plan.phase == BETWEEN:
+            self.work.held = True
+            self._stepping = gevent.spawn(self._step)
+            return
+        s, phase = self.asked, self.plan.phase
+        self._limit_of(phase == WARMUP)
+        if s.warmup_concurrency:
+            self.work.held = True
+            users = s.warmup_concurrency if phase == WARMUP else s.users or 1
+            self._jobs.append(gevent.spawn(self._begin_with, users, phase))
+        else:
+            self._begin_sending(phase)
+
+    def _begin_with(self, users: int, phase: str) -> None:
+        """When there are just as many users."""
+        self._crowd.become(users)
+        self.work.held = False
+        self._begin_sending(phase)
+        self._tell("llm_again", phase=self.plan.phase)
+
+    def _begin_sending(self, phase: str) -> None:
+        dues = self.work.begin(phase, self.asked)
+        if dues is not None:
+            logger.info("Open loop: requests come by a schedule, whatever the server does")
+            self._dealing = gevent.spawn(self._deal_out, dues, phase)
+            self._jobs.append(self._dealing)
+        else:
+            self._begin_clock(phase)
+
+    def _begin_clock(self, phase: str, lead_s: float = 0.0) -> None:
+        """Bound the phase, which begins in ``lead_s``, in time."""
+        s, stepper = self._settings, self.stepper
+        if stepper is not None and label_of(phase) == PROFILING:
+            stepper.begin(time.time() + lead_s)
+            self._jobs.append(gevent.spawn(self._look, phase))
+            if s.run_time_s and stepper.repeats:
+                self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._close_phase, phase))
+            elif s.run_time_s and stepper.number == 1:
+                gevent.spawn_later(s.run_time_s, self._time_is_up)
+        elif phase == PROFILING:
+            if lead_s:
+                self._book.profiling_at = time.time() + lead_s
+            if s.run_time_s:
+                logger.info(f"Profiling for {s.run_time_s:g} s")
+                self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._time_is_up))
+        elif s.warmup_duration:
+            self._jobs.append(gevent.spawn_later(lead_s + s.warmup_duration, self._close_phase, phase))
+
+    def _time_is_up(self) -> None:
+        if self._ending.begun:
+            return
+        logger.info(f"Time is up after {self._settings.run_time_s:g} s")
+        self._ending.begin()
+
+    def _limit_of(self, warm: bool) -> None:
+        users = self.asked.users or ("as many as needed" if self._crowd.grows else "from the form")
+        self.limit.begin(self.asked, warm=warm, users=str(users))
+
+    def _deal_out(self, dues: Iterator[Due], phase: str) -> None:
+        """The schedule of an open loop, from its first arrival to its last."""
+        self._crowd.wait()
+        self._begin_clock(phase, LEAD_S)
+        self.work.deal_out(dues, phase, LEAD_S, self._lasts_s(phase))
+
+    def _lasts_s(self, phase: str) -> float | None:
+        """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
+        s = self.asked
+        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.run_time_s
+
+    def _close_phase(self, phase: str) -> None:
+        """Its time is over, or there are no sessions any more: nothing new starts in it, and when all is back it ends."""
+        if self.plan.phase != phase:
+            return
+        if self._dealing is not None and self._dealing is not gevent.getcurrent():
+            self._dealing.kill(block=False)
+        if self.stepper is not None and phase != WARMUP:
+            self.stepper.stop(time.time())
+        self.work.count_due(sent=self.work.exhausted)
+        if self.plan.close():
+            self._next_phase()
+        else:
+            self._tell("llm_over", phase=phase)
+
+    def _sessions_over(self) -> None:
+        """The last one has ended."""
+        self._close_phase(self.plan.phase)
+
+    def _kill_jobs(self) -> None:
+        """All that this phase has begun, but for the greenlet that asks for it."""
+        self.limit.stop()
+        for job in self._jobs:
+            if job is not gevent.getcurrent():
+                job.kill(block=False)
+        self._jobs.clear()
+
+    def _next_phase(self) -> None:
+        self._kill_jobs()
+        if self.plan.phase == OVER or self._ending.begun:
+            self._ending.begin()
+            return
+        if self.stepper is None or not self.stepper.number:
+            logger.info("Warmup is over, profiling begins")
+            self._book.profiling_at = time.time()
+        self.begin()
+        self._tell("llm_again", phase=self.plan.phase)
+
+    def stop(self) -> None:
+        """The run is ending: nothing new starts."""
+        self._kill_jobs()
+        if self._stepping is not None and self._stepping is not gevent.getcurrent():
+            self._stepping.kill()
+        if self.stepper is not None:
+            self.stepper.end = self.stepper.end or "the run was stopped"
+            self.stepper.stop(self._book.stopping_at or time.time())
+        self.work.count_due()
+
+    # -- stages --------------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """From one stage to the next: nothing is sent meanwhile, and the reports of the one that is over are made."""
+        stepper = self.stepper
+        assert stepper is not None
+        if stepper.number:
+            self.end_stage(report=True)
+        if not stepper.next():
+            logger.info(f"The stages are over: {stepper.end}")
+            self.plan.end()
+            self._ending.begin()
+            return
+        logger.info(str(stepper).capitalize())
+        self.asked = stepper.settings
+        self.work.due, self._stage_limits = None, len(self._book.limits)
+        rules = [rule for rule in self.rules() if rule.at(stepper.value, stepper.asked.axis)]
+        self.abort = EarlyStop(rules, sends=self.sends, overdue=False)  # its first wave is not measured
+        self.tell_stage(stepper.number)
+        if stepper.asked.axis == CONCURRENCY:
+            self._crowd.become(int(stepper.value))
+        self.plan.begin(stepper.number, self.asked.request_count)
+        if stepper.number == 1:
+            self._book.profiling_at = time.time()
+        self.work.held = False
+        self._limit_of(False)
+        self._begin_sending(self.plan.phase)
+        self._tell("llm_again", phase=self.plan.phase)
+
+    def tell_stage(self, number: int, worker: str | None = None) -> None:
+        """Which one is on; 0: none. To one process, or to all."""
+        stepper = self.stepper
+        assert stepper is not None
+        tokens = stepper.value if number and stepper.asked.axis == INPUT else None
+        self._tell("llm_stage", worker, number=number, input_tokens=tokens)
+
+    def _look(self, phase: str) -> None:
+        """The greenlet that ends a stage when it has lasted long enough."""
+        assert self.stepper is not None
+        while True:
+            gevent.sleep(LOOK_S)
+            arrived, missing = self.work.arrived()
+            if self.stepper.look(time.time(), self._book.pulse.inside + missing, arrived):
+                self._close_phase(phase)
+                return
+
+    def end_stage(self, *, report: bool) -> None:
+        """All of it is back: its records and what is known of it go into its folder."""
+        assert self.stepper is not None
+        self.stepper.health.clear()
+        self.tell_stage(0)
+        with gevent.Timeout(HEALTH_S, False):
+            while len(self.stepper.health) < len(self._there()):
+                gevent.sleep(0.02)
+        self._book.flush()
+        self.stepper.flush()
+        self.stepper.close(self._facts_of, report=report)
+
+    def healthy(self, health: dict[str, Any]) -> None:
+        """How a process was in the stage that is over."""
+        if self.stepper is not None:
+            self.stepper.health.append(msgspec.convert(health, Health))
+
+    def _facts_of(self, stage: Stage) -> Run:
+        """Of the stage that is over, as of a run of its own."""
+        assert self.stepper is not None
+        limits = known_limits(self._book.limits[self._stage_limits :])
+        return self.stepper.facts(stage, self._facts(), limits, self.work.offer(), self._crowd.missing)
+
+    # -- rules ---------------------------------------------------------------------------------------------------------
+
+    def rules(self) -> list[Rule]:
+        """Of the run, those of its stages among them."""
+        s = self._settings
+        return [ready(text, s.goodput) for text in texts(s.slo, s.slo_preset)]
+
+    def counted(self, worker: str, at: float, **counts: int) -> None:
+        """A process reports what it has sent (sends.py): the rules look at its records up to then."""
+        for record in self.sends.report(worker, at, **counts):
+            if self.stepper is None or record.stage == self.stepper.number:
+                self.abort.add(record)
+
+    def watch_rules(self) -> None:
+        """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is certainly broken."""
+        while not self._ending.begun:
+            gevent.sleep(RULES_S)
+            if not (why := self.abort.broken()):
+                continue
+            self.abort = EarlyStop(())
+            if self.stepper is None:
+                self._book.say(f"The run was ended early: {why}.")
+                self._ending.begin()
+            else:
+                self._book.say(f"{str(self.stepper).capitalize()}, was ended early: {why}.")
+                self._close_phase(self.plan.phase)

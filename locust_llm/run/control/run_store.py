@@ -1,0 +1,322 @@
+"""The book of a run: its records on the disk, what is known of it beside them, and its reports."""
+
+import logging
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from itertools import dropwhile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import gevent
+
+from locust_llm.client.buffering import Buffering
+from locust_llm.client.retry import remarks_on
+from locust_llm.core.engine_metrics import diagnosis, out_of_memory, told
+from locust_llm.core.jsonl import line
+from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.core.run import NAMED, UNTOLD, Health, LimitChange, Run
+from locust_llm.core.settings import Settings
+from locust_llm.core.storage import RECORDS, RUN, make_folder, read_probe, read_status, write_run
+from locust_llm.exit_status import ExitStatus
+from locust_llm.run.discovery import Discovery
+from locust_llm.run.worker.outbox import lock
+from locust_llm.slo.grammar import EXIT_STATUS
+
+from .buffered_file import BufferedFile, left_over
+from .live_stats import LiveStats
+from .metrics_poller import MetricsPoller
+from .prometheus import Totals
+
+# -- the reporter ----------------------------------------------------------------------------------------------------
+
+logger = logging.getLogger("locust_llm")
+
+TRIES: Final = 2
+"""One that was killed, say for want of memory while the load generator still had all of its own, may live the next time."""
+PATIENCE_S: Final = 600.0
+BYTES_PER_S: Final = 500_000
+"""A reporter that takes longer than this, and so much for its records, hangs. It reads some 20 MB a second."""
+PROGRESS_S: Final = 15.0
+"""How often it is said that reports are being made."""
+
+_working: subprocess.Popen[str] | None = None
+_given_up = False
+
+
+class Made(NamedTuple):
+    """``text``: what the console shall show."""
+
+    text: str
+    missing: str = ""
+    """Why there are no reports, or that they are of an incomplete run; empty: nothing is missing."""
+    told: bool = False
+    """``text`` begins with what is missing."""
+
+
+def make_reports(folder: Path) -> Made:
+    """In a process of its own: pandas and all the records would weigh on the load generator, and a reporter that dies must
+    not take a run with it. The loop goes on meanwhile."""
+    global _working, _given_up
+    reason = ""
+    _given_up = False
+    for _ in range(TRIES):
+        late: gevent.Greenlet | None = None
+        try:
+            _working = subprocess.Popen(
+                [sys.executable, "-m", "locust_llm", "report", str(folder)], stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", start_new_session=True,
+            )  # fmt: skip
+            late = gevent.spawn(_attend, _working, _patience_s(folder))
+            out, err = _working.communicate()
+            status = _working.returncode
+        except OSError as error:
+            reason = str(error)
+            continue
+        finally:
+            _working = None
+            if late is not None:
+                late.kill(block=False)
+        if status in (ExitStatus.OK, ExitStatus.INCOMPLETE):
+            return Made(out, "the records are incomplete" if status else "", told=bool(status))
+        if _given_up or isinstance(late.value, str):
+            return _unmade(folder, late.value if isinstance(late.value, str) else "No reports were made", "")
+        reason = err.strip() or f"exit status {status}"
+        if status == ExitStatus.REFUSED:  # there are no records, or no folder: another time would find none either
+            break
+    return _unmade(folder, "The report failed", reason)
+
+
+def _unmade(folder: Path, what: str, reason: str) -> Made:
+    line = f"{what}; {whereabouts(folder)}"
+    logger.error(f"{line}\n{reason}" if reason else line)
+    return Made("", line)
+
+
+def whereabouts(folder: Path) -> str:
+    """Where the records of a run are that has no reports, or that they are nowhere."""
+    try:
+        size = (folder / RECORDS).stat().st_size
+    except OSError as error:
+        return f"and its records are not there: {folder / RECORDS}: {error.strerror}"
+    if not size:
+        return f"and there are no records: {folder / RECORDS} is empty"
+    return f"the records are safe: locust-llm report {shlex.quote(str(folder))}"
+
+
+def _patience_s(folder: Path) -> float:
+    try:
+        return PATIENCE_S + (folder / RECORDS).stat().st_size / BYTES_PER_S
+    except OSError:
+        return PATIENCE_S
+
+
+def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
+    """The greenlet that says how long it takes, and ends it when that is too long; why then."""
+    began = time.monotonic()
+    while (taken := time.monotonic() - began) < patience_s:
+        gevent.sleep(min(PROGRESS_S, patience_s - taken))
+        if time.monotonic() - began < patience_s:
+            logger.info(f"The reports have been in the making for {taken + PROGRESS_S:.0f} s; Ctrl-C gives them up")
+    process.kill()
+    return f"The reports were given up after {patience_s:.0f} s"
+
+
+def give_up() -> None:
+    """Do not wait for reports that are being made. Ctrl-C does not reach their process, as it has a session of its own."""
+    global _given_up
+    if _working is not None:
+        _given_up = True
+        _working.kill()
+
+
+PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
+
+
+PROBED: Final = {NAMED: ExitStatus.OK, UNTOLD: ExitStatus.INCONCLUSIVE}
+
+
+class RunStore:
+    """Made when the run begins: it has a folder of its own from then on. Raises OSError."""
+
+    def __init__(self, settings: Settings, survey: Discovery) -> None:
+        self.settings, self.survey = settings, survey
+        self.folder = make_folder(settings, survey.model)
+        self.pulse, self.totals, self.buffering = LiveStats(), Totals(), Buffering()
+        self.started_at = time.time()
+        self.profiling_at = self.started_at
+        self.stopping_at: float | None = None
+        self.limits: list[LimitChange] = []
+        self.health: list[Health] = []
+        self.turned_away = self.lost = 0
+        """Requests at the gate at the end; those without a record."""
+        self._notes = list(survey.notes)
+        self._missing: list[str] = []
+        """What the result lacks, a line each."""
+        self._retried = self._resent = 0
+        """Attempts that were refused and followed by another one."""
+        self._out_of_memory = ""
+        """The first message of a failure that speaks of it."""
+        self.meter: MetricsPoller | None = None
+        """None: nobody asks the server how it stands."""
+        self._file = BufferedFile(self.folder / RECORDS)
+        self._lock = lock(self.folder / RECORDS)
+
+    # -- records and notes ---------------------------------------------------------------------------------------------
+
+    def write(self, record: Record, *, gated: bool) -> bool:
+        """Onto the disk, before anything else is made of it. False: an attempt that is followed by another one."""
+        self._file.write(line(record))
+        self._resent += record.resent
+        if record.outcome == RETRIED:
+            self._retried += 1
+            return False
+        self.pulse.add(record)
+        self.totals.add(record)
+        if record.failed and not self._out_of_memory and out_of_memory(record.message, None):
+            self._out_of_memory = record.message
+        if self.buffering.add(record):
+            for remark in self.buffering.remarks():
+                logger.warning(remark)
+        if self.settings.streaming and not record.streamed and record.outcome == OK:
+            self.say(
+                "the server answered a streaming request with one JSON body: such answers have no time to first token"
+                + (", and their slots of the prefill gate are free only at their end" if gated else "")
+            )
+        return True
+
+    def say(self, note: str) -> None:
+        """Once a run, on the console and in the reports."""
+        if note not in self._notes:
+            self._notes.append(note)
+            logger.warning(note)
+
+    def lacks(self, what: str) -> None:
+        """The result is incomplete: said first on the console and in the reports, and the exit status is not 0."""
+        if what not in self._missing:
+            self._missing.append(what)
+            logger.error(what)
+
+    def since_start(self) -> str:
+        return f"{time.time() - self.started_at:.1f} s after the start"
+
+    def flush(self) -> None:
+        """Each second, and at the end. What the disk does not take stays in memory."""
+        if not self._file.flush():
+            self.say(f"records could not be written at once: {self._file.error}; they were kept in memory meanwhile")
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def facts(self, **more: object) -> Run:
+        """The run as it is known now; ``more``: what else is known of it."""
+        s = self.survey
+        known: dict[str, object] = {
+            "name": self.folder.name,
+            "settings": self.settings,
+            "started_at": self.started_at,
+            "profiling_at": self.profiling_at,
+            "stopping_at": self.stopping_at,
+            "ended_at": None if self.stopping_at is None else time.time(),
+            "simulated": s.simulated,
+            "model": s.model or "",
+            "server": s.server,
+            "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+            "probes": s.probes,
+            "dataset_sessions": s.dataset_sessions,
+            "health": tuple(self.health),
+            "limits": known_limits(self.limits),
+            "turned_away": self.turned_away,
+            "records_lost": self.lost,
+            "notes": (
+                *self._missing,
+                *self._notes,
+                *self.buffering.remarks(),
+                *remarks_on(self._retried, self._resent),
+                *self._servers_own(),
+            ),
+        }
+        return Run(**(known | more))  # type: ignore[arg-type]
+
+    def _servers_own(self) -> Iterator[str]:
+        """What the server said of itself in the profiling phase, and what of its memory."""
+        limit = self.settings.prefill_concurrency
+        if self.meter is not None:
+            ended_at = self.stopping_at or time.time()
+            yield from diagnosis(told(self.meter.between(self.profiling_at, ended_at)), limit)
+        if self._out_of_memory:
+            yield out_of_memory(self._out_of_memory, limit)
+
+    def look(self) -> None:
+        """Once, when the last record is here: what the result lacks."""
+        self.flush()
+        try:
+            if self._file.restore():
+                self.lacks(
+                    f"the report folder {self.folder} was deleted during the run: it was made anew with the records, "
+                    "and all else that was in it is lost"
+                )
+        except OSError as error:
+            self.lacks(f"the records were deleted during the run, and could not be restored: {error}")
+        if self.lost:
+            self.lacks(f"{self.lost} requests have no record: their workers were lost")
+        counts = self.pulse.counts
+        if not counts.total():
+            self.lacks("no request was made: there is nothing to report")
+        elif not (counts[OK] or counts[CANCELLED]):
+            cut = f"{counts[CUT]} were cut when the run ended" if counts[CUT] else "all of them failed"
+            self.lacks(f"none of the {counts.total()} requests succeeded: {cut}")
+
+    def report(self, facts: Run) -> str:
+        """Make the reports; what the console shall show."""
+        try:
+            write_run(self.folder, facts)
+        except OSError as error:
+            self.lacks(f"{self.folder / RUN} cannot be written: {error.strerror}")
+        if self._file.waiting:
+            self.lacks(left_over(self._file))
+            return ""
+        made = make_reports(self.folder)
+        first = "" if made.told else "".join(f"INCOMPLETE: {line}\n" for line in self._missing)
+        if made.missing and not self._missing:
+            self._missing.append(made.missing)
+        return first + made.text
+
+    def exit_status(self) -> int | None:
+        """What the rules say of this run, once it has its report; without rules what a probe came to. None: neither, or the
+        server failed, and Locust has a status for that."""
+        if not (self.settings.slo or self.settings.slo_preset):
+            return PROBED.get(read_probe(self.folder))
+        return EXIT_STATUS.get(read_status(self.folder), ExitStatus.INCONCLUSIVE)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whatever the rules say of what is there, it is not all."""
+        return bool(self._missing)
+
+    def close(self) -> None:
+        if self.meter is not None:
+            self.meter.close()
+        self._file.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def remove_if_empty(self) -> None:
+        """Of a run that did not begin."""
+        with suppress(OSError):
+            if not (self.folder / RECORDS).stat().st_size:
+                (self.folder / RECORDS).unlink()
+                (self.folder / RUN).unlink(missing_ok=True)
+                self.folder.rmdir()
+
+
+def known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
+    """From the first limit on: that there was none before needs no word."""
+    return tuple(dropwhile(lambda change: change.limit is None, changes))

@@ -1,0 +1,74 @@
+"""The end of a run: as Locust ends one, and until every process has handed over what it had."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from locust.env import Environment
+
+import gevent
+from gevent.event import Event
+
+
+class Shutdown:
+    """``there()``: the processes that are not lost."""
+
+    def __init__(
+        self, environment: Environment, there: Callable[[], Sequence[str]], reported: Event | None = None
+    ) -> None:
+        """``reported``: set while no end of a run is under way."""
+        self.begun = False
+        """Nothing new shall start."""
+        self.over = Event()
+        """All is handed over, as far as it ever will be."""
+        self._environment = environment
+        self._reported = reported
+        self._there = there
+        self._ended: dict[str, Event] = {}
+        self._by = math.inf
+        """When it is over at the latest (monotonic seconds)."""
+
+    def begin(self) -> None:
+        """All that was to be sent was: end the run as Locust ends it, from a greenlet that the end does not kill."""
+        if not self.begun:
+            self.begun = True
+            gevent.spawn(_end, self._environment, self._reported)
+
+    def expect(self, workers: Sequence[str]) -> None:
+        """They are told next to end."""
+        self._ended = {worker: Event() for worker in workers}
+
+    def ended(self, worker: str) -> None:
+        """It has handed over all that it had."""
+        if worker in self._ended:
+            self._ended[worker].set()
+
+    def within(self, seconds: float) -> None:
+        """It is over then, whatever is still out."""
+        self._by = min(self._by, time.monotonic() + seconds)
+
+    def wait(self, seconds: float) -> list[str]:
+        """Until all of them have ended or are lost, at most so long. Those that have not ended."""
+        self.within(seconds)
+        for worker, ended in self._ended.items():
+            while not ended.wait(0.2) and worker in self._there() and time.monotonic() < self._by:
+                continue
+        self.over.set()
+        return [worker for worker, ended in self._ended.items() if not ended.is_set()]
+
+
+def _end(environment: Environment, reported: Event | None) -> None:
+    """As Locust does when a time that it knows of is up."""
+    runner, options = environment.runner, environment.parsed_options
+    assert runner is not None
+    if reported is not None:  # else Locust has begun to end it, in a greenlet that quitting would kill
+        reported.wait()
+    if options is None or options.headless:
+        runner.quit()
+        return
+    runner.stop()
+    if getattr(options, "autostart", False) and options.autoquit != -1:
+        gevent.sleep(options.autoquit)
+        runner.quit()
+        if environment.web_ui is not None:
+            environment.web_ui.stop()

@@ -1,0 +1,193 @@
+"""The stepper: takes a run through its stages. Each has a folder of its own, and its reports as soon as it is over."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from locust_llm.core.jsonl import line
+from locust_llm.core.phases import WARMUP
+from locust_llm.core.record import OK, RETRIED, Record
+from locust_llm.core.run import Health, LimitChange, Offer, Run, Stage
+from locust_llm.core.settings import Settings, of_stage
+from locust_llm.core.storage import RECORDS, read_outcome, write_run
+from locust_llm.core.sweep import COUNT, REPEAT, STOPPED, TIME_UP, Done, Stretch, Sweep, duration, following
+from locust_llm.slo.grammar import parse, texts
+from locust_llm.slo.intervals import needed
+
+from .buffered_file import BufferedFile
+from .run_store import make_reports
+
+logger = logging.getLogger("locust_llm")
+
+REQUESTS: Final = 100
+"""Measured at least in a stage, where no rule takes more: the p99 of fewer is marked."""
+
+
+class StageRunner:
+    """``number`` is that of the stage that is on, or was last; 0 before the first."""
+
+    def __init__(self, settings: Settings, asked: Sweep, folder: Path) -> None:
+        self.asked = asked
+        self.number = 0
+        self.value = asked.values[0]
+        self.settings = of_stage(settings, asked.axis, self.value)
+        """Of this stage; before the first one those of the first."""
+        self.stages: list[Stage] = []
+        self.end = ""
+        """Why there are no more."""
+        self.health: list[Health] = []
+        """How the processes were in the stage that is over."""
+        self.due: tuple[int, int] = (0, 0)
+        """Arrivals that had been due when the measured part began, and when it ended."""
+        self._whole, self._folder = settings, folder
+        self._done: list[Done] = []
+        self._stretch: Stretch | None = None
+        self._began_at = 0.0
+        self._ended_at: float | None = None
+        self._file: BufferedFile | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Of this stage."""
+        return self._folder / "stages" / str(self.number)
+
+    @property
+    def repeats(self) -> bool:
+        return self.asked.axis == REPEAT
+
+    def __str__(self) -> str:
+        """``stage 3 of 8, concurrency 4``"""
+        which = f"{self.number} of {len(self.asked.values)}"
+        if self.repeats:
+            return f"repeat {which}"
+        if self.number > len(self.asked.values):
+            which = str(self.number)
+        return f"stage {which}, {self.asked.axis} {self.value:g}"
+
+    def next(self) -> bool:
+        """The next stage is to be; False: there is none."""
+        step = following(self.asked, self._done, find_max=self._whole.find_max)
+        if isinstance(step, str):
+            self.end = step
+            return False
+        self.number, self.value = self.number + 1, step
+        self.settings = of_stage(self._whole, self.asked.axis, step)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / RECORDS).unlink(missing_ok=True)
+        self._file = BufferedFile(self.folder / RECORDS)
+        return True
+
+    def begin(self, now: float) -> None:
+        """From here on its requests are sent (Unix seconds)."""
+        self._began_at, self._ended_at, self.due = now, None, (0, 0)
+        at_least_s, at_most_s = duration(self._whole.stage_duration)
+        users = None if self.settings.open_loop else self.settings.users
+        requests = self._whole.stage_requests or enough(self._whole)
+        if not self.repeats:
+            self._stretch = Stretch(now, users, at_least_s=at_least_s, at_most_s=at_most_s, requests=requests)
+
+    def keep(self, record: Record) -> Record:
+        """A record of this stage, with the phase that it counts in: what is sent in the first or the last wave is warmup."""
+        if self._stretch is not None and record.outcome != RETRIED:
+            offset_s = record.clock_offset_s
+            measured = self._stretch.ended(
+                record.due_at + offset_s,
+                None if record.sent_at is None else record.sent_at + offset_s,
+                record.closed_at + offset_s,
+                ok=record.outcome == OK,
+            )
+            if not measured:
+                record = msgspec.structs.replace(record, phase=WARMUP)
+        assert self._file is not None
+        self._file.write(line(record))
+        return record
+
+    def look(self, now: float, inside: int, due: int) -> bool:
+        """``inside``: requests that are due and not over; ``due``: arrivals so far. True: the stage is over."""
+        stretch = self._stretch
+        if stretch is None:
+            return False
+        over = stretch.look(now, inside)
+        if stretch.measured_at == now:
+            self.due = due, due
+        if stretch.ended_at == now:
+            self.due = self.due[0], due
+        return over
+
+    def stop(self, now: float) -> None:
+        """Nothing new is sent in it, for whatever reason."""
+        if self._ended_at is None:
+            self._ended_at = now
+
+    def stage(self) -> Stage:
+        """This one, when it is over."""
+        stretch, now = self._stretch, self._ended_at or time.time()
+        if stretch is None:  # a repeat counts from its first request to its last
+            measured_at: float | None = self._began_at
+            ended_at, residual = now, None
+            why = COUNT if self.settings.request_count or self.settings.num_sessions else TIME_UP
+        else:
+            measured_at, ended_at, residual = stretch.measured_at, stretch.ended_at or now, stretch.residual
+            why = stretch.why or STOPPED
+        return Stage(
+            number=self.number,
+            value=self.value,
+            began_at=self._began_at,
+            measured_at=measured_at,
+            ended_at=ended_at,
+            residual=residual,
+            why=why,
+        )
+
+    def facts(self, stage: Stage, run: Run, limits: tuple[LimitChange, ...], offer: Offer | None, missing: int) -> Run:
+        """The stage that is over as a run of its own. ``run``: the whole one; ``limits``, ``offer``: of this stage;
+        ``missing``: its arrivals that find no user."""
+        measured_at = stage.measured_at or stage.ended_at
+        if offer is not None and not self.repeats:
+            due = self.due[1] - self.due[0]
+            offer = msgspec.structs.replace(
+                offer, due=due, never_started=min(missing, due), duration_s=stage.ended_at - measured_at
+            )
+        return msgspec.structs.replace(
+            run,
+            name=f"{self._folder.name}, {self}",
+            settings=self.settings,
+            started_at=stage.began_at,
+            profiling_at=measured_at,
+            stopping_at=stage.ended_at,
+            ended_at=time.time(),
+            stage=stage,
+            stages=(),
+            health=tuple(self.health),
+            limits=limits,
+            offer=offer,
+        )
+
+    def flush(self) -> None:
+        if self._file is not None and not self._file.closed:
+            self._file.flush()
+
+    def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
+        """This stage is over; ``report``: make its reports, else whoever reports on the run does."""
+        if self._file is None or self._file.closed:
+            return
+        self._file.close()
+        stage = self.stage()
+        self.stages.append(stage)
+        write_run(self.folder, facts(stage))
+        if not report:
+            return
+        make_reports(self.folder)
+        outcome = read_outcome(self.folder)
+        self._done.append(Done(self.value, outcome.status, outcome.throughput, outcome.client))
+        logger.info(f"{str(self).capitalize()}: {outcome} ({stage.why})")
+
+
+def enough(s: Settings) -> int:
+    """Successful requests of a stage: as many as the percentiles of the rules need for both ends of their interval."""
+    wanted = [rule.percentile for text in texts(s.slo, s.slo_preset) if (rule := parse(text)).percentile is not None]
+    return max([REQUESTS, *(needed(percentile) for percentile in wanted if percentile is not None)])

@@ -1,0 +1,63 @@
+"""The crowd: how many users there are; in an open loop without a number as many as the arrivals need."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import gevent
+
+from locust_llm.core.settings import Settings
+
+SPAWNING_S: Final = 3.0
+"""How long a phase waits for its first users."""
+
+
+class UserPool:
+    """``say`` hears, once, that there may be no more users."""
+
+    def __init__(self, settings: Settings, runner: Any, say: Callable[[str], None]) -> None:
+        self.most = settings.max_users
+        self.grows = not settings.users and settings.open_loop
+        """Nobody said how many users."""
+        self.count = settings.users or 0
+        """How many there are, or are asked for; never falls but by ``become``."""
+        self.exhausted = False
+        """There are as many as there may be, and arrivals wait."""
+        self._runner, self._say = runner, say
+        self._missing: dict[str, int] = {}
+
+    @property
+    def missing(self) -> int:
+        """Arrivals that are due about now, and find no free user."""
+        return sum(self._missing.values())
+
+    def become(self, count: int) -> None:
+        """As from the web page, but that the run goes on. Comes back when they are there, or after SPAWNING_S."""
+        self.count = count
+        with gevent.Timeout(SPAWNING_S, False):
+            while self._runner.state not in ("spawning", "running"):  # else Locust would take it for another run
+                gevent.sleep(0.01)
+            if self._runner.target_user_count != count:
+                self._runner.start(count, float(max(count, 100)))
+            while self._runner.user_count != count:
+                gevent.sleep(0.02)
+
+    def wait(self) -> None:
+        """Until they are there, or SPAWNING_S are over."""
+        with gevent.Timeout(SPAWNING_S, False):
+            while self._runner.user_count < max(1, self.count):
+                gevent.sleep(0.02)
+
+    def heard(self, worker: str, unreserved: int) -> None:
+        """A process tells how many arrivals are due soon and find no free user."""
+        self._missing[worker] = unreserved
+        missing = self.missing
+        there = self._runner.user_count
+        self.count = max(self.count, there)
+        if not missing or not self.grows or there < self.count:  # some are on their way
+            return
+        if self.count < self.most:
+            self.count = min(self.most, self.count + missing)
+            gevent.spawn(self.become, self.count)
+        elif not self.exhausted:
+            self.exhausted = True
+            self._say(f"all {self.most} users are busy and arrivals wait: --max-users is reached")

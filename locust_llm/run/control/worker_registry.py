@@ -1,0 +1,211 @@
+"""The roster: the processes that send. Who is there, what each has of the run's work, and what is lost with one."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from locust.rpc.protocol import Message
+from locust.runners import LocalRunner
+
+import zmq
+
+from locust_llm.core.record import Record
+from locust_llm.core.run import Health
+from locust_llm.run.protocol import GONE_S, LOCAL
+from locust_llm.run.worker.outbox import FOLDER, Inbox, frames, read
+
+QUIET_S: Final = 1.0
+"""A process that has said nothing for so long gets no arrivals; and it is asked whether it is dead."""
+
+
+class WorkerState:
+    """What is known of one process."""
+
+    def __init__(self, place: int, now: float) -> None:
+        self.place = place
+        """Its prompts are its own."""
+        self.heard_at = now
+        self.users = 0
+        self.reads = 0
+        self.health: Health | None = None
+        self.out: Counter[str] = Counter()
+        """By phase: requests that were given to it, and are not back as records or otherwise."""
+        self.admitted = 0
+        """Requests that its gate has let through, as it told."""
+        self.recorded = 0
+        """Those of which the record is here."""
+        self.phase = ""
+        """Of its sessions, as it told."""
+        self.sessions: tuple[int, int] | None = None
+        """Of this phase, as its journal says: (begun, ended)."""
+        self.clock_error_s: float | None = None
+        self.through = False
+        """It has ended what it had, and said so."""
+
+
+class Loss(NamedTuple):
+    """What went with a process."""
+
+    unsent: dict[str, int]
+    """By phase: requests that it was given and had not sent."""
+    sent: int
+    """Sent, without a record."""
+    done: dict[str, int]
+    """By phase: all that were out."""
+    sessions: tuple[int, int] | None
+    """Of the phase that it last told of: (begun, ended). None: not known."""
+    phase: str
+    health: Health | None
+    reads: int
+
+
+class WorkerRegistry:
+    """``names``: of all that ever had orders, in the order in which they came."""
+
+    def __init__(self, runner: Any, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.names: list[str] = []
+        self.inbox = Inbox()
+        self._runner, self._folder, self._clock = runner, folder, clock
+        self._members: dict[str, WorkerState] = {}
+
+    # -- who is there --------------------------------------------------------------------------------------------------
+
+    @property
+    def alone(self) -> bool:
+        """There is one process, which is the control's own."""
+        return self._runner is None or isinstance(self._runner, LocalRunner)
+
+    def clients(self) -> list[str]:
+        """Those that Locust counts as there, with orders or without."""
+        if self.alone:
+            return [LOCAL]
+        clients = self._runner.clients
+        return [client.id for client in clients.ready + clients.spawning + clients.running]
+
+    def there(self) -> list[str]:
+        """Those that have orders, and are not lost."""
+        return list(self._members)
+
+    def talking(self) -> list[str]:
+        """Those of them that were heard of just now; all where none was: then it is the control that is late."""
+        now = self._clock()
+        return [name for name, one in self._members.items() if now - one.heard_at < QUIET_S] or self.there()
+
+    def users(self) -> dict[str, int]:
+        """How many the talking ones have."""
+        clients = {} if self.alone else self._runner.clients
+        return {name: self._members[name].users or _users(clients, name) for name in self.talking()}
+
+    def welcome(self, name: str) -> WorkerState:
+        """It has its orders, or gets them again."""
+        if name not in self._members:
+            if name not in self.names:
+                self.names.append(name)
+            self._members[name] = WorkerState(self.names.index(name), self._clock())
+        return self._members[name]
+
+    def heard(self, name: str) -> WorkerState | None:
+        """A process said something; None where it has no orders, or is lost."""
+        worker = self._members.get(name)
+        if worker is not None:
+            worker.heard_at = self._clock()
+        return worker
+
+    # -- what it has ---------------------------------------------------------------------------------------------------
+
+    def give(self, name: str, phase: str, count: int) -> None:
+        """So many requests of a phase are its to send."""
+        if name in self._members:
+            self._members[name].out[phase] += count
+
+    def back(self, name: str, phase: str, count: int) -> bool:
+        """So many of them came back; False: what this process had is accounted for already."""
+        if name in self._members:
+            self._members[name].out[phase] -= count
+        return name in self._members or name not in self.names
+
+    def take(self, name: str, batch: dict[str, Any]) -> list[Record]:
+        """The records of a batch that were not here yet."""
+        return self._count(name, self.inbox.take(name, frames(batch)))
+
+    def _count(self, name: str, records: list[Record]) -> list[Record]:
+        if name in self._members:
+            self._members[name].recorded += sum(record.admitted_at is not None for record in records)
+        return records
+
+    def clocks(self) -> str:
+        """How well the timelines agree; empty where all processes have one clock."""
+        errors_s = [one.clock_error_s for one in self._members.values() if one.clock_error_s]
+        if not errors_s:
+            return ""
+        return (
+            f"the timelines of {len(errors_s)} workers on other machines are aligned through the master, "
+            f"to within {max(errors_s) * 1e3:.1f} ms; no duration is made of the clocks of two machines"
+        )
+
+    # -- who is lost ---------------------------------------------------------------------------------------------------
+
+    def lost(self) -> list[str]:
+        """Those that are dead for certain, or have been silent for too long."""
+        if self.alone:
+            return []
+        now, clients = self._clock(), self._runner.clients
+        return [
+            name for name, worker in self._members.items()
+            if not worker.through and (
+                name not in clients
+                or now - worker.heard_at > GONE_S
+                or (now - worker.heard_at > QUIET_S and not connected(self._runner, name))
+            )
+        ]  # fmt: skip
+
+    def recover(self, name: str) -> list[Record]:
+        """The records that it had made and not delivered, as far as its disk can be read here."""
+        path = self._folder / FOLDER / name
+        journaled = read(path)
+        if journaled is None:
+            return []
+        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.parent.rmdir()  # when it was the last
+        worker = self._members[name]
+        worker.admitted, worker.sessions = journaled.admitted, (journaled.begun, journaled.ended)
+        return self._count(name, self.inbox.take(name, journaled.frames))
+
+    def drop(self, name: str) -> Loss:
+        """It is lost, and what could be recovered was."""
+        worker = self._members.pop(name)
+        sent = left = max(0, worker.admitted - worker.recorded)
+        unsent = {}
+        for phase, count in reversed(worker.out.items()):
+            unsent[phase] = max(0, count - left)
+            left = max(0, left - count)
+        return Loss(unsent, sent, dict(worker.out), worker.sessions, worker.phase, worker.health, worker.reads)
+
+
+def _users(clients: Any, name: str) -> int:
+    """As Locust knows them, which is sooner."""
+    return int(clients[name].user_count) if name in clients else 0
+
+
+def connected(runner: Any, name: str) -> bool:
+    """Whether the worker still has its connection to the master. The kernel closes it when a process dies, and not when it
+    is stopped.
+
+    ZeroMQ tells who sends to nobody, if it is asked to (ROUTER_MANDATORY); Locust does not ask. What is sent is Locust's own
+    answer to a heartbeat.
+    """
+    server = getattr(runner, "server", None)
+    if server is None:
+        return True
+    server.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    try:
+        server.socket.send_multipart([name.encode(), Message("heartbeat", None, name).serialize()], zmq.NOBLOCK)
+    except zmq.ZMQError as error:
+        return bool(error.errno != zmq.EHOSTUNREACH)
+    finally:
+        server.socket.setsockopt(zmq.ROUTER_MANDATORY, 0)
+    return True

@@ -1,0 +1,272 @@
+"""The survey: what the server is, asked once before the load; models, name, and how many tokens a word has.
+
+Probes are requests of our own, marked with ``PROBE_HEADER``, listed in run.json and counted nowhere else. Nothing of an
+answer is taken that is not of the type it must have; of its texts nothing that ``shown`` has not seen but the model to ask
+for, and that is one which it leaves as it is.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.client.api import ENDPOINTS, LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed, request_body
+from locust_llm.client.completion import DECODERS, Count, Message, count, status_message
+from locust_llm.client.exchange import SIMULATOR, UserConnection
+from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
+from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
+from locust_llm.core.run import Probe
+from locust_llm.core.settings import Settings
+from locust_llm.load.prompts import Lengths, Prompts, fit
+
+MODELS_TIMEOUT_S: Final = 10.0
+"""Of /v1/models, and of /tokenize, which compute nothing."""
+FEWEST_PROBE_WORDS: Final = 500
+MOST_PROBE_WORDS: Final = 1_500
+PROBE_TIMEOUT_S: Final = 120.0
+NAMED: Final = 20
+"""So many models are listed at most."""
+LINE_BYTES: Final = 2_000
+INSECURE: Final = (
+    "WARNING: the server's TLS certificate was not verified (--insecure): whoever stands between could read and change "
+    "everything, the key too"
+)
+Ask = Callable[..., Answer]
+"""From method, path, body (``data``) and ``timeout_s`` to an answer. Raises FetchFailed."""
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Tokens(msgspec.Struct):
+    count: Count = None
+
+
+class DiscoveryFailed(Exception):
+    """Why there can be no run, as one line that says what to do."""
+
+
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learnt."""
+
+    model: str | None = None
+    server: str = ""
+    simulated: bool = False
+    lengths: Lengths = Lengths()
+    length_way: tuple[str, ...] = ()
+    """Fields of the body that keep an output at its length, where that needs any: see body.WAYS."""
+    probes: tuple[Probe, ...] = ()
+    dataset_sessions: int | None = None
+    """See Run."""
+    notes: tuple[str, ...] = ()
+
+
+def discover(
+    settings: Settings,
+    headers: Mapping[str, str],
+    *,
+    verify: bool | str = True,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Discovery:
+    """Ask the server. Raises SurveyFailed."""
+    secrets = secrets_of(headers, headers)
+    line = UserConnection()
+    ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
+    try:
+        return _survey(settings, ask, secrets, clock, sleep)
+    except DiscoveryFailed as error:  # servers like to quote the key that they refuse
+        raise DiscoveryFailed(shown(str(error), secrets, most=LINE_BYTES)) from None
+    finally:
+        line.close()  # before any fork
+
+
+def _ask(
+    settings: Settings, headers: Mapping[str, str], line: UserConnection, verify: bool | str, method: str, path: str,
+    data: bytes = b"", *, timeout_s: float,
+) -> Answer:  # fmt: skip
+    return fetch(method, settings.host + path, headers, data, line=line, verify=verify, timeout_s=timeout_s)
+
+
+def _survey(
+    settings: Settings, ask: Ask, secrets: Secrets, clock: Callable[[], float], sleep: Callable[[float], object]
+) -> Discovery:
+    answer = _models(ask, settings, clock, sleep)
+    server = shown(answer.server, secrets, most=NAME_BYTES)
+    model, notes = _choose(settings, answer, secrets)
+    if settings.insecure and settings.host.startswith("https:"):
+        notes.append(INSECURE)
+    found = Discovery(model=model, server=server, simulated=server.startswith(SIMULATOR), notes=tuple(notes))
+    if settings.probe:
+        found = _keep_length(ask, settings, _measure(ask, settings, found))
+    return msgspec.structs.replace(found, notes=tuple(shown(note, secrets, most=LINE_BYTES) for note in found.notes))
+
+
+def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]) -> Answer:
+    """The answer of GET /v1/models, waited for if that was asked."""
+    until = clock() + settings.wait_for_model_timeout_s
+    while True:
+        try:
+            answer = ask("GET", "/v1/models", timeout_s=MODELS_TIMEOUT_S)
+            reason = f"HTTP {answer.status}" if answer.status >= 500 else ""
+        except FetchFailed as error:
+            if error.outcome == "tls":
+                raise DiscoveryFailed(f"TLS with {settings.host} failed: {error}") from error
+            if error.outcome == "no_url":
+                raise DiscoveryFailed(f"--host {settings.host!r} is no URL: {error}") from error
+            if error.outcome in ("too_large", "malformed"):
+                raise DiscoveryFailed(
+                    f"{settings.host}/v1/models has no answer that can be read: {error}; is --host right?"
+                ) from error
+            reason = str(error)
+        if not reason or (reason.startswith("HTTP") and clock() >= until):
+            return answer
+        if clock() >= until:
+            raise DiscoveryFailed(
+                f"cannot reach {settings.host}: {reason}; is the server up? (--wait-for-model-timeout waits for it)"
+            )
+        sleep(1.0)
+
+
+def _choose(settings: Settings, answer: Answer, secrets: Secrets) -> tuple[str | None, list[str]]:
+    """(model to ask for, notes)."""
+    if answer.status in (401, 403):
+        raise DiscoveryFailed(
+            f"{settings.host} wants a key (HTTP {answer.status}): set OPENAI_API_KEY or give --api-key-file"
+        )
+    if settings.model and shown(settings.model, most=NAME_BYTES) != settings.model:
+        raise DiscoveryFailed(
+            f"--model {settings.model!r} is no name that can be shown: it has other characters than text, or is too long"
+        )
+    models = decoded(answer.body, _Models) if answer.status == 200 else None
+    names = [model.id for model in models.data] if models is not None else []
+    if not names:
+        status = answer.status
+        return settings.model, [
+            f"the server has no list of models (HTTP {status} for /v1/models): --model was not checked"
+        ]
+    if settings.model is None:
+        fit_to_show = [name for name in names if _fit_to_show(name, secrets)]
+        if not fit_to_show:
+            raise DiscoveryFailed(
+                f"no name of a model that the server lists can be shown (they hold control characters or a secret, or are "
+                f"longer than {NAME_BYTES} bytes): give --model"
+            )
+        chosen = f"no --model given: {fit_to_show[0]} taken, the first of {_list(names, secrets)}"
+        return fit_to_show[0], [chosen] if len(names) > 1 else []
+    if settings.model not in names:
+        raise DiscoveryFailed(f"the server has no model {settings.model!r}; it has: {_list(names, secrets)}")
+    return settings.model, []
+
+
+def _fit_to_show(name: str, secrets: Secrets) -> bool:
+    """As it is, so that what is shown is what is asked for."""
+    broken = "\N{REPLACEMENT CHARACTER}" in name  # it stands for what no request could hold
+    return bool(name) and not broken and shown(name, secrets, most=NAME_BYTES) == name
+
+
+def _list(names: Sequence[str], secrets: Secrets) -> str:
+    some = ", ".join(shown(name, secrets, most=NAME_BYTES) for name in names[:NAMED])
+    return f"{some} and {len(names) - NAMED} more" if len(names) > NAMED else some
+
+
+def _measure(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
+    """Learn the lengths: what the server says that prompts of known words have in tokens."""
+    # seeded apart from the load, so that no probe's prompt comes again and finds itself in a prefix cache
+    texts = Prompts(Lengths(), input_tokens=(1, 0), output_tokens=(1, 0), seed=None)
+    many = max(FEWEST_PROBE_WORDS, min(MOST_PROBE_WORDS, Lengths().words(settings.synthetic_input_tokens_mean)))
+    # one word alone says exactly what the template adds; the text is not everywhere alike, so three samples of it
+    sizes = (1, many, many, many)
+    probes: list[Probe] = []
+    notes = list(found.notes)
+    kind, way = "tokenize", _tokenize
+    for words in sizes:
+        text = texts.words(words)
+        try:
+            tokens = way(ask, settings, found.model, text)
+        except FetchFailed as error:
+            notes.append(f"/tokenize was not used: {error}")
+            tokens = None
+        if tokens is None and kind == "tokenize":
+            kind, way = "chat", _chat
+            tokens = way(ask, settings, found.model, text)
+        if tokens is None:
+            notes.append("the server does not say how many tokens a prompt has: lengths of prompts are estimates")
+            return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
+        probes.append(Probe(kind=kind, words=words, tokens=tokens))
+    try:
+        lengths = fit((probe.words, probe.tokens) for probe in probes)
+    except ValueError as error:
+        notes.append(f"lengths: {error}")
+        return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
+    return msgspec.structs.replace(found, probes=tuple(probes), lengths=lengths, notes=tuple(notes))
+
+
+def _tokenize(ask: Ask, settings: Settings, model: str | None, text: str) -> int | None:
+    """vLLM's and the simulator's /tokenize, which applies the chat template to messages; costs the server no prefill. Raises
+    FetchFailed."""
+    body = {"model": model, **ENDPOINTS[settings.endpoint_type].content([{"role": "user", "content": text}])}
+    answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=MODELS_TIMEOUT_S)
+    said = decoded(answer.body, _Tokens) if answer.status == 200 else None
+    return None if said is None else count(said.count) or None
+
+
+def _chat(ask: Ask, settings: Settings, model: str | None, text: str) -> int | None:
+    """A chat completion of one token. Raises SurveyFailed if the server refuses it: it would refuse every other one."""
+    body = request_body(
+        settings.endpoint_type, model, [{"role": "user", "content": text}], 1,
+        streaming=False, max_tokens_field=settings.max_tokens_field,
+    )  # fmt: skip
+    try:
+        answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
+    except FetchFailed as error:
+        raise DiscoveryFailed(f"a first request to {settings.host}{settings.endpoint} failed: {error}") from error
+    if answer.status != 200:
+        hint = "; is --endpoint right?" if answer.status in (404, 405) else ""
+        raise DiscoveryFailed(
+            f"a first request to {settings.endpoint} failed: HTTP {answer.status}, "
+            f"{status_message(answer.body)[: LINE_BYTES // 2]}{hint} (--no-probe sends none)"
+        )
+    usage = _completion(settings, answer).usage
+    return None if usage is None else count(usage.prompt_tokens) or None
+
+
+def _completion(settings: Settings, answer: Answer) -> Message[Any]:
+    """An empty one of what is none."""
+    try:
+        return DECODERS[settings.endpoint_type](answer.body)
+    except (ValueError, RecursionError):
+        return Message()
+
+
+def _keep_length(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
+    """Learn which fields keep an output at its length, where answers end by themselves without; none where none is needed,
+    or none helps, or the user has chosen."""
+    if settings.extra_inputs and any(name in settings.extra_inputs for way in WAYS for name in way):
+        return found
+    probes = list(found.probes)
+    for way in ((), *WAYS):
+        body = request_body(
+            settings.endpoint_type, found.model, [{"role": "user", "content": LENGTH_PROMPT}], LENGTH_TOKENS,
+            streaming=False, max_tokens_field=settings.max_tokens_field, **length_fields(way, LENGTH_TOKENS),
+        )  # fmt: skip
+        try:
+            answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
+        except FetchFailed as error:  # the next one would take as long
+            note = f"whether outputs can be kept at their length is not known: {error}"
+            return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, note))
+        said = _completion(settings, answer)
+        if said.usage is None or not said.choices:
+            continue
+        tokens = count(said.usage.completion_tokens)
+        probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=tokens or 0))
+        if obeyed(answer.status, tokens, said.choices[0].finish_reason):
+            return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
+    return msgspec.structs.replace(found, probes=tuple(probes))

@@ -1,0 +1,303 @@
+"""The command line: our flags on Locust's parser, its namespace to Settings, and a clear no before any load.
+
+A wrong value ends with exit status 5 and one line. That has to happen between Locust's parsing and its forks
+(``--processes``), where it has no hook: so ``parse_args`` of the parser is wrapped.
+"""
+
+import errno
+import os
+import re
+import shlex
+import sys
+from argparse import BooleanOptionalAction, Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from locust.argument_parser import LocustArgumentParser
+
+import msgspec
+
+from locust_llm.client.api import ENDPOINTS, extra_inputs
+from locust_llm.core.ranges import USERS
+from locust_llm.core.settings import BAD_SETTINGS, Settings, base_url, mistakes
+from locust_llm.core.storage import RECORDS, RUN, read_run
+from locust_llm.core.sweep import CONCURRENCY
+from locust_llm.load import tokens
+from locust_llm.load.access_log import columns_of
+from locust_llm.load.dataset import Summary
+from locust_llm.load.dataset import check as check_dataset
+from locust_llm.load.lengths import mix
+from locust_llm.load.user_file import irregular, small_text
+from locust_llm.slo import grammar as slo
+
+from .flags import CHOICES, FLAGS, LOCAL, SWITCHES, Refused, _field, number, refuse
+from .schedule import rate_of
+
+SECRETS: Final = "llm_secrets"
+"""Where the options have the names of the locustfile's own secret ones."""
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
+_BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
+"""Of a line of rules: a # within quotes begins no comment."""
+
+
+FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
+"""Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence each."""
+
+
+def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
+    """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed before any fork."""
+    for flag, kind, default, text in FLAGS:
+        variable = "LOCUST_LLM_" + flag[2:].upper().replace("-", "_")
+        parser.add_argument(
+            flag, type=_reader(flag, kind), default=default, help=text, env_var=variable,
+            include_in_web_ui=flag not in LOCAL,
+        )  # fmt: skip
+    for flag, value, text in SWITCHES:
+        parser.add_argument(flag, action=BooleanOptionalAction, default=value, help=text)
+    parser.add_argument("--slo", action="append", default=[], metavar="RULE",
+                        help="What must hold, as 'ttft p95 < 500ms' or 'error_rate < 1%%'; may be repeated; the "
+                             "environment variable LOCUST_LLM_SLO holds a rule a line")  # fmt: skip
+    parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE", include_in_web_ui=False,
+                        help="Send this header with every request; may be repeated; the environment variable "
+                             "LOCUST_LLM_HEADERS holds one a line, and shows in no list of processes")  # fmt: skip
+    # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
+    parser.set_defaults(stop_timeout=30.0)
+    _check_after_parsing(parser, before_load)
+
+
+def _reader(flag: str, kind: Any) -> Callable[[str], Any]:
+    return number(kind, flag) if kind in (int, float) else kind
+
+
+def fill_in(options: Namespace, form: Mapping[str, str]) -> None:
+    """What a web form says takes the place of what the command line said. Empty means not set, what is not in the form
+    stays; rules (``slo``) are a line each. Raises Refused."""
+    for flag in LOCAL:
+        if _field(flag) in form:
+            refuse(f"{flag} can be given on the command line only")
+    for flag, kind, default, _ in FLAGS:
+        if (text := form.get(_field(flag))) is not None:
+            setattr(options, _field(flag), _reader(flag, kind)(text.strip()) if text.strip() else default)
+    for flag, _, _ in SWITCHES:
+        if (text := form.get(_field(flag))) is not None:
+            setattr(options, _field(flag), _truth(text))
+    if "slo" in form:  # which showed those of the environment and of the file too
+        options.llm_rules = list(_without_comments(form["slo"].splitlines()))
+
+
+_checked = False
+
+
+def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
+    parse = parser.parse_args
+
+    def parse_args(args: Any = None, namespace: Any = None) -> Namespace:
+        global _checked
+        try:
+            options: Namespace = parse(args, namespace)
+            secret = (action.dest for action in parser._actions if getattr(action, "is_secret", False))
+            setattr(options, SECRETS, sorted(secret))
+            if not _checked:  # the web page parses again for each visitor
+                _checked = True
+                before_load(options)
+        except Refused as refused:
+            sys.stderr.write(f"locust-llm: error: {refused}\n")
+            sys.stderr.flush()
+            sys.exit(BAD_SETTINGS)
+        return options
+
+    parser.parse_args = parse_args
+
+
+def check(options: Namespace, **known: Any) -> Settings:
+    """Settings that can be run; ``known``: fields of which the options say less. Raises Refused."""
+    for flag, choices in CHOICES.items():
+        if (value := getattr(options, _field(flag))) not in choices:
+            refuse(f"{flag} must be one of {', '.join(filter(None, choices))}, got {value!r}")
+    for header in headers_given(options):
+        name, colon, value = header.partition(":")
+        if not colon:
+            refuse("--header takes NAME: VALUE, got one without a colon")  # not shown: it may be the secret itself
+        if not _HEADER_NAME.fullmatch(name.strip()):
+            refuse(f"--header takes NAME: VALUE, and {name.strip()!r} is no name of a header")
+        if not _HEADER_VALUE.fullmatch(value):
+            refuse(f"--header {name.strip()}: its value has characters that no header can carry")
+    try:
+        settings = msgspec.structs.replace(settings_of(options), **known)
+    except OSError as error:
+        refuse(f"--slo-file {error.filename}: {error.strerror}")
+    except OverflowError:
+        refuse("-t or --stop-timeout is beyond all numbers")
+    except ValueError as error:
+        refuse(f"--host {options.host!r} is no URL: {error}")
+    rate = options.spawn_rate
+    if rate is not None and not 0 < rate <= USERS:
+        refuse(f"-r must be above 0 and at most {USERS}, got {rate:g}")
+    for mistake in chain(mistakes(settings), *(rule(settings, options) for rule in FURTHER)):
+        refuse(mistake)
+    try:
+        look_through(settings)
+    except ValueError as error:
+        refuse(str(error))
+    except OSError as error:
+        refuse(f"{error.filename}: {error.strerror}")
+    return settings
+
+
+def look_through(s: Settings) -> Summary | None:
+    """Read once what the settings name, so that a mistake shows before any load; what the dataset is, if there is one.
+
+    Raises ValueError of one sentence, and OSError.
+    """
+    rate_of(s)
+    for text in s.slo:
+        _look_at_base(text)
+    if s.seq_dist:
+        mix(s.seq_dist)
+    if s.extra_inputs:
+        extra_inputs(s.extra_inputs)
+    if s.tokenizer:
+        for path in (s.tokenizer, os.path.join(s.tokenizer, "tokenizer.json")):
+            if why := irregular(path):
+                raise ValueError(f"--tokenizer {path}: is {why}")
+        tokens.load(s.tokenizer)
+    if not s.input_file:
+        return None
+    columns = columns_of(s.dataset_columns) if s.dataset_columns else None
+    return check_dataset(
+        s.input_file,
+        kind=s.custom_dataset_type,
+        columns=columns,
+        timed=s.fixed_schedule,
+        skip_broken=s.skip_broken_rows,
+    )
+
+
+def _look_at_base(text: str) -> None:
+    """The run that a rule is held against, if it is, can be. Raises ValueError."""
+    if not (base := slo.parse(text).base):
+        return
+    if not (Path(base) / RECORDS).is_file():
+        raise ValueError(f"SLO {text!r}: {base} holds no run: there is no {RECORDS} in it")
+    try:
+        read_run(Path(base))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"SLO {text!r}: the {RUN} of {base} cannot be read: {why}") from None
+
+
+def settings_of(options: Namespace | None) -> Settings:
+    """Settings from a parsed command line, a web form (where an empty text is not set), or nothing. Raises ValueError."""
+    if options is None or not hasattr(options, "prefill_concurrency"):
+        return Settings()
+    values = {_field(flag): _typed(kind, getattr(options, _field(flag)), default) for flag, kind, default, _ in FLAGS}
+    values |= {_field(flag): _truth(getattr(options, _field(flag))) for flag, _, _ in SWITCHES}
+    pattern = "gamma" if values["arrival_smoothness"] is not None else "poisson"  # AIPerf's default
+    values["arrival_pattern"] = values["arrival_pattern"] or pattern
+    own = ENDPOINTS.get(values["endpoint_type"], ENDPOINTS["chat"])
+    values["endpoint"] = "/" + (values["endpoint"] or own.path).lstrip("/")
+    values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
+    values["report_dir"] = values["report_dir"] or ""
+    for name in ("request_timeout", "first_token_timeout", "gap_timeout", "wait_for_model_timeout"):
+        values[f"{name}_s"] = values.pop(name)
+    del values["api_key_file"]
+    del values["slo_file"]
+    del values["web_allowed_host"]
+    values["slo"] = tuple(rules_of(options))
+    settings = Settings(
+        host=base_url(options.host or ""),
+        header_names=tuple(header.partition(":")[0].strip() for header in headers_given(options)),
+        users=getattr(options, "llm_users", options.num_users),
+        processes=_processes(options),
+        run_time_s=getattr(options, "llm_run_time", None) or options.run_time or None,
+        stop_timeout_s=float(options.stop_timeout or 0),
+        locustfile=os.path.basename(str(options.locustfile or "")),
+        command=_command(options.header, [getattr(options, name) for name in getattr(options, SECRETS, ())]),
+        **values,
+    )
+    if settings.users is None and options.headless and not settings.open_loop and not settings.sweeps(CONCURRENCY):
+        settings = msgspec.structs.replace(settings, users=1)  # Locust's default
+    return settings
+
+
+def rules_of(options: Namespace) -> list[str]:
+    """Of the web form; without one of the flag, of the environment, of the file. Raises OSError."""
+    if (filled_in := getattr(options, "llm_rules", None)) is not None:
+        return list(filled_in)
+    lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
+    if options.slo_file:
+        try:
+            lines += small_text(options.slo_file).splitlines()
+        except UnicodeDecodeError:
+            raise OSError(errno.EILSEQ, "is no UTF-8 text", options.slo_file) from None
+    return list(_without_comments(lines))
+
+
+def _without_comments(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        if rule := _BEFORE_COMMENT.match(line)[0].strip():  # type: ignore[index]  # it always matches
+            yield rule
+
+
+def _processes(options: Namespace) -> int:
+    """How many will send."""
+    processes = os.cpu_count() if options.processes == -1 else options.processes  # as Locust reads it, later
+    return max(1, processes or 1, options.expect_workers if options.master else 1)
+
+
+def request_headers(options: Namespace | None) -> dict[str, str]:
+    """The headers of every request, the key among them. Never written anywhere.
+
+    Raises OSError for a key file, ValueError for a key that no header can carry.
+    """
+    if options is None or not hasattr(options, "header"):
+        return {}
+    headers = {}
+    key = os.environ.get("OPENAI_API_KEY", "")
+    if options.api_key_file:
+        key = small_text(options.api_key_file)
+    if not _HEADER_VALUE.fullmatch(key.strip()):
+        raise ValueError("the API key is not one line of text")
+    if key.strip():
+        headers["Authorization"] = f"Bearer {key.strip()}"
+    for header in headers_given(options):
+        name, _, value = header.partition(":")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def headers_given(options: Namespace) -> list[str]:
+    """Of the environment, which no list of processes shows, and of the flag."""
+    return [*filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())), *options.header]
+
+
+def _typed(kind: Any, value: Any, default: Any) -> Any:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return default
+    return kind(value) if isinstance(value, str) and kind in (int, float) else value
+
+
+def _truth(value: Any) -> bool:
+    return value.lower() == "true" if isinstance(value, str) else bool(value)
+
+
+def _command(headers: list[str], secrets: Iterable[Any]) -> str:
+    """The command line, without the values of headers and of the locustfile's secret flags, and without the place where this
+    package is installed."""
+    words = sys.argv[1:]
+    name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
+    for command, file, *more in (("run", "run.py"), ("probe", "probe.py", "--headless")):
+        put = ["-f", str(Path(__file__).parents[1] / "locustfiles" / file), *more]  # by the door
+        if words[: len(put)] == put:
+            name, words = f"locust-llm {command}", words[len(put) :]
+    for header in headers:  # by what they say, however the flag was written
+        words = [word.replace(header, "***") if header else word for word in words]
+    for secret in filter(None, map(str, secrets)):  # whole: a short one is in many words
+        words = [
+            word.removesuffix(secret) + "***" if word == secret or word.endswith(f"={secret}") else word
+            for word in words
+        ]
+    return " ".join([name, *map(shlex.quote, words)])

@@ -1,0 +1,152 @@
+"""Sockets: does this machine have the open files and the ports for so many connections to one server?
+
+A user keeps its connection from request to request, so a run of N users needs N of them at once; what is missing shows as
+failed connections in the middle of a run, which look like the server's fault.
+"""
+
+import contextlib
+import logging
+import os
+import resource
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import gevent
+
+from locust_llm.client.requests_bridge import authorities
+from locust_llm.core.settings import Settings, base_url
+from locust_llm.core.storage import make_folder
+
+from .discovery import Discovery, DiscoveryFailed, discover
+from .flags import refuse
+from .options import request_headers
+
+SPARE_FILES: Final = 40
+"""What a process has open beside its connections: Locust, its sockets to other processes, and ours come to 9 alone and to
+15 in a worker; then there are visitors of the web page, and connections that are being closed."""
+MOST_FILES: Final = 100_000
+"""No process asks for more, as there are fewer ports; some programs go through all the files that they may open, and a
+container may allow a billion."""
+WIDEST_PORTS: Final = (1024, 65_535)
+PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def shortage(users: int, processes: int, files: int | None, ports: tuple[int, int] | None) -> str | None:
+    """Why ``users`` connections at once cannot be, with the figure and what to do; None when they can.
+
+    ``processes``: those of this machine, between which Locust divides the users evenly. ``files``: how many one process
+    may have open (RLIMIT_NOFILE, see getrlimit(2)). ``ports``: first and last of the ports that connections may leave
+    from, see ip(7); to one server address and port each connection needs one of its own, on the loopback device too.
+    None of either: not known, and taken for enough.
+    """
+    if ports is not None and users > (there := _count(ports)):
+        most = _count(WIDEST_PORTS)
+        wider = f"sysctl -w net.ipv4.ip_local_port_range='{WIDEST_PORTS[0]} {WIDEST_PORTS[1]}' (as root), "
+        return (
+            f"{users} users (-u) need as many ports towards the server, and this machine has {there} ({ports[0]} to "
+            f"{ports[1]}): {wider if there < users <= most else ''}workers on more machines (--master, --worker), or "
+            f"at most {there} users"
+        )
+    each = -(-users // processes) + SPARE_FILES
+    if files is not None and each > files:
+        room = files - SPARE_FILES
+        share = f"with -u {users}" if processes == 1 else f"with -u {users} over {processes} processes"
+        more = f"--processes {-(-users // room)}, or at most {room * processes} users" if room > 0 else "fewer users"
+        return (
+            f"{share} a process needs {each} open files, and the system lets it have {files}: ulimit -Hn {each} (as root; "
+            f"of a container: --ulimit nofile={each}), {more}"
+        )
+    return None
+
+
+def raise_open_files() -> int:
+    """Let this process and those that it forks open as many files as the system lets them; how many that is.
+
+    The soft limit is often 1,024. Locust raises it to 10,000 and no further, and not at all where the hard limit is below
+    that (locust/main.py).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return MOST_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def local_ports(file: Path = PORT_RANGE) -> tuple[int, int] | None:
+    """First and last of the ports that connections leave from (of IPv6 too); None where the kernel does not say."""
+    try:
+        first, last = map(int, file.read_text().split())
+    except (OSError, ValueError):
+        return None
+    return first, last
+
+
+def _count(ports: tuple[int, int]) -> int:
+    return ports[1] - ports[0] + 1
+
+
+# -- checks ----------------------------------------------------------------------------------------------------------
+
+logger = logging.getLogger("locust_llm")
+
+
+def headers_of(options: Namespace | None) -> dict[str, str]:
+    """Of every request, the key among them. Raises Refused."""
+    try:
+        return request_headers(options)
+    except OSError as error:
+        refuse(f"--api-key-file {error.filename}: {error.strerror}")
+    except ValueError:
+        refuse("the API key (--api-key-file or OPENAI_API_KEY) is not one line of text")
+
+
+def written_host(ours: type, every: type) -> str | None:
+    """The host of the user classes below ``ours``, as the locustfile has it; None if they have none, or if not all that are
+    below ``every`` have the same: Locust gives all of them that of the run."""
+    found = _hosts(ours)
+    return found.pop() if len(found) == 1 and _hosts(every) <= found else None
+
+
+def _hosts(base: type) -> set[str]:
+    kinds, found = [base], set()
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        found.add(getattr(kind, "host", None) or "")
+    return found - {""}
+
+
+def the_address(now: str | None, checked: str) -> str:
+    """Of a run that begins: ``checked``, whatever somebody has made of Locust's host ``now``; without one that."""
+    wanted = base_url(now or "")
+    if checked and wanted and wanted != checked:
+        logger.warning(f"the host {wanted} is not followed: the run goes to {checked}, the address that was checked")
+    return checked or wanted
+
+
+def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Discovery:
+    """The server was asked, and the run may begin. ``here``: its users are on this machine. Raises Refused."""
+    if not settings.host:
+        refuse("--host is missing: the server's address, such as --host localhost:8000")
+    if settings.most_users and here:
+        short = shortage(settings.most_users, settings.processes, raise_open_files(), local_ports())
+        if short:
+            refuse(short)
+    if not os.path.exists(authorities()):
+        refuse(f"there is no {authorities()}, named by REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE")
+    try:
+        folder = make_folder(settings, settings.model)
+        (folder / ".writable").touch()
+        (folder / ".writable").unlink()
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # the run makes it when it starts; a refused one leaves nothing
+    except OSError as error:
+        refuse(f"the report folder cannot be written: {error.filename}: {error.strerror} (--report-dir names another)")
+    try:
+        return discover(settings, headers, verify=authorities(), sleep=gevent.sleep)
+    except DiscoveryFailed as error:
+        refuse(str(error))

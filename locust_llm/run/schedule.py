@@ -1,0 +1,118 @@
+"""The timetable of a phase: when each request is due, and which sessions there are; from the settings, without a clock."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, repeat
+from random import Random
+from typing import Final, NamedTuple
+
+from locust_llm.core.phases import WARMUP
+from locust_llm.core.settings import Settings
+from locust_llm.load.access_log import columns_of
+from locust_llm.load.arrivals import Rate, arrivals, replay, series, steady, until, user_centric
+from locust_llm.load.dataset import Dataset, Order
+from locust_llm.load.formats import Item
+from locust_llm.load.user_file import small_text
+
+ORDERS: Final[dict[str, Order]] = {"sequential": "sequential", "shuffle": "shuffled", "random": "random"}
+"""By the name of --dataset-sampling-strategy, which is AIPerf's."""
+
+
+class Due(NamedTuple):
+    """One arrival."""
+
+    at_s: float
+    """Seconds after the start of the phase."""
+    slot: int | None = None
+    """The user-centric rate: which of the users, from 0."""
+    item: Item | None = None
+    """The fixed schedule: the session that begins then."""
+
+
+def rate_of(s: Settings, read: Callable[[str], str] = small_text) -> Rate | None:
+    """The rate over time that was asked for; None without one. Raises ValueError and OSError."""
+    if s.request_rate_series:
+        try:
+            return series(read(s.request_rate_series))
+        except ValueError as error:
+            raise ValueError(f"{s.request_rate_series}: {error}") from None
+    if s.request_rate:
+        return steady(s.request_rate, s.request_rate_ramp_duration)
+    return None
+
+
+def schedule(s: Settings, phase: str, items: Iterable[Item] = ()) -> Iterator[Due] | None:
+    """The arrivals of ``phase``; None: a closed loop. ``items``: of the fixed schedule, in the order of their times.
+
+    A warmup comes at its own rate, else at the main one, and is never user-centric nor a replay (as AIPerf's).
+    """
+    seed = None if s.random_seed is None else f"{s.random_seed}/{phase}/arrivals"
+    if phase == WARMUP:
+        per_s = s.warmup_request_rate
+        rate = steady(per_s) if per_s else rate_of(s)
+        if rate is None:
+            return None
+        due = arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0)
+        return map(Due, until(due, count=s.warmup_request_count, duration_s=s.warmup_duration))
+    count, duration_s = s.request_count, s.run_time_s
+    if s.fixed_schedule:
+        return _bounded(_replayed(s, items), count=count, duration_s=duration_s)
+    if s.user_centric_rate:
+        pairs = user_centric(s.users or 1, s.user_centric_rate)
+        return (Due(at_s, slot) for at_s, slot in until(pairs, count=count, duration_s=duration_s))
+    rate = rate_of(s)
+    if rate is None:
+        return None
+    return map(
+        Due,
+        until(
+            arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0),
+            count=count,
+            duration_s=duration_s,
+        ),
+    )
+
+
+def sessions(s: Settings, phase: str) -> Iterator[Item | None] | None:
+    """What the sessions of a phase say, each once: of the dataset, and no more than were asked for (None in place of one
+    that is made up). None: users make up theirs, without end. Raises DatasetError, here and later."""
+    count = s.num_sessions if phase != WARMUP else None
+    if not s.input_file:
+        return None if count is None else repeat(None, count)
+    bounded = s.num_sessions or s.request_count or s.run_time_s or phase == WARMUP
+    dataset = Dataset(
+        s.input_file,
+        kind=s.custom_dataset_type,
+        columns=columns_of(s.dataset_columns) if s.dataset_columns else None,
+        order=ORDERS[s.dataset_sampling_strategy],
+        seed=s.random_seed or 0,
+        wrap=bool(bounded) and not s.fixed_schedule,
+        timed=s.fixed_schedule,
+        skip_broken=s.skip_broken_rows,
+    )
+    return islice(dataset, count)
+
+
+def _replayed(s: Settings, items: Iterable[Item]) -> Iterator[Due]:
+    latest: list[Item] = []
+
+    def times_s() -> Iterator[float | None]:
+        for item in items:
+            latest[:] = [item]
+            yield item.turns[0].at_s
+
+    start_s, end_s = (
+        None if ms is None else ms / 1000 for ms in (s.fixed_schedule_start_offset, s.fixed_schedule_end_offset)
+    )
+    auto = s.fixed_schedule_auto_offset and start_s is None
+    for at_s, _ in replay(times_s(), start_s=start_s, end_s=end_s, auto_offset=auto, speedup=s.replay_speedup):
+        yield Due(at_s, None, latest[0])
+
+
+def _bounded(due: Iterator[Due], *, count: int | None, duration_s: float | None) -> Iterator[Due]:
+    """``count``: of requests; a session that has begun is sent to its end."""
+    requests = 0
+    for one in due:
+        if (count is not None and requests >= count) or (duration_s is not None and one.at_s >= duration_s):
+            return
+        requests += 1 if one.item is None else len(one.item.turns)
+        yield one

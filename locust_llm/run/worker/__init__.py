@@ -1,0 +1,5 @@
+"""Worker: one process that sends: its permits, its share of the gate, its users' common state, records on their way.
+
+Read first: sender.py (what the users of a process share), permits.py (what it may send), outbox.py (records to the master).
+May use: run, client, core, load. Never control: it learns of it by messages only.
+"""

@@ -1,0 +1,400 @@
+"""SLO rules: one grammar for flag, file, environment and web form, the presets, and AIPerf's way to say a goodput.
+
+    [warn:|abort:] metric [{selector, ...}] [statistic] operator limit [given condition and condition ...]
+    [warn:] metric [{selector, ...}] [statistic] within room of folder [given ...]
+
+    ttft p95 < 500ms                                        a latency needs a statistic: avg, min, max, med or pNN
+    error_rate < 1%                                         shares and rates are one number
+    output_tokens_per_s >= 2500
+    attainment >= 99% given ttft < 1s and itl < 50ms        the share of requests that meet every condition
+    goodput >= 5/s given ttft < 1s                          those requests a second
+    ttft{class=ShortQuestions, input=1k..4k} p95 < 300ms    only these requests
+    ttft{concurrency=8..32} p95 < 500ms                     only these stages of a sweep, 8 and 32 being two of them
+    ttft p95 within 5% of reports/base                      no worse than that run's by more than 5 % of it (or 20ms)
+    error_rate within 1pp of "reports/last night"           of shares in percentage points
+
+``warn:`` is reported and never decides; ``abort:`` decides like any other, and may end the run as soon as it is broken.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from operator import ge, gt, le, lt
+from typing import Final
+
+import msgspec
+
+from locust_llm.exit_status import ExitStatus
+
+from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE, TIME, Measure
+from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, stage_values
+
+PASS: Final = "PASS"
+FAIL: Final = "FAIL"
+INCONCLUSIVE: Final = "INCONCLUSIVE"
+EXIT_STATUS: Final = {
+    PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE: ExitStatus.INCONCLUSIVE,
+}  # fmt: skip
+
+WARN: Final = "warn"
+ABORT: Final = "abort"
+OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
+WITHIN: Final = "within"
+"""The operator of a rule that is about the same figure of another run, its base."""
+STATISTICS: Final = "avg, min, max, med and pNN (p95)"
+
+PRESETS: Final[dict[str, tuple[str, ...]]] = {
+    # "Prefill and Decode for Concurrent Requests" (B. Merkel, TNG) on interactive use: a first token in 3 seconds or
+    # less, 100 to 300 ms a token; after more than 5 seconds people take it for broken. The percentiles are ours.
+    "chat": ("ttft p95 <= 3s", "ttft p99 <= 5s", "itl p95 <= 300ms", "warn: itl p95 <= 100ms"),
+    # MLPerf Inference, scenario Server, p99 over queries of TTFT and TPOT (our ITL): ttft_latency, tpot_latency and
+    # target_latency_percentile of loadgen/mlperf.conf in github.com/mlcommons/inference, commit 001712e9
+    **{
+        f"mlperf-{model}": (f"ttft p99 <= {ttft_ms}ms", f"itl p99 <= {tpot_ms}ms")
+        for model, ttft_ms, tpot_ms in (
+            ("llama2-70b", 2000, 200),
+            ("llama2-70b-interactive", 450, 40),
+            ("mixtral-8x7b", 2000, 200),
+            ("llama3.1-8b", 2000, 100),
+            ("llama3.1-8b-interactive", 500, 30),
+            ("llama3.1-405b", 6000, 175),
+            ("llama3.1-405b-interactive", 4500, 80),
+            ("deepseek-r1", 2000, 80),
+            ("deepseek-r1-interactive", 1500, 15),
+        )
+    },
+}
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """``ttft < 1s``: what one request must meet."""
+
+    metric: str
+    op: str
+    number: float
+    unit: str
+
+    @property
+    def limit(self) -> float:
+        """Seconds, or a number a second."""
+        return self.number / BY_WORD[self.metric].units[self.unit]
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.op} {plain(self.number)}{self.unit}"
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One rule. Its text (``str``) is its canonical form: ``parse`` makes the same rule of it."""
+
+    metric: str
+    """The word of a measure."""
+    op: str
+    number: float
+    """The limit in ``unit``, as written."""
+    unit: str
+    stat: str = ""
+    """``avg``, ``min``, ``max`` or ``p95``; empty for a measure that is one number."""
+    where: tuple[tuple[str, str], ...] = ()
+    """Selectors and their values; lengths as ``1000..4000`` (from 1,000 to 3,999), ``550``, ``..200`` or ``5000..``;
+    values of stages likewise, but with both ends."""
+    given: tuple[Condition, ...] = ()
+    kind: str = ""
+    """``warn``, ``abort`` or neither."""
+    base: str = ""
+    """Of ``within``: the folder of the run that this one must not be worse than, by more than the limit."""
+
+    @property
+    def limit(self) -> float:
+        """Seconds, a share of 1, or a number a second; of ``within`` also a share (``%``) of the base's figure."""
+        return self.number / self.factor
+
+    @property
+    def factor(self) -> float:
+        """From the unit of ``limit`` to ``unit``."""
+        measure = BY_WORD[self.metric]
+        return (_rooms(measure) if self.base else measure.units)[self.unit]
+
+    @property
+    def less_is_better(self) -> bool:
+        """As it is of latencies and errors, not of throughput and what is good."""
+        return BY_WORD[self.metric].units is TIME or self.metric == "error_rate"
+
+    @property
+    def percentile(self) -> float | None:
+        return float(self.stat[1:]) if self.stat.startswith("p") else None
+
+    @property
+    def decides(self) -> bool:
+        return self.kind != WARN
+
+    @property
+    def staged(self) -> bool:
+        """It is about some stages of a sweep."""
+        return any(key in STAGES for key, _ in self.where)
+
+    def at(self, value: float, axis: str = "") -> bool:
+        """It is about a stage of this value. ``axis``: what the sweep changes; empty where nobody says."""
+        ranges = [(key, stage_values(range_)) for key, range_ in self.where if key in STAGES]
+        return all(low <= value <= high and (key == "stage" or axis in ("", key)) for key, (low, high) in ranges)
+
+    @property
+    def early(self) -> bool:
+        """It can be certainly broken while the run is on: no rate, and no end that a later request may still meet."""
+        measure = BY_WORD[self.metric]
+        if self.base:
+            return False
+        if measure.metric is None:
+            return measure.units is SHARE and measure.word != "delivered"
+        return (self.stat, self.op[0]) not in (("max", ">"), ("min", "<"))
+
+    def holds(self, value: float) -> bool:
+        """For this value, in the unit of ``limit``; of ``within``: for by how much it is worse than that of the base."""
+        return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{key}={quoted(value)}" for key, value in self.where)
+        stat = f" {self.stat}" if self.stat else ""
+        given = f" given {' and '.join(map(str, self.given))}" if self.given else ""
+        kind = f"{self.kind}: " if self.kind else ""
+        braces = f"{{{where}}}" if where else ""
+        base = f" of {_path(self.base)}" if self.base else ""
+        return f"{kind}{self.metric}{braces}{stat} {self.op} {plain(self.number)}{self.unit}{base}{given}"
+
+
+def parse(text: str) -> Rule:
+    """A rule from its text. Raises ValueError of one sentence: what is wrong, and what there is."""
+    try:
+        return _rule(text.strip())
+    except ValueError as error:
+        raise ValueError(f"SLO {text.strip()[:200]!r}: {error}") from None
+
+
+def goodput(text: str) -> tuple[Condition, ...]:
+    """AIPerf's ``time_to_first_token:300 inter_token_latency:20``: limits in ms (per-user throughput: tokens/s), at
+    most so much of a latency and at least so much of a throughput. Raises ValueError of one sentence."""
+    try:
+        return tuple(map(_pair, text.split() or [""]))
+    except ValueError as error:
+        raise ValueError(f"goodput {text[:200]!r}: {error}") from None
+
+
+def preset(name: str) -> tuple[str, ...]:
+    """The rules of a preset, as text. Raises ValueError of one sentence."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown SLO preset {name!r}{nearest(name, PRESETS)}; there are: {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def texts(slo: Iterable[str], slo_preset: str | None) -> tuple[str, ...]:
+    """All rules of a run as text: its own, then those of the preset. Raises ValueError of one sentence."""
+    return (*slo, *(preset(slo_preset) if slo_preset else ()))
+
+
+def ready(text: str, good: str | None) -> Rule:
+    """A rule with its conditions: where it gives none, those of the run's ``--goodput``. Raises ValueError."""
+    rule = parse(text)
+    if rule.metric not in GIVEN or rule.given:
+        return rule
+    if not good:
+        raise ValueError(
+            f"SLO {text.strip()[:200]!r}: {rule.metric} needs to know what a good request is: "
+            "add 'given ttft < 1s and itl < 50ms', or set --goodput"
+        )
+    return msgspec.structs.replace(rule, given=goodput(good))
+
+
+def mistakes(slo: Iterable[str], slo_preset: str | None, good: str | None, axis: str = "") -> Iterator[str]:
+    """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep changes, if there is one."""
+    checks: list[Callable[[], object]] = [partial(_fits, text, good, axis) for text in slo]
+    checks += [partial(_early, text) for text in slo]
+    if slo_preset:
+        checks.append(partial(preset, slo_preset))
+    if good:
+        checks.append(partial(goodput, good))
+    told = set()
+    for check in checks:
+        try:
+            check()
+        except ValueError as error:
+            if str(error) not in told:  # rules without conditions share those of --goodput, and its mistakes
+                told.add(str(error))
+                yield str(error)
+
+
+def _early(text: str) -> None:
+    """Raises ValueError for an ``abort:`` that could never be."""
+    rule = parse(text)
+    if rule.kind == ABORT and rule.base:
+        raise ValueError(f"SLO {text.strip()[:200]!r}: runs are compared when they are over: leave out abort:")
+    if rule.kind == ABORT and not rule.early:
+        what = f"{rule.metric} {rule.stat}".strip()
+        raise ValueError(
+            f"SLO {text.strip()[:200]!r}: {what} can meet the limit until the end of the run: leave out abort:, "
+            "the rule is judged then"
+        )
+
+
+def _fits(text: str, good: str | None, axis: str) -> None:
+    """It can be judged in this sweep."""
+    for key, _ in ready(text, good).where:
+        if axis and key in STAGES and key not in ("stage", axis):
+            raise ValueError(f"SLO {text.strip()[:200]!r}: this sweep changes {axis}, so its stages have no {key}")
+
+
+# -- parts of a rule ---------------------------------------------------------------------------------------------------
+
+_HEAD: Final = re.compile(
+    rf"(?:(?P<kind>\w+)\s*:)?\s*(?P<metric>\w+)\s*(?:\{{(?P<where>(?:[^\"{{}}]|{QUOTED})*)\}})?(?P<rest>.*)", re.DOTALL
+)
+_GIVEN: Final = re.compile(r"\bgiven\b", re.IGNORECASE)
+_AND: Final = re.compile(r"\band\b", re.IGNORECASE)
+_WITHIN: Final = re.compile(rf"\b{WITHIN}\b", re.IGNORECASE)
+_ROOM: Final = re.compile(
+    rf'(?P<room>.*?)\s+of\s+(?P<base>{QUOTED}|[^\s"]\S*)(?:\s+given\b(?P<given>.*))?', re.IGNORECASE | re.DOTALL
+)
+_LIMIT: Final = re.compile(r"(?P<left>[^<>=!]*?)\s*(?P<op>[<>=!]+)\s*(?P<limit>.*)", re.DOTALL)
+_NUMBER: Final = re.compile(r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>\D\S*)?", re.DOTALL)
+
+
+def _rule(text: str) -> Rule:
+    head = _HEAD.fullmatch(text)
+    if not head:
+        refuse("it begins with no metric: write, for one, 'ttft p95 < 500ms'")
+    kind, rest = (head["kind"] or "").lower(), head["rest"].strip()
+    if kind not in ("", WARN, ABORT):
+        refuse(f"unknown prefix {head['kind']}: there are warn: and abort:")
+    measure = _measure(head["metric"])
+    if rest.startswith("{"):
+        refuse("the braces after the metric do not close: write {class=ShortQuestions}")
+    where = () if head["where"] is None else selectors(head["where"])
+    if measure.word == "delivered" and any(key not in STAGES for key, _ in where):
+        refuse("delivered is about the whole schedule: leave out the braces")
+    if (within := _WITHIN.search(rest)) is not None:
+        stat, op = rest[: within.start()].strip(), WITHIN
+        number, unit, base, given = _room(rest[within.end() :], measure)
+    else:
+        left, *given = _GIVEN.split(rest, maxsplit=1)
+        stat, op, number, unit = _compared(left, measure)
+        base = ""
+    if base and stat.lower() in ("min", "max"):
+        refuse(f"the {stat} of two runs differs by chance, however long they are: compare p99, say")
+    if given and measure.word not in GIVEN:
+        refuse(f"{measure.word} has no conditions: 'given' belongs to {' and '.join(GIVEN)}")
+    conditions = tuple(_condition(text) for part in given for text in _AND.split(part))
+    return Rule(measure.word, op, number, unit, _statistic(stat, measure), where, conditions, kind, base)
+
+
+def _room(text: str, measure: Measure) -> tuple[float, str, str, list[str]]:
+    """(number, unit, folder of the base, conditions) of what stands after ``within``."""
+    match = _ROOM.fullmatch(text.strip())
+    if not match or match["base"] == '""':
+        refuse("within what of which run? Write 'within 5% of reports/base', and a path with spaces in double quotes")
+    if measure.units is SHARE and match["room"].endswith("%"):
+        refuse(f"{match['room']} of a share can be read in two ways: write 5pp, in percentage points")
+    number, unit = _amount(match["room"], measure, _rooms(measure))
+    base = match["base"][1:-1].replace('""', '"') if match["base"].startswith('"') else match["base"]
+    return number, unit, base, [] if match["given"] is None else [match["given"]]
+
+
+def _rooms(measure: Measure) -> Mapping[str, float]:
+    """Units in which to say how much worse than a base a figure may be."""
+    return {"pp": 100.0} if measure.units is SHARE else {"%": 100.0, **measure.units}
+
+
+def _path(base: str) -> str:
+    return base if re.fullmatch(r'[^\s"]\S*', base) else '"' + base.replace('"', '""') + '"'
+
+
+def _condition(text: str) -> Condition:
+    match = re.fullmatch(r"(\w+)(.*)", text.strip(), re.DOTALL)
+    if not match:
+        refuse("a condition is missing: write 'given ttft < 1s and itl < 50ms'")
+    measure = _of_one_request(match[1])
+    stat, op, number, unit = _compared(match[2], measure)
+    if stat:
+        refuse(
+            f"a condition is about one request, so {measure.word} has no {stat} there: write '{measure.word} {op} ...'"
+        )
+    return Condition(measure.word, op, number, unit)
+
+
+def _pair(text: str) -> Condition:
+    name, colon, limit = text.partition(":")
+    number = _NUMBER.fullmatch(limit)
+    if not colon or not number or number["unit"]:
+        refuse(f"{text!r} is not tag:limit, as in time_to_first_token:300 (in ms)")
+    measure = _of_one_request(name)
+    unit, op = ("ms", "<=") if measure.units is TIME else ("/s", ">=")
+    return Condition(measure.word, op, float(number["number"]), unit)
+
+
+def _measure(name: str) -> Measure:
+    if (found := BY_NAME.get(name.lower())) is None:
+        refuse(f"unknown metric {name}{nearest(name.lower(), BY_NAME)}; there are: {', '.join(BY_WORD)}")
+    return found
+
+
+def _of_one_request(name: str) -> Measure:
+    measure = _measure(name)
+    if measure.metric is None or measure.tag == POOLED:
+        words = [m.word for m in MEASURES if m.metric is not None and m.tag != POOLED]
+        refuse(f"{measure.word} is no number of one request: a condition is about one of {', '.join(words)}")
+    return measure
+
+
+def _compared(text: str, measure: Measure) -> tuple[str, str, float, str]:
+    """(what stands before the operator, operator, number, unit)."""
+    match = _LIMIT.fullmatch(text.strip())
+    if not match or match["op"] not in OPERATORS:
+        what = f"unknown operator {match['op']}" if match else "there is no operator"
+        refuse(f"{what}: there are {', '.join(OPERATORS)}")
+    value, unit = _amount(match["limit"], measure, measure.units)
+    if measure.units is SHARE and value == 1 and not unit:
+        refuse("1 can be read as 1 % and as all: write 1% or 100%")
+    if measure.units is SHARE and value > SHARE[unit]:
+        refuse(f"{plain(value)}{unit} is more than all: {_units(measure)}")
+    return match["left"], match["op"], value, unit
+
+
+def _amount(text: str, measure: Measure, units: Mapping[str, float]) -> tuple[float, str]:
+    """A number and its unit, one of ``units``."""
+    there = _units(measure) if units is measure.units else f"there are {', '.join(units)}, as 5{next(iter(units))}"
+    number = _NUMBER.fullmatch(text.strip())
+    if not number or math.isinf(float(number["number"])):
+        refuse(f"{text.strip()!r} is no limit: write a number and its unit ({there})")
+    value, unit = float(number["number"]), (number["unit"] or "").lower().replace("\N{MICRO SIGN}", "u")
+    if units is RATE and not unit:
+        unit = "/s"
+    if unit not in units:
+        what = (
+            f"unknown unit {number['unit']} for {measure.word}" if unit else f"the limit of {measure.word} has no unit"
+        )
+        refuse(f"{what}: {there}")
+    return value, unit
+
+
+def _statistic(text: str, measure: Measure) -> str:
+    stat = text.lower()
+    if measure.metric is None and stat:
+        refuse(f"{measure.word} is one number: leave out {text}")
+    if measure.metric is not None and not stat:
+        refuse(f"{measure.word} needs a statistic: {STATISTICS}")
+    if stat in ("", "avg", "min", "max"):
+        return stat
+    match = re.fullmatch(r"p(\d{1,9}(?:\.\d{1,4})?)", "p50" if stat == "med" else stat)
+    if not match:
+        refuse(f"unknown statistic {text}: there are {STATISTICS}")
+    if not 0 < float(match[1]) < 100:
+        refuse(f"the percentile {text} is out of range: it must lie above 0 and below 100 (min and max are the ends)")
+    return f"p{plain(float(match[1]))}"
+
+
+def _units(measure: Measure) -> str:
+    if measure.units is TIME:
+        return "there are ms, s and us, as 500ms"
+    return (
+        "there are % up to 100 and a ratio up to 1 as 99% or 0.99"
+        if measure.units is SHARE
+        else "there is /s, as 5/s or just 5"
+    )

@@ -1,0 +1,122 @@
+"""Intervals: between which values a figure lies with 95 % confidence, exactly or from stretches of a run."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+
+if TYPE_CHECKING:
+    Floats = NDArray[float64]
+
+Ends = tuple[float | None, float | None]
+"""None: there are too few values for this end."""
+
+TAIL: Final = 0.025
+"""What may lie outside on either side."""
+SECTIONS: Final = 10
+STUDENT: Final = 2.2621571628
+"""97.5 % of Student's t with SECTIONS - 1 degrees of freedom."""
+
+
+def of_percentile(ordered: "Floats | Sequence[float]", percentile: float) -> Ends:
+    """Of a percentile, from the order statistics of ``ordered`` (ascending; failures may be infinite).
+
+    Exact for any distribution (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2): how many of n values
+    lie below the percentile is binomial. It takes the requests as independent; where the load drifts, it is too narrow.
+    """
+    low, high = ranks(len(ordered), percentile)
+    return (
+        float(ordered[low - 1]) if low >= 1 else None,
+        float(ordered[high - 1]) if high <= len(ordered) else None,
+    )
+
+
+def ranks(count: int, percentile: float) -> tuple[int, int]:
+    """The ranks (1 is the smallest of ``count``) of both ends; 0 and count + 1 stand for none."""
+    share = percentile / 100
+    low = _first(0, count, lambda k: binomial_cdf(k, count, share) > TAIL)
+    high = _first(0, count, lambda k: binomial_cdf(k, count, share) >= 1 - TAIL)
+    return low, high + 1
+
+
+def needed(percentile: float) -> int:
+    """From how many values on both ends of the interval exist: 6 for p50, 36 for p90, 72 for p95, 368 for p99."""
+    share = max(percentile, 100 - percentile) / 100
+    return math.ceil(math.log(TAIL) / math.log(share))
+
+
+def of_share(some: int, of: int) -> Ends:
+    """Of a share, from ``some`` out of ``of`` independent requests: exact (Clopper and Pearson, Biometrika 26, 1934)."""
+    low = _root(lambda p: 1 - binomial_cdf(some - 1, of, p) - TAIL) if some else 0.0
+    high = _root(lambda p: TAIL - binomial_cdf(some, of, p)) if some < of else 1.0
+    return low, high
+
+
+def of_sections(whole: float, sections: Sequence[float]) -> Ends:
+    """Of a figure of a whole run, from the same figure of SECTIONS equal stretches of it, one after the other.
+
+    Sectioning (Asmussen and Glynn, Stochastic Simulation, 2007, section III.5; batch means around the figure of the
+    whole): what neighbouring requests have in common, which makes order statistics too narrow, stays inside a stretch.
+    Ten stretches, as 10 to 30 are enough (Schmeiser, Batch size effects, Operations Research 30, 1982). A run that warms
+    up or drains inside has unequal stretches and so a wide interval. Not below 0.
+    """
+    if len(sections) != SECTIONS:
+        raise ValueError(f"{SECTIONS} sections are needed, got {len(sections)}")
+    variance = sum((section - whole) ** 2 for section in sections) / (SECTIONS - 1)
+    reach = STUDENT * math.sqrt(variance / SECTIONS)
+    return max(0.0, whole - reach), whole + reach
+
+
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """Probability of at most ``k`` successes of ``n``, each with probability ``p``: I_(1-p)(n - k, k + 1)."""
+    if k < 0:
+        return 0.0
+    if k >= n or p <= 0:
+        return 1.0
+    if p >= 1:
+        return 0.0
+    a, b, x = n - k, k + 1, 1 - p
+    front = math.exp(math.lgamma(n + 1) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(p))
+    # the continued fraction of the incomplete beta function converges fast on one side of its middle
+    if x < (a + 1) / (a + b + 2):
+        return front * _fraction(a, b, x) / a
+    return 1 - front * _fraction(b, a, p) / b
+
+
+def _fraction(a: int, b: int, x: float) -> float:
+    """Lentz's method (Press et al., Numerical Recipes, 3rd ed., section 6.4)."""
+    tiny = 1e-300
+    c, d = 1.0, 1 / ((1 - (a + b) * x / (a + 1)) or tiny)
+    value = d
+    for m in range(1, 100_000):
+        for step in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / ((1 + step * d) or tiny)
+            c = (1 + step / c) or tiny
+            value *= c * d
+        if abs(c * d - 1) < 1e-14:
+            break
+    return value
+
+
+def _first(low: int, high: int, true: Callable[[int], bool]) -> int:
+    """The smallest whole number from ``low`` to ``high`` for which a condition holds that stays true; else ``high``."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if true(middle) else (middle + 1, high)
+    return low
+
+
+def _root(rising: Callable[[float], float]) -> float:
+    """Where a rising function of a share is 0."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return (low + high) / 2

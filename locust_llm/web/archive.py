@@ -1,0 +1,184 @@
+"""The archive: the folders of runs that there are, and the files of them that a web page may give away.
+
+A name that comes from outside is only ever looked up among those that were found, never made into a path.
+"""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.core.run import Unix
+from locust_llm.core.storage import RECORDS, RUN, decoded
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+
+FILES: Final = {
+    "report.html": "report",
+    "timeline.svg": "timeline (SVG)",
+    "summary.md": "summary",
+    "profile_export_aiperf.json": "figures (JSON)",
+    "profile_export_aiperf.csv": "figures (CSV)",
+    "sweep.csv": "stages (CSV)",
+    "junit.xml": "SLO (JUnit)",
+    RUN: "settings and facts",
+    RECORDS: "requests",
+}
+"""What a run leaves, the most asked for first."""
+MOST: Final = 200
+"""Runs that are listed, the last ones."""
+MODEL: Final = 200
+"""Letters of the name of a model."""
+STATUSES: Final = (PASS, FAIL, INCONCLUSIVE)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A run that there is."""
+
+    name: str
+    at: float
+    """Unix seconds: when it began, else when its folder was last written to."""
+    model: str
+    status: str
+    """What its rules came to; empty: no rules, or no report."""
+    files: tuple[tuple[str, str], ...]
+    """(path in its folder, what it is), those that are there."""
+
+
+class _Known(msgspec.Struct):
+    """What run.json says of a run, as far as a list needs it."""
+
+    started_at: Unix | None = None
+    model: str = ""
+
+
+class _RunJson(msgspec.Struct):
+    run: _Known = msgspec.field(default_factory=_Known)
+    slo_status: str | None = None
+
+
+class Archive:
+    """Runs below ``reports``, and those of this process wherever they are."""
+
+    def __init__(self, reports: Path, names: str = "") -> None:
+        """``names``: how those folders are called that hold runs: this, or this and a number."""
+        self._reports, self._names = reports, names
+        self._own: list[Path] = []
+        self._read: dict[Path, tuple[int, _RunJson]] = {}
+
+    def add(self, folder: Path) -> None:
+        """A run of this process begins."""
+        self._own.append(folder)
+
+    @property
+    def last(self) -> str:
+        """The name of the last run of this process; empty before the first."""
+        return self._own[-1].resolve().name if self._own else ""
+
+    def entries(self) -> list[Entry]:
+        """The last first."""
+        found = []
+        for name, folder in self._folders().items():
+            with suppress(OSError):  # it has just been deleted, or is nobody's to read
+                found.append(self._entry(name, folder))
+        return sorted(found, key=lambda entry: entry.at, reverse=True)[:MOST]
+
+    def file(self, name: str, path: str) -> Path | None:
+        """A file of a run; None: there is no such file, or none that is given away."""
+        folder = self._folders().get(name)
+        if folder is None:
+            return None
+        with suppress(OSError):
+            return next((folder / there for there, _ in files_of(folder) if there == path), None)
+        return None
+
+    def _folders(self) -> dict[str, Path]:
+        there: list[Path] = []
+        with suppress(OSError):
+            there = sorted(path.parent for path in self._reports.glob(f"*/{RUN}"))
+        below = [
+            path for path in there if not self._names or re.fullmatch(rf"{re.escape(self._names)}(-\d+)?", path.name)
+        ]
+        return {_name(folder): folder for folder in (*below, *self._own) if _there(folder / RUN)}
+
+    def _entry(self, name: str, folder: Path) -> Entry:
+        changed = (folder / RUN).stat().st_mtime_ns
+        read, known = self._read.get(folder, (0, _RunJson()))
+        if read != changed:
+            known = _read(folder)
+            self._read[folder] = changed, known
+        at = known.run.started_at or changed / 1e9
+        status = known.slo_status if known.slo_status in STATUSES else ""
+        return Entry(name, at, known.run.model[:MODEL], status or "", tuple(files_of(folder)))
+
+
+def _name(folder: Path) -> str:
+    """As text, which the name of a folder need not be."""
+    return folder.resolve().name.encode("utf-8", "replace").decode()
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _read(folder: Path) -> _RunJson:
+    try:
+        return decoded(folder / RUN, _RunJson)
+    except (OSError, ValueError):
+        return _RunJson()
+
+
+def files_of(folder: Path) -> Iterable[tuple[str, str]]:
+    """(path, what it is) of those that are there, its stages behind it."""
+    for file, what in FILES.items():
+        if (folder / file).is_file():
+            yield file, what
+    stages = (path.parent.name for path in folder.glob(f"stages/*/{RUN}"))
+    for number in sorted(int(stage) for stage in stages if stage.isascii() and stage.isdigit()):
+        for file, what in FILES.items():
+            if (folder / "stages" / str(number) / file).is_file():
+                yield f"stages/{number}/{file}", f"stage {number}: {what}"
+
+
+class _Verdict(msgspec.Struct):
+    level: str
+    reasons: tuple[str, ...] = ()
+
+
+class _Rule(msgspec.Struct):
+    rule: str
+    status: str
+    observed: float | None = None
+    unit: str = ""
+    reason: str = ""
+
+
+class _Knee(msgspec.Struct):
+    text: str
+
+
+class _Sweep(msgspec.Struct):
+    ended: str = ""
+    knees: tuple[_Knee, ...] = ()
+    findings: tuple[str, ...] = ()
+
+
+class Ended(msgspec.Struct):
+    """What a run came to, as its run.json has it once the reports are made."""
+
+    client: _Verdict | None = None
+    slos: tuple[_Rule, ...] = ()
+    slo_status: str | None = None
+    sweep: _Sweep | None = None
+
+
+def ended(folder: Path) -> tuple[Ended, dict[str, dict[str, Any]]]:
+    """That, and its figures by tag (profile_export_aiperf.json). Raises OSError, ValueError for what is no report."""
+    facts = decoded(folder / RUN, Ended)
+    figures = decoded(folder / "profile_export_aiperf.json", dict[str, Any])
+    return facts, {tag: figure for tag, figure in figures.items() if isinstance(figure, dict)}

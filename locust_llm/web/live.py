@@ -1,0 +1,277 @@
+"""Live: the figures of a run while it is on, as the web page shows them: of the last seconds, of all of it, and over time.
+
+Its cost and its size do not grow with the length of the run: times are counted with three significant digits, and of a long
+history every second point is dropped, again and again. What only adds up (requests, failures) is kept as totals, so that
+rates over any stretch come out right whichever points are left.
+"""
+
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from locust_llm.core.phases import PROFILING
+from locust_llm.core.record import OK, Record
+from locust_llm.report.plots.lines import DOTS, STALLED, Line, line
+from locust_llm.run.control.live_stats import LiveStats, quantile
+from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
+
+WINDOW_S: Final = 10
+"""How far back "now" reaches."""
+POINTS: Final = 1200
+"""The most points of the history: 20 minutes at one a second, then one each two seconds, and so on."""
+REQUESTS: Final = 32
+"""How many requests, the last that ended, are shown line by line."""
+QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
+"""Of the table."""
+LINES: Final = (0.5, 0.95, 0.99)
+"""Over time."""
+ICL: Final = "inter_chunk_latency"
+LATENCY: Final = "request_latency"
+SHOWN: Final = {
+    TTFT.tag: "TTFT",
+    ITL.tag: "ITL",
+    ICL: "ICL",
+    GATE_WAIT.tag: "Gate wait",
+    LATENCY: "Request latency",
+    TTFT_FROM_DUE.tag: "TTFT from due",
+}
+"""The rows of the table, by tag."""
+
+
+def three_digits(us: int) -> int:
+    """123,456 becomes 123,000: an error of at most 0.5 %."""
+    step = 1
+    while us >= 1000 * step:
+        step *= 10
+    return us if step == 1 else (us + step // 2) // step * step
+
+
+class Spread:
+    """How often each time came, in microseconds with three significant digits."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+
+    @property
+    def count(self) -> int:
+        return self._counts.total()
+
+    def add(self, counts: Mapping[int, int]) -> None:
+        self._counts.update(counts)
+
+    def merge(self, other: "Spread") -> None:
+        self._counts.update(other._counts)
+
+    def quantiles_ms(self, quantiles: Iterable[float]) -> list[float] | None:
+        """Interpolated linearly between neighbouring ranks; ``quantiles`` in rising order. None of nothing."""
+        places = [quantile * (self.count - 1) for quantile in quantiles]
+        if not self._counts:
+            return None
+        found, below, upto = list[float](), 0.0, 0
+        for value in sorted(self._counts):
+            first, upto = upto, upto + self._counts[value]  # the ranks of this value
+            while len(found) < len(places) and places[len(found)] <= upto - 1:
+                share = min(1.0, places[len(found)] - first + 1)  # above the last rank of the value before
+                found.append(round((below + (value - below) * share if first else value) / 1e3, 4))
+            below = float(value)
+        return found
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """How the run stood at a moment. Latencies are of the last WINDOW_S seconds, in ms; None: there were none."""
+
+    at: float
+    """Seconds since the start."""
+    users: int
+    limit: int | None
+    used: int
+    waiting: int
+    decoding: int
+    ttft_ms: tuple[float, ...] | None
+    """p50, p95, p99."""
+    itl_ms: tuple[float, ...] | None
+    tokens_per_s: float
+    done: int
+    """Requests that are over, so far."""
+    failed: tuple[int, ...]
+    """So far, by class: see Live.classes. Shorter than that if some had not come up yet."""
+
+
+class Lines(msgspec.Struct, frozen=True):
+    """The last requests line by line."""
+
+    rows: tuple[Line, ...]
+    start: float
+    """Of the window, seconds since the start of the run."""
+    length: float
+    """Milliseconds."""
+    slow: float
+    """From so many milliseconds on a gap is a stall; 0: none is."""
+
+
+class Latencies(msgspec.Struct, frozen=True):
+    """A row of the table, in ms; ``None`` where there was nothing."""
+
+    label: str
+    count: int
+    """In the last WINDOW_S seconds."""
+    recent_ms: list[float] | None
+    whole_count: int
+    whole_ms: list[float] | None
+
+
+class Live:
+    """Of one run. ``add`` hears of each request that is over, ``tick`` is called once a second."""
+
+    def __init__(self, pulse: LiveStats, started_at: float, clock: Callable[[], float] = time.time) -> None:
+        self.pulse = pulse
+        self.started_at = started_at
+        """Unix seconds."""
+        self.step = 1
+        """Seconds between two points of the history."""
+        self.points: list[Point] = []
+        self.marks: list[tuple[float, str]] = []
+        """(seconds since the start, what happened)."""
+        self.classes: list[str] = []
+        """Of failures, as they came up."""
+        self.ended = 0
+        """Requests so far that are over."""
+        self._clock = clock
+        self._ticks = 0
+        self._phase = ""
+        self._stage = 0
+        self._recent: deque[tuple[int, dict[str, Spread]]] = deque()
+        """(a second, what came in it)."""
+        self._whole: dict[str, Spread] = defaultdict(Spread)
+        self._last: deque[Record] = deque(maxlen=REQUESTS)
+
+    def add(self, record: Record) -> None:
+        second = int(self._clock())
+        if not self._recent or self._recent[-1][0] != second:
+            self._recent.append((second, defaultdict(Spread)))
+        if record.stage != self._stage:  # figures of two loads do not mix
+            self._stage = record.stage
+            self._whole.clear()
+        if record.failed and record.outcome not in self.classes:
+            self.classes.append(record.outcome)
+        self.ended += 1
+        self._last.append(record)
+        for tag, times_us in times_of(record):
+            counts = Counter(map(three_digits, times_us))
+            self._recent[-1][1][tag].add(counts)
+            if record.phase == PROFILING:
+                self._whole[tag].add(counts)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return round(self._clock() - self.started_at, 2)
+
+    def mark(self, text: str) -> None:
+        """Something happened that the plots shall show."""
+        self.marks.append((self.seconds, text))
+
+    def tick(self, users: int, limit: int | None, phase: str) -> None:
+        """A second is over. ``phase``: of the run, or its stage."""
+        if phase != self._phase:
+            self._phase = phase
+            if self.points:
+                self.mark(phase)
+        self._ticks += 1
+        if self._ticks % self.step:
+            return
+        pulse = self.pulse
+        ttft_s = pulse.ttft_s(*LINES)
+        itl_ms = self._in_window(ITL.tag).quantiles_ms(LINES)
+        self.points.append(
+            Point(
+                at=self.seconds,
+                users=users,
+                limit=limit,
+                used=pulse.used,
+                waiting=pulse.waiting,
+                decoding=pulse.decoding,
+                ttft_ms=None if ttft_s is None else tuple(round(s * 1e3, 1) for s in ttft_s),
+                itl_ms=None if itl_ms is None else tuple(round(ms, 2) for ms in itl_ms),
+                tokens_per_s=round(pulse.tokens_per_s(), 1),
+                done=pulse.done,
+                failed=tuple(pulse.counts[name] for name in self.classes),
+            )
+        )
+        if len(self.points) > POINTS:
+            del self.points[::2]
+            self.step *= 2
+
+    def since(self, at: float) -> list[Point]:
+        """Those later than so many seconds after the start."""
+        first = len(self.points)
+        while first and self.points[first - 1].at > at:
+            first -= 1
+        return self.points[first:]
+
+    def table(self) -> list[Latencies]:
+        """TTFT of the last seconds is told by first chunks, all else by requests that are over."""
+        rows = []
+        for tag, label in SHOWN.items():
+            recent, whole = self._in_window(tag), self._whole.get(tag, Spread())
+            count, recent_ms = recent.count, recent.quantiles_ms(QUANTILES)
+            if tag == TTFT.tag:
+                ttfts_s = self.pulse.ttfts_s()
+                count = len(ttfts_s)
+                recent_ms = [round(quantile(ttfts_s, q) * 1e3, 4) for q in QUANTILES] if ttfts_s else None
+            rows.append(Latencies(label, count, recent_ms, whole.count, whole.quantiles_ms(QUANTILES)))
+        return rows
+
+    def lines(self) -> Lines | None:
+        """The last requests that ended, in the order in which they came."""
+        records = sorted(self._last, key=_asked_at)
+        if not records:
+            return None
+        start = _asked_at(records[0])
+        end = max(record.closed_at + record.clock_offset_s for record in records)
+        length = max(1.0, round((end - start) * 1e3, 1))
+        gap_ms = self._in_window(ICL).quantiles_ms((0.5,)) or self._whole[ICL].quantiles_ms((0.5,))
+        slow = max(STALLED * gap_ms[0], 2 * length / DOTS) if gap_ms else 0.0
+        return Lines(
+            rows=tuple(line(record, start, length / DOTS, slow) for record in records),
+            start=round(start - self.started_at, 3),
+            length=length,
+            slow=round(slow, 1),
+        )
+
+    def failures(self) -> dict[str, int]:
+        """So far, by class."""
+        return {name: self.pulse.counts[name] for name in self.classes}
+
+    def _in_window(self, tag: str) -> Spread:
+        oldest = int(self._clock()) - WINDOW_S
+        while self._recent and self._recent[0][0] <= oldest:
+            self._recent.popleft()
+        found = Spread()
+        for _, spreads in self._recent:
+            if tag in spreads:
+                found.merge(spreads[tag])
+        return found
+
+
+def times_of(record: Record) -> Iterator[tuple[str, Iterable[int]]]:
+    """What a request adds to the figures, in microseconds: as in the report's main table, of what was answered, but for
+    the wait at the gate, which failed ones had like any other."""
+    times_s = [(GATE_WAIT.tag, record.gate_wait_s)]
+    if record.outcome == OK:
+        times_s += [
+            (TTFT.tag, record.ttft_s),
+            (ITL.tag, record.itl_s),
+            (LATENCY, record.latency_s),
+            (TTFT_FROM_DUE.tag, record.ttft_from_due_s),
+        ]
+        if gaps_us := record.sharp_gaps_us:
+            yield ICL, gaps_us
+    yield from ((tag, (round(time_s * 1e6),)) for tag, time_s in times_s if time_s is not None)
+
+
+def _asked_at(record: Record) -> float:
+    return record.asked_at + record.clock_offset_s

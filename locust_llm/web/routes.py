@@ -1,0 +1,260 @@
+"""Web: this library in Locust's web UI: its form, a tab of figures, the live page with the gate, the reports of past runs.
+
+Locust's pages stay Locust's: a field, a tab, a download are the extensions that they have. All is behind Locust's login.
+"""
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from locust.env import Environment
+
+import flask
+import msgspec
+from flask import Response
+
+from locust_llm.core.phases import OVER, PROFILING, stage_of
+from locust_llm.run.control.control import Control
+from locust_llm.run.control.prometheus import CONTENT_TYPE, standing
+from locust_llm.run.discovery import Discovery
+
+from .archive import FILES, Archive
+from .form import SPAWN_RATE, TURNED, Swarm, fields
+from .live import QUANTILES
+from .origin import guarded, names
+from .view import View
+
+# -- the page that prometheus scrapes --------------------------------------------------------------------------------
+
+PATH: Final = "/llm/metrics"
+
+
+def serve_metrics(environment: Environment, shown: Callable[[], Control | None]) -> None:
+    """``shown``: the run that is on, else the last one. Before the first the page is empty. Headless there is no page."""
+    web_ui = environment.web_ui
+    if web_ui is None:
+        return
+
+    def llm_metrics() -> Response:
+        control = shown()
+        return Response("" if control is None else text(control), content_type=CONTENT_TYPE)
+
+    base = getattr(environment.parsed_options, "web_base_path", None) or ""
+    assert web_ui.app is not None
+    web_ui.app.add_url_rule(base.rstrip("/") + PATH, view_func=web_ui.auth_required_if_enabled(llm_metrics))
+
+
+def text(control: Control) -> str:
+    """Of a run, as it stands."""
+    runner = control.environment.runner
+    s, stepper, phase = control.settings, control.stepper, control.plan.phase
+    info = {
+        "run": control.folder.name,
+        "model": control.survey.model or s.model or "",
+        "server": s.host,
+        "loop": "open" if s.open_loop else "closed",
+        "phase": OVER if control.draining else PROFILING if stage_of(phase) else phase,
+        "stage": "" if stepper is None or not stepper.number else f"{stepper.asked.axis}={stepper.value:g}",
+    }
+    users = 0 if runner is None else runner.user_count
+    return "".join((*standing(control.pulse, users=users, limit=control.limit, info=info), *control.totals.families()))
+
+
+ASSETS: Final = {
+    "uPlot.iife.min.js": "text/javascript",
+    "plots.js": "text/javascript",
+    "timeline.js": "text/javascript",
+    "live.js": "text/javascript",
+    "locust.js": "text/javascript",
+    "uPlot.min.css": "text/css",
+    "plots.css": "text/css",
+    "live.css": "text/css",
+}
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data:; "
+    "frame-ancestors 'self'; base-uri 'none'; form-action 'self'"
+)
+SANDBOX: Final = "sandbox allow-scripts allow-popups allow-downloads"
+"""A report is a page of its own: it may run its script, and reach nothing of Locust."""
+INLINE: Final = (".html", ".md", ".svg")
+"""What a browser shows; everything else it saves."""
+TAB: Final = {"title": "LLM", "key": "llm"}
+COLUMNS: Final = (
+    ("figure", "Times in ms"),
+    *((f"recent{q * 100:g}", f"last 10 s p{q * 100:g}") for q in QUANTILES),
+    ("count", "whole run, count"),
+    *((f"whole{q * 100:g}", f"p{q * 100:g}") for q in QUANTILES),
+)
+SCRIPT: Final = '<script src="./llm/static/locust.js"></script>'
+
+
+def attach(environment: Environment, keep_survey: Callable[[Discovery, str], None]) -> View:
+    """To the web UI of this process. ``keep_survey``: takes what was learnt of the server for the run that begins next, and
+    the address of it."""
+    report_dir = getattr(environment.parsed_options, "report_dir", None)
+    archive = Archive(Path(report_dir).parent, Path(report_dir).name) if report_dir else Archive(Path("reports"))
+    view = View(environment, archive)
+    ui: Any = environment.web_ui
+    for rule, endpoint, answer, methods in _routes(view):
+        base = ui.app.blueprints["locust"].url_prefix or ""
+        ui.app.add_url_rule(
+            f"{base}/llm{rule}", endpoint, ui.auth_required_if_enabled(_named(answer, endpoint)), methods=methods
+        )
+    _extend(ui, view, keep_survey)
+    options = environment.parsed_options
+    allowed = names(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
+    ui.app.wsgi_app = guarded(ui.app.wsgi_app, allowed)
+    return view
+
+
+# -- pages of ours -------------------------------------------------------------------------------------------------------
+
+
+def _routes(view: View) -> Iterator[tuple[str, str, Callable[..., flask.Response], list[str]]]:
+    """(below /llm, endpoint, what answers, methods)."""
+    get, post = ["GET"], ["POST"]
+    yield "", "llm_page", lambda: _sent("live.html", "text/html", POLICY), get
+    yield "/static/<name>", "llm_asset", _asset, get
+    yield "/live", "llm_live", lambda: _live(view), get
+    yield "/gate", "llm_gate", lambda: _gate(view), post
+    yield "/runs", "llm_runs", lambda: _json({"last": view.archive.last, "runs": view.archive.entries()}), get
+    yield "/runs/<run>/<path:path>", "llm_file", lambda run, path: _file(view.archive, run, path), get
+    yield "/last/<path:path>", "llm_last", lambda path: _file(view.archive, view.archive.last, path), get
+
+
+def _asset(name: str) -> flask.Response:
+    return _sent(name, ASSETS[name]) if name in ASSETS else _text("there is no such file", 404)
+
+
+def _live(view: View) -> flask.Response:
+    """How it stands, and the history ``after`` so many seconds, if it is still about ``run`` and its points lie ``step``
+    seconds apart; else all of it. With ``lines`` the last requests line by line."""
+    wanted, status = flask.request.args, dict(view.status())
+    if (live := view.live) is not None:
+        same = wanted.get("run") == str(view.runs) and wanted.get("step") == str(live.step)
+        status["points"] = live.since(wanted.get("after", -1.0, float) if same else -1.0)
+        status["whole"] = not same
+        if "lines" in wanted:
+            status["lines"] = live.lines()
+    return _json(status)
+
+
+def _gate(view: View) -> flask.Response:
+    """Turn it: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
+    limit, ramp_s = (flask.request.form.get(name, "").strip() for name in ("limit", "ramp_s"))
+    try:
+        done = view.turn(
+            _number(int, "the limit takes a whole number", limit), _number(float, "the ramp takes seconds", ramp_s)
+        )
+    except ValueError as no:
+        return _json({"done": False, "message": str(no)}, 422)
+    return _json({"done": True, "message": done})
+
+
+def _number(kind: type, wanted: str, text: str) -> Any:
+    """None of an empty text. Raises ValueError of one sentence."""
+    try:
+        value = kind(text) if text else None
+    except ValueError:
+        value = float("nan")
+    if value is not None and not abs(value) < float("inf"):
+        raise ValueError(f"{wanted}, got {text!r}")
+    return value
+
+
+def _file(archive: Archive, run: str, path: str) -> flask.Response:
+    found = archive.file(run, path)
+    if found is None:
+        return _text("there is no such file of a run", 404)
+    kind = "text/plain" if found.suffix == ".md" else None
+    name = f"{run}-{path.replace('/', '-')}"
+    answer = flask.send_file(
+        found.resolve(), kind, as_attachment=found.suffix not in INLINE, download_name=name, max_age=0
+    )
+    answer.headers["X-Content-Type-Options"] = "nosniff"
+    answer.headers["Content-Security-Policy"] = SANDBOX
+    return answer
+
+
+# -- pages of Locust -----------------------------------------------------------------------------------------------------
+
+
+def _extend(ui: Any, view: View, keep_survey: Callable[[Discovery, str], None]) -> None:
+    options, views = view.environment.parsed_options or Namespace(), ui.app.view_functions
+    table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
+    links = [{"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items()]
+    for name, more in (("extended_tabs", [TAB]), ("extended_tables", [table]), ("extended_csv_files", links)):
+        ui.template_args.setdefault(name, []).extend(more)
+    ui.app.jinja_env.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the fields of the form have an order
+
+    index, stats, update = views["locust.index"], views["locust.request_stats"], ui.update_template_args
+
+    def llm_index() -> Any:
+        page = index()
+        return page.replace("</body>", f"{SCRIPT}</body>") if isinstance(page, str) else page
+
+    def llm_stats() -> flask.Response:
+        told = stats().get_json()
+        told["state"] = _said(view)
+        told.setdefault("extended_stats", []).append({"key": TAB["key"], "data": list(view.rows())})
+        return flask.jsonify(told)
+
+    def llm_update() -> None:
+        update()
+        args = ui.template_args
+        args["state"] = _said(view)
+        args["spawn_rate"] = args["spawn_rate"] or SPAWN_RATE
+        if hasattr(options, TURNED):
+            args["extra_options"] = fields(args["extra_options"], options)
+            args["num_users"] = getattr(options, "llm_users", options.num_users)
+
+    ui.update_template_args = llm_update
+    views["locust.index"] = ui.auth_required_if_enabled(llm_index)
+    views["locust.request_stats"] = ui.auth_required_if_enabled(llm_stats)
+    if hasattr(options, TURNED):
+        swarm = Swarm(view, options, views["locust.swarm"], keep_survey)
+        views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
+
+
+def _said(view: View) -> str:
+    """The state of Locust's runner; but one that ends is running until its report is there, and stopped then. For Locust's
+    page asks no more once a run is neither spawning nor running: it would show figures of the middle of the end for ever,
+    and no button for the next run."""
+    state = str(view.environment.runner.state)  # type: ignore[union-attr]
+    if view.control is not None and state in ("cleanup", "stopping", "stopped"):
+        return "running"
+    return "stopped" if state in ("cleanup", "stopping") else state
+
+
+# -- answers -------------------------------------------------------------------------------------------------------------
+
+
+def _named(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """As Locust's login wants it."""
+
+    def view(**words: str) -> Any:
+        return answer(**words)
+
+    view.__name__ = name
+    return view
+
+
+def _sent(name: str, kind: str, policy: str = "") -> flask.Response:
+    answer = flask.Response(files("locust_llm").joinpath("static", name).read_bytes(), mimetype=kind)
+    answer.headers["X-Content-Type-Options"] = "nosniff"
+    answer.headers["Cache-Control"] = "no-cache"
+    if policy:
+        answer.headers["Content-Security-Policy"] = policy
+    return answer
+
+
+def _json(content: Any, status: int = 200) -> flask.Response:
+    answer = flask.Response(msgspec.json.encode(content), status, mimetype="application/json")
+    answer.headers["Cache-Control"] = "no-store"
+    return answer
+
+
+def _text(text: str, status: int) -> flask.Response:
+    return flask.Response(text, status, mimetype="text/plain")

@@ -1,0 +1,153 @@
+"""Fetch: whatever a server sends, a whole answer or one sentence, in bounded time and of bounded size."""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from support.hostile_server import ENDLESS, Hostile, answer, hostile, slowly
+from support.tiny_server import tiny_server
+
+from locust_llm.client.exchange import UserConnection
+from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
+from locust_llm.run.discovery import _Models, _Tokens
+
+MOST = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Hostile]:
+    with hostile() as made:
+        yield made
+
+
+def ask(server: Hostile, sends: Iterable[bytes], timeout_s: float = 0.4) -> Answer:
+    server.paths["/"] = lambda asked: sends
+    return fetch("GET", server.url + "/", {}, timeout_s=timeout_s, most_bytes=MOST)
+
+
+@pytest.mark.parametrize(("pieces", "outcomes"), ENDLESS.values(), ids=ENDLESS)
+def test_what_never_ends_ends(server: Hostile, pieces: Any, outcomes: str) -> None:
+    began, sent = time.monotonic(), server.sent_bytes
+    with pytest.raises(FetchFailed) as failed:
+        ask(server, pieces())
+    assert failed.value.outcome in outcomes.split("|")
+    assert "\n" not in str(failed.value)
+    assert time.monotonic() - began < 2
+    assert server.sent_bytes - sent < MOST + (8 << 20)  # with what lies in the buffers of the kernel
+
+
+WHOLE = {
+    "a length": [answer(b"abc", Server="s")],
+    "a byte at a time": list(slowly(answer(b"abc", Server="s"), 0)),
+    "chunks": [answer(b"1\r\na\r\n2;x=y\r\nbc\r\n0\r\nX: y\r\n\r\n", Transfer_Encoding="chunked", Server="s")],
+    "until it closes": [b"HTTP/1.1 200 OK\r\nServer: s\r\n\r\nab", b"c"],
+    "behind interim answers": [b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 OK\r\nX: y\r\n\r\n", answer(b"abc", Server="s")],
+    "with something behind it": [answer(b"abc", Server="s") + b"HTTP/1.1 200 OK\r\n\r\n"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pieces", WHOLE.values(), ids=WHOLE)
+def test_a_whole_answer_however_it_comes(server: Hostile, pieces: list[bytes]) -> None:
+    assert ask(server, pieces, 5.0) == Answer(200, "s", b"abc")
+
+
+def test_a_connection_is_kept_and_one_that_the_server_closes_is_opened_anew() -> None:
+    with tiny_server() as server:
+        line = UserConnection()
+        first = fetch("GET", server.url + "/v1/models", {}, line=line, timeout_s=5.0)
+        kept = line.connection
+        assert kept is not None
+        assert fetch("GET", server.url + "/v1/models", {}, line=line, timeout_s=5.0) == first
+        assert (line.connection, kept.used) == (kept, 2)
+        line.close()
+
+
+def test_a_kept_connection_that_is_closed_when_the_question_comes_is_no_failure() -> None:
+    """As servers do whose time for an idle connection is over at that moment."""
+    kept = answer(b"abc").replace(b"Connection: close\r\n", b"")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for answers in ([kept, b""], [kept]):
+                client, _ = listener.accept()
+                for data in answers:
+                    while not client.recv(65_536).endswith(b"\r\n\r\n"):
+                        pass
+                    client.sendall(data)
+                client.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        line, url = UserConnection(), f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert [fetch("GET", url, {}, line=line, timeout_s=5.0).body for _ in range(2)] == [b"abc", b"abc"]
+        with pytest.raises(FetchFailed):  # it is tried once more, not again and again
+            fetch("GET", url, {}, line=line, timeout_s=0.3)
+
+
+def test_redirects_are_not_followed_and_statuses_are_no_failures(server: Hostile) -> None:
+    with hostile() as other:
+        assert ask(server, [answer(b"", 307, Location=other.url)]).status == 307
+        assert other.asked == []
+    assert ask(server, [answer(b"no", 500)]) == Answer(500, "", b"no")
+
+
+def test_a_body_goes_with_its_length_and_the_headers_that_were_given(server: Hostile) -> None:
+    server.whole("/post", b"yes")
+    said = fetch("POST", server.url + "/post", {"X-Key": "k"}, b'{"a": 1}', timeout_s=5.0)
+    path, headers, _ = server.asked[-1]
+    assert (said.body, path, headers["content-length"], headers["x-key"]) == (b"yes", "/post", "8", "k")
+    assert (headers["x-locust-llm-probe"], headers["accept-encoding"]) == ("1", "identity")
+
+
+@pytest.mark.parametrize(("url", "outcome"), [
+    ("ftp://localhost", "no_url"), ("http://localhost:99999", "no_url"), ("http://", "no_url"), ("localhost", "no_url"),
+    ("http://a b", "no_url"), ("http://no-such-host.invalid", "dns"), ("http://127.0.0.1:9", "refused"),
+])  # fmt: skip
+def test_where_nobody_can_be_asked(url: str, outcome: str) -> None:
+    with pytest.raises(FetchFailed) as failed:
+        fetch("GET", url, {}, timeout_s=5.0)
+    assert failed.value.outcome == outcome
+    assert "127.0.0.1:9" not in str(failed.value)
+
+
+def test_certificates_are_verified_by_those_of_a_file_or_not_at_all(certificate: Path, tmp_path: Path) -> None:
+    with tiny_server(started=False) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.start()
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        url = server.url.replace("http:", "https:") + "/v1/models"
+        for verify, outcome in (
+            (True, "tls"),
+            (str(certificate), ""),
+            (False, ""),
+            (str(tmp_path / "none.pem"), "tls"),
+        ):
+            try:
+                assert fetch("GET", url, {}, verify=verify, timeout_s=5.0).status == 200
+                found = ""
+            except FetchFailed as error:
+                found = error.outcome
+            assert found == outcome
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["data", "id", "count", "x"]), inner),
+    max_leaves=10,
+)
+
+
+@examples(max_examples=200, deadline=None)
+@given(JSON.map(lambda content: __import__("json").dumps(content).encode()) | st.binary(max_size=100))
+def test_no_json_and_no_bytes_raise(body: bytes) -> None:
+    tokens, models = decoded(body, _Tokens), decoded(body, _Models)
+    assert tokens is None or tokens.count is None or type(tokens.count) in (int, float)
+    assert models is None or all(type(model.id) is str for model in models.data)

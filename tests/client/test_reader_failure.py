@@ -1,0 +1,149 @@
+"""The death of the thread that reads: nobody waits for it in vain, and the run ends with a report and exit status 2."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+from support.scripted import Scripted, stream
+
+from locust_llm.__main__ import simulator
+from locust_llm.client import reader as module
+from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.gate import Gate
+from locust_llm.client.reader import DIED, StreamReader, new_reader, reader_failure, stream_reader
+from locust_llm.client.response import Response
+from locust_llm.core.record import CLIENT_ERROR, OK, Record
+
+
+def fails(*args: Any, **kw: Any) -> Any:
+    raise MemoryError
+
+
+class Interrupt(BaseException):
+    """No Exception."""
+
+
+def interrupts(*args: Any, **kw: Any) -> Any:
+    raise Interrupt
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> StreamReader:
+    """One that may die."""
+    monkeypatch.setattr(module, "_reader", None)
+    return stream_reader()
+
+
+def ask(server: Scripted, gate: Gate, name: str, steps: list[Any]) -> Record:
+    with gevent.Timeout(10):
+        return exchange(UserConnection(), gate, server.request(name, steps), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [("_sweep", fails), ("_sweep", interrupts), ("_look_into_some", fails), ("_give_up", fails), ("_over", fails),
+     ("_guarded", fails), ("_read", interrupts), ("_look", interrupts), ("wall_minus_monotonic_ns", fails)],
+)  # fmt: skip
+def test_who_waits_gets_a_record_and_who_comes_is_refused(
+    scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch, where: str, how: Any
+) -> None:
+    gate = Gate(3)
+    name = f"death{where}{how.__name__}"
+    jobs = [gevent.spawn(ask, scripted, gate, f"{name}{n}", stream(n, cut="stall")) for n in range(3)]
+    gevent.sleep(0.3)
+    monkeypatch.setattr(reader if where.startswith("_") else module, where, how)
+    if where == "_give_up":
+        jobs[0].kill(block=False)
+    fourth = gevent.spawn(ask, scripted, Gate(), f"{name}3", stream(2))  # there is something to read and to look into
+    records = [job.get() for job in jobs[where == "_give_up" :]]
+    assert {record.outcome for record in records} == {CLIENT_ERROR}
+    assert len(records[-1].chunk_us) == 2  # what had come until then
+    assert all(record.message.startswith(DIED) for record in records)
+    assert fourth.get().outcome in (OK, CLIENT_ERROR, "malformed")
+    began = time.monotonic()
+    after = ask(scripted, gate, f"{name}, after", stream(1))
+    assert (after.outcome, after.sent_at) == (CLIENT_ERROR, None)
+    assert time.monotonic() - began < 1
+    assert (gate.used, reader.open_streams, reader_failure()) == (0, 0, after.message)
+    monkeypatch.undo()
+
+
+def test_the_next_run_has_a_reader_of_its_own(
+    scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_reader()
+    assert stream_reader() is reader
+    monkeypatch.setattr(reader, "_read", interrupts)
+    assert ask(scripted, Gate(), "last", stream(1)).outcome == CLIENT_ERROR
+    new_reader()
+    assert stream_reader() is not reader
+    assert ask(scripted, Gate(), "first", stream(1)).outcome == OK
+
+
+def test_an_answer_that_cannot_be_decoded_ends_one_request(
+    scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor when it is tried once more, by whoever ends it."""
+    framed = Response._frame
+
+    def broken(self: Response) -> None:
+        if any(b"poison" in data for data in self._unframed):
+            raise KeyError("oops")
+        framed(self)
+
+    monkeypatch.setattr(Response, "_frame", broken)
+    poisoned = ask(scripted, Gate(), "poisoned", stream(3, word="poison"))
+    assert (poisoned.outcome, "KeyError" in poisoned.message) == ("malformed", True)
+    assert (ask(scripted, Gate(), "beside", stream(3)).outcome, reader.failure) == (OK, "")
+
+
+LOCUSTFILE = """
+import gevent
+from locust import events
+
+from locust_llm import LLMUser
+from locust_llm.locustfile import *
+from locust_llm.reader import stream_reader
+
+
+def fails(*args):
+    raise MemoryError("injected")
+
+
+@events.spawning_complete.add_listener
+def inject(user_count, **kw):
+    def die():
+        gevent.sleep(2)
+        stream_reader()._sweep = fails
+
+    gevent.spawn(die)
+"""
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_the_run_ends_with_a_report_and_status_2(tmp_path: Path, processes: int) -> None:
+    """A rule that holds does not make it good."""
+    (tmp_path / "file.py").write_text(LOCUSTFILE)
+    with simulator("--ttft-ms", "50", "--itl-ms", "50") as url:
+        began = time.monotonic()
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "locust", "-f", str(tmp_path / "file.py"), "--headless", "--host", url, "-u", "4",
+                "-t", "60", "--no-probe", "--output-tokens-mean", "200", "--report-dir", str(tmp_path / "run"),
+                "--slo", "ttft p50 < 100s", *(["--processes", str(processes)] if processes > 1 else []),
+            ],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert time.monotonic() - began < 50
+    assert f"{DIED}: MemoryError: injected" in done.stderr
+    summary = (tmp_path / "run" / "summary.md").read_text()
+    assert CLIENT_ERROR in summary.replace("\\_", "_")
+    assert "the run ends, and its result is incomplete" in summary
+    lines = (tmp_path / "run" / "profile_export.jsonl").read_text().splitlines()
+    assert any(CLIENT_ERROR in line for line in map(str, map(json.loads, lines)))

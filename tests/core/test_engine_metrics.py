@@ -1,0 +1,163 @@
+"""Gauges: the same figures from every engine's page, and what they mean."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from locust_llm.core.engine_metrics import EngineSample, EngineSummary, diagnosis, out_of_memory, read, told
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+SGLANG = """\
+# TYPE sglang:token_usage gauge
+sglang:token_usage{model_name="m"} 0.28
+sglang:num_running_reqs{model_name="m"} 160.0
+sglang:num_queue_reqs{model_name="m"} 2826.0
+sglang:time_to_first_token_seconds_sum{model_name="m"} 20.5
+sglang:time_to_first_token_seconds_bucket{le="0.001",model_name="m"} 0.0
+sglang:time_to_first_token_seconds_count{model_name="m"} 41.0
+"""
+TRTLLM = """\
+trtllm_kv_cache_utilization{engine_type="tensorrt"} 0.5
+trtllm_request_queue_time_seconds_sum{model_name="m"} 3.0
+trtllm_request_queue_time_seconds_count{model_name="m"} 6.0
+trtllm_time_to_first_token_seconds_sum{model_name="m"} 9.0
+trtllm_time_to_first_token_seconds_count{model_name="m"} 6.0
+"""
+LLAMACPP = """\
+llamacpp:requests_processing 3
+llamacpp:requests_deferred 5
+llamacpp:prompt_tokens_total 48022
+"""
+
+
+def test_vllms_page() -> None:
+    sample = read((CAPTURES / "vllm_metrics.txt").read_text(), 7.0)
+    assert sample is not None
+    assert (sample.at, sample.engine, sample.running, sample.waiting) == (7.0, "vLLM", 0.0, 0.0)
+    assert (sample.kv_used, sample.preemptions, sample.cache_hits) == (0.0, 0.0, 0.0)
+    assert sample.ttft_count == sample.queue_count == sample.prefill_count
+    assert sample.ttft_count
+
+
+def test_pages_of_other_engines() -> None:
+    assert read(SGLANG, 1.0) == EngineSample(
+        at=1.0, engine="SGLang", running=160.0, waiting=2826.0, kv_used=0.28, ttft_s=20.5, ttft_count=41.0
+    )
+    assert read(TRTLLM, 1.0) == EngineSample(
+        at=1.0, engine="TensorRT-LLM", kv_used=0.5, queue_s=3.0, queue_count=6.0, ttft_s=9.0, ttft_count=6.0
+    )
+    assert read(LLAMACPP, 1.0) == EngineSample(at=1.0, engine="llama.cpp", running=3.0, waiting=5.0)
+
+
+def test_several_engines_add_up_and_of_their_caches_the_fullest_counts() -> None:
+    page = "".join(
+        f'vllm:num_requests_running{{engine="{n}"}} {n + 1}\nvllm:kv_cache_usage_perc{{engine="{n}"}} 0.{n + 3}\n'
+        for n in range(3)
+    )
+    sample = read(page, 1.0)
+    assert sample is not None
+    assert (sample.running, sample.kv_used) == (6.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "page", ["", "<html>no</html>", "process_open_fds 3\n", "vllm:unheard_of 1\n", "vllm:num_requests_running NaN\n"]
+)
+def test_pages_that_say_nothing(page: str) -> None:
+    assert read(page, 1.0) is None
+
+
+@given(st.text(st.sampled_from('vllm:num_requests_running{}" 0.1eE+-\n#NaInf'), max_size=200))
+def test_no_page_raises(page: str) -> None:
+    read(page, 1.0)
+    read(f"vllm:num_requests_running {page}", 1.0)
+
+
+def sample(at: float, **more: float) -> EngineSample:
+    return EngineSample(at=at, engine="vLLM", **more)
+
+
+def test_what_was_told_over_a_stretch() -> None:
+    """Counters grow from the look before it, which counts for no level."""
+    said = told(
+        [
+            sample(0, running=99, kv_used=1.0, preemptions=5, ttft_s=10, ttft_count=10, cache_queries=0, cache_hits=0),
+            sample(1, running=2, kv_used=0.2, preemptions=5, ttft_s=11, ttft_count=14, cache_queries=60, cache_hits=0),
+            sample(
+                2, running=4, kv_used=0.6, preemptions=7, ttft_s=13, ttft_count=16, cache_queries=100, cache_hits=25
+            ),
+        ]
+    )
+    assert said == EngineSummary(
+        engine="vLLM", samples=3, running=(3.0, 4.0), waiting=None, kv_used=(pytest.approx(0.4), 0.6), preemptions=2,
+        cache_share=0.25, ttft_s=0.5, queue_s=None, prefill_s=None,
+    )  # fmt: skip
+    assert told([]) is None
+
+
+def test_a_server_that_was_started_anew_counts_from_nothing() -> None:
+    said = told([sample(0, preemptions=5), sample(1, preemptions=9), sample(2, preemptions=3)])
+    assert said is not None
+    assert said.preemptions == 4 + 3
+
+
+def of(**more: object) -> EngineSummary:
+    known: dict[str, object] = {
+        "engine": "vLLM", "samples": 9, "running": (3.0, 8.0), "waiting": (0.0, 0.0), "kv_used": (0.3, 0.5),
+        "preemptions": 0, "cache_share": None, "ttft_s": 0.3, "queue_s": 0.01, "prefill_s": 0.2,
+    }  # fmt: skip
+    return EngineSummary(**{**known, **more})  # type: ignore[arg-type]
+
+
+def test_the_figures_and_nothing_that_is_not_known() -> None:
+    (figures, *_) = diagnosis(of(cache_share=0.12))
+    assert figures == (
+        "The server's own figures (vLLM, 9 looks, means): running 3.0 (at most 8.0), waiting 0.0 (at most 0.0), KV cache "
+        "30% (at most 50%), preemptions 0, prefix cache 12% of prompt tokens, TTFT 300.0 ms, queue 10.0 ms, "
+        "prefill 200.0 ms."
+    )
+    assert list(diagnosis(None)) == []
+
+
+@pytest.mark.parametrize(
+    ("figures", "answer"),
+    [
+        ({}, "Queue or prefill? Prefill: 95%"),
+        ({"queue_s": 0.6}, "Queue or prefill? The queue: 75%"),
+        ({"queue_s": None, "prefill_s": None, "waiting": (4.2, 9.0)}, "Queue or prefill? The queue: on average 4.2"),
+    ],
+)
+def test_queue_or_prefill(figures: dict[str, object], answer: str) -> None:
+    assert any(sentence.startswith(answer) for sentence in diagnosis(of(**figures)))
+
+
+def test_where_nothing_waits_and_nothing_is_said_there_is_no_answer() -> None:
+    said = " ".join(diagnosis(of(queue_s=None, prefill_s=None)))
+    assert "Queue or prefill?" not in said
+
+
+def test_preemptions_despite_a_limit() -> None:
+    full = of(preemptions=3, kv_used=(0.8, 0.99))
+    said = " ".join(diagnosis(full, 4))
+    assert "WARNING: the server preempted 3 times: its KV cache was up to 99% full" in said
+    assert "The prefill limit of 4 bounds prompts, not what decodes" in said
+    assert "a --prefill-concurrency" in " ".join(diagnosis(full))
+    assert "a little more load" in " ".join(diagnosis(of(kv_used=(0.8, 0.97))))
+
+
+@pytest.mark.parametrize(
+    ("message", "memory"),
+    [
+        ("HTTP 500: CUDA out of memory. Tried to allocate 2.00 GiB", True),
+        ("torch.OutOfMemoryError", True),
+        ("server was OOM killed", True),
+        ("HTTP 500: no room at the inn", False),
+        ("ROOM service", False),
+    ],
+)
+def test_failures_that_speak_of_memory(message: str, memory: bool) -> None:
+    assert bool(out_of_memory(message, 4)) == memory
+    if memory:
+        assert "despite the prefill limit of 4" in out_of_memory(message, 4)
+        assert "despite" not in out_of_memory(message, None)

@@ -1,0 +1,134 @@
+"""Foreign text: harmless, bounded, and without a secret in whatever form a server gives it back."""
+
+import html
+import json
+import re
+import unicodedata
+from base64 import b64encode
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from locust_llm.core.foreign_text import HIDDEN, MESSAGE_BYTES, PART, SHORTEST, Secrets, clean, secrets_of, shown
+
+KEY: Final = 'sk-Key/of+the="run"&<0123456789>'
+HEADERS: Final = {"Authorization": f"Bearer {KEY}"}
+FORMS: Final = {
+    "as it is": KEY,
+    "with its scheme": f"Bearer {KEY}",
+    "in capitals": KEY.upper(),
+    "json": json.dumps(KEY),
+    "url": quote(KEY, safe=""),
+    "form": quote_plus(KEY),
+    "html": html.escape(KEY),
+    "python": repr(KEY),
+    "base64": b64encode(KEY.encode()).decode(),
+    "base64 of all": b64encode(f"Bearer {KEY}".encode()).decode(),
+    "its first half": KEY[: len(KEY) // 2],
+    "its second half": KEY[len(KEY) // 2 :],
+    "with nothing wide between": "\u200b".join(KEY),
+    "with NULs between": "\x00".join(KEY),
+    "in colours": "\x1b[31m".join(KEY),
+    "with marks of direction between": "\u202e".join(KEY),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_secret_is_hidden_in_each_form(form: str) -> None:
+    text = shown(f"you sent {form}, and that is wrong", secrets_of(HEADERS))
+    assert re.fullmatch(r"you sent ['\"]?(Bearer )?\*\*\*['\"=]*, and that is wrong", text), text
+
+
+def test_a_basic_header_hides_the_password_that_it_is_made_of() -> None:
+    secrets = secrets_of({"Authorization": "Basic " + b64encode(b"someone:correct horse").decode()})
+    assert shown("no someone:correct horse, no correct horse, someone.", secrets) == "no ***, no ***, someone."
+    assert shown("Basic c29tZW9uZTpjb3JyZWN0IGhvcnNl", secrets) == f"Basic {HIDDEN}"
+
+
+def test_secrets_are_those_of_our_headers_and_of_names_that_say_so() -> None:
+    headers = {
+        "Authorization": "Bearer sk-abcdef", "X-Tenant": "tenant-7", "Cookie": b"session=1", "Accept": "text/event-stream",
+        "api-key": "short", "X-Odd": 'say "it"',
+    }  # fmt: skip
+    forms = secrets_of(headers, {"x-tenant": "tenant-8", "X-Odd": ""}).forms
+    assert {"sk-abcdef", "tenant-8", "tenant-7", "session=1", 'say "it"', 'say \\"it\\"'} <= forms
+    assert not {"text/event-stream", "short"} & forms
+
+
+def test_a_secret_is_hidden_wherever_it_stands_also_where_it_is_cut_off() -> None:
+    secrets = secrets_of({"Authorization": "Bearer sk-1234567890"})
+    assert (
+        secrets.hide("Incorrect key sk-1234567890: Bearer sk-1234567890") == f"Incorrect key {HIDDEN}: Bearer {HIDDEN}"
+    )
+    assert secrets.hide("Incorrect key sk-12345") == f"Incorrect key {HIDDEN}"
+    assert secrets.hide("Incorrect key sk-12") == "Incorrect key sk-12"
+    assert secrets.hide("sk-1234567890sk-1234567890, is wrong") == f"{HIDDEN}, is wrong"
+
+
+TEXT = st.text(st.sampled_from("abk-"), max_size=40)
+
+
+@settings(deadline=None)
+@given(TEXT, TEXT, st.text(st.sampled_from("abk-"), min_size=SHORTEST, max_size=20), st.integers(0, 60))
+def test_nothing_of_a_secret_of_any_length_that_tells_it_is_left(before: str, after: str, key: str, cut: int) -> None:
+    left = secrets_of({"key": key}).hide((before + key + after)[:cut]).replace(HIDDEN, "\n")
+    assert not any(key[at : at + PART] in left for at in range(max(1, len(key) - PART + 1)))
+    assert not any(left.endswith(key[:size]) for size in range(SHORTEST, len(key)))
+
+
+HOSTILE: Final = {
+    "a colour": ("\x1b[31mred\x1b[0m", "red"),
+    "a colour of one character": ("\x9b31mred", "red"),
+    "a title": ("\x1b]0;a title\x07text", "text"),
+    "a link": ("\x1b]8;;http://evil\x1b\\text\x1b]8;;\x1b\\", "text"),
+    "a title without end": ("\x1b]0;" + "x" * 5, "0;xxxxx"),
+    "a reset": ("\x1bctext", "text"),
+    "direction": ("a\u202eb\u2066c\u2069d\u200ee\u200ff\u061cg", "abcdefg"),
+    "no width": ("a\u200bb\u200cc\u200dd\ufeffe\u2060f\u00adg", "abcdefg"),
+    "NULs, bells, backspaces": ("a\0b\ac\bd\x7fe", "abcde"),
+    "lines": ("a\r\nb\nc\u2028d\u0085e\tf\vg", "a b c d e f g"),
+    "half a character": ("a\ud800b\udfffc", "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c"),
+    "tags": ("a\U000e0041b", "ab"),
+    "other languages": ("Größe 大小 \N{ROCKET}", "Größe 大小 \N{ROCKET}"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_text_is_taken_out(text: str, expected: str) -> None:
+    assert shown(text) == expected
+
+
+def test_lines_and_tabs_stay_where_they_are_wanted() -> None:
+    assert shown(b"a\r\n\tb  c\x1b[1m\rd\0", lines=True) == "a\n\tb  c\nd"
+
+
+@settings(deadline=None)
+@example("a b", 2, False)
+@given(st.text() | st.binary(), st.integers(1, 50), st.booleans())
+def test_whatever_comes_it_is_bounded_harmless_and_stays_as_it_is_then(
+    text: str | bytes, most: int, lines: bool
+) -> None:
+    found = shown(text, most=most, lines=lines)
+    assert len(found.encode()) <= most
+    assert all(sign.isprintable() or (lines and sign in "\n\t") for sign in found)
+    assert not any(unicodedata.bidirectional(sign) in ("RLO", "LRO", "RLI", "LRI", "FSI", "PDI") for sign in found)
+    assert shown(found, most=most, lines=lines) == found
+
+
+@pytest.mark.parametrize("sign", ["x", "\u200b", "\x1b", "\x1b[", "\x1b]", "\ud800", " ", "\n"])
+def test_megabytes_of_it_take_no_longer(sign: str) -> None:
+    assert len(shown(sign * (8 << 20), Secrets([KEY])).encode()) <= MESSAGE_BYTES
+    assert len(clean(sign * (1 << 16))) <= 1 << 16
+
+
+def test_a_sample_has_4_kb_at_most_and_no_secret() -> None:
+    key = "sk-0123456789"
+    data = b"<html>" + b"x" * (MESSAGE_BYTES - 11) + key.encode() * 3
+    sample = shown(data, Secrets([key]), lines=True)
+    assert sample.startswith("<html>xx")
+    assert len(sample.encode()) <= MESSAGE_BYTES
+    assert not re.search("sk-0123", sample)
+    assert shown("µ".encode() * MESSAGE_BYTES) == "µ" * (MESSAGE_BYTES // 2)

@@ -1,0 +1,95 @@
+"""What a record says about itself, in numbers that a pencil can check."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.handmade import answered, failed
+
+from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, RETRIED
+
+CHUNKS = st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted).map(tuple)
+
+
+def test_each_figure_of_one_request() -> None:
+    record = answered(
+        200, 220, 240, 300,
+        due_at=9.0, asked_at=9.5, admitted_at=9.75, sent_at=10.0, closed_at=10.5, output_tokens=6, first_chunk_tokens=2,
+    )  # fmt: skip
+    assert record.gate_wait_s == 0.25
+    assert record.late_s == 1.0
+    assert record.ttft_s == 0.2
+    assert record.ttft_from_due_s == pytest.approx(1.2)
+    assert record.latency_s == 0.3
+    assert record.itl_s == pytest.approx(0.025)  # 100 ms for the four tokens after the first two
+    assert record.gaps_us == (20_000, 20_000, 60_000)
+    assert record.longest_stall_s == 0.06
+    assert record.close_lag_s == pytest.approx(0.2)
+
+
+@given(CHUNKS)
+def test_latency_is_ttft_and_the_sum_of_the_gaps_exactly(chunk_us: tuple[int, ...]) -> None:
+    record = answered(200, chunk_us=chunk_us)
+    assert chunk_us[0] + sum(record.gaps_us) == chunk_us[-1]
+    assert record.latency_s == (chunk_us[0] + sum(record.gaps_us)) / 1e6
+
+
+def test_no_itl_below_two_tokens_and_none_without_a_count() -> None:
+    assert answered(200).itl_s is None
+    assert answered(200, 220, output_tokens=None).itl_s is None
+    assert answered(200, 220, output_tokens=1).itl_s is None
+    assert answered(200).longest_stall_s is None
+
+
+def test_of_several_choices_itl_is_that_of_one() -> None:
+    """Two choices of three tokens each, side by side, a token every 20 ms."""
+    record = answered(100, 100, 120, 120, 140, 140, choices=2)
+    assert (record.output_tokens, record.itl_s) == (6, pytest.approx(0.02))
+    assert answered(100, 100, choices=2).itl_s is None
+
+
+def test_how_far_it_came() -> None:
+    assert answered(200).broke_in == ""
+    assert failed("refused", sent_at=None).broke_in == "connecting"
+    assert failed("send_failed").broke_in == "sending"
+    assert failed("timeout").broke_in == "headers"
+    assert failed("rate_limited", status=429, headers_at=10.1).broke_in == "headers"
+    assert failed("timeout", status=200, headers_at=10.1).broke_in == "prefill"
+    chunk = {"chunk_us": (200_000,), "headers_at": 10.1, "status": 200}
+    assert failed("reset", **chunk).broke_in == "decode"
+    assert failed("reset", finish_reason="stop", **chunk).broke_in == "end"
+
+
+def test_ttfo_is_the_first_chunk_that_is_no_reasoning() -> None:
+    assert answered(200, 220, 240, first_output=2).ttfo_s == 0.24
+    assert answered(200, 220, first_output=None).ttfo_s is None
+
+
+def test_gaps_next_to_merged_chunks_are_not_sharp() -> None:
+    record = answered(100, 120, 140, 140, 160, merged=((2, 125_000), (3, 125_000)))
+    assert record.gaps_us == (20_000, 20_000, 0, 20_000)
+    assert record.sharp_gaps_us == (20_000,)
+    assert not record.ttft_is_upper_bound
+    assert answered(100, 100, merged=((0, 90_000), (1, 90_000))).ttft_is_upper_bound
+
+
+def test_what_was_never_sent_has_no_latency() -> None:
+    record = failed("refused", sent_at=None)
+    assert (record.late_s, record.ttft_s, record.latency_s, record.ttft_from_due_s) == (None, None, None, None)
+
+
+def test_an_answer_in_one_piece_has_a_latency_and_no_ttft() -> None:
+    record = answered(streamed=False, closed_at=10.75)
+    assert record.latency_s == 0.75
+    assert record.ttft_s is None
+
+
+@pytest.mark.parametrize("outcome", [*FAILURES, OK, CUT, CANCELLED, RETRIED])
+def test_only_failures_are_failures(outcome: str) -> None:
+    assert answered(200, outcome=outcome).failed == (outcome not in (OK, CUT, CANCELLED, RETRIED))
+
+
+@given(CHUNKS, st.sampled_from([None, 3, 1 << 40]), st.text())
+def test_a_record_is_the_same_after_json(chunk_us: tuple[int, ...], limit: int | None, message: str) -> None:
+    record = answered(200, chunk_us=chunk_us, limit=limit, message=message, sent_at=12345.678901234)
+    assert msgspec.json.decode(msgspec.json.encode(record), type=type(record)) == record

@@ -1,0 +1,201 @@
+"""Settings: every rule says its line, what is possible is let through, and a host is understood in all its forms."""
+
+import pytest
+
+from locust_llm.core.settings import Settings, base_url, mistakes, of_stage
+
+NEEDS_STREAMING = "needs --streaming: without a stream nobody can tell when the first token came"
+
+MISTAKES = [
+    (
+        {"sweep": "users=1,2"},
+        [
+            "--sweep 'users=1,2': write AXIS=VALUES with one of concurrency, request-rate, "
+            "prefill-concurrency, input-tokens, as concurrency=1..64"
+        ],
+    ),
+    ({"sweep": "concurrency=1,2", "users": 3}, ["--sweep concurrency=... and -u contradict each other: leave -u out"]),
+    (
+        {"sweep": "concurrency=1,2", "request_rate": 3.0},
+        ["--sweep concurrency=... and a request rate contradict each other: leave a request rate out"],
+    ),
+    (
+        {"sweep": "request-rate=1,2", "request_count": 3},
+        ["--sweep request-rate=... and --request-count contradict each other: leave --request-count out"],
+    ),
+    (
+        {"sweep": "prefill-concurrency=1..64", "users": 32},
+        [
+            "--sweep prefill-concurrency=64: --prefill-concurrency 64 is above the 32 users (-u): at most 32 requests can "
+            "run at a time"
+        ],
+    ),
+    (
+        {"sweep": "concurrency=1,2", "repeats": 2},
+        ["--sweep and --repeats contradict each other: repeat the whole sweep, and compare"],
+    ),
+    ({"repeats": 2}, ["--repeats needs an end of each run: give -t, --request-count or --num-sessions"]),
+    (
+        {"find_max": True, "slo": ("ttft p99 < 5s",)},
+        ["--find-max needs --sweep: between its highest stage that passes and the lowest that does not it looks on"],
+    ),
+    (
+        {"find_max": True, "sweep": "concurrency=1,2"},
+        ["--find-max needs a rule (--slo): the highest stage within it is looked for"],
+    ),
+    (
+        {"stage_duration": "9..3"},
+        ["--stage-duration '9..3': write 10..120, seconds at least and at most, or one number"],
+    ),
+    ({"gpu_hour": 2.0}, ["--gpu-hour needs the number of GPUs (--gpus)"]),
+    ({"user_centric_rate": 5.0, "users": 5, "processes": 2}, []),
+    ({"user_centric_rate": 5.0}, ["--user-centric-rate needs the number of users (-u)"]),
+    (
+        {"request_rate": 5.0, "fixed_schedule": True, "input_file": "x"},
+        ["--fixed-schedule and --request-rate contradict each other: give one of them"],
+    ),
+    (
+        {"slo": ("ttft p99 < 5",)},
+        ["SLO 'ttft p99 < 5': the limit of ttft has no unit: there are ms, s and us, as 500ms"],
+    ),
+    ({"prefill_concurrency": 0}, ["--prefill-concurrency must be at least 1, got 0"]),
+    ({"prefill_concurrency": -3, "users": 2}, ["--prefill-concurrency must be at least 1, got -3"]),
+    ({"warmup_prefill_concurrency": 0}, ["--warmup-prefill-concurrency must be at least 1, got 0"]),
+    (
+        {"prefill_concurrency": 31, "users": 30},
+        ["--prefill-concurrency 31 is above the 30 users (-u): at most 30 requests can run at a time"],
+    ),
+    (
+        {"prefill_concurrency": 3, "warmup_prefill_concurrency": 31, "users": 30},
+        ["--warmup-prefill-concurrency 31 is above the 30 users (-u): at most 30 requests can run at a time"],
+    ),
+    ({"prefill_concurrency": 2, "processes": 3}, []),
+    ({"prefill_concurrency": 3, "streaming": False}, [f"--prefill-concurrency {NEEDS_STREAMING}"]),
+    ({"warmup_prefill_concurrency": 3, "streaming": False}, [f"--warmup-prefill-concurrency {NEEDS_STREAMING}"]),
+    (
+        {"prefill_concurrency_ramp_duration": 30.0},
+        ["--prefill-concurrency-ramp-duration has nothing to ramp: give --prefill-concurrency too"],
+    ),
+    (
+        {"warmup_prefill_concurrency_ramp_duration": 30.0},
+        ["--warmup-prefill-concurrency-ramp-duration has nothing to ramp: give --warmup-prefill-concurrency too"],
+    ),
+    (
+        {"prefill_concurrency": 5, "prefill_concurrency_ramp_duration": 0.0},
+        ["--prefill-concurrency-ramp-duration must be above 0 seconds, got 0"],
+    ),
+    (
+        {"prefill_concurrency": 5, "warmup_prefill_concurrency_ramp_duration": -0.5},
+        ["--warmup-prefill-concurrency-ramp-duration must be above 0 seconds, got -0.5"],
+    ),
+    ({"synthetic_input_tokens_mean": 0.9}, ["--synthetic-input-tokens-mean must be at least 1, got 0.9"]),
+    ({"output_tokens_mean": 0.0}, ["--output-tokens-mean must be at least 1, got 0"]),
+    ({"synthetic_input_tokens_stddev": -1.0}, ["--synthetic-input-tokens-stddev must be at least 0, got -1"]),
+    ({"output_tokens_stddev": -1.0}, ["--output-tokens-stddev must be at least 0, got -1"]),
+    ({"request_count": 0}, ["--request-count must be at least 1, got 0"]),
+    ({"warmup_request_count": 0}, ["--warmup-request-count must be at least 1, got 0"]),
+    ({"wait_for_model_timeout_s": -1.0}, ["--wait-for-model-timeout must be at least 0, got -1"]),
+    ({"request_timeout_s": 0.0}, ["--request-timeout must be above 0, got 0"]),
+    (
+        {"host": "http://user:s3cret@localhost:8000"},
+        ["--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"],
+    ),
+    ({"percentiles": (50.0, 0.0)}, ["--percentiles must lie above 0 and at most at 99.9, got 0"]),
+    ({"percentiles": (99.95,)}, ["--percentiles must lie above 0 and at most at 99.9, got 99.95"]),
+    ({"percentiles": (float("nan"),)}, ["--percentiles must lie above 0 and at most at 99.9, got nan"]),
+    ({"output_tokens_mean": float("nan")}, ["--output-tokens-mean must be at least 1, got nan"]),
+    (
+        {"prefill_concurrency": 9, "users": 4, "streaming": False, "output_tokens_mean": 0.0},
+        [
+            "--output-tokens-mean must be at least 1, got 0",
+            "--prefill-concurrency 9 is above the 4 users (-u): at most 4 requests can run at a time",
+            f"--prefill-concurrency {NEEDS_STREAMING}",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "lines"), MISTAKES)
+def test_what_cannot_be_is_said_in_one_line_each(asked: dict[str, object], lines: list[str]) -> None:
+    assert list(mistakes(Settings(**asked))) == lines
+
+
+POSSIBLE = [
+    {},
+    {"sweep": "concurrency=1..8", "prefill_concurrency": 4},  # the limit of a stage is at most its users
+    {"sweep": "request-rate=1..8", "users": 30, "prefill_concurrency": 4},
+    {"sweep": "prefill-concurrency=1..8", "users": 8},
+    {"sweep": "input-tokens=100..1600", "request_rate": 2.0},
+    {"repeats": 3, "run_time_s": 5.0, "request_rate": 2.0},
+    # AIPerf's constraints: at most the concurrency, if both are set; streaming
+    {"prefill_concurrency": 30, "users": 30},
+    {"prefill_concurrency": 1, "users": 1},
+    {"prefill_concurrency": 1000},  # users come from the web form
+    {"streaming": False},
+    {"prefill_concurrency": 3, "processes": 3, "users": 30},
+    {"prefill_concurrency": 5, "prefill_concurrency_ramp_duration": 0.1},
+    # what the warmup does not say falls back to the main phase, or may be said for the warmup alone
+    {"prefill_concurrency": 5, "warmup_prefill_concurrency_ramp_duration": 30.0},
+    {"warmup_prefill_concurrency": 5},
+    {"warmup_prefill_concurrency": 5, "warmup_prefill_concurrency_ramp_duration": 30.0},
+    {"synthetic_input_tokens_mean": 1.0, "output_tokens_mean": 1.0, "request_count": 1},
+    {"percentiles": (0.1, 99.9)},
+    {"host": "http://localhost:8000/for@all"},
+]
+
+
+@pytest.mark.parametrize("asked", POSSIBLE)
+def test_what_can_be_passes(asked: dict[str, object]) -> None:
+    assert list(mistakes(Settings(**asked))) == []
+
+
+def test_the_warmup_falls_back_to_the_main_phase() -> None:
+    main = Settings(prefill_concurrency=5, prefill_concurrency_ramp_duration=30.0)
+    assert (main.warmup_limit, main.warmup_ramp_s) == (5, 30.0)
+    own = Settings(
+        prefill_concurrency=5,
+        prefill_concurrency_ramp_duration=30.0,
+        warmup_prefill_concurrency=2,
+        warmup_prefill_concurrency_ramp_duration=10.0,
+    )
+    assert (own.warmup_limit, own.warmup_ramp_s) == (2, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("localhost:8000", "http://localhost:8000"),
+        ("localhost:8000/", "http://localhost:8000"),
+        ("localhost:8000/v1", "http://localhost:8000"),
+        ("http://localhost:8000", "http://localhost:8000"),
+        ("http://localhost:8000/v1/", "http://localhost:8000"),
+        ("https://api.example.com", "https://api.example.com"),
+        ("https://api.example.com/v1", "https://api.example.com"),
+        ("https://example.com/openai/v1/", "https://example.com/openai"),
+        ("https://example.com/openai", "https://example.com/openai"),
+        ("https://example.com/v11", "https://example.com/v11"),
+        ("example.com", "http://example.com"),
+        ("10.0.0.1:80", "http://10.0.0.1:80"),
+        ("[::1]:8000", "http://[::1]:8000"),
+        ("http://[fe80::1]:8000/v1", "http://[fe80::1]:8000"),
+        ("", ""),
+    ],
+)
+def test_a_host_in_all_its_forms(host: str, url: str) -> None:
+    assert base_url(host) == url
+    assert base_url(url) == url
+
+
+def test_a_stage_is_a_run_of_its_own() -> None:
+    asked = Settings(sweep="concurrency=2,8", prefill_concurrency=4, find_max=True)
+    assert asked.most_users == 8
+    assert [
+        (s.users, s.prefill_concurrency, s.sweep, s.staged) for s in (of_stage(asked, "concurrency", v) for v in (2, 8))
+    ] == [
+        (2, 2, None, None),
+        (8, 4, None, None),
+    ]
+    rates = Settings(sweep="request-rate=0.5,2")
+    assert rates.open_loop
+    assert of_stage(rates, "request-rate", 0.5).request_rate == 0.5
+    assert Settings(repeats=3).staged == ("repeat", (1, 2, 3))

@@ -1,0 +1,243 @@
+"""The documentation: every command in it works, its links lead somewhere, its options are those of the parser."""
+
+import argparse
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
+
+from locust_llm import probe_user as probe
+from locust_llm.__main__ import COMMANDS, DEMO, main, simulator
+from locust_llm.core.record import FAILURES, Record
+from locust_llm.core.settings import mistakes
+from locust_llm.run.options import add_options, settings_of
+from locust_llm.slo import grammar as slo
+
+ROOT: Final = Path(__file__).parents[2]
+README: Final = ROOT / "README.md"
+PAGES: Final = (README, *sorted((ROOT / "docs").glob("*.md")))
+
+SHORT: Final = ("-u", "8", "--request-count", "8", "--no-probe", "-s", "5", "--report-dir", "out")
+RUN: Final = {  # run for real, with what makes it short
+    "locust -f locustfile.py --headless --host localhost:8000 -u 10 -t 60": SHORT,
+    "locust-llm run --headless --host localhost:8000 -u 10 -t 60": SHORT,
+    "locust-llm check localhost:8000": (),
+}
+EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
+    "python3 -m venv": "installs packages, which takes minutes; CI does it each time",
+    ". .venv/bin/activate": "is about the reader's shell",
+    "pip install": "installs packages, which takes minutes; CI does it each time",
+    "export OPENAI_API_KEY=": "is about the reader's shell",
+    "docker compose": "needs Docker",
+}
+FOREIGN: Final = {  # options of other programs that pages other than migration.md name
+    "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale", "--strict",
+    "--web-allowed-hosts",
+}  # fmt: skip
+
+
+class Command(NamedTuple):
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {shlex.join(self.words)}"
+
+
+def blocks(page: Path, *languages: str) -> Iterator[str]:
+    """The fenced blocks of a page in one of the languages."""
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        if language in languages:
+            yield text
+
+
+def commands() -> Iterator[Command]:
+    for page in PAGES:
+        for block in blocks(page, "sh", "bash"):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                while words:
+                    end = words.index("&&") if "&&" in words else len(words)
+                    command, words = words[:end], words[end + 1 :]
+                    while re.match(r"\w+=", command[0]):  # a variable of this command alone
+                        del command[0]
+                    yield Command(page.name, tuple(command))
+
+
+ALL: Final = tuple(dict.fromkeys(commands()))
+
+
+def excepted(command: Command) -> bool:
+    return any(" ".join(command.words).startswith(beginning) for beginning in EXCEPTIONS)
+
+
+class Parsed(Exception):
+    """The arguments of a command are fine."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("LOCUST", "OPENAI"))]:
+        monkeypatch.delenv(name)
+
+
+def load_parser(command: str = "run") -> Any:
+    """Locust's parser with our options, and those of the probe."""
+    parser = get_empty_argument_parser(default_config_files=[])
+    setup_parser_arguments(parser)
+    add_options(parser, before_load=lambda options: None)
+    if command == "probe":
+        probe._options(parser)
+    return parser
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [c for c in ALL if not excepted(c)], ids=str)
+def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, *words = command.words
+    if program == "make":
+        assert re.search(rf"^{re.escape(words[0])}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif program == "locust" or words[0] in ("run", "probe", "demo"):
+        name = "run" if program == "locust" else words.pop(0)
+        options: Namespace = load_parser(name).parse_args([*DEMO] if name == "demo" else words)
+        assert list(mistakes(settings_of(options))) == []
+        given = (options.locustfile or "").split(",")
+        assert [file for file in given if file.startswith("locustfiles/") and not (ROOT / file).is_file()] == []
+    else:
+        assert program == "locust-llm"
+        assert words[0] in COMMANDS
+        original = argparse.ArgumentParser.parse_args
+
+        def parse_args(self: Any, *args: Any) -> None:
+            original(self, *args)
+            raise Parsed
+
+        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        with pytest.raises(Parsed):
+            main(words)
+
+
+@pytest.mark.parametrize("words", [["run", "--no-such-option"], ["check"], ["figure", "--from", "x", "y"]], ids=str)
+def test_a_wrong_command_would_fail(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit):
+        test_a_command_can_be_parsed(Command("", ("locust-llm", *words)), monkeypatch)
+
+
+def test_the_first_commands_work(tmp_path: Path) -> None:
+    """Those of RUN at once, each in a folder of its own, against the simulator in the place of localhost:8000."""
+    known = {shlex.join(command.words) for command in ALL}
+    assert [text for text in RUN if text not in known] == []
+    locustfile = next(block for block in blocks(README, "python") if "LLMUser" in block)
+    running = {}
+    with simulator("--ttft-ms", "20", "--itl-ms", "1") as url:
+        for number, (text, more) in enumerate(RUN.items()):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / "locustfile.py").write_text(locustfile)
+            program, *words = shlex.split(text.replace("localhost:8000", url.removeprefix("http://")))
+            module = program.replace("-", "_")
+            running[text] = subprocess.Popen(
+                [sys.executable, "-m", module, *words, *more], cwd=folder, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        ended = {text: process.communicate(timeout=120)[0] for text, process in running.items()}
+    for number, (text, process) in enumerate(running.items()):
+        assert process.returncode == 0, ended[text]
+        if RUN[text]:
+            records = tmp_path / str(number) / "out" / "profile_export.jsonl"
+            assert len(records.read_text().splitlines()) == 8, ended[text]
+            assert "SIMULATED" in ended[text]
+
+
+def test_every_exception_is_needed() -> None:
+    texts = [" ".join(command.words) for command in ALL]
+    assert [beginning for beginning in EXCEPTIONS if not any(text.startswith(beginning) for text in texts)] == []
+
+
+# -- what pages name ---------------------------------------------------------------------------------------------------
+
+
+def known_options() -> set[str]:
+    simulate = argparse.ArgumentParser()
+    from locust_llm.simulator.cli import add_arguments
+
+    add_arguments(simulate)
+    actions = [*load_parser("probe")._actions, *simulate._actions]
+    found = {flag for action in actions for flag in action.option_strings}
+    source = Path(sys.modules["locust_llm.__main__"].__file__ or "").read_text()
+    return found | set(re.findall(r'"(--[a-z-]+)"', source))
+
+
+def test_options_that_pages_name_exist() -> None:
+    known = known_options() | FOREIGN
+    unknown = {
+        f"{page.name}: {flag}"
+        for page in PAGES
+        if page.name != "migration.md"
+        for span in re.findall(r"`([^`\n]+)`", page.read_text("utf-8"))
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)
+        if flag not in known
+    }
+    assert unknown == set()
+
+
+def test_rules_that_pages_name_can_be_parsed() -> None:
+    table = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "slo.md").read_text("utf-8"), re.MULTILINE)
+    rules = [text for text in table if " " in text]
+    assert len(rules) > 10
+    for text in rules:
+        slo.parse(text)
+    presets = re.findall(r"`(chat|mlperf-[^`]+)`", (ROOT / "docs" / "slo.md").read_text("utf-8"))
+    assert set(presets) == set(slo.PRESETS)
+
+
+def test_fields_of_the_record_that_pages_name_exist() -> None:
+    table = (ROOT / "docs" / "locustfiles.md").read_text("utf-8").partition("### The record")[2]
+    named = {name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert len(named) > 30
+    assert {name for name in named if not hasattr(Record, name)} == set()
+
+
+def test_every_failure_class_is_explained() -> None:
+    table = (ROOT / "docs" / "failures.md").read_text("utf-8").partition("## What each fault")[0]
+    assert set(re.findall(r"`(\w+)`", table)) >= set(FAILURES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_in_a_page_compiles(page: Path) -> None:
+    for block in blocks(page, "python"):
+        compile(block, page.name, "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    """Headings are checked by `make docs`."""
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8"))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_options_page_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("generate_options", ROOT / "docs" / "generate_options.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.page() == module.PAGE.read_text("utf-8"), "make docs makes it anew"
+
+
+def test_the_readme_is_short_and_its_pictures_are_small() -> None:
+    text = README.read_text("utf-8")
+    assert len(text.splitlines()) <= 200
+    assert text.index("LLMUser") < len(text) / 2
+    assert [image.name for image in (ROOT / "docs" / "images").glob("*.png") if image.stat().st_size > 300_000] == []

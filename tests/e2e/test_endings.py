@@ -1,0 +1,327 @@
+"""Every run ends, and says the truth when it does: real processes, with a deadline each, so that a hang is a failure."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+from support.runs import Server, free_port
+
+from locust_llm.__main__ import simulator
+from locust_llm.exit_status import ExitStatus
+
+SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "40", "--no-probe")
+LOST_S: Final = 20.0
+"""A run without workers has ended by then."""
+full: Final = pytest.mark.full
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
+        yield Server(url)
+
+
+class Command:
+    """A run as a process of its own session, what it wrote, and what it has left behind."""
+
+    def __init__(self, folder: Path, words: tuple[str, ...], **how: Any) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "locust_llm", *words],
+                **{"stdout": log, "stderr": log, "start_new_session": True, "cwd": folder, **how},
+            )
+        self.began_at = time.monotonic()
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text("utf-8", "replace")
+
+    def until(self, true: Callable[[], object], seconds: float = 40.0) -> None:
+        until = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < until, self.text
+            assert self.process.poll() is None, self.text
+            time.sleep(0.02)
+
+    def sends(self, records: int = 1) -> None:
+        """So many records are on the disk."""
+        path = self.folder / "r" / "profile_export.jsonl"
+        self.until(lambda: path.exists() and path.read_bytes().count(b"\n") >= records)
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    def ends(self, seconds: float) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still there after {seconds:g} s:\n{self.text}") from None
+
+    def left_behind(self) -> list[int]:
+        """Processes of its session."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+            except (OSError, psutil.Error):
+                continue
+        return found
+
+
+@contextmanager
+def command(folder: Path, *words: str, **how: Any) -> Iterator[Command]:
+    folder.mkdir(exist_ok=True)
+    its = Command(folder, words, **how)
+    try:
+        yield its
+    finally:
+        for pid in its.left_behind():
+            os.kill(pid, signal.SIGKILL)
+        its.process.wait()
+
+
+def run_words(server: Server, *words: str) -> tuple[str, ...]:
+    return ("run", "--headless", "--host", server.url, "--report-dir", "r", *SHORT, *words)
+
+
+# -- all workers gone ------------------------------------------------------------------------------------------------------
+
+LOSSES: Final = {
+    "while it is on": ("-u", "4"),
+    "with a time": ("-u", "4", "-t", "300"),
+    "in the warmup": ("-u", "4", "--warmup-duration", "300"),
+    "in a sweep": ("--sweep", "concurrency=2..8", "--stage-duration", "100"),
+    "in an open loop": ("--request-rate", "5"),
+}
+
+
+@pytest.mark.parametrize("when", ["while it is on", *(pytest.param(one, marks=full) for one in list(LOSSES)[1:])])
+def test_a_run_that_has_lost_all_its_workers_ends(server: Server, tmp_path: Path, when: str) -> None:
+    with command(tmp_path, *run_words(server, "--processes", "2", *LOSSES[when])) as its:
+        its.sends()
+        for child in its.children():
+            child.kill()
+        assert its.ends(LOST_S) == ExitStatus.INCOMPLETE, its.text
+        assert "all workers were lost" in its.text
+        assert (tmp_path / "r" / "report.html").exists()
+        assert its.text.index("INCOMPLETE: all workers were lost") < its.text.rindex("Reports: ")
+
+
+@full
+def test_so_does_one_that_loses_them_in_its_drain(server: Server, tmp_path: Path) -> None:
+    long = ("--output-tokens-mean", "5000", "-s", "100")
+    with command(tmp_path, *run_words(server, "--processes", "2", "-u", "2", "-t", "3", *long)) as its:
+        its.until(lambda: "Time is up" in its.text)
+        for child in its.children():
+            child.kill()
+        assert its.ends(LOST_S) == ExitStatus.INCOMPLETE, its.text
+        assert "have no record" in its.text
+
+
+@full
+def test_so_does_one_whose_workers_die_before_they_send(server: Server, tmp_path: Path) -> None:
+    with command(tmp_path, *run_words(server, "--processes", "2", "-u", "2")) as its:
+        its.until(lambda: len(its.children()) == 2)
+        for child in its.children():
+            child.kill()
+        assert its.ends(LOST_S) != 0, its.text
+
+
+@full
+def test_a_web_run_that_has_lost_its_workers_has_its_report(server: Server, tmp_path: Path) -> None:
+    words = ("--processes", "2", "--autostart", "--web-port", str(free_port()), "-u", "4")
+    words = tuple(word for word in run_words(server, *words) if word != "--headless")
+    with command(tmp_path, *words) as its:
+        its.sends()
+        for child in its.children():
+            child.kill()
+        its.until(lambda: (tmp_path / "r" / "report.html").exists(), LOST_S)
+        its.process.send_signal(signal.SIGTERM)
+        assert its.ends(20) == ExitStatus.INCOMPLETE, its.text
+
+
+# -- the start -------------------------------------------------------------------------------------------------------------
+
+RAISING: Final = """
+from locust_llm import LLMUser, control, journal
+class Chat(LLMUser):
+    from locust import task
+    @task
+    def ask(self): self.chat("hello")
+def raising(*args, **kw):
+    raise {error}
+{where} = raising
+"""
+STARTS: Final = {
+    "at the start": ("control.Control.begin", "OverflowError('too large')", ()),
+    "on a worker": ("journal.Journal.__init__", "MemoryError()", ("--processes", "2")),
+    "on both": ("control.Control.__init__", "TypeError('no')", ("--processes", "2")),
+}
+
+
+@pytest.mark.parametrize("where", ["at the start", "on a worker", pytest.param("on both", marks=full)])
+def test_an_error_at_the_start_is_a_refusal(server: Server, tmp_path: Path, where: str) -> None:
+    name, error, words = STARTS[where]
+    (tmp_path / "raising.py").write_text(RAISING.format(where=name, error=error))
+    with command(tmp_path, *run_words(server, "-f", "raising.py", "-u", "2", "-t", "300", *words)) as its:
+        assert its.ends(30) == ExitStatus.REFUSED, its.text
+        (line,) = [line for line in its.text.splitlines() if "The run cannot start" in line]
+        assert error.partition("(")[0] in line
+        if where == "on a worker":
+            assert "worker " in line
+
+
+# -- signals ---------------------------------------------------------------------------------------------------------------
+
+MODES: Final[dict[str, tuple[str, ...]]] = {
+    "alone": (),
+    "processes": ("--processes", "2"),
+    "web": ("--autostart",),
+    "web processes": ("--autostart", "--processes", "2"),
+}
+
+
+def in_mode(server: Server, mode: str, *words: str) -> tuple[str, ...]:
+    port = ("--master-bind-port", str(free_port())) if "processes" in mode else ()
+    found = run_words(server, "-u", "4", *MODES[mode], *port, *words)
+    if "--autostart" not in found:
+        return found
+    return (*(word for word in found if word != "--headless"), "--web-port", str(free_port()))
+
+
+SIGNALS: Final = [
+    (mode, number, group)
+    for mode in MODES
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for group in (False, True)
+]
+FEW: Final = (("processes", signal.SIGHUP, True), ("alone", signal.SIGTERM, False))
+
+
+def send(its: Command, number: int, group: bool) -> None:
+    os.killpg(its.process.pid, number) if group else its.process.send_signal(number)
+
+
+@pytest.mark.parametrize(
+    ("mode", "number", "group"),
+    [pytest.param(*one, marks=() if one in FEW else full) for one in SIGNALS],
+)
+def test_a_signal_ends_a_run_in_order(server: Server, tmp_path: Path, mode: str, number: int, group: bool) -> None:
+    """To the first process, as ``docker stop`` does, or to the whole group, as a terminal does."""
+    with command(tmp_path, *in_mode(server, mode)) as its:
+        its.sends(4)
+        send(its, number, group)
+        assert its.ends(30) == 0, its.text
+        assert (tmp_path / "r" / "report.html").exists()
+        assert "have no record" not in its.text
+        assert not its.left_behind()
+
+
+@pytest.mark.parametrize(
+    ("mode", "number"),
+    [
+        pytest.param(mode, number, marks=full)
+        for mode in MODES
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ],
+)
+def test_a_second_one_hurries(server: Server, tmp_path: Path, mode: str, number: int) -> None:
+    long = ("--output-tokens-mean", "50000", "-s", "200", "--request-timeout", "500")
+    with command(tmp_path, *in_mode(server, mode, *long)) as its:
+        its.until(lambda: server.truth()["engine"]["running"] >= 4)
+        its.process.send_signal(number)
+        time.sleep(1.5)
+        assert its.process.poll() is None
+        its.process.send_signal(number)
+        assert its.ends(30) == ExitStatus.INCOMPLETE, its.text  # all are cut: there is no figure
+        assert (tmp_path / "r" / "report.html").exists(), its.text
+        assert not its.left_behind()
+
+
+@pytest.mark.parametrize("after_s", [0.3, *(pytest.param(at / 2, marks=full) for at in range(1, 15))])
+@pytest.mark.parametrize("mode", ["processes", *(pytest.param(one, marks=full) for one in MODES if one != "processes")])
+def test_whenever_it_comes_nothing_stays(server: Server, tmp_path: Path, mode: str, after_s: float) -> None:
+    """A run of five seconds, with a warmup: imports, survey, warmup, profiling, drain, report."""
+    words = ("--warmup-duration", "1", "-t", "2")
+    with command(tmp_path, *in_mode(server, mode, *words)) as its:
+        time.sleep(after_s)
+        began = not (tmp_path / "r" / "run.json").exists()
+        if its.process.poll() is None:
+            os.killpg(its.process.pid, signal.SIGINT)
+        status = its.ends(25)
+        assert status in (0, ExitStatus.INCOMPLETE, 128 + signal.SIGINT, -signal.SIGINT, 1), its.text
+        assert (time.monotonic() - its.began_at < after_s + 8) or not began, its.text
+        assert not its.left_behind(), its.text
+
+
+@pytest.mark.parametrize(
+    ("number", "after_s"),
+    [
+        pytest.param(number, after_s, marks=() if (number, after_s) == (signal.SIGTERM, 6.0) else full)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for after_s in (0.5, 2.0, 6.0)
+    ],
+)
+def test_the_demo_ends_with_its_simulator(tmp_path: Path, number: int, after_s: float) -> None:
+    before = {process.pid for process in psutil.process_iter()}
+    with command(tmp_path, "demo", "-t", "60") as its:
+        time.sleep(after_s)
+        its.process.send_signal(number)
+        its.ends(40)
+        time.sleep(0.2)
+        left = [
+            process.pid
+            for process in psutil.process_iter(["cmdline", "cwd"])
+            if process.pid not in before and process.info["cwd"] == str(tmp_path)
+        ]
+        assert not left
+
+
+# -- standard output -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["closed", *(pytest.param(how, marks=full) for how in ("head", "full disk"))])
+def test_a_run_goes_on_when_nobody_reads_what_it_writes(server: Server, tmp_path: Path, how: str) -> None:
+    words = run_words(server, "-u", "2", "-t", "3")
+    line = " ".join([f"'{sys.executable}'", "-m", "locust_llm", *words])
+    shell = {
+        "head": f"{{ {line}; echo $? > status; }} 2>&1 | head -1",
+        "closed": f"{line} >&- 2>&-; echo $? > status",
+        "full disk": f"{line} > /dev/full 2>&1; echo $? > status",
+    }[how]
+    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, timeout=60, check=False, capture_output=True, text=True)
+    assert (tmp_path / "status").read_text().strip() == "0", done.stderr
+    assert (tmp_path / "r" / "report.html").exists()
+
+
+# -- what the result lacks -------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_was_deleted_is_made_anew_and_said(server: Server, tmp_path: Path) -> None:
+    with command(tmp_path, *run_words(server, "-u", "2", "-t", "3", "--slo", "error_rate < 50%")) as its:
+        its.sends()
+        for path in (tmp_path / "r").iterdir():
+            path.unlink()
+        (tmp_path / "r").rmdir()
+        assert its.ends(30) == ExitStatus.INCOMPLETE, its.text
+        assert "INCOMPLETE: the report folder r was deleted during the run" in its.text
+        assert (tmp_path / "r" / "profile_export.jsonl").read_bytes().count(b"\n") > 5
+        assert (tmp_path / "r" / "report.html").exists()
+
+
+def test_a_run_without_a_single_answer_is_no_success(server: Server, tmp_path: Path) -> None:
+    words = ("-u", "2", "-t", "1", "-s", "0", "--output-tokens-mean", "5000")
+    with command(tmp_path, *run_words(server, *words)) as its:
+        assert its.ends(30) == ExitStatus.INCOMPLETE, its.text
+        assert "INCOMPLETE: none of the 2 requests succeeded" in its.text

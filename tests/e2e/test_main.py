@@ -1,0 +1,24 @@
+"""The door: what the command does with the world around it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support.handmade import a_run, answered
+
+from locust_llm.core.jsonl import line
+from locust_llm.core.storage import write_run
+
+
+def test_a_report_that_nobody_reads_to_its_end_is_no_error(tmp_path: Path) -> None:
+    """``locust-llm report DIR | head``: the files are made, and nothing is said of a pipe."""
+    (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100)) + b"\n")
+    write_run(tmp_path, a_run())
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "locust_llm", "report", str(tmp_path)]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "report.html").is_file()

@@ -1,0 +1,119 @@
+"""Sweeps, repeats and exit statuses for real: the command, a simulator whose knee is known, the files that are left."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.burners import a_run_against, burners
+
+from locust_llm.__main__ import simulator
+from locust_llm.core.storage import RECORDS
+from locust_llm.core.sweep import STATIONARY, TIME_UP
+from locust_llm.report.build import remake
+from locust_llm.slo.client_verdict import OK
+
+SLOTS = 4
+"""Sequences that the server decodes at a time: whoever comes beyond them waits for a whole answer."""
+
+
+def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
+    for attempt in range(3):  # another program of this machine may have been in the way of a stage
+        folder = tmp_path / f"r{attempt}"
+        with simulator("--max-num-seqs", str(SLOTS)) as url:
+            run = a_run_against(
+                url, folder, "--sweep", "concurrency=2..16", "--stage-duration", "1..4", "--stage-requests", "16",
+                "--output-tokens-mean", "25", "--slo", "ttft p50 < 100ms", "--goodput", "time_to_first_token:100",
+                "--gpus", "1", "--gpu-hour", "2",
+            )  # fmt: skip
+            status = run.wait(120)
+        summary, facts = remake(folder)
+        sweep = summary.sweep
+        assert sweep is not None
+        if all(level.sound for level in sweep.levels):
+            break
+        assert any("the client verdict is" in result.reason for level in sweep.levels for result in level.slos)
+    else:
+        pytest.skip("in three runs the client verdict was never OK at each stage: the machine is too busy")
+    assert status == 0
+    assert [level.value for level in sweep.levels] == [2, 4, 8, 16]
+    assert [level.slo_status for level in sweep.levels] == ["PASS", "PASS", "FAIL", "FAIL"]
+    assert facts.sweep_end == "the SLO was broken twice in a row"
+    assert {stage.why for stage in facts.stages} <= {STATIONARY, TIME_UP}
+    knees = {knee.rule: knee for knee in sweep.knees}
+    assert (knees["SLO"].value, knees["SLO"].low, knees["SLO"].high) == (SLOTS, SLOTS, 2 * SLOTS)
+    knee = knees["asymptotic"].value
+    assert knee is not None
+    assert SLOTS / 2 < knee < 2 * SLOTS  # within one stage
+    by_users = {level.value: level for level in sweep.levels}
+    four, sixteen = by_users[4], by_users[16]
+    assert four.goodput_per_s is not None
+    assert sixteen.goodput_per_s is not None
+    assert sixteen.goodput_per_s < 0.2 * four.goodput_per_s  # beyond the knee goodput falls, and throughput stays
+    assert sixteen.output_tokens_per_s == pytest.approx(four.output_tokens_per_s, rel=0.15)
+    with (folder / "sweep.csv").open() as file:
+        assert [float(row["concurrency"]) for row in csv.DictReader(file)] == [2, 4, 8, 16]
+    for number in range(1, 5):
+        stage = folder / "stages" / str(number)
+        assert {"profile_export_aiperf.json", "report.html", "run.json", "summary.md"} <= {
+            f.name for f in stage.iterdir()
+        }
+        lines = [msgspec.json.decode(line) for line in (stage / RECORDS).read_bytes().splitlines()]
+        assert len(lines) == sum(record["record"].get("stage") == number for record in _lines(folder))
+    assert "concurrency 4" in (folder / "summary.md").read_text()
+
+
+def _lines(folder: Path) -> list[dict[str, dict[str, object]]]:
+    return [msgspec.json.decode(line) for line in (folder / RECORDS).read_bytes().splitlines()]
+
+
+@pytest.mark.full
+def test_with_a_burnt_client_there_is_no_knee(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    with simulator("--max-num-seqs", str(SLOTS)) as url, burners(8 * (os.cpu_count() or 1)):
+        run = a_run_against(
+            url, folder, "--sweep", "concurrency=32,64,128", "--stage-duration", "3..5", "--stage-requests", "16",
+            "--output-tokens-mean", "10", "--slo", "ttft p50 < 20s",
+        )  # fmt: skip
+        assert run.wait(200) == 4
+    summary, _ = remake(folder)
+    assert summary.sweep is not None
+    assert all(knee.value is None for knee in summary.sweep.knees if knee.rule == "SLO")
+    assert summary.slo_status == "INCONCLUSIVE"
+
+
+@pytest.mark.full
+def test_repeats_tell_their_spread(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    with simulator() as url:
+        run = a_run_against(
+            url, folder, "--repeats", "3", "-u", "4", "--request-count", "20", "--output-tokens-mean", "5",
+            "--slo", "error_rate < 50%",
+        )  # fmt: skip
+        assert run.wait(60) == 0
+    summary, facts = remake(folder)
+    assert summary.sweep is not None
+    assert [(level.number, level.requests) for level in summary.sweep.levels] == [(1, 20), (2, 20), (3, 20)]
+    assert summary.conditions.succeeded == 60
+    assert len(facts.stages) == 3
+
+
+def test_a_build_gets_the_statuses_0_1_3_4_and_5(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "ci.sh"
+    with simulator() as url:
+        done = subprocess.run(
+            ["bash", str(script), url, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHON": sys.executable},
+        )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("as it should be") == 5
+    assert "<failure" in (tmp_path / "slo-failed" / "junit.xml").read_text()
+    summary, _ = remake(tmp_path / "slo-failed")
+    assert summary.client is not None
+    timed = "FAIL" if summary.client.level == OK else "INCONCLUSIVE"
+    assert [result.status for result in summary.slos] == [timed, "FAIL"]

@@ -1,0 +1,196 @@
+"""The pages in a browser: a run from the form to its report, and the gate, whose effect the simulator knows."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from support.web_ui import LOGIN, Web, fill, start, until
+
+
+def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> None:
+    """From the page; back when Locust has said yes."""
+    with live.expect_response("**/llm/gate") as answer:
+        if limit is None:
+            live.get_by_role("button", name="No gate").click()
+        else:
+            live.get_by_label("Limit").fill(str(limit))
+            live.get_by_label("Ramp, seconds").fill(ramp)
+            live.get_by_role("button", name="Turn").click()
+    assert answer.value.ok
+    live.get_by_text("prefill limit turned by hand").wait_for()
+
+
+def the_gate_follows(web: Web, live: Any) -> None:
+    """Up, down, away and back, as the server sees it. That it takes less than two seconds is nothing to assert on a machine
+    that may be busy: the server has ten to get there, and from then on never more than the limit."""
+
+    def now() -> float:
+        return float(web.truth()["now"])
+
+    for limit in (9, 2, None, 3):
+        turn(web, live, limit)
+        most = 24 if limit is None else limit
+        until(lambda most=most: web.most_in_prefill(now()) <= most, 10)
+        since = now()
+        until(lambda since=since, most=most: web.most_in_prefill(since) >= min(most, 13), 10)
+        until(lambda since=since: now() > since + 1, 10)  # some 14 prefills
+        assert web.most_in_prefill(since) <= most
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
+
+
+def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., Web]) -> None:
+    locust = web("--slo", "error_rate < 90%")
+    page = locust.open("/")
+    assert page.locator('textarea[name="slo"]').input_value() == "error_rate < 90%"
+    start(page, prefillConcurrency="25")
+    page.get_by_text(
+        "--prefill-concurrency 25 is above the 24 users (-u): at most 24 requests can run at a time"
+    ).wait_for()
+    locust.picture(page, "refused")
+    start(page, prefillConcurrency="4", slo="error_rate < 90%\nttft p50 < 1us")
+    page.get_by_role("tab", name="LLM").click()
+    live = page.frame_locator("iframe")
+    live.locator("#tiles").get_by_text(re.compile(r"^\d+ ms$")).first.wait_for()  # TTFT is there
+    page.get_by_role("cell", name="TTFT", exact=True).wait_for()
+    live.get_by_text(re.compile("^broken( so far)?$")).wait_for(state="attached")
+    until(lambda: locust.truth()["max_prefilling"] == 4, 10)
+    locust.picture(page, "tab")
+
+    alone = locust.open("/llm")
+    the_gate_follows(locust, alone)
+    locust.picture(alone, "turned")
+    alone.reload()
+    alone.get_by_text("in prefill").first.wait_for()
+    history = locust.status()
+    assert history["points"][0][0] < 3  # kept over a reload, from the start
+    assert [text for _, text in history["marks"]] == ["gate 9", "gate 2", "no gate", "gate 3"]
+    alone.get_by_role("button", name="Stop").click()
+    alone.get_by_text("ended", exact=True).first.wait_for()
+    alone.get_by_text(re.compile("^SLO (FAIL|INCONCLUSIVE)$")).wait_for()  # the latter on a machine that is too busy
+    locust.picture(alone, "ended")
+
+    ok = [record for record in records(locust.folder / "run") if record["error"] is None]
+    count = alone.get_by_role("row", name="TTFT", exact=False).first.get_by_role("cell").last.inner_text()
+    assert int(count.replace(",", "")) == len(ok)
+    said = json.loads((locust.folder / "run" / "run.json").read_text())["run"]
+    assert [change["limit"] for change in said["limits"]] == [4, 9, 2, None, 3]
+    assert sum("turned by hand" in note for note in said["notes"]) == 4
+    report = locust.context.request.get(alone.get_by_role("link", name="Report").evaluate("link => link.href"))
+    assert (report.status, "<!doctype html>" in report.text()) == (200, True)
+    alone.locator("#past summary").first.click()
+    with alone.expect_download() as saved:
+        alone.get_by_role("link", name="figures (JSON)").click()
+    assert json.loads(Path(saved.value.path()).read_text())["benchmark_id"] == "run"
+
+    page.get_by_role("button", name="New", exact=True).click()
+    start(page, prefillConcurrency="2", slo="", runTime="3s")
+    until(lambda: (locust.folder / "run-2" / "report.html").exists(), 30)  # -t of the form ended it
+    until(lambda: locust.status()["state"] == "over", 10)
+    assert locust.status()["name"] == "run-2"
+    assert 2 < locust.status()["seconds"] < 12
+    assert [entry["name"] for entry in requests.get(locust.base + "/llm/runs", timeout=5).json()["runs"]] == [
+        "run-2",
+        "run",
+    ]
+    second = json.loads((locust.folder / "run-2" / "run.json").read_text())
+    assert (second["run"]["settings"]["slo"], second["run"]["settings"]["run_time_s"]) == ([], 3)
+    alone.get_by_role("heading", name="run-2").wait_for()
+    locust.picture(alone, "second")
+    assert locust.errors == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("words", [("--processes", "2"), ("--processes", "2", "--web-base-path", "/deep/er")])
+def test_the_gate_is_turned_over_two_workers(web: Callable[..., Web], words: tuple[str, ...]) -> None:
+    locust = web(*words)
+    until(lambda: len(requests.get(locust.base + "/stats/requests", timeout=2).json()["workers"]) == 2, 20)
+    page = locust.open("/")
+    start(page, prefillConcurrency="4")
+    until(lambda: locust.status()["done"] > 20, 20)
+    live = locust.open("/llm")
+    the_gate_follows(locust, live)
+    page.get_by_role("button", name="Edit", exact=True).click()
+    until(lambda: page.locator('[name="prefillConcurrency"]').input_value() == "3", 10)
+    fill(page, prefillConcurrency="6")
+    page.get_by_role("button", name="Update", exact=True).click()
+    until(lambda: locust.status()["limit"] == 6, 5)
+    live.get_by_role("button", name="Stop").click()
+    live.get_by_text("ended", exact=True).first.wait_for(timeout=30_000)
+    locust.picture(live, "ended")
+    ids = [record["metadata"]["x_request_id"] for record in records(locust.folder / "run")]
+    assert len(ids) == len(set(ids)) == locust.status()["done"]
+    page.get_by_role("button", name="New", exact=True).wait_for()
+    assert locust.errors == []
+
+
+@pytest.mark.full
+def test_everything_is_behind_the_login(web: Callable[..., Web], tmp_path: Path) -> None:
+    (tmp_path / "login.py").write_text(LOGIN)
+    locust = web("--web-login", locustfile=tmp_path / "login.py")
+    page = locust.open("/llm")
+    page.get_by_label("Password").wait_for()
+    assert (
+        requests.post(locust.base + "/llm/gate", data={"limit": 3}, timeout=5, allow_redirects=False).status_code == 302
+    )
+    fill(page, username="me", password="right")
+    page.get_by_role("button", name="Login").click()
+    start(page, prefillConcurrency="4")
+    live = locust.open("/llm")
+    turn(locust, live, 7)
+    locust.picture(live, "signed-in")
+    live.get_by_role("button", name="Stop").click()
+    live.get_by_text("ended", exact=True).first.wait_for()
+    assert locust.errors == []
+
+
+@pytest.mark.full
+def test_a_sweep_from_the_form(web: Callable[..., Web]) -> None:
+    locust = web()
+    page = locust.open("/")
+    page.get_by_role("button", name="more options").click()
+    start(page, sweep="concurrency=1,2", stageDuration="2..3", stageRequests="5")
+    live = locust.open("/llm")
+    live.get_by_text("What the stages came to").wait_for(timeout=60_000)
+    locust.picture(live, "swept")
+    assert "concurrency 2" in [text for _, text in locust.status()["marks"]]
+    assert (locust.folder / "run" / "stages" / "2" / "report.html").exists()
+    assert locust.errors == []
+
+
+@pytest.mark.full
+def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(web: Callable[..., Web], browser: Any) -> None:
+    locust = web("-u", "24")
+    form = {"user_count": 24, "spawn_rate": 100, "prefill_concurrency": 4, "output_tokens_mean": 20}
+    assert requests.post(locust.base + "/swarm", data=form, timeout=20).json()["success"]
+    until(lambda: locust.status()["done"] > 20, 20)
+    for width, scheme in ((360, "light"), (390, "dark"), (1600, "dark")):
+        page = locust.open("/llm")
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        page.get_by_role("button", name="p99").first.wait_for()
+        page.wait_for_timeout(1500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        locust.picture(page, f"{width}-{scheme}")
+    page.get_by_label("Limit").focus()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("6")
+    page.keyboard.press("Enter")
+    until(lambda: locust.status()["limit"] == 6, 5)
+    key = page.get_by_role("button", name="p50").first
+    key.focus()
+    page.keyboard.press("Space")
+    assert key.get_attribute("aria-pressed") == "false"
+    for _ in range(40):  # every control is reached
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "No gate":
+            break
+    else:
+        raise AssertionError("the keyboard does not reach the gate")
+    requests.post(locust.base + "/stop", timeout=30)

@@ -1,0 +1,129 @@
+"""Rows: whatever the file is, each row comes with its place, streamed and by index alike."""
+
+import gzip
+import json
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from locust_llm.load.formats import DatasetError
+from locust_llm.load.rows import Index, Row, RowFile
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rows") / "file"
+
+
+def file(place: Path, data: bytes) -> RowFile:
+    place.write_bytes(data)
+    return RowFile(str(place))
+
+
+def by_index(rows: RowFile, found: list[Row]) -> list[Row]:
+    end = found[-1].offset + len(found[-1].data)
+    index = Index(array("Q", [*(row.offset for row in found), end]), array("I", [row.line for row in found]))
+    return [rows.at(index, number) for number in reversed(range(len(found)))][::-1]
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (b'{"a": 1}\n{"a": 2}', [Row(0, 1, b'{"a": 1}'), Row(9, 2, b'{"a": 2}')]),
+        (b'\r\n{"a": 1}\r\n \r\n{"a": 2}\r\n', [Row(2, 2, b'{"a": 1}'), Row(15, 4, b'{"a": 2}')]),
+        (b'\xef\xbb\xbf{"a": 1}\n', [Row(3, 1, b'{"a": 1}')]),
+        (
+            b'a,b\n1,\n"x\n\ny",2\n3,4\n',
+            [Row(0, 1, b"a,b"), Row(4, 2, b"1,"), Row(7, 3, b'"x\n\ny",2'), Row(16, 6, b"3,4")],
+        ),
+        (b"a\tb\n1\t\n \t\n\n2\t3 \n", [Row(0, 1, b"a\tb"), Row(4, 2, b"1\t"), Row(11, 5, b"2\t3 ")]),
+        (b'[{"a": "[,\\"]"},{"b": [1, {}]}]', [Row(1, 1, b'{"a": "[,\\"]"}'), Row(16, 1, b'{"b": [1, {}]}')]),
+        (b'[\n  {\n "a": 1},\n\n  2 ]\n', [Row(4, 2, b'{\n "a": 1}'), Row(19, 5, b"2")]),
+        (b"\xef\xbb\xbf\n[{}\n]", [Row(5, 2, b"{}")]),
+        (b" [ ] ", []),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_rows_and_their_places(place: Path, data: bytes, rows: list[Row], packed: bool) -> None:
+    read = file(place, gzip.compress(data) if packed else data)
+    assert list(read) == rows
+    assert list(read) == rows  # and once more from the start
+    for row in rows:
+        assert data[row.offset :].startswith(row.data)
+    assert not rows or by_index(read, rows) == rows
+
+
+VALUES = st.recursive(st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.dictionaries(st.text(), VALUES, max_size=3), min_size=1, max_size=5),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+)
+def test_a_list_and_lines_of_any_objects(place: Path, objects: list[object], indent: int | None, plain: bool) -> None:
+    texts = [json.dumps(objects, indent=indent, ensure_ascii=plain), "\n".join(map(json.dumps, objects))]
+    for text in texts:
+        read = file(place, text.encode("utf-8", "surrogatepass"))
+        rows = list(read)
+        assert [json.loads(row.data) for row in rows] == objects
+        assert [row.line for row in rows] == [
+            text.encode("utf-8", "surrogatepass")[: row.offset].count(b"\n") + 1 for row in rows
+        ]
+        assert by_index(read, rows) == rows
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "the file is empty"),
+        (b" \n\xef\xbb\xbf"[:2], "the file is empty"),
+        (b"\xff\xfe{\x00", "line 1, column 1: UTF-16"),
+        (b'[{"a": 1},\n {"b": 2}\n {"c": 3}]', "line 3, column 2: broken JSON: expected ',' or ']'"),
+        (b'[{"a": 1}', "line 1, column 10: broken JSON: Input data was truncated"),
+        (b"[" * 100_000, "nested too deeply"),
+        (gzip.compress(b'{"a": 1}' * 1000)[:-20], "cannot be read: "),
+        (b"\x1f\x8bnonsense", "cannot be read: "),
+    ],
+)
+def test_a_file_that_is_broken_as_a_whole(place: Path, data: bytes, said: str) -> None:
+    with pytest.raises(DatasetError) as wrong:
+        list(file(place, data))
+    assert str(wrong.value).startswith(str(place))
+    assert said in str(wrong.value)
+
+
+def test_no_file_and_no_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DatasetError, match=r"not there: cannot be read: No such file"):
+        RowFile(str(tmp_path / "not there"))
+    with pytest.raises(DatasetError, match=r"cannot be read: Is a directory"):
+        RowFile(str(tmp_path))
+    monkeypatch.setattr("locust_llm.load.rows.ROW_BYTES", 10)
+    for data in (b'{"a": 1}\n{"a": "0123456789"}\n', b'a\n"\n\n\n\n\n\n\n\n\n\n\n'):
+        with pytest.raises(DatasetError, match="line 2, column 1: a row of over 0 MB"):
+            list(file(tmp_path / "long", data))
+
+
+@pytest.mark.parametrize(
+    ("data", "number", "byte", "where"),
+    [
+        (b'{"a": 1}\n{"\xc3\xa4": 2}\n', 1, 6, "line 2, column 6"),  # ä is one sign of two bytes
+        (b'a,b\n"x\ny",z\n', 1, 5, "line 3, column 3"),
+        (b'[{"a": 1}, {"b": 2}]', 1, 1, "line 1, column 13"),
+        (b'[\n {"a":\n  1}]', 0, 8, "line 3, column 3"),
+    ],
+)
+def test_line_and_column_of_a_byte(place: Path, data: bytes, number: int, byte: int, where: str) -> None:
+    read = file(place, data)
+    assert str(read.error(list(read)[number], "wrong", byte)) == f"{place}, {where}: wrong"
+
+
+def test_a_text_is_found_across_blocks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("locust_llm.load.rows._BLOCK", 7)
+    for shift in range(8):
+        assert file(place, b"x" * shift + b'"session_id" and more').mentions(b'"session_id"')
+    assert not file(place, b'"session-id", "session_ids"').mentions(b'"session_id"')

@@ -1,0 +1,109 @@
+"""In which conditions two runs differ: each is named, with what it was in both, and nothing else is."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from support.handmade import a_run, answered
+
+from locust_llm.core.record import Record
+from locust_llm.core.run import Run
+from locust_llm.report.analysis.baseline import Difference, condition_changes
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.selection import Selection
+from locust_llm.report.analysis.slo_figures import Evaluation
+from locust_llm.report.analysis.window import RateWindow
+from locust_llm.slo.client_verdict import Verdict
+
+FINE = Verdict("OK")
+
+
+def seen(run: Run | None = None, records: Sequence[Record] = (), verdict: Verdict | None = FINE) -> Evaluation:
+    requests = collect(records or [answered(100, 110, sent_at=10.0 + i) for i in range(20)]).requests
+    main = Selection(requests, np.ones(len(requests), np.bool_))
+    return Evaluation(main, run or a_run(), verdict, None, (), main, RateWindow(main.span()))
+
+
+def told(base: Evaluation, here: Evaluation) -> list[tuple[str, str, str, bool]]:
+    return [tuple(found) for found in condition_changes(base, here)]
+
+
+def test_equal_runs_differ_in_nothing() -> None:
+    assert told(seen(), seen(a_run(random_seed=3, report_dir="elsewhere", slo=("ttft p50 < 1s",)))) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "difference"),
+    [
+        ({"model": "n"}, ("model", "m", "n", True)),
+        ({"streaming": False}, ("streaming", "yes", "no", True)),
+        ({"users": 4}, ("load", "closed loop, 2 users", "closed loop, 4 users", True)),
+        ({"request_rate": 5.0}, ("load", "closed loop, 2 users", "open loop, 5/s poisson, up to 2 users", True)),
+        (
+            {"prefill_concurrency": 2, "prefill_concurrency_ramp_duration": 30.0},
+            ("prefill limit", "none", "2, ramp from 1 over 30 s", True),
+        ),
+        ({"input_file": "some/chats.jsonl"}, ("prompts", "synthetic", "chats.jsonl", True)),
+        ({"shared_system_prompt_length": 9}, ("prompts", "synthetic", "synthetic, a system prompt of 9 tokens", True)),
+        (
+            {"session_turns_mean": 3.0, "num_prefix_prompts": 4, "prefix_prompt_length": 50},
+            ("prompts", "synthetic", "synthetic, 4 prefixes of 50 tokens, 3 turns", True),
+        ),
+        ({"host": "http://other:1"}, ("server", "http://server:8000", "http://other:1", False)),
+        ({"endpoint": "/x"}, ("endpoint", "/v1/chat/completions", "/x", False)),
+        ({"warmup_duration": 5.0}, ("warmup", "none", "5 s", False)),
+        ({"request_cancellation_rate": 5.0}, ("cancelled on purpose", "none", "5% after 0 s", False)),
+        ({"processes": 2}, ("processes", "1", "2", False)),
+    ],
+)
+def test_what_was_asked(settings: dict[str, object], difference: tuple[str, str, str, bool]) -> None:
+    assert told(seen(), seen(a_run(**settings))) == [difference]
+
+
+def test_what_is_known_of_the_run() -> None:
+    run = replace(a_run(), simulated=True, machine="8 cores", versions={"locust-llm": "2", "locust": "1"})
+    base = replace(a_run(), machine="2 cores", versions={"locust-llm": "1", "locust": "1", "numpy": "3"})
+    assert told(seen(base), seen(run)) == [
+        ("simulated", "no", "yes", True),
+        ("machine", "2 cores", "8 cores", False),
+        ("version of locust-llm", "1", "2", False),
+        ("version of numpy", "3", "none", False),
+    ]
+
+
+def lengths(*tokens: int) -> list[Record]:
+    return [answered(100, 110, sent_at=10.0 + i, output_tokens=n, asked_output_tokens=n) for i, n in enumerate(tokens)]
+
+
+def test_lengths_that_differ_by_more_than_a_little_and_more_than_chance() -> None:
+    base = seen(records=lengths(*[100] * 20))
+    assert told(base, seen(records=lengths(*[102] * 20))) == []
+    longer = told(base, seen(records=lengths(*[103] * 20)))
+    assert longer == [
+        ("output tokens asked for", "100.0 on average", "103.0 on average", True),
+        ("output tokens", "100.0 on average", "103.0 on average", True),
+    ]
+    # 97 on average, and 30 around it: over 20 requests that is chance, over 2,000 it is not
+    mixed = [67, 127] * 10
+    assert told(base, seen(records=lengths(*mixed))) == []
+    many = Difference("output tokens", "100.0 on average", "97.0 on average", decisive=True)
+    assert many in condition_changes(seen(records=lengths(*[100] * 2000)), seen(records=lengths(*mixed * 100)))
+
+
+def test_what_was_measured_beside_the_figures() -> None:
+    """20 requests in 19.11 s and in 38.11 s; half of the input cached; the reader's own clock; a client too slow."""
+    slow = [replace(answered(100, 110, sent_at=10.0 + 2 * i), cached_tokens=50, clock="thread") for i in range(20)]
+    assert told(seen(), seen(records=slow, verdict=None)) == [
+        ("duration", "19.1 s", "38.1 s", False),
+        ("cached input", "unknown", "50.0%", False),
+        ("clock", "kernel", "thread", False),
+        ("client verdict", "OK", "not judged", False),
+    ]
+    bad = Verdict("DEGRADED", ("late",))
+    assert told(seen(verdict=bad), seen(verdict=bad)) == [("client verdict", "DEGRADED", "DEGRADED", False)]
+
+
+def test_what_only_one_of_them_knows() -> None:
+    unknown = [answered(100, 110, sent_at=10.0 + i, input_tokens=None) for i in range(20)]
+    assert told(seen(), seen(records=unknown)) == [("input tokens", "100.0 on average", "unknown", False)]

@@ -1,0 +1,194 @@
+"""Delivery: what was offered, sent and completed, and what is named as the cause when it was less."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from support.handmade import a_run, answered, failed
+
+from locust_llm.core.record import Record
+from locust_llm.core.run import Health, Offer, Run
+from locust_llm.core.settings import Settings
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.delivery import arrivals, delivery, rate_per_s
+from locust_llm.report.analysis.selection import Selection
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.summary import Delivery
+from locust_llm.report.document.remarks import delivery_line, loop_remark
+from locust_llm.slo.client_verdict import DEGRADED, INVALID, Verdict
+
+
+def open_run(due: int, never_started: int = 0, limits: tuple[tuple[float, int], ...] = (), **settings: object) -> Run:
+    """An open loop of 100 s: ``due`` arrivals."""
+    run = a_run(limits, **({"request_rate": 1.0, "users": 10} | settings))
+    return replace(run, offer=Offer(due=due, never_started=never_started, duration_s=100.0, most_users=10))
+
+
+def delivered(records: list[Record], run: Run, verdict: Verdict | None = None) -> Delivery:
+    requests = collect(records).requests
+    found = delivery(Selection(requests, np.ones(len(requests), np.bool_)), run, verdict)
+    assert found is not None
+    return found
+
+
+def test_offered_sent_and_completed() -> None:
+    """Ten due in 100 s; eight tried, one of them refused, one waiting at the gate to the end, one found no user. Of the
+    seven that were sent one failed, and one had its answer only during the drain."""
+    records = [answered(2000) for _ in range(5)] + [
+        answered(2000, sent_at=99.0), failed("reset"), failed("refused", sent_at=None), failed("cut", sent_at=None),
+    ]  # fmt: skip
+    found = delivered(records, open_run(10, never_started=1))
+    assert (found.due, found.sent, found.completed, found.never_started) == (10, 8, 5, 1)
+    assert (found.offered_per_s, found.sent_per_s, found.completed_per_s) == pytest.approx((0.1, 0.08, 0.05))
+    assert found.share == 0.8
+
+
+def test_all_sent_needs_no_cause() -> None:
+    found = delivered([answered(100)] * 98, open_run(100))
+    assert (found.share, found.cause) == (0.98, "")
+    assert delivered([answered(100)] * 97, open_run(100)).cause != ""
+
+
+def test_more_than_one_call_of_a_task_are_not_more_arrivals() -> None:
+    found = delivered([answered(100)] * 20, open_run(10, never_started=2))
+    assert (found.sent, found.completed) == (8, 8)
+
+
+def test_of_a_fixed_schedule_only_first_turns_were_due() -> None:
+    """Two sessions of 3 turns were due: each keeps a user busy for 3 times 1 s and twice 2 s of thinking."""
+    records = [answered(1000, turn=turn) for _ in range(2) for turn in range(3)]
+    fixed = open_run(2, fixed_schedule=True, session_turn_delay_mean=2000.0)
+    found = delivered(records, fixed)
+    assert (found.sent, found.completed) == (2, 2)
+    assert found.busy_s == pytest.approx(7)
+    assert delivered(records, open_run(6)).sent == 6
+
+
+def test_the_gate_by_littles_law() -> None:
+    """2 a second, each 1.5 s in prefill: 3 at a time, and 2 are let in."""
+    records = [answered(1500, asked_at=5.0, admitted_at=10.0)] * 130
+    found = delivered(records, open_run(200, limits=((0.0, 2),)))
+    assert (found.in_prefill_needed, found.prefill_limit) == (pytest.approx(3), 2)
+    assert found.cause == "gate"  # although, waiting at it, users are busy as well
+    assert found.users_needed == pytest.approx(2 * 6.5)
+    assert delivered(records, open_run(200)).in_prefill_needed is None
+
+
+def test_the_limit_is_its_mean_over_the_time() -> None:
+    """1 for 50 s, then 3; a limit of the warmup and one after the stop are none of it."""
+    run = open_run(10, limits=((0.0, 1), (50.0, 3), (150.0, 9)))
+    assert delivered([answered(1)], run).prefill_limit == 2
+
+
+def test_the_users_by_littles_law() -> None:
+    """2 a second, each keeps a user busy for 6 s: 12 users, and there are 10."""
+    found = delivered([answered(1000, 6000)] * 160, open_run(200, never_started=40))
+    assert (found.users_needed, found.busy_s, found.users) == (pytest.approx(12), pytest.approx(6), 10)
+    assert found.cause == "users"
+
+
+BRIEF = [answered(100)] * 50
+
+
+@pytest.mark.parametrize(
+    ("records", "cpu", "verdict", "cause"),
+    [
+        (BRIEF, 0.2, None, "end"),
+        (BRIEF, 0.95, None, "client"),
+        (BRIEF, 0.2, Verdict(INVALID), "client"),
+        (BRIEF, 0.2, Verdict(DEGRADED), "client"),
+        ([answered(9000)] * 50, 0.95, None, "client"),  # its users look busy because it is slow
+        ([answered(10_000)] * 50, 0.2, Verdict(DEGRADED), "users"),
+    ],
+)
+def test_the_load_generator(records: list[Record], cpu: float, verdict: Verdict | None, cause: str) -> None:
+    run = replace(open_run(100), health=(Health(worker="local", cpu_share=cpu, loop_lag_p99_ms=1.0),))
+    assert delivered(records, run, verdict).cause == cause
+
+
+def test_no_more_users_to_add() -> None:
+    run = open_run(100)
+    assert run.offer is not None
+    run = replace(run, offer=replace(run.offer, out_of_users=True))
+    assert delivered(BRIEF, run).cause == "users"
+
+
+def test_nothing_offered() -> None:
+    assert summarise(collect([answered(1)]), a_run()).delivery is None
+    assert summarise(collect([]), open_run(0)).delivery is None
+    assert delivered([], open_run(5)).sent == 0
+
+
+@pytest.mark.parametrize(
+    ("records", "run", "words"),
+    [
+        ([answered(1500, asked_at=5.0)] * 130, open_run(200, limits=((0.0, 2),)),
+         ["65.0%", "prefill gate", "2.00/s x 1.50 s", "3.0 requests", "let in 2", "70 of 200"]),
+        ([answered(1000, 6000)] * 160, open_run(200, 40), ["80.0%", "too few users", "x 6.00 s", "12.0 users", "most 10"]),
+        (BRIEF, open_run(100, 3), ["crowd", "0.1 of 10 users", "50 of 100", "3 of them"]),
+        (BRIEF, replace(open_run(100), health=(Health(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),)),
+         ["load generator: local used 97% of a core"]),
+    ],
+)  # fmt: skip
+def test_one_sentence_names_the_cause(records: list[Record], run: Run, words: list[str]) -> None:
+    said = delivery_line(summarise(collect(records), run))
+    assert said is not None
+    assert [word for word in words if word not in said] == []
+
+
+def test_no_sentence_without_need() -> None:
+    assert delivery_line(summarise(collect([answered(1)]), open_run(1))) is None
+    assert delivery_line(summarise(collect([answered(1)]), a_run())) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "rate"),
+    [
+        ({}, "", None),
+        ({"request_rate": 10.0}, "10/s poisson", 10.0),
+        ({"request_rate": 2.5, "arrival_pattern": "constant"}, "2.5/s constant", 2.5),
+        (
+            {"request_rate": 10.0, "arrival_pattern": "gamma", "arrival_smoothness": 0.5},
+            "10/s gamma (smoothness 0.5)",
+            10.0,
+        ),
+        ({"request_rate": 20.0, "request_rate_ramp_duration": 30.0}, "ramp to 20/s in 30 s, poisson", 20.0),
+        ({"request_rate_series": "/some/where/day.json"}, "rate series day.json, poisson", 0.5),
+        ({"user_centric_rate": 5.0}, "user-centric 5/s", 5.0),
+        (
+            {"fixed_schedule": True, "input_file": "t/trace.jsonl", "replay_speedup": 2.0},
+            "fixed schedule trace.jsonl x2",
+            0.5,
+        ),
+    ],
+)
+def test_the_mode_in_words(settings: dict[str, object], words: str, rate: float | None) -> None:
+    run = open_run(50, **({"request_rate": None} | settings))
+    assert arrivals(run.settings) == words
+    assert rate_per_s(run) == rate
+    conditions = summarise(collect([answered(1)]), run).conditions
+    assert (conditions.loop, conditions.arrivals) == ("open" if words else "closed", words)
+
+
+def test_a_rate_that_nobody_counted_is_unknown() -> None:
+    assert rate_per_s(a_run(fixed_schedule=True)) is None
+    assert arrivals(Settings(fixed_schedule=True)) == "fixed schedule"
+
+
+@pytest.mark.parametrize(("limit", "words"), [(None, "free user included"), (4, "gate (only 4 at a time")])
+def test_what_an_open_loop_says_of_itself(limit: int | None, words: str) -> None:
+    run = open_run(1, prefill_concurrency=limit)
+    said = loop_remark(summarise(collect([answered(1)]), run).conditions)
+    assert said.startswith("Open loop")
+    assert said.endswith("TTFT from Due.")
+    assert words in said
+    assert "\n" not in said
+
+
+def test_arrivals_of_the_warmup_are_none_of_it() -> None:
+    warm = [answered(900, sent_at=1.0, phase="warmup")] * 5
+    summary = summarise(
+        collect([*warm, *[answered(100)] * 10]), open_run(10, warmup_request_count=5, warmup_request_rate=2.0)
+    )
+    assert summary.delivery is not None
+    assert (summary.delivery.sent, summary.delivery.completed, summary.delivery.ttft_s) == (10, 10, pytest.approx(0.1))
+    assert {row.tag: row.avg for row in summary.warmup}["time_to_first_token"] == pytest.approx(900)

@@ -1,0 +1,240 @@
+"""Knees by their named rules, on stages whose knee can be worked out with a pencil."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from support.staged import a_level
+
+from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
+from locust_llm.report.analysis.knee import knees, within
+from locust_llm.report.analysis.summary import Knee, Level
+
+BURNT = {"client": "INVALID", "client_reasons": ("read lag",)}
+
+
+def knee(rule: str, axis: str, *levels: Level) -> Knee:
+    return next(found for found in knees(axis, levels) if found.rule == rule)
+
+
+def levels(*statuses: str, **other: object) -> list[Level]:
+    """Stages 1, 2, 4, ... with these results of their rules; ``?`` for one whose client was burnt."""
+    return [
+        a_level(2.0**i, slo=status.strip("?"), **(BURNT if "?" in status else {}), **other)
+        for i, status in enumerate(statuses)
+    ]
+
+
+@pytest.mark.parametrize("axis", [CONCURRENCY, RATE, PREFILL, INPUT])
+def test_each_axis_has_its_rules(axis: str) -> None:
+    own = {CONCURRENCY: ["asymptotic", "USL"], RATE: ["saturation"], PREFILL: ["best limit"], INPUT: []}[axis]
+    assert [found.rule for found in knees(axis, levels("PASS"))] == ["SLO", *own]
+    assert knees(REPEAT, levels("PASS")) == ()
+
+
+# -- SLO ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statuses", "value", "high", "said"),
+    [
+        (["PASS", "PASS", "FAIL", "FAIL"], 2, 4, "up to concurrency 2; broken at 4. ttft p50 < 1s: FAIL at 4."),
+        (["PASS", "PASS"], 2, None, "up to concurrency 2; no higher stage was run."),
+        (["PASS", "INCONCLUSIVE"], 1, 2, "at 2 it cannot be told: the highest may lie above. ttft p50 < 1s: INC"),
+        (["PASS", "PASS?", "FAIL"], 1, 2, "at 2 the load generator was not up to the load: the highest may lie above."),
+        (["PASS", "PASS", "INCONCLUSIVE?"], 2, 4, "at 4 the load generator was not up to the load"),
+        (["FAIL", "PASS", "PASS", "FAIL"], 4, 8, "up to concurrency 4; broken at 8; but not at concurrency 1 below."),
+        (["PASS", "FAIL", "PASS", "PASS"], 1, 2, "broken at 2; at concurrency 4 and 8 above it holds again"),
+        (["FAIL", "FAIL"], None, 1, "it is broken at concurrency 1 already, the lowest. ttft p50 < 1s: FAIL at 1."),
+        (["INCONCLUSIVE", "FAIL"], None, None, "INCONCLUSIVE: no stage is known to be within the SLO. ttft p50 < 1s: INC"),
+        (["FAIL?", "FAIL"], None, None, "INCONCLUSIVE: no stage is known to be within the SLO."),
+    ],
+)  # fmt: skip
+def test_the_highest_stage_within_the_slo(
+    statuses: list[str], value: float | None, high: float | None, said: str
+) -> None:
+    found = knee("SLO", CONCURRENCY, *levels(*statuses))
+    assert (found.value, found.low, found.high) == (value, value, high)
+    assert said in found.text
+    assert ("Left out" in found.text) == any("?" in status for status in statuses)
+
+
+def test_without_rules_there_is_no_stage_within_them() -> None:
+    found = knee("SLO", CONCURRENCY, a_level(1), a_level(2))
+    assert found.value is None
+    assert "No rule is given" in found.text
+
+
+def test_a_stage_that_the_rules_are_not_about_bounds_nothing() -> None:
+    found = knee(
+        "SLO", CONCURRENCY, a_level(1), *[replace(level, value=level.value + 1) for level in levels("PASS", "FAIL")]
+    )
+    assert (found.value, found.high) == (2, 3)
+
+
+def test_a_stage_in_which_nothing_succeeded_breaks_the_slo() -> None:
+    dead = a_level(2, None, slo="FAIL", succeeded=0)
+    found = knee("SLO", CONCURRENCY, *levels("PASS"), dead)
+    assert (found.value, found.high) == (1, 2)
+    assert "broken at 2" in found.text
+
+
+@given(st.lists(st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE", "PASS?"]), min_size=1, max_size=8))
+def test_from_the_first_stage_that_holds_each_one_does_up_to_the_highest(statuses: list[str]) -> None:
+    stages = levels(*statuses)
+    found = within(stages, lambda level: level.slo_status)
+    holds = [status == "PASS" for status in statuses]
+    if found.highest is None:
+        assert not any(holds)
+        return
+    at = stages.index(found.highest)
+    assert all(holds[len(found.before) : at + 1])
+    assert not any(holds[: len(found.before)])
+    assert (found.beyond is None) == (at == len(stages) - 1)
+    if found.beyond is not None:
+        assert stages.index(found.beyond) == at + 1
+        assert not holds[at + 1]
+
+
+# -- operational laws and USL ------------------------------------------------------------------------------------------
+
+
+def saturating(*users: int, most: float = 10.0, alone_s: float = 0.8) -> list[Level]:
+    """A server that answers one user each 0.8 s and 10 requests/s at most: X = min(N / 0.8, 10), R = N / X."""
+    rates = [min(n / alone_s, most) for n in users]
+    return [a_level(n, x, 1000 * n / x) for n, x in zip(users, rates, strict=True)]
+
+
+def test_the_asymptotic_knee_is_where_both_bounds_meet() -> None:
+    found = knee("asymptotic", CONCURRENCY, *saturating(1, 2, 4, 8, 16, 32))
+    assert found.value == pytest.approx(8)
+    assert (found.low, found.high) == (None, None)
+    assert (
+        "10 requests/s, the most there were (at concurrency 8), x 0.8 s a request at concurrency 1 = 8 in fl"
+        in found.text
+    )
+
+
+def test_a_lowest_stage_that_waits_already_is_said() -> None:
+    found = knee("asymptotic", CONCURRENCY, *saturating(16, 32, 64))
+    assert found.value == pytest.approx(16)
+    assert "the lowest stage has 16 users and not 1" in found.text.lower()
+
+
+def test_where_throughput_still_rises_the_knee_may_lie_above() -> None:
+    found = knee("asymptotic", CONCURRENCY, *saturating(1, 2, 4))
+    assert (found.value, found.low) == (pytest.approx(4), pytest.approx(4))
+    assert "Throughput still rose into the highest stage" in found.text
+
+
+def test_no_throughput_no_knee() -> None:
+    for rule in ("asymptotic", "USL"):
+        found = knee(rule, CONCURRENCY, a_level(1, None), a_level(2, None))
+        assert found.value is None
+        assert "It takes" in found.text
+
+
+def by_law(*users: int, lam: float = 2.0, sigma: float, kappa: float) -> list[Level]:
+    return [a_level(n, lam * n / (1 + sigma * (n - 1) + kappa * n * (n - 1))) for n in users]
+
+
+def test_the_peak_of_the_scalability_law() -> None:
+    found = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, 16, sigma=0.19, kappa=0.01))
+    assert found.value == pytest.approx(9)
+    assert "X(N) = 2 N / (1 + 0.19 (N - 1) + 0.01 N (N - 1)) requests/s, R2 1.000 over 5 stages" in found.text
+
+
+def test_a_peak_beyond_the_highest_stage_is_said_and_one_far_beyond_is_none() -> None:
+    near = knee("USL", CONCURRENCY, *by_law(1, 2, 3, 4, 5, sigma=0.19, kappa=0.01))
+    assert (near.value, near.low) == (pytest.approx(9), 5)
+    assert "beyond what was measured (up to 5)" in near.text
+    far = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, 16, sigma=0.1, kappa=0))
+    assert (far.value, far.low) == (None, 16)
+    assert "it comes ever closer to 20 requests/s" in far.text
+    line = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, 16, sigma=0, kappa=0))
+    assert "it rises with the users" in line.text
+
+
+def test_a_law_that_does_not_fit_finds_nothing() -> None:
+    found = knee("USL", CONCURRENCY, *[a_level(n, x) for n, x in ((1, 5), (2, 1), (4, 9), (8, 2), (16, 9))])
+    assert found.value is None
+    assert "does not describe what was measured (R2 below 0.95)" in found.text
+
+
+def test_five_stages_make_a_fit() -> None:
+    found = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, sigma=0.1, kappa=0.01))
+    assert (found.value, found.text) == (None, "It takes 5 stages whose figures count, there are 4.")
+
+
+# -- other axes --------------------------------------------------------------------------------------------------------
+
+
+def test_the_rate_that_the_server_keeps_up_with() -> None:
+    offered = ((2, 1.0, True), (4, 0.9, True), (8, 0.94, False), (16, 0.4, False))
+    stages = [a_level(rate, delivered=share, kept_up=kept) for rate, share, kept in offered]
+    found = knee("saturation", RATE, *stages)
+    assert (found.value, found.low, found.high) == (4, 4, 8)
+    assert found.text == (
+        "The server keeps up to request-rate 4: answered was 90.0% of what was due, the rest may be inside by chance; at 8 "
+        "it was 94.0% of what was due."
+    )
+    assert knee("saturation", RATE, stages[0]).high is None
+    assert "no higher stage was run" in knee("saturation", RATE, stages[0]).text
+    none = knee("saturation", RATE, *stages[2:])
+    assert (none.value, none.high) == (None, 8)
+    assert "keeps up with no rate: at request-rate 8 answered was 94.0%" in none.text
+    assert "It takes a count" in knee("saturation", RATE, a_level(2)).text
+
+
+def test_the_best_limit_and_those_that_are_as_good() -> None:
+    def limits(*goodputs: tuple[float | None, float | None, float | None]) -> Knee:
+        values = zip((1, 2, 4, 8), goodputs, strict=False)
+        found = [a_level(k, goodput_low=low, goodput_per_s=x, goodput_high=high) for k, (low, x, high) in values]
+        return knee("best limit", PREFILL, *found)
+
+    alone = limits((1, 2, 3), (4, 5, 6), (2, 3, 3.9))
+    assert (alone.value, alone.low, alone.high) == (2, 2, 2)
+    assert alone.text == "The best goodput, 5 requests/s (95 % interval 4 to 6), is that of prefill-concurrency 2."
+    alike = limits((1, 2, 3), (4, 5, 6), (3, 4.9, 7), (3, 4, 4.1))
+    assert (alike.value, alike.low, alike.high) == (2, 2, 8)
+    assert "cannot be told apart from that of prefill-concurrency 4 and 8" in alike.text
+    unknown = limits((None, 2, None), (4, 5, 6))
+    assert (unknown.value, unknown.low) == (2, 1)
+    assert "takes a rule" in limits((None, None, None)).text
+    assert limits((0, 0, 0)).value is None
+
+
+# -- the load generator ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_rests_on_a_stage_to_which_the_client_was_not_up() -> None:
+    """The last stage, were it to count, would double Xmax and fit no law."""
+    whole = saturating(1, 2, 4, 8, 16)
+    burnt = a_level(32, 20.0, 100.0, slo="PASS", goodput_per_s=99.0, delivered=1.0, kept_up=True, **BURNT)
+    for axis in (CONCURRENCY, RATE, PREFILL, INPUT):
+        sound = knees(axis, whole)
+        with_it = knees(axis, [*whole, burnt])
+        assert [(k.rule, k.value) for k in with_it] == [(k.rule, k.value) for k in sound]
+        assert all(k.text.endswith(f"Left out: {axis} 32.") for k in with_it)
+
+
+@pytest.mark.parametrize("axis", [CONCURRENCY, RATE, PREFILL, INPUT])
+def test_where_every_stage_is_burnt_all_is_inconclusive(axis: str) -> None:
+    found = knees(axis, levels("PASS?", "FAIL?", goodput_per_s=1.0, delivered=1.0, kept_up=True))
+    assert all(k.value is None and k.low is None and k.high is None for k in found)
+    assert {k.text for k in found} == {
+        f"INCONCLUSIVE: no stage may found a conclusion; at {axis} 1 the client verdict is INVALID (read lag)."
+    }
+    assert all(k.value is None for k in knees(axis, []))
+    assert "no request succeeded" in knees(axis, [a_level(1, None, succeeded=0)])[0].text
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.floats(0.01, 1e4), st.floats(1, 1e6)), min_size=1, max_size=9,
+                unique_by=lambda stage: stage[0]))  # fmt: skip
+def test_whatever_was_measured_there_is_an_answer(measured: list[tuple[int, float, float]]) -> None:
+    stages = [a_level(n, x, ms) for n, x, ms in sorted(measured)]
+    for found in knees(CONCURRENCY, stages):
+        assert found.value is None or (math.isfinite(found.value) and found.value > 0)
+        assert found.text

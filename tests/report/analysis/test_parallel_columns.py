@@ -1,0 +1,78 @@
+"""The columns of a long file are the same, however many processes read it."""
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.handmade import answered, failed
+
+from locust_llm.core.jsonl import line
+from locust_llm.core.record import Record
+from locust_llm.core.storage import RecordFile
+from locust_llm.report.analysis import columns
+from locust_llm.report.analysis import columns as harvest
+from locust_llm.report.analysis.columns import collect, joined
+
+RECORDS: list[Record] = [
+    *(answered(10.0 + i, 20.0 + 2 * i, name=f"n{i % 3}", model="a" if i < 9 else "b", id=str(i)) for i in range(12)),
+    *(failed("reset", message=f"reset after {i} bytes", id=f"f{i}") for i in range(5)),
+    answered(7, 9, phase="warmup"),
+    failed("http_status", status=500, message="boom 7"),
+    *(failed("reset", message=f"reset after {i} bytes", worker="w2") for i in range(5, 8)),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"".join(line(record) + b"\n" for record in RECORDS) + b"broken\n")
+    return path
+
+
+def same(found: columns.Columns, expected: columns.Columns) -> None:
+    pd.testing.assert_frame_equal(found.requests, expected.requests)
+    assert set(found.gaps) == set(expected.gaps)
+    for phase, gaps in expected.gaps.items():
+        assert found.gaps[phase].count == gaps.count
+        assert found.gaps[phase].percentiles_ms([0, 50, 99]) == gaps.percentiles_ms([0, 50, 99])
+
+
+@pytest.mark.parametrize("cut", [0, 1, 11, 14, 19, len(RECORDS)])
+def test_joined_parts_are_the_whole(cut: int) -> None:
+    """Messages of one kind are still one, though each part has its own first of them."""
+    same(joined([collect(RECORDS[:cut]), collect(RECORDS[cut:])]), collect(RECORDS))
+
+
+def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harvest, "PART", 3000)
+    monkeypatch.setattr(harvest.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    assert len(list(harvest.parts(path.stat().st_size))) == 3
+    found, broken = harvest.read_columns(path)
+    same(found, collect(RECORDS))
+    assert broken.count == 1
+
+
+def test_a_part_whose_process_fails_is_read_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harvest, "PART", 3000)
+    monkeypatch.setattr(harvest.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    found, broken = harvest.read_columns(path)
+    same(found, collect(RECORDS))
+    assert broken.count == 1
+
+
+def test_a_short_file_or_none_takes_no_other_process(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harvest.subprocess, "Popen", None)
+    same(harvest.read_columns(path)[0], collect(RecordFile(path)))
+    found, broken = harvest.read_columns(tmp_path / "none")
+    assert (len(found.requests), broken.count) == (0, 0)
+
+
+def test_parts_cover_the_file() -> None:
+    assert list(harvest.parts(0, 4)) == [(0, 0)]
+    assert list(harvest.parts(harvest.PART * 2 + 1, 8)) == [(0, harvest.PART), (harvest.PART, 2 * harvest.PART + 1)]
+    assert len(list(harvest.parts(1 << 40, 64))) == harvest.PROCESSES
+    assert len(list(harvest.parts(1 << 40, 1))) == 1

@@ -1,0 +1,131 @@
+"""Guard rails: what warns of a run that says less than it seems to, from records made by hand and from a stub."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from support.handmade import a_run, answered
+
+from locust_llm.__main__ import simulator
+from locust_llm.core.record import Record
+from locust_llm.core.run import Run
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.document.remarks import remarks
+
+
+def said(records: list[Record], run: Run | None = None, **settings: object) -> str:
+    run = run or a_run(**settings)
+    return "\n".join(remarks(summarise(collect(records), run, 0, records), run))
+
+
+def mixed(base_ms: float, ms_per_token: float, noise: float = 0.0, count: int = 200) -> list[Record]:
+    """Prompts of 500 to 8,000 tokens."""
+    draw = random.Random(1)
+    found = []
+    for _ in range(count):
+        tokens = draw.randrange(500, 8000)
+        first = (base_ms + ms_per_token * tokens) * draw.uniform(1, 1 + noise)
+        found.append(answered(first, first + 10, input_tokens=tokens))
+    return found
+
+
+# -- a stub, or a cache ------------------------------------------------------------------------------------------------
+
+
+def test_a_ttft_that_does_not_depend_on_the_prompt_is_warned_of() -> None:
+    told = said(mixed(300, 0))
+    assert "WARNING: TTFT does not depend on the length of the prompt: 300.0 ms for" in told
+    assert "which is 0.00 ms for 1,000 tokens (95 % interval 0.00 to 0.00). A stub answers so, or a cache" in told
+    assert "does not depend" in said(mixed(300, 0.0003, noise=0.001))  # it parses what it does not read
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        mixed(20, 0.03),  # an H100 with a model of 8 billion parameters
+        mixed(300, 0.002, noise=0.01),  # one of half a billion, far away
+        mixed(300, 0, noise=3),  # a queue that hides the prompt
+        mixed(300, 0, count=49),
+        [answered(300, 310)] * 200,  # prompts of one length
+    ],
+    ids=["model", "far away", "queue", "few", "one length"],
+)
+def test_where_it_does_or_nobody_can_tell_nothing_is_said(records: list[Record]) -> None:
+    assert "does not depend" not in said(records)
+
+
+def test_a_cache_nobody_asked_for_is_warned_of() -> None:
+    warm = [answered(5, 10, cached_tokens=60)] * 3
+    assert "WARNING: 60% of the input tokens came from the server's prefix cache: nobody asked for" in said(warm)
+    assert "prefix cache" not in said([answered(5, 10, cached_tokens=50)] * 3)
+    assert "prefix cache" not in said([answered(5, 10)] * 3)
+
+
+def test_a_cache_that_was_asked_for_is_told() -> None:
+    warm = [answered(5, 10, cached_tokens=60)] * 3
+    told = said(warm, num_prefix_prompts=2, prefix_prompt_length=50)
+    assert "\n60% of the input tokens came from the server's prefix cache: shared prefixes make it so" in told
+    turns = [answered(5, 10, session="s", turn=turn, cached_tokens=60) for turn in range(3)]
+    assert "conversations that grow make it so" in said(turns)
+
+
+def test_a_dataset_that_began_again_is_warned_of() -> None:
+    run = replace(a_run(), dataset_sessions=20)
+    told = said([answered(5, 10)] * 50, run)
+    assert "WARNING: 50 sessions were taken from a dataset of 20: the same prompts came 2.5 times" in told
+    assert "dataset" not in said([answered(5, 10)] * 20, run)
+    assert "dataset" not in said([answered(5, 10)] * 50)
+
+
+# -- a closed loop read as open ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rule", ["ttft_from_due p50 < 1s", "requests_per_s > 1", "goodput > 1 given ttft < 1s", "late p50 < 1s"]
+)
+def test_a_rule_about_what_arrives_needs_an_open_loop(rule: str) -> None:
+    closed = f"A rule about {rule.split()[0]} in a closed loop says what 2 users got who waited"
+    assert closed in said([answered(5, 10)] * 20, slo=(rule,))
+    assert closed not in said([answered(5, 10)] * 20, slo=(rule,), request_rate=2.0)
+
+
+def test_other_rules_and_texts_that_are_none_say_nothing_of_the_loop() -> None:
+    assert "A rule about" not in said([answered(5, 10)] * 20, slo=("ttft p50 < 1s", "of another version"))
+
+
+# -- percentiles of too few --------------------------------------------------------------------------------------------
+
+
+def test_a_percentile_of_too_few_is_warned_of_once() -> None:
+    assert (
+        "WARNING: p99 of 99 requests is little more than the slowest of them: p99 takes 100, and 368 for both ends of its "
+        "interval. A longer run (-t) or more requests (--request-count) would tell."
+    ) in said([answered(5, 10)] * 99)
+    assert "p90 and above of 9 requests" in said([answered(5, 10)] * 9)
+    assert "p50 and above of 1 request is" in said([answered(5, 10)])
+    assert "little more" not in said([answered(5, 10)] * 100)
+    assert "p99.9 of 100 requests" in said([answered(5, 10)] * 100, percentiles=(50.0, 99.9))
+    assert "little more" not in said([])
+
+
+# -- for real ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "longest", "stub"), [(("--ttft-ms", "40", "--itl-ms", "2"), 30_000, True), ((), 3000, False)]
+)
+def test_a_run_against_a_stub_and_one_against_a_model(
+    tmp_path: Path, server: tuple[str, ...], longest: int, stub: bool
+) -> None:
+    with simulator(*server) as url:
+        done = subprocess.run(
+            [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--report-dir", str(tmp_path / "r"),
+             "--seq-dist", f"500,4:50;{longest},4:50", "-u", "4", "--request-count", "60", "--random-seed", "1"],
+            capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert ("WARNING: TTFT does not depend on the length of the prompt" in done.stdout) == stub, done.stdout

@@ -1,0 +1,147 @@
+"""Plots over time: a run by hand, and a slow twin of what was delivered when."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.handmade import UNIX, a_run, answered, failed
+
+from locust_llm.core.record import Record
+from locust_llm.core.run import Run, Stage
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.occupancy import occupancy
+from locust_llm.report.plots.model import Mark, Plot
+from locust_llm.report.plots.over_time import over_time, round_edges, spread
+
+
+def drawn(run: Run, *records: Record, limits: dict[str, tuple[Mark, ...]] | None = None) -> dict[str, Plot]:
+    columns = collect(records)
+    return {p.title: p for p in over_time(columns.requests, occupancy(columns.requests, run.limits), run, limits or {})}
+
+
+def test_a_run_by_hand() -> None:
+    """
+    second  10 ...... 11 ...... 12 ...... 13
+    one     |prefill  |decode, three tokens |
+    two               |waits    |prefill    | fails
+    """
+    one = answered(1000, 2000, 3000, asked_at=10.0, admitted_at=10.0)
+    two = failed(sent_at=12.0, asked_at=11.0, admitted_at=12.0, closed_at=13.0)
+    plots = drawn(a_run(((0.0, 1),)), one, two)
+    assert list(plots) == [
+        "Time to first token", "Inter token latency", "Output tokens a second", "Requests a second",
+        "In prefill, and the gate's limit", "Decoding, and waiting at the gate",
+    ]  # fmt: skip
+    assert {p.group for p in plots.values()} == {"time"}
+    assert {(p.x.low, p.x.high) for p in plots.values()} == {(0.0, 13.0)}
+    assert [p.x.label for p in plots.values()] == [""] * 5 + ["time since the start"]
+    dots, ticks = plots["Time to first token"].series
+    assert (dots.kind, dots.x, dots.y) == ("dots", [10.0], [1000.0])
+    assert (ticks.kind, ticks.x) == ("rug", [13.0])
+    tokens = plots["Output tokens a second"].series[0]
+    assert tokens.x == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 13.0]
+    assert tokens.y == [0.0] * 5 + [0.75, 1.5, 1.5]  # three tokens from second 11 to 13; the last step is 1 s
+    finished, lost = plots["Requests a second"].series
+    assert finished.y == lost.y == [0.0] * 6 + [1.0, 1.0]
+    used, limit = plots["In prefill, and the gate's limit"].series
+    at = np.array(used.x, np.float64)
+    where = [int(np.searchsorted(at, second)) - 1 for second in (5, 10.5, 11.5, 12.5)]
+    assert [used.y[i] for i in where] == [0, 1, 0, 1]
+    assert [limit.y[i] for i in where] == [1] * 4
+    waiting, decoding = plots["Decoding, and waiting at the gate"].series
+    assert [waiting.y[i] for i in where] == [0, 0, 1, 0]
+    assert [decoding.y[i] for i in where] == [0, 0, 1, 1]
+
+
+def test_labels_say_the_main_figures() -> None:
+    plots = drawn(a_run(), *(answered(100.0 + i, 200.0 + i, sent_at=10.0 + i) for i in range(101)))
+    assert plots["Time to first token"].label == "TTFT over time: median 150 ms, p99 199 ms, highest 200 ms"
+    assert "none failed" in plots["Requests a second"].label
+
+
+def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:
+    run = a_run(((0.0, 1), (4.0, 2), (6.0, 2), (8.0, 3)))
+    warm = answered(5, phase="warmup", sent_at=1.0)
+    plots = drawn(run, warm, answered(5, 10, sent_at=99.0, closed_at=101.0))
+    assert [(m.text, m.x) for m in plots["Requests a second"].marks] == [
+        ("profiling", 0.0), ("stop", 100.0), ("limit 2", 4.0), ("limit 3", 8.0),
+    ]  # fmt: skip
+    assert [s.name for s in plots["Time to first token"].series] == ["warmup", "request"]
+    many = drawn(a_run(tuple((float(i), i + 1) for i in range(20))), answered(5))
+    assert many["Requests a second"].marks == ()
+
+
+def test_stages_are_marked_by_their_value() -> None:
+    run = a_run(((0.0, 1), (20.0, 2)))
+    stages = tuple(Stage(number=i, value=2.0**i, began_at=UNIX + 10 * i, ended_at=UNIX + 10 * i + 9) for i in (1, 2))
+    plots = drawn(
+        Run(**{f: getattr(run, f) for f in run.__struct_fields__} | {"stages": stages}), answered(5, sent_at=11.0)
+    )
+    assert [(m.text, m.x) for m in plots["Requests a second"].marks] == [("2", 10.0), ("4", 20.0)]
+    assert "each stage begins" in plots["Time to first token"].caption
+
+
+def test_of_many_failures_a_sample_is_shown() -> None:
+    few = drawn(a_run(), answered(5), failed())
+    assert few["Time to first token"].caption.endswith("Ticks at the top: failed requests.")
+    many = drawn(a_run(), answered(5), *(failed(sent_at=10.0 + i / 100) for i in range(1000)))
+    assert "failed requests (500 of 1,000 shown)." in many["Time to first token"].caption
+    assert len(many["Time to first token"].series[-1].x) == 500
+
+
+def test_limits_stand_in_the_plot_that_they_are_about() -> None:
+    limits = {"ttft_s": (Mark("ttft p95 < 20ms", y=20.0), Mark("ttft max < 1s", y=1000.0))}
+    plots = drawn(a_run(), answered(10, 20), answered(11, 20), limits=limits)
+    assert [m.text for m in plots["Time to first token"].marks] == ["ttft p95 < 20ms"]  # the other lies far above
+    assert plots["Inter token latency"].marks == ()
+
+
+def test_a_tail_makes_the_scale_logarithmic() -> None:
+    plots = drawn(a_run(), answered(10, 11), answered(10, 11), answered(900, 901))
+    assert plots["Time to first token"].y.log == 10
+    assert "logarithmic" in plots["Time to first token"].caption
+    assert plots["Inter token latency"].y.log == 0
+
+
+def test_little_or_nothing() -> None:
+    assert drawn(a_run()) == {}
+    only_failures = drawn(a_run(), failed("refused", sent_at=None))
+    assert list(only_failures) == ["Requests a second"]
+    assert drawn(a_run(), answered(phase="warmup"))["Requests a second"].series[0].name == "finished"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "count", "expected"),
+    [
+        (0, 20, 100, list(range(21))),  # twenty steps for a hundred requests
+        (0, 20, 99, list(range(0, 21, 2))),
+        (0, 20, 1, list(range(0, 21, 2))),  # but ten at least
+        (-0.3, 20.4, 99, [-0.3, *range(2, 19, 2), 20.4]),  # a last step of 0.4 s would be noise
+        (0, 0.001, 1, [i / 1e4 for i in range(11)]),
+    ],
+)
+def test_steps_are_round(low: float, high: float, count: int, expected: list[float]) -> None:
+    assert round_edges(low, high, count).tolist() == pytest.approx(expected)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 5), st.integers(1, 500)), max_size=12),
+    st.lists(st.floats(0, 15), min_size=1, max_size=6, unique=True),
+)
+def test_what_is_spread_is_all_there(amounts: list[tuple[float, float, int]], inner: list[float]) -> None:
+    """The slow twin asks each amount for its part between each two edges."""
+    edges = np.array([-1.0, *sorted(inner), 16.0])
+    first = np.array([at for at, _, _ in amounts])
+    last = np.array([at + length for at, length, _ in amounts])
+    amount = np.array([float(n) for _, _, n in amounts])
+    found = spread(first, last, amount, edges)
+    assert found.sum() == pytest.approx(amount.sum())
+    slow = np.zeros(len(edges) - 1)
+    for a, b, n in zip(first, last, amount, strict=True):
+        for i in range(len(slow)):
+            low, high = edges[i], edges[i + 1]
+            if b - a <= 1e-3:
+                slow[i] += n * (low <= b < high)
+            else:
+                slow[i] += n * max(0.0, min(b, high) - max(a, low)) / (b - a)
+    assert found == pytest.approx(slow, abs=1e-6)

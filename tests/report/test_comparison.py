@@ -1,0 +1,171 @@
+"""Runs side by side: which figures stand there, what is warned of, stage by stage, and the command."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from support.handmade import UNIX, a_run, answered, failed
+
+from locust_llm.__main__ import main
+from locust_llm.core.jsonl import line
+from locust_llm.core.record import Record
+from locust_llm.core.run import Run, Stage
+from locust_llm.core.storage import write_run
+from locust_llm.report.comparison import Comparison, Line, compared, console, document, markdown
+from locust_llm.slo.client_verdict import Verdict
+
+
+def a_folder(path: Path, records: Sequence[Record], run: Run | None = None) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
+    write_run(path, run or a_run(), client=Verdict("OK"))
+    return path
+
+
+def drawn(seed: int, slower: float = 1.0, count: int = 400) -> list[Record]:
+    """A second apart, TTFT lognormal around 100 ms, then two chunks around 20 ms apart."""
+    random = np.random.default_rng(seed)
+    first = random.lognormal(np.log(100), 0.3, count) * slower
+    gaps = random.normal(20, 2, (count, 2)) * slower
+    times = np.round(np.cumsum(np.column_stack([first, gaps]), axis=1), 3).tolist()
+    return [answered(*ms, sent_at=10.0 + i) for i, ms in enumerate(times)]
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """A base, another run of the same, a slower one with a gate."""
+    monkeypatch.chdir(tmp_path)
+    gated = [
+        replace(record, asked_at=(record.sent_at or 0) - 0.2, admitted_at=record.sent_at) for record in drawn(3, 1.3)
+    ]
+    return [
+        a_folder(Path("base"), drawn(1)),
+        a_folder(Path("same"), drawn(2)),
+        a_folder(Path("slow"), gated, a_run(((0.0, 1),), prefill_concurrency=1)),
+    ]
+
+
+def words(lines: Sequence[Line]) -> dict[str, str]:
+    return {line.label: line.word for line in lines}
+
+
+def test_the_main_figures_of_two_equal_runs(folders: list[Path]) -> None:
+    (pair,) = compared(folders[:2]).runs
+    assert list(words(pair.lines)) == [
+        "TTFT p50 (ms)", "TTFT p95 (ms)", "TTFT p99 (ms)", "ITL p50 (ms)", "ITL p95 (ms)", "ITL p99 (ms)", "ICL p99 (ms)",
+        "Longest Stall p99 (ms)", "Request Latency p50 (ms)", "Request Latency p99 (ms)", "Throughput (requests/s)",
+        "Output (tokens/s)", "Failures (%)",
+    ]  # fmt: skip
+    assert set(words(pair.lines).values()) == {"no difference to be seen"}
+    assert pair.warnings == ()
+
+
+def test_a_slower_run_with_a_gate(folders: list[Path]) -> None:
+    pair = compared(folders).runs[1]
+    word = words(pair.lines)
+    assert {word[f"{name} (ms)"] for name in ("TTFT p50", "TTFT p95", "ITL p50", "ITL p99", "Request Latency p50")} == {
+        "worse"
+    }
+    assert word["Throughput (requests/s)"] == "no difference to be seen"
+    assert word["Gate Wait p50 (ms)"] == "-"  # the base has none
+    assert "TTFT from Due p99 (ms)" in word
+    assert pair.warnings == ("they differ in prefill limit: none in the base, 1 here.",)
+    ttft = pair.lines[0]
+    assert ttft.base is not None
+    assert ttft.value is not None
+    assert ttft.difference == pytest.approx(ttft.value - ttft.base)
+    assert ttft.difference_percent == pytest.approx((ttft.value / ttft.base - 1) * 100)
+    assert ttft.low is not None
+    assert ttft.high is not None
+    assert 0 < ttft.low < ttft.difference < ttft.high
+
+
+def test_attainment_where_both_say_what_is_good(tmp_path: Path) -> None:
+    asked = a_run(goodput="time_to_first_token:100")
+    one, other = a_folder(tmp_path / "a", drawn(1), asked), a_folder(tmp_path / "b", drawn(2, 1.5), asked)
+    word = words(compared([one, other]).runs[0].lines)
+    assert (word["Attainment (%)"], word["Goodput (requests/s)"]) == ("worse", "worse")
+    assert "Attainment (%)" not in words(compared([one, a_folder(tmp_path / "c", drawn(1))]).runs[0].lines)
+
+
+def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
+    one = a_folder(tmp_path / "a", [*drawn(1, count=30), failed(sent_at=12.0)])
+    other = a_folder(tmp_path / "b", [answered(5, phase="warmup")])
+    (other / "run.json").write_text("{")
+    found = compared([one, other])
+    assert [warning.partition(": ")[2][:35] for warning in found.warnings] == ["1 of 31 requests failed."]
+    assert [warning.partition(": ")[2][:23] for warning in found.runs[0].warnings[:2]] == [
+        "run.json cannot be read",
+        "no request.",
+    ]
+    assert "are unknown: nobody can tell whether these runs are comparable." in found.runs[0].warnings[2]
+    assert set(words(found.runs[0].lines).values()) == {"-"}
+    assert "no request succeeded or failed" in console(found)
+
+
+def test_the_document_is_120_columns_wide(folders: list[Path]) -> None:
+    text = console(compared(folders))
+    assert max(map(len, text.splitlines())) <= 120
+    assert "slow against base" in text
+    assert "!" * 120 not in text
+    assert "| TTFT p50 (ms)" in markdown(compared(folders))
+    simulated = a_folder(Path("sim"), [replace(record, simulated=True) for record in drawn(1, count=30)])
+    assert "SIMULATED" in console(compared([folders[0], simulated]))
+
+
+def swept(folder: Path, slower: dict[float, float], axis: str = "concurrency") -> Path:
+    stages = []
+    for number, (value, times) in enumerate(slower.items(), 1):
+        stage = Stage(number=number, value=value, began_at=UNIX, measured_at=UNIX + 9, ended_at=UNIX + 500)
+        stages.append(stage)
+        users = int(value) if axis == "concurrency" else 2
+        records = drawn(number, times, 100)
+        a_folder(folder / "stages" / str(number), records, replace(a_run(users=users), stage=stage))
+    run = a_run(users=None, sweep=f"{axis}={','.join(f'{value:g}' for value in slower)}")
+    return a_folder(folder, drawn(1, count=20), replace(run, stages=tuple(stages)))
+
+
+def test_sweeps_stage_by_stage(tmp_path: Path) -> None:
+    base, run = swept(tmp_path / "a", {1: 1, 2: 1, 4: 1}), swept(tmp_path / "b", {2: 1, 4: 2, 8: 1})
+    (pair,) = compared([base, run]).runs
+    assert (pair.axis, pair.lines) == ("concurrency", ())
+    assert [(stage.value, stage.lines[0].word, stage.lines[1].word) for stage in pair.stages] == [
+        (2, "no difference to be seen", "no difference to be seen"),
+        (4, "worse", "no difference to be seen"),
+    ]
+    assert [alone.partition(" ")[0] for alone in pair.alone] == ["1", "8"]
+    text = console(compared([base, run]))
+    assert f"Not compared: 8 only in {run}." in text
+    rows = [line.split()[-1] for line in text.splitlines() if line.startswith("4 ")]
+    assert rows == ["worse", "seen"]
+    (run / "stages" / "2" / "profile_export.jsonl").unlink()
+    assert "4 is left out: " in compared([base, run]).runs[0].alone[2]
+
+
+def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) -> None:
+    base, run = swept(tmp_path / "a", {1: 1}), swept(tmp_path / "b", {1: 1}, "prefill-concurrency")
+    (pair,) = compared([base, run]).runs
+    assert pair.stages == ()
+    assert (
+        pair.warnings[-1]
+        == "no stage is compared: they are sweeps of different things (concurrency and prefill-concurrency)."
+    )
+
+
+def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "base", "same", "slow", "--json", "c.json", "--markdown", "c.md"]) == 0
+    found = compared(folders)
+    assert capsys.readouterr().out == console(found)
+    assert Path("c.md").read_text() == markdown(found)
+    assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
+    assert main(["compare", "base", "nowhere"]) == 5
+    assert "nowhere holds no run: there is no profile_export.jsonl in it" in capsys.readouterr().err
+    assert main(["compare", "base", "same", "--json", "nowhere/c.json"]) == 5
+    assert capsys.readouterr().out == ""
+
+
+def test_the_same_folders_give_the_same_intervals(folders: list[Path]) -> None:
+    assert list(document(compared(folders))) == list(document(compared(folders)))

@@ -1,0 +1,92 @@
+"""What CI systems read: JUnit's XML, GitHub's summary page and annotations."""
+
+from pathlib import Path
+from xml.etree.ElementTree import fromstring
+
+import pytest
+from msgspec.structs import replace
+from support.handmade import a_run, answered
+
+from locust_llm.core.run import Run
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.analysis.summary import SloResult, Summary
+from locust_llm.report.export import annotations, announce, append, sentence, xml
+
+RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 1s")
+"""Of TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""
+
+
+def made(*rules: str, **other: object) -> tuple[Summary, Run]:
+    run = a_run(slo=rules, random_seed=7, **other)
+    run = replace(run, versions={"locust": "2.47"}, server="vllm")
+    return summarise(collect(answered(i, i + 9, sent_at=10.0 + i) for i in range(1, 21)), run), run
+
+
+def test_a_case_a_rule() -> None:
+    root = fromstring(xml(*made(*RULES)))
+    counts = {name: root.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
+    assert counts == {"tests": "4", "failures": "1", "errors": "0", "skipped": "2", "time": "19.029"}
+    suite = root.find("testsuite")
+    assert suite is not None
+    assert (suite.get("name"), suite.get("timestamp")) == ("locust-llm by-hand", "2023-11-14T22:13:20")
+    assert {(p.get("name"), p.get("value")) for p in suite.iter("property")} == {
+        ("slo_status", "FAIL"), ("model", "m"), ("server", "http://server:8000 vllm"), ("simulated", "false"),
+        ("client_verdict", "OK"), ("random_seed", "7"), ("version locust", "2.47"),
+    }  # fmt: skip
+    cases = suite.findall("testcase")
+    assert [case.get("name") for case in cases] == list(RULES)
+    assert {case.get("classname") for case in cases} == {"slo"}
+    assert [case[0].tag for case in cases] == ["system-out", "failure", "skipped", "skipped"]
+    assert cases[1][0].get("message") == "observed 10.5ms (95 % interval 6ms to 15ms, of 20 values)"
+    assert "takes 368 requests, there are 20" in (cases[3][0].get("message") or "")
+
+
+def test_names_from_outside_do_not_break_the_file() -> None:
+    hostile = 'a<b>&"\x00\x1b\ud800c'
+    root = fromstring(xml(*made(f'ttft{{name="{hostile.replace(chr(34), "")}"}} p50 < 1s', model=hostile)))
+    case = root.find("testsuite/testcase")
+    assert case is not None
+    assert "a<b>&\N{REPLACEMENT CHARACTER}" in (case.get("name") or "")
+
+
+def test_annotations() -> None:
+    summary, _ = made("ttft{name=chat,input=100} p50 < 6ms", *RULES[2:])
+    assert list(annotations(summary)) == [
+        "::error title=SLO FAIL%3A ttft{name=chat%2C input=100} p50 < 6ms::"
+        "observed 10.5ms (95 %25 interval 6ms to 15ms, of 20 values)\n",
+        "::warning title=SLO FAIL%3A warn%3A ttft p50 < 6ms::"
+        "observed 10.5ms (95 %25 interval 6ms to 15ms, of 20 values)\n",
+        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 1s::observed 0.01981s (95 %25 interval 0.019s to ?, of 20 values): "
+        "too few samples: the interval of p99 takes 368 requests, there are 20\n",
+    ]  # fmt: skip
+
+
+def test_only_github_gets_what_is_githubs(tmp_path: Path) -> None:
+    page = tmp_path / "summary"
+    page.write_text("before\n")
+    summary, run = made(*RULES)
+    append(summary, run, {})
+    append(summary, run, {"GITHUB_STEP_SUMMARY": str(page)})
+    assert announce(summary, {"GITHUB_ACTIONS": "false"}) == ""
+    said = page.read_text()
+    assert said.startswith("before\n# Load test by-hand")
+    assert "SLO FAIL" in said
+    assert announce(summary, {"GITHUB_ACTIONS": "true"}).count("\n") == 3
+    assert page.read_text() == said
+    assert announce(made()[0], {"GITHUB_ACTIONS": "true"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"observed": 612.34, "unit": "ms", "low": 590.0, "high": None, "count": 500},
+         "observed 612.3ms (95 % interval 590ms to ?, of 500 values)"),
+        ({"observed": float("inf"), "unit": "s", "low": 1.0, "high": float("inf"), "reason": "it failed"},
+         "observed fail (95 % interval 1s to fail): it failed"),
+        ({"reason": "there is nothing"}, "there is nothing"),
+        ({"observed": 12345.6, "unit": "/s"}, "observed 12346/s"),
+    ],
+)  # fmt: skip
+def test_a_sentence(result: dict[str, object], said: str) -> None:
+    assert sentence(SloResult(rule="r", status="FAIL", **result)) == said  # type: ignore[arg-type]

@@ -1,0 +1,658 @@
+"""Control: the limit holds over all processes at every moment, phases follow each other, every record is kept once."""
+
+import logging
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import gevent
+import msgspec
+import pytest
+from gevent.event import Event
+from support import unpatched_locust  # noqa: F401  before the rest
+from support.handmade import answered
+
+from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP
+from locust_llm.core.run import LimitChange
+from locust_llm.core.settings import Settings
+from locust_llm.core.storage import RecordFile, make_folder, read_run
+from locust_llm.run.clock_sync import boot_id, offset_s
+from locust_llm.run.control import control as module
+from locust_llm.run.control import gate_limit as limit_module
+from locust_llm.run.control import phase_runner as course
+from locust_llm.run.control import stage_runner as stepper
+from locust_llm.run.control.control import Control
+from locust_llm.run.control.gate_limit import follow
+from locust_llm.run.discovery import Discovery
+from locust_llm.run.protocol import Order
+from locust_llm.run.worker.outbox import Journal, pack
+
+
+def turn() -> None:
+    """Let every greenlet that can run do so."""
+    for _ in range(4):
+        gevent.sleep(0)
+
+
+class Told(NamedTuple):
+    kind: str
+    worker: str | None
+    """None: everybody."""
+    data: dict[str, Any]
+
+
+class Master:
+    """A runner: the workers that are there, what they were told, and how the run was ended."""
+
+    def __init__(self, *workers: str) -> None:
+        from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes  # not before unpatched_locust
+
+        self.clients = WorkerNodes()
+        for worker in workers:
+            self.clients[worker] = WorkerNode(worker, STATE_RUNNING)
+        self.told: list[Told] = []
+        self.ended: list[str] = []
+        self.user_count = 30
+        self.state = "running"
+        self.target_user_count = 30
+        self.asked_users: list[int] = []
+
+    def send_message(self, kind: str, data: dict[str, Any], worker: str | None) -> None:
+        self.told.append(Told(kind, worker, data))
+
+    def what_was_told(self) -> list[Told]:
+        told, self.told = self.told, []
+        return told
+
+    def start(self, users: int, spawn_rate: float) -> None:
+        self.asked_users.append(users)
+        self.user_count = self.target_user_count = users
+
+    def quit(self) -> None:
+        self.ended.append("quit")
+
+    def stop(self) -> None:
+        self.ended.append("stop")
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Any]:
+    """Makes a control that has begun, and ends it."""
+    controls = []
+
+    def make(runner: Master, headless: bool = True, **asked: Any) -> Control:
+        options = SimpleNamespace(headless=headless)
+        environment: Any = SimpleNamespace(runner=runner, parsed_options=options)
+        what = Settings(**{"report_dir": str(tmp_path / "run"), "users": 30, **asked})
+        control = Control(environment, what, Discovery(model="m"), epoch=7)
+        controls.append(control)
+        control.begin()
+        return control
+
+    yield make
+    for control in controls:
+        control.close()
+
+
+# -- the limit ---------------------------------------------------------------------------------------------------------
+
+
+def limits_told(runner: Master) -> list[tuple[str | None, int | None]]:
+    return [(told.worker, told.data["limit"]) for told in runner.what_was_told() if told.kind == "llm_limit"]
+
+
+def test_the_limit_is_shared_out_and_each_news_is_answered(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, prefill_concurrency=6)
+    assert limits_told(runner) == [("a", 0), ("b", 0), ("a", 3), ("b", 3)]
+    control.hears("a", used=3, number=1, waiting=20)
+    assert limits_told(runner) == [("b", 0)]
+    control.stands("b", used=0, waiting=0, number=2)
+    assert limits_told(runner) == [("a", 6)]
+    control.answer("a", at=12.5)
+    (answer,) = (told.data for told in runner.what_was_told())
+    assert (answer["limit"], answer["total"], answer["at"]) == (6, 6, 12.5)
+    assert abs(answer["unix_s"] - time.time()) < 60
+    control.answer("stranger", at=1.0)
+    control.hears("stranger", used=0, number=0)
+    assert runner.what_was_told() == []
+
+
+def test_without_a_limit_there_is_no_gate(begun: Any) -> None:
+    runner = Master("a")
+    control = begun(runner)
+    assert limits_told(runner) == [("a", None)]
+    control.hears("a", used=50, number=0)
+    assert limits_told(runner) == []
+
+
+# -- phases ------------------------------------------------------------------------------------------------------------
+
+
+def kinds_told(runner: Master) -> list[str]:
+    return [told.kind for told in runner.what_was_told()]
+
+
+def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, prefill_concurrency=3, random_seed=5)
+    told = runner.what_was_told()
+    assert [(t.kind, t.worker) for t in told][:4] == [
+        (kind, worker) for worker in "ab" for kind in ("llm_begin", "llm_limit")
+    ]
+    assert {t.data["epoch"] for t in told} == {7}
+    orders = [msgspec.msgpack.decode(t.data["order"], type=Order) for t in told if t.kind == "llm_begin"]
+    assert orders == [
+        Order(
+            epoch=7, settings=control.settings, survey=Discovery(model="m"), worker=place,
+            folder=str(control.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
+        )
+        for place in (0, 1)
+    ]  # fmt: skip
+    assert read_run(control.folder).settings == control.settings  # there before the load
+
+
+def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    runner = Master("a")
+    control = begun(
+        runner, prefill_concurrency=5, warmup_prefill_concurrency=2, warmup_request_count=2, request_count=3
+    )
+    assert (control.plan.phase, control.limit) == (WARMUP, 2)
+    runner.what_was_told()
+    control.work.want("a")
+    assert runner.what_was_told() == [Told("llm_grant", "a", {"epoch": 7, "phase": WARMUP, "count": 2})]
+    control.keep(answered(100, id="2", phase=WARMUP))
+    assert control.plan.phase == WARMUP
+    control.keep(answered(100, id="3", phase=WARMUP))
+    assert (control.plan.phase, control.limit) == (PROFILING, 5)
+    assert kinds_told(runner) == ["llm_limit", "llm_again"]
+    control.work.want("a")
+    assert runner.what_was_told() == [Told("llm_grant", "a", {"epoch": 7, "phase": PROFILING, "count": 3})]
+    for number in range(3):
+        assert runner.ended == []
+        control.keep(answered(100, id=f"p{number}"))
+        turn()
+    assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
+    assert [message for message in caplog.messages if "oncurrency" in message or "Warmup" in message] == [
+        "Warmup prefill concurrency limited to 2 (session concurrency: 30)",
+        "Warmup is over, profiling begins",
+        "Prefill concurrency limited to 5 (session concurrency: 30)",
+    ]
+    facts = control.facts()
+    assert [(change.limit, change.phase) for change in facts.limits] == [(2, WARMUP), (5, PROFILING)]
+    assert facts.started_at < facts.limits[0].at < facts.profiling_at <= facts.limits[1].at
+
+
+def test_stages_follow_each_other_and_the_run_ends_with_the_last(
+    begun: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(stepper, "make_reports", lambda folder: "")
+    monkeypatch.setattr(course, "HEALTH_S", 0.0)
+    runner = Master("a")
+    control = begun(runner, users=None, repeats=2, request_count=2, warmup_request_count=1, prefill_concurrency=3)
+    control.work.want("a")
+    control.keep(answered(100, id="w", phase=WARMUP))
+    for number in (1, 2):
+        with gevent.Timeout(5):
+            while control.plan.phase != f"profiling {number}":
+                turn()
+        turn()
+        told = runner.what_was_told()
+        assert Told("llm_stage", None, {"epoch": 7, "number": number, "input_tokens": None}) in told
+        assert told[-1] == Told("llm_again", None, {"epoch": 7, "phase": f"profiling {number}"})
+        control.work.want("a")
+        grant = {"epoch": 7, "phase": f"profiling {number}", "count": 2}
+        assert runner.what_was_told() == [Told("llm_grant", "a", grant)]
+        control.course.healthy({"worker": "a", "stage": number, "cpu_share": 0.1, "loop_lag_p99_ms": 1.0})
+        for request in "xy":
+            assert runner.ended == []
+            control.keep(answered(100, id=f"{request}{number}", stage=number))
+        control.work.want("a")  # between two stages nothing is granted
+        assert runner.what_was_told()[-1].data["count"] == 0
+    with gevent.Timeout(5):
+        while not runner.ended:
+            turn()
+    assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
+    facts = control.facts()
+    assert [(stage.number, stage.why) for stage in facts.stages] == [(1, "count"), (2, "count")]
+    assert facts.sweep_end == "all stages are done"
+    for number in (1, 2):
+        folder = tmp_path / "run" / "stages" / str(number)
+        assert [record.id for record in RecordFile(folder / "profile_export.jsonl")] == [f"x{number}", f"y{number}"]
+        run = read_run(folder)
+        assert run.stage == facts.stages[number - 1]
+        assert [(change.limit, change.phase) for change in run.limits] == [(3, PROFILING)]
+    assert len(list(RecordFile(tmp_path / "run" / "profile_export.jsonl"))) == 5
+
+
+def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, request_count=8)
+    control.work.want("a")
+    (grant,) = (told.data for told in runner.what_was_told() if told.kind == "llm_grant")
+    assert grant["count"] == 1
+    control.work.put_back("a", PROFILING, 1)
+    assert [(told.kind, told.worker) for told in runner.what_was_told()] == [("llm_again", None)]
+    counts = []
+    for _ in range(9):
+        control.work.want("b")
+        counts.append(runner.what_was_told()[-1].data["count"])
+    assert counts == [1] * 8 + [0]
+
+
+def test_who_has_a_share_to_spare_is_asked_for_it_when_there_is_none_left(begun: Any) -> None:
+    runner = Master("a", "b", "c")
+    control = begun(runner, request_count=2)
+    control.work.want("a")
+    control.work.want("b")
+    runner.what_was_told()
+    control.work.want("c")
+    assert [(told.kind, told.worker) for told in runner.what_was_told()] == [
+        ("llm_spare", "a"), ("llm_spare", "b"), ("llm_grant", "c"),
+    ]  # fmt: skip
+
+
+def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -> None:
+    runner = Master("a")
+    control = begun(runner, headless=False, request_count=1)
+    control.work.want("a")
+    control.keep(answered(100))
+    control.ending.begin()
+    turn()
+    assert runner.ended == ["stop"]
+
+
+def test_the_ramp_as_the_seed_page_has_it(
+    begun: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(limit_module, "time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
+    runner = Master("a", "b")
+    control = begun(runner, prefill_concurrency=5, prefill_concurrency_ramp_duration=30.0)
+    turn()
+    assert "Prefill concurrency ramping from 1 to 5 over 30 seconds" in caplog.messages
+    assert control.facts().limits == tuple(
+        LimitChange(at, limit, PROFILING) for at, limit in ((0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5))
+    )
+    # one by one, and some hold none for a while
+    assert limits_told(runner) == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)]
+
+
+@pytest.mark.parametrize("end", ["the next phase", "the drain"])
+def test_a_ramp_goes_no_further_than_its_phase(begun: Any, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    wake = Event()
+    monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
+    runner = Master("a")
+    control = begun(
+        runner,
+        warmup_prefill_concurrency=4,
+        warmup_prefill_concurrency_ramp_duration=30.0,
+        prefill_concurrency=9,
+        warmup_request_count=1,
+    )
+    turn()
+    assert control.limit == 1
+    if end == "the next phase":
+        control.work.want("a")
+        control.keep(answered(100, phase=WARMUP))
+    else:
+        del runner.clients["a"]  # nobody to wait for
+        control.drain()
+    wake.set()
+    turn()
+    assert control.limit == (9 if end == "the next phase" else 1)
+
+
+# -- records and the end -----------------------------------------------------------------------------------------------
+
+
+def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner)
+    runner.what_was_told()
+    records = [answered(100, 120, id=f"r{number}", worker="a") for number in range(3)]
+    first, second = (
+        {"number": first, "count": len(some), "records": [pack(record) for record in some]}
+        for first, some in ((1, records[:2]), (3, records[2:]))
+    )
+    for batch in (second, first, first, second):
+        control.batch("a", batch)
+    assert [(told.kind, told.worker, told.data["number"]) for told in runner.what_was_told()] == [
+        ("llm_ack", "a", number) for number in (3, 1, 1, 3)
+    ]
+    control.flush()
+    assert list(RecordFile(control.folder / "profile_export.jsonl")) == [records[2], *records[:2]]
+    assert (control.pulse.counts, control.pulse.output_tokens) == ({"ok": 3}, 6)
+
+
+def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner)
+    runner.what_was_told()
+    drain = gevent.spawn(control.drain)
+    turn()
+    assert kinds_told(runner) == ["llm_end"]
+    control.ended("a", {"turned_away": 2, "undelivered": 0, "missed": 3})
+    turn()
+    assert not drain.ready()
+    del runner.clients["b"]  # the other one died
+    drain.join(timeout=5)
+    assert drain.ready()
+    control.ended("b", {"turned_away": 1, "undelivered": 4, "missed": 0})
+    facts = control.facts()
+    assert (facts.turned_away, facts.records_lost) == (3, 4)
+    assert facts.stopping_at is not None
+    control.drain()  # once is enough
+    assert kinds_told(runner) == []
+
+
+def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, request_count=16, prefill_concurrency=4)
+    control.work.want("a")
+    control.work.want("a")
+    granted = sum(told.data["count"] for told in runner.told if told.kind == "llm_grant")
+    assert granted == 3  # an eighth of 16, an eighth of 14
+    journal = Journal(control.folder / "journal" / "a")
+    journal.add(1, pack(answered(100, id="made", worker="a", admitted_at=10.0)))
+    journal.count(admitted=2, begun=0, ended=0)  # and one is at the server
+    runner.what_was_told()
+    del runner.clients["a"]
+    wait_for(lambda: control.facts().records_lost)
+    assert [told.data["limit"] for told in runner.told if told.kind == "llm_limit"][-1] == 4  # all of it is b's
+    assert runner.told[-1].kind == "llm_again"
+    counts = []
+    for _ in range(14):
+        control.work.want("b")
+        counts.append(runner.told[-1].data["count"])
+    assert sum(counts) == 14  # 16, less the one that was made and the one that is lost
+    facts = control.facts()
+    assert (facts.records_lost, facts.workers) == (1, ("a", "b"))
+    (note,) = [note for note in facts.notes if "was lost" in note]
+    assert "1 requests that it had sent have no record, 1 records were recovered from its disk" in note
+    control.flush()
+    assert [record.id for record in RecordFile(control.folder / "profile_export.jsonl")] == ["made"]
+    control.keep(answered(100, id="late", worker="a"))  # it was not dead after all
+    assert control.facts().records_lost == 0
+
+
+def test_a_worker_that_leaves_in_order_leaves_its_share(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, request_count=16)
+    control.work.want("a")
+    control.ended("a", {"turned_away": 0, "undelivered": 0, "missed": 0})
+    facts = control.facts()
+    assert facts.records_lost == 0
+    assert any("worker a left" in note for note in facts.notes)
+    assert control.plan.left == 16
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_never_writes_into_the_folder_of_another(tmp_path: Path) -> None:
+    asked = Settings(report_dir=str(tmp_path / "here" / "run"))
+    folders = []
+    for _ in range(3):
+        folders.append(make_folder(asked, "m"))
+        (folders[-1] / "profile_export.jsonl").touch()
+    assert folders == [tmp_path / "here" / name for name in ("run", "run-2", "run-3")]
+
+
+def test_the_present_folder_may_hold_a_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert make_folder(Settings(report_dir="."), "m") == Path(".")
+    Path("profile_export.jsonl").touch()
+    assert make_folder(Settings(report_dir="."), "m").resolve() == tmp_path / "here-2"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct"),
+        ("/models/my model.gguf", "my_model.gguf"),
+        ("..", ".."),
+        ("", "model"),
+        (None, "model"),
+    ],
+)
+def test_by_default_a_folder_has_the_name_of_time_and_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str | None, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module.time, "strftime", lambda form: {"%Y%m%d-%H%M%S": "20300102-030405"}[form])
+    folder = make_folder(Settings(), model)
+    assert folder == Path("reports") / f"20300102-030405-{name}"
+    assert folder.is_dir()
+
+
+def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        make_folder(Settings(report_dir=str(tmp_path / "file" / "run")), "m")
+
+
+# -- open loops, sessions, users ---------------------------------------------------------------------------------------
+
+
+def wait_for(true: Any) -> None:
+    with gevent.Timeout(10):
+        while not true():
+            gevent.sleep(0.01)
+
+
+def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, request_rate=100.0, arrival_pattern="constant", request_count=6)
+    control.work.want("a")
+    assert runner.told[-1] == Told("llm_grant", "a", {"epoch": 7, "phase": PROFILING, "count": 0})
+    wait_for(lambda: control.plan.left == 0)
+    dealt = [told for told in runner.what_was_told() if told.kind == "llm_arrivals"]
+    assert {told.worker for told in dealt} == {"a", "b"}
+    assert sorted(at_s for told in dealt for at_s, _, _ in told.data["due"]) == [n / 100 for n in range(6)]
+    for number in range(6):
+        assert runner.ended == []
+        control.keep(answered(100, id=str(number)))
+        turn()
+    assert runner.ended == ["quit"]
+    control.work.dealer._clock = lambda: time.monotonic() + 60  # the last one has been due
+    drain = gevent.spawn(control.drain)
+    turn()
+    for worker in "ab":
+        control.ended(worker, {"turned_away": 0, "undelivered": 0, "missed": 0})
+    drain.join(5)
+    offer = control.facts().offer
+    assert offer is not None
+    assert (offer.due, round(offer.duration_s, 3)) == (6, 0.06)
+
+
+def test_users_are_added_for_arrivals_that_find_none_free_up_to_the_most(begun: Any) -> None:
+    runner = Master("a")
+    runner.user_count = 1
+    control = begun(runner, users=None, request_rate=5.0, max_users=10)
+    control.hears("a", used=0, number=0, unreserved=4)
+    turn()
+    assert runner.asked_users == [5]
+    control.hears("a", used=0, number=0, unreserved=0)
+    control.hears("a", used=0, number=0, unreserved=20)
+    control.hears("a", used=0, number=0, unreserved=20)
+    control.hears("a", used=0, number=0, unreserved=20)
+    turn()
+    assert runner.asked_users[-1] == 10
+    assert max(runner.asked_users) == 10
+    control.hears("a", used=0, number=0, unreserved=20)
+    assert [note for note in control.facts().notes if "--max-users" in note] != []
+
+
+def test_a_number_of_users_that_was_asked_for_stays(begun: Any) -> None:
+    runner = Master("a")
+    control = begun(runner, request_rate=5.0)
+    control.hears("a", used=0, number=0, unreserved=4)
+    turn()
+    assert runner.asked_users == []
+
+
+def test_the_warmup_may_have_fewer_users(begun: Any) -> None:
+    runner = Master("a")
+    control = begun(runner, warmup_concurrency=3, warmup_request_count=1)
+    turn()
+    assert runner.asked_users == [3]
+    control.work.want("a")
+    control.keep(answered(100, id="w", phase=WARMUP))
+    turn()
+    assert runner.asked_users == [3, 30]
+
+
+def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
+    runner = Master("a", "b")
+    control = begun(runner, num_sessions=40)
+    runner.what_was_told()
+    for worker in "ab":
+        control.work.want_sessions(worker)
+    assert [(told.worker, len(told.data["items"]), told.data["over"]) for told in runner.what_was_told()] == [
+        ("a", 32, False), ("b", 8, False),
+    ]  # fmt: skip
+    control.work.want("a")
+    control.hears("a", used=0, number=0, sessions=(PROFILING, 32, 31))
+    control.hears("b", used=0, number=0, sessions=(PROFILING, 8, 0))
+    control.work.want_sessions("a")
+    assert runner.what_was_told()[-1].data == {"epoch": 7, "phase": PROFILING, "items": [], "over": True}
+    control.hears("a", used=0, number=0, sessions=(PROFILING, 32, 32))
+    assert control.plan.phase == PROFILING
+    control.hears("b", used=0, number=0, sessions=(PROFILING, 8, 8))
+    assert ("llm_over", None) in [(told.kind, told.worker) for told in runner.told]
+    assert runner.ended == []
+    grant = PLENTY
+    control.work.put_back("a", PROFILING, grant)  # what the sender has left of its share
+    turn()
+    assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [('"PASS"', 0), ('"FAIL"', 3), ('"INCONCLUSIVE"', 4), ("null", 4), ("", 4)],  # no verdict on rules is no pass
+)
+def test_the_exit_status_follows_what_the_report_says_of_the_rules(begun: Any, said: str, status: int) -> None:
+    control = begun(Master("a"), slo=("ttft p95 < 1s",))
+    (control.folder / "run.json").write_text(f'{{"run": {{}}, "slo_status": {said}}}' if said else "half")
+    assert control.exit_status() == status
+
+
+def test_without_rules_the_exit_status_is_locusts(begun: Any) -> None:
+    assert begun(Master("a")).exit_status() is None
+
+
+# -- turned by hand ----------------------------------------------------------------------------------------------------
+
+
+def limits_of(control: Control) -> list[int | None]:
+    return [change.limit for change in control.facts().limits]
+
+
+def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
+    control = begun(Master("a", "b"), prefill_concurrency=4)
+    assert control.turn(9) == "prefill limit turned by hand from 4 to 9"
+    assert control.turn(None) == "prefill limit turned by hand from 9 to no gate"
+    control.turn(2)
+    assert (control.limit, limits_of(control)) == (2, [4, 9, None, 2])
+    notes = [note for note in control.facts().notes if "by hand" in note]
+    assert len(notes) == 3
+    assert notes[0].startswith("prefill limit turned by hand from 4 to 9, 0.0 s after the start, in profiling")
+
+
+def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
+    control = begun(Master("a"))
+    assert limits_of(control) == []
+    control.turn(5)
+    assert (control.limit, limits_of(control)) == (5, [5])  # that there was none before needs no word
+
+
+def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(
+        limit_module, "follow", partial(follow, clock=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
+    )
+    control = begun(Master("a"), prefill_concurrency=6)
+    control.turn(3, 6.0)
+    turn()
+    assert (limits_of(control), now) == ([6, 6, 5, 4, 3], [6.0])
+    control.hears("a", used=8, number=0)
+    control.turn(None)
+    control.turn(7, 1.0)  # from no gate: from as many as are in prefill
+    turn()
+    assert limits_of(control)[-3:] == [None, 8, 7]
+
+
+def test_a_new_turn_ends_the_ramp_before_it(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wake = Event()
+    monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
+    control = begun(Master("a"), prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0)
+    turn()
+    control.turn(5)
+    wake.set()
+    turn()
+    assert limits_of(control) == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "ramp_s", "line"),
+    [
+        ({}, 0, None, "--prefill-concurrency must be at least 1, got 0"),
+        ({}, 31, None, "--prefill-concurrency 31 is above the 30 users"),
+        ({}, 3, -1.0, "--prefill-concurrency-ramp-duration must be above 0 seconds, got -1"),
+        ({}, None, 2.0, "--prefill-concurrency-ramp-duration has nothing to ramp"),
+        ({"streaming": False}, 3, None, "--prefill-concurrency needs --streaming"),
+    ],
+)
+def test_a_turn_that_cannot_be_is_refused(
+    begun: Any, asked: dict[str, Any], limit: int | None, ramp_s: float | None, line: str
+) -> None:
+    control = begun(Master("a", "b"), **asked)
+    with pytest.raises(ValueError, match=line):
+        control.turn(limit, ramp_s)
+    assert limits_of(control) == []
+
+
+def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
+    control = begun(Master("a"), sweep="prefill-concurrency=1,2", users=9)
+    with pytest.raises(ValueError, match="nothing is sent"):
+        control.turn(3)
+    with gevent.Timeout(5):
+        while control.plan.phase != f"{PROFILING} 1":
+            turn()
+    with pytest.raises(ValueError, match="from stage to stage"):
+        control.turn(3)
+    ending = begun(Master("a"), prefill_concurrency=3)
+    ending.ending.begin()
+    with pytest.raises(ValueError, match="nothing is sent"):
+        ending.turn(2)
+
+
+def test_users_are_changed_by_hand_where_nothing_else_says_how_many(begun: Any) -> None:
+    control = begun(Master("a"), prefill_concurrency=4)
+    assert control.change_users(12)
+    assert control.facts().notes[-1].startswith("users changed by hand from 30 to 12, ")
+    with pytest.raises(ValueError, match="--prefill-concurrency 4 is above the 3 users"):
+        control.change_users(3)
+    assert not begun(Master("a"), users=None, request_rate=5.0).change_users(12)
+    assert not begun(Master("a"), repeats=2, request_count=4).change_users(12)
+
+
+def test_whoever_watches_hears_of_every_record_as_it_was_kept(begun: Any) -> None:
+    control = begun(Master("a"))
+    heard: list[str] = []
+    control.watch = lambda record: heard.append(record.id)
+    control.keep(answered(100, id="x"))
+    control.keep(answered(100, id="y", phase=WARMUP))
+    assert heard == ["x", "y"]

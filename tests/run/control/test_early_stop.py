@@ -1,0 +1,257 @@
+"""Rules that end a run: what is certain by pencil, what they say of a run that would fail, and how often they are wrong."""
+
+import math
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.handmade import a_run, answered, failed
+
+from locust_llm.core.record import Record
+from locust_llm.core.settings import Settings, mistakes
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.run.control.early_stop import SURE, Count, EarlyStop, evidence
+from locust_llm.slo.grammar import FAIL, parse, ready
+from locust_llm.slo.intervals import needed
+
+
+def fed(rules: Iterable[str], records: Iterable[Record], first_wave: int = 0, goodput: str | None = None) -> EarlyStop:
+    abort = EarlyStop([ready(text, goodput) for text in rules], first_wave)
+    for record in records:
+        abort.add(record)
+    return abort
+
+
+def some(ttft_ms: float, count: int, **other: object) -> list[Record]:
+    return [answered(ttft_ms, ttft_ms + 10, **other) for _ in range(count)]
+
+
+# -- the evidence ------------------------------------------------------------------------------------------------------
+
+
+def test_evidence_by_pencil() -> None:
+    """One out of one beyond, where half may be: the mean of 2 p over p from 0.5 to 1 is 1.5. None out of one: 0.5."""
+    assert math.exp(evidence(1, 1, 0.5)) == pytest.approx(1.5)
+    assert math.exp(evidence(0, 1, 0.5)) == pytest.approx(0.5)
+    assert evidence(1, 7, 0.0) == math.inf
+    assert evidence(0, 7, 0.0) == 0
+    assert evidence(7, 7, 1.0) == -math.inf
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.5, 0.9])
+@pytest.mark.parametrize("count", [1, 10, 200])
+def test_where_the_share_is_just_what_may_be_the_mean_of_the_evidence_is_one(share: float, count: int) -> None:
+    logs = [
+        math.log(math.comb(count, k))
+        + k * math.log(share)
+        + (count - k) * math.log(1 - share)
+        + evidence(k, count, share)
+        for k in range(count + 1)
+    ]
+    assert sum(map(math.exp, logs)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.5])
+def test_a_rule_that_holds_is_seldom_called_broken_however_often_one_looks(share: float) -> None:
+    """Every path of 300 requests, a look after each: those that ever reach the limit are less than one in forty."""
+    ways = {0: 1.0}
+    ever = 0.0
+    for count in range(1, 301):
+        following: dict[int, float] = {}
+        for beyond, probability in ways.items():
+            following[beyond] = following.get(beyond, 0.0) + probability * (1 - share)
+            following[beyond + 1] = following.get(beyond + 1, 0.0) + probability * share
+        ways = {}
+        for beyond, probability in following.items():
+            if beyond > share * count and evidence(beyond, count, share) >= math.log(SURE):
+                ever += probability
+            elif probability > 1e-15:
+                ways[beyond] = probability
+    assert 0 < ever < 1 / SURE
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_percentile_is_broken_from_the_requests_of_its_interval_on() -> None:
+    """p90 takes 36 requests; 20 of 36 beyond, where 3.6 may be, leave no doubt."""
+    rule = "abort: ttft p90 < 100ms"
+    assert needed(90) == 36
+    assert fed([rule], some(50, 15) + some(200, 20)).broken() == ""
+    said = fed([rule], some(50, 16) + some(200, 20)).broken()
+    assert said == "abort: ttft p90 < 100ms is broken: 20 of 36 requests are beyond the limit, and 10% of them may be"
+    assert fed([rule], some(50, 33) + some(200, 3)).broken() == ""
+
+
+def test_a_failure_is_beyond_every_latency_but_not_beyond_a_wait() -> None:
+    records = [failed(admitted_at=10.0, connect_s=0.001) for _ in range(40)]
+    assert fed(["abort: ttft p90 < 9s"], records).broken()
+    assert fed(["abort: output_tokens_per_s_per_user p10 > 1"], records).broken()
+    assert not fed(["abort: gate_wait p90 < 9s"], records).broken()
+    assert not fed(["abort: rtt p90 < 9s"], records).broken()
+
+
+def test_throughput_a_user_has_its_bad_end_below() -> None:
+    """10 ms a token: 100 a second."""
+    records = some(50, 36)
+    assert fed(["abort: output_tokens_per_s_per_user p10 > 150"], records).broken()
+    assert not fed(["abort: output_tokens_per_s_per_user p10 > 50"], records).broken()
+
+
+def test_shares() -> None:
+    bad = [answered(20)] * 20 + [failed()] * 20
+    assert fed(["abort: error_rate < 10%"], bad).broken().startswith("abort: error_rate < 10% is broken: 20 of 40")
+    assert not fed(["abort: error_rate < 40%"], bad).broken()
+    slow = some(50, 20) + some(200, 20)
+    assert fed(["abort: attainment >= 90% given ttft < 100ms"], slow).broken()
+    assert not fed(["abort: attainment >= 90% given ttft < 300ms and itl < 11ms"], slow).broken()
+    assert fed(["abort: attainment >= 90%"], slow, goodput="time_to_first_token:100").broken()
+    assert not fed(["abort: attainment < 90% given ttft < 100ms"], slow).broken()
+    assert fed(["abort: attainment < 10% given ttft < 100ms"], slow).broken()
+
+
+def test_one_failure_of_few_is_no_share_yet() -> None:
+    assert not fed(["abort: error_rate < 1%"], [failed()]).broken()
+    assert not fed(["abort: error_rate < 1%"], [failed()] + [answered(5)] * 20).broken()
+
+
+def test_a_condition_on_what_no_answer_has_breaks_nothing() -> None:
+    """Not streamed: no first token, which is inconclusive, not broken. One token, though, is never too slow."""
+    unstreamed = [answered(streamed=False, output_tokens=3)] * 40
+    assert not fed(["abort: attainment >= 90% given ttft < 1s"], unstreamed).broken()
+    mixed = [answered(5)] * 39 + [answered(5, 5000)]
+    assert not fed(["abort: attainment >= 90% given itl < 1s"], mixed).broken()
+
+
+def test_the_largest_and_the_smallest_decide_at_once() -> None:
+    assert fed(["abort: ttft max < 100ms"], some(50, 3) + some(200, 1)).broken() == (
+        "abort: ttft max < 100ms is broken: 1 of 4 requests are beyond the limit, and none may be"
+    )
+    assert fed(["abort: request_latency min > 100ms"], some(50, 1)).broken()
+    assert fed(["abort: icl max < 20ms"], [answered(5, 15, 40)]).broken()
+    assert not fed(["abort: icl max < 20ms"], [answered(5), answered(5, 15, 30)]).broken()
+
+
+def test_an_average_is_broken_when_it_was_beyond_at_twenty_requests_and_at_forty() -> None:
+    rule = ["abort: ttft avg < 100ms"]
+    slow = [answered(200 + i % 3) for i in range(60)]
+    assert not fed(rule, slow[:39]).broken()
+    assert fed(rule, slow[:40]).broken() == (
+        "abort: ttft avg < 100ms is broken: over 40 requests it is 201ms, and its interval lies beyond the limit"
+    )
+    assert not fed(rule, slow[:20] + some(1, 60)).broken()  # beyond at 20, not at 40
+    assert not fed(rule, [failed()] * 60).broken()  # failures are in no average
+
+
+def test_gaps_are_averaged_request_by_request() -> None:
+    """Of ten gaps one of 200 ms, the others of 10 ms: a tenth beyond 100 ms, 29 ms on average."""
+    us = [answered(*[10 * i for i in range(1, 11)], 300.0) for _ in range(40)]
+    assert fed(["abort: icl p95 < 100ms"], us).broken()
+    assert not fed(["abort: icl p85 < 100ms"], us).broken()
+    assert fed(["abort: icl avg < 28ms"], us).broken()
+    assert not fed(["abort: icl avg < 30ms"], us).broken()
+
+
+def test_only_the_requests_that_a_rule_selects() -> None:
+    slow = some(200, 40, user_class="Long", turn=1, input_tokens=2000) + some(50, 40, user_class="Short")
+    for where in ("class=Short", "turn=first", "input=..1k", "name=other"):
+        assert not fed([f"abort: ttft{{{where}}} p90 < 100ms"], slow).broken()
+    for where in ("class=Long", "turn=later", "input=1k..4k", "name=chat", "class=Long, input=2000"):
+        assert fed([f"abort: ttft{{{where}}} p90 < 100ms"], slow).broken()
+
+
+def test_what_does_not_count() -> None:
+    rule = ["abort: ttft p90 < 100ms", "abort: error_rate < 1%"]
+    for other in ({"phase": "warmup"}, {"outcome": "cut"}, {"outcome": "cancelled"}):
+        assert not fed(rule, some(200, 60, **other)).broken()
+
+
+def test_the_first_wave_is_left_out_but_one_value_counts_all_the_same() -> None:
+    wave = [answered(200, 210, user=user) for user in range(40)]
+    assert fed(["abort: ttft p90 < 100ms"], wave).broken()
+    assert not fed(["abort: ttft p90 < 100ms"], wave + some(50, 40), first_wave=40).broken()
+    assert fed(["abort: ttft max < 100ms"], wave[:1], first_wave=40).broken()
+
+
+def test_only_rules_that_say_abort_end_a_run_and_all_that_decide_are_told() -> None:
+    rules = [
+        "ttft p90 < 100ms",
+        "warn: ttft p90 < 1ms",
+        "request_latency max < 1s",
+        "requests_per_s > 1e9",
+        "itl p9 < 1s",
+    ]
+    abort = fed(rules, some(200, 40))
+    assert abort.broken() == ""
+    assert abort.standing() == (1, 3)
+    assert fed(rules, []).standing() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["requests_per_s > 5", "goodput > 5 given ttft < 1s", "output_tokens_per_s > 5", "delivered > 98%", "ttft max > 1s",
+     "ttft min < 1s"],
+)  # fmt: skip
+def test_what_can_be_met_until_the_end_cannot_abort(text: str) -> None:
+    assert not parse(text).early
+    assert list(mistakes(Settings(slo=(text,)))) == []
+    (said,) = mistakes(Settings(slo=(f"abort: {text}",)))
+    assert said.startswith(f"SLO 'abort: {text}': ")
+    assert said.endswith("can meet the limit until the end of the run: leave out abort:, the rule is judged then")
+
+
+# -- against the judgement of the whole run ----------------------------------------------------------------------------
+
+RULES = (
+    "ttft p50 < 100ms", "ttft p95 < 150ms", "itl p90 <= 12ms", "request_latency p80 > 120ms", "error_rate < 5%",
+    "attainment >= 80% given ttft < 150ms and itl < 12ms", "ttft avg < 90ms", "ttft max < 300ms", "late p90 < 4ms",
+    "output_tokens_per_s_per_user p20 >= 90", "ttft{class=A} p75 < 120ms", "attainment{turn=later} < 30% given ttft < 1s",
+)  # fmt: skip
+
+
+@given(st.integers(0, 10**9), st.floats(20, 250), st.sampled_from([0.0, 0.03, 0.3]))
+@settings(max_examples=12, deadline=None)
+def test_what_is_called_broken_would_fail(seed: int, ttft_ms: float, failing: float) -> None:
+    """The run is held to end the moment that a rule is broken: the judgement of what came until then says FAIL."""
+    draw = random.Random(seed)
+    aborts = {text: fed([f"abort: {text}"], []) for text in RULES}
+    records: list[Record] = []
+    at: dict[str, int] = {}
+    for i in range(200):
+        other = {"user_class": draw.choice("AB"), "turn": draw.choice((0, 1)), "sent_at": 10.0 + i / 10, "id": str(i)}
+        first = draw.expovariate(1 / ttft_ms)
+        ok = answered(first, first + draw.uniform(5, 15), due_at=10.0 + i / 10 - draw.uniform(0, 0.006), **other)
+        records.append(failed(**other) if draw.random() < failing else ok)
+        for text, abort in aborts.items():
+            abort.add(records[-1])
+            if text not in at and abort.broken():
+                at[text] = i + 1
+    for text, count in at.items():
+        (result,) = summarise(collect(records[:count]), a_run(slo=(text,)), 0, records[:count]).slos
+        assert result.status == FAIL, (text, count, result)
+
+
+def test_nothing_is_asked_of_the_formula_while_the_count_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look costs nothing in a run of a million requests that goes well."""
+    monkeypatch.setattr("locust_llm.run.control.early_stop.evidence", lambda *counts: pytest.fail("it was asked"))
+    count = Count(0.05, 1)
+    for _ in range(100):
+        count.add(False)
+    assert not count.broken()
+
+
+def test_states_by_pencil() -> None:
+    texts = ("ttft p50 < 150ms", "ttft max < 150ms", "ttft avg < 1s", "goodput >= 1/s given ttft < 1s")
+    abort = EarlyStop([parse(text) for text in texts])
+    assert {text: state for text, (state, _) in abort.states().items()} == {
+        "ttft p50 < 150ms": "nothing yet", "ttft max < 150ms": "nothing yet", "ttft avg < 1s": "nothing yet",
+    }  # fmt: skip
+    for ms in (100, 120, 200):
+        abort.add(answered(ms))
+    states = abort.states()
+    assert states["ttft p50 < 150ms"] == ("held so far", "1 of 3 requests are beyond the limit, and 50% of them may be")
+    assert states["ttft max < 150ms"][0] == "broken"
+    assert states["ttft avg < 1s"] == ("held so far", "")

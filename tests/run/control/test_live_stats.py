@@ -1,0 +1,166 @@
+"""The pulse of a run: what it counts and what it estimates, by pencil, on a clock of its own."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.handmade import answered, failed
+
+from locust_llm.core.record import Record
+from locust_llm.core.run import Health
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.selection import Selection
+from locust_llm.report.analysis.summarise import evidence
+from locust_llm.run.control.live_stats import LiveStats, Tail, quantile
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def tell(pulse: LiveStats, worker: str = "a", **news: object) -> None:
+    pulse.hear(worker, **{"used": 0, "waiting": 0, "decoding": 0, **news})  # type: ignore[arg-type]
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=30), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
+def test_a_quantile_is_numpys(values: list[float], q: float) -> None:
+    assert quantile(sorted(values), q) == pytest.approx(np.quantile(values, q))
+
+
+@given(st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=300))
+def test_a_tail_is_the_99th_percentile_to_four_digits(values: list[float]) -> None:
+    tail = Tail()
+    for value in values:
+        tail.add(value)
+    assert tail.p99 == pytest.approx(np.quantile(values, 0.99, method="inverted_cdf"), rel=6e-4)
+    assert Tail().p99 is None
+
+
+def test_what_is_over_is_counted_and_what_we_ended_ourselves_is_not_done(clock: Clock) -> None:
+    pulse = LiveStats(clock)
+    for record in [answered(5, 10)] * 3 + [failed(), failed("cut"), failed("cancelled")]:
+        pulse.add(record)
+    assert (pulse.done, pulse.failed, pulse.output_tokens) == (4, 1, 6)
+
+
+def test_processes_are_added_up_as_they_last_told(clock: Clock) -> None:
+    pulse = LiveStats(clock)
+    tell(pulse, "a", used=9, waiting=9, decoding=9)
+    tell(pulse, "a", used=2, waiting=10, decoding=4)
+    tell(pulse, "b", used=1, waiting=3, decoding=5)
+    assert (pulse.used, pulse.waiting, pulse.decoding, pulse.inside) == (3, 13, 9, 25)
+
+
+def test_only_the_first_chunks_of_the_last_ten_seconds_are_told(clock: Clock) -> None:
+    pulse = LiveStats(clock)
+    assert pulse.ttft_s(0.5) is None
+    tell(pulse, ttfts_s=[2.0])
+    clock.now += 4
+    tell(pulse, "b", ttfts_s=[0.1, 0.3])
+    clock.now += 6
+    assert pulse.ttft_s(0.5, 1.0) == [0.3, 2.0]
+    clock.now += 0.5
+    assert pulse.ttft_s(0.5, 1.0) == [0.2, 0.3]
+    clock.now += 10
+    assert pulse.ttft_s(0.5) is None
+
+
+def test_tokens_of_answers_that_are_still_on_count_at_once_one_a_read(clock: Clock) -> None:
+    """Before any answer is over: 40 reads in 4 s of one process, 20 of another; what came before the run is none of it."""
+    pulse = LiveStats(clock)
+    assert pulse.tokens_per_s() == 0
+    tell(pulse, "a", reads=1000)
+    tell(pulse, "b", reads=0)
+    clock.now += 4
+    tell(pulse, "a", reads=1040)
+    tell(pulse, "b", reads=20)
+    assert pulse.tokens_per_s() == pytest.approx(60 / 4)
+
+
+def test_a_read_is_worth_what_it_was_in_the_answers_that_are_over(clock: Clock) -> None:
+    """Two tokens a read: the same 10 reads a second are 20 tokens, and what was over in between moves nothing."""
+    pulse = LiveStats(clock)
+    for second in range(20):
+        tell(pulse, reads=10 * second)
+        clock.now += 1
+        if second == 3:
+            pulse.add(answered(5, 10, output_tokens=60, reads=30))
+    tell(pulse, reads=200)
+    assert pulse.tokens_per_s() == pytest.approx(20)
+
+
+def test_errors_have_reads_and_no_tokens(clock: Clock) -> None:
+    """Of 80 reads 20 were of an answer, of 20 tokens."""
+    pulse = LiveStats(clock)
+    for record in [answered(5, output_tokens=20, reads=20)] + [failed("rate_limited", reads=1)] * 60:
+        pulse.add(record)
+    tell(pulse, reads=0)
+    clock.now += 2
+    tell(pulse, reads=80)
+    assert pulse.tokens_per_s() == pytest.approx(10)
+
+
+def test_now_is_the_last_five_seconds(clock: Clock) -> None:
+    pulse = LiveStats(clock)
+    for reads in (0, 500, 500, 500, 500, 500, 500, 500):
+        tell(pulse, reads=reads)
+        clock.now += 1
+    assert pulse.tokens_per_s() == 0
+
+
+records = st.lists(
+    st.builds(
+        lambda worker, first, late, lag, merged, phase: answered(
+            first, first + 10, worker=worker, admitted_at=10.0 - late, read_lag_us=lag, phase=phase,
+            merged=((0, round(first * 500)),) if merged else (),
+        ),
+        st.sampled_from("ab"),
+        st.floats(1, 5000),
+        st.floats(0, 0.2),
+        st.integers(0, 400_000),
+        st.booleans(),
+        st.sampled_from(["profiling", "profiling", "warmup"]),
+    ),
+    min_size=1,
+    max_size=40,
+)  # fmt: skip
+
+
+@given(records)
+def test_the_evidence_so_far_is_that_of_the_report(records: list[Record]) -> None:
+    """But for the digits, and for percentiles between two values, which the report interpolates."""
+    health = Health(worker="a", cpu_share=0.5, loop_lag_p99_ms=3.0, cpu_wait_share=0.1)
+    pulse = LiveStats()
+    tell(pulse, "a", health=health)
+    for record in records:
+        pulse.add(record)
+    columns = collect(records).requests
+    main = Selection(columns, (columns["phase"] == "profiling").to_numpy())
+    if not main.size:
+        assert pulse.client() is None
+        return
+    for exact in evidence(main, [health]):
+        found = pulse._clients[exact.worker].evidence(exact.worker)
+        assert (found.requests, found.merged_share) == (exact.requests, exact.merged_share)
+        assert (found.loop_lag_p99_ms, found.cpu_share) == (exact.loop_lag_p99_ms, exact.cpu_share)
+        for name in ("ttft_p99_ms", "ttft_p99_least_ms", "read_lag_p99_ms", "send_lag_p99_ms"):
+            ours, theirs = getattr(found, name), getattr(exact, name)
+            assert ours is None or ours >= theirs * (1 - 1e-3) - 1e-3  # nearest rank: the larger of both
+
+
+def test_the_client_verdict_so_far(clock: Clock) -> None:
+    pulse = LiveStats(clock)
+    assert pulse.client() is None
+    pulse.add(answered(5, 10, admitted_at=9.9999))
+    assert pulse.client().level == "OK"
+    tell(pulse, "local", health=Health(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1))
+    assert pulse.client().level == "DEGRADED"

@@ -1,0 +1,89 @@
+"""The meter: looks at a server's own figures each second, and asks one that has none no further."""
+
+from pathlib import Path
+from typing import Any
+
+import gevent
+import msgspec
+import pytest
+from support.tiny_server import TinyServer, tiny_server
+
+from locust_llm.core.engine_metrics import EngineSample
+from locust_llm.run.control import metrics_poller as module
+from locust_llm.run.control.metrics_poller import FILE, MetricsPoller
+
+PAGE = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
+
+
+class Pages(TinyServer):
+    """Plain text at some paths."""
+
+    pages: dict[str, Any]
+
+    def answer(self, asked: Any) -> tuple[int, Any]:
+        return self.pages.get(asked.path, (404, {}))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("support.tiny_server.TinyServer", Pages)
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    with tiny_server() as made:
+        made.pages = {}  # type: ignore[attr-defined]
+        yield made
+
+
+def looks(server: Any, folder: Path, count: int) -> MetricsPoller:
+    meter = MetricsPoller(server.url, {"X-Key": "k"}, folder, clock=iter(range(1000)).__next__)
+    meter.start()
+    with gevent.Timeout(10):
+        while len(server.asked) < count:
+            gevent.sleep(0.01)
+    gevent.sleep(0.05)
+    meter.close()
+    return meter
+
+
+def test_each_look_is_a_line(server: Any, tmp_path: Path) -> None:
+    server.pages = {"/metrics": (200, PAGE)}
+    meter = looks(server, tmp_path, 4)
+    lines = [msgspec.json.decode(line, type=EngineSample) for line in (tmp_path / FILE).read_bytes().splitlines()]
+    assert lines == meter.samples
+    assert len(lines) >= 3
+    assert (lines[0].engine, lines[0].running, lines[0].waiting) == ("vLLM", 2.0, 1.0)
+    assert {asked.path for asked in server.asked} == {"/metrics"}
+    assert {asked.headers["x-key"] for asked in server.asked} == {"k"}
+    assert server.asked[0].headers["x-locust-llm-probe"] == "1"
+
+
+def test_tensorrts_other_path(server: Any, tmp_path: Path) -> None:
+    server.pages = {"/prometheus/metrics": (200, "trtllm_kv_cache_utilization 0.5\n")}
+    looks(server, tmp_path, 4)
+    assert server.paths()[:2] == ["/metrics", "/prometheus/metrics"]
+    assert set(server.paths()[2:]) == {"/prometheus/metrics"}
+
+
+@pytest.mark.parametrize("page", [(404, {}), (200, "nothing known 1\n"), (500, PAGE), (307, PAGE)])
+def test_a_server_without_figures_is_asked_no_further(server: Any, tmp_path: Path, page: Any) -> None:
+    server.pages = {"/metrics": page}
+    server.location = server.url + "/elsewhere" if page[0] == 307 else ""
+    meter = looks(server, tmp_path, 2)
+    assert server.paths() == ["/metrics", "/prometheus/metrics"]
+    assert (meter.samples, (tmp_path / FILE).exists()) == ([], False)
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    with tiny_server(started=False) as nobody:
+        meter = MetricsPoller(nobody.url, {}, tmp_path)
+        meter.start()
+        gevent.sleep(0.1)
+        meter.close()
+    assert meter.samples == []
+
+
+def test_what_lies_in_a_stretch_and_the_look_before_it(tmp_path: Path) -> None:
+    meter = MetricsPoller("http://server", {}, tmp_path)
+    meter.samples = [EngineSample(at=float(at), engine="vLLM") for at in range(10)]
+    assert [sample.at for sample in meter.between(3.5, 6.0)] == [3.0, 4.0, 5.0, 6.0]
+    assert [sample.at for sample in meter.between(-1.0, 1.0)] == [0.0, 1.0]
+    meter.close()

@@ -1,0 +1,183 @@
+"""The progress line: what it says, by pencil, and how it looks on a terminal and in a log."""
+
+import io
+import logging
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import unpatched_locust  # noqa: F401  before the rest
+
+from locust_llm.core.phases import PROFILING
+from locust_llm.core.settings import Settings
+from locust_llm.run.control import progress as module
+from locust_llm.run.control.live_stats import LiveStats
+from locust_llm.run.control.progress import CLEAR, fitted, keep_apart, lives, parts, progress
+from locust_llm.slo.client_verdict import DEGRADED, Verdict
+
+
+class Step:
+    def __str__(self) -> str:
+        return "stage 3 of 8, concurrency 4"
+
+
+def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
+    fields: dict[str, Any] = {
+        "pulse": LiveStats(lambda: 100.0),
+        "abort": SimpleNamespace(standing=lambda: (0, 0)),
+        "settings": Settings(),
+        "plan": SimpleNamespace(phase=PROFILING),
+        "stepper": None,
+        "draining": False,
+        "limit": None,
+        "flush": lambda: None,
+    }
+    fields["pulse"].counts = Counter(counts or {})
+    return SimpleNamespace(**{**fields, **known})
+
+
+def said(control: Any, elapsed_s: float = 12.4, client: Verdict | None = None) -> str:
+    return " | ".join(parts(control, elapsed_s, client))
+
+
+def test_a_sentence_with_everything() -> None:
+    gated = control(
+        {"ok": 40, "reset": 2, "cut": 5, "cancelled": 1},
+        settings=Settings(request_count=100, warmup_request_count=10, run_time_s=45.0),
+        limit=3,
+        abort=SimpleNamespace(standing=lambda: (1, 3)),
+    )
+    gated.pulse.hear("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
+    gated.pulse.hear("b", used=1, waiting=3, decoding=5)
+    assert said(gated, client=Verdict(DEGRADED)) == (
+        "profiling 12/45 s | 42/110 requests | 2 failed | TTFT p50 150 p99 199 ms | 0 tokens/s | gate 3/3, 13 waiting | "
+        "9 decoding | SLO 1 of 3 broken | client DEGRADED"
+    )
+
+
+def test_a_sentence_at_the_start_without_a_gate() -> None:
+    assert said(control(), 1.0) == (
+        "profiling 1 s | 0 requests | 0 failed | 0 tokens/s | 0 in prefill | 0 decoding"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("known", "where"),
+    [
+        ({"settings": Settings(run_time_s=10.0)}, "profiling 10/10 s"),
+        ({"plan": SimpleNamespace(phase="warmup"), "settings": Settings(run_time_s=10.0)}, "warmup 12 s"),
+        ({"plan": SimpleNamespace(phase="warmup"), "settings": Settings(warmup_duration=60.0)}, "warmup 12/60 s"),
+        ({"plan": SimpleNamespace(phase="profiling 3"), "stepper": Step()}, "stage 3 of 8, concurrency 4, 12 s"),
+        ({"plan": SimpleNamespace(phase="between stages"), "stepper": Step()}, "between stages"),
+        ({"plan": SimpleNamespace(phase="warmup"), "stepper": Step()}, "warmup 12 s"),
+        ({"draining": True, "stepper": Step()}, "ending 12 s"),
+    ],
+)
+def test_where_a_run_is(known: dict[str, Any], where: str) -> None:
+    assert said(control(**known)).partition(" | ")[0] == where
+
+
+def test_rules_that_hold() -> None:
+    assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2)))).endswith("| SLO 2 of 2 held")
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=12), max_size=6), st.integers(1, 40))
+def test_the_line_is_never_wider_than_the_terminal_and_leaves_out_whole_parts(said: list[str], columns: int) -> None:
+    line = fitted(said, columns)
+    assert len(line) <= columns
+    told = line.split(" | ") if line else []
+    assert told[1:] == [part for part in told[1:] if part in said[1:]]
+    assert told[:1] == [part[:columns] for part in said[:1]]
+
+
+def test_a_small_part_may_take_the_place_that_a_large_one_does_not_fit_in() -> None:
+    assert fitted(["abc", "a long one", "de"], 10) == "abc | de"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Killed(BaseException):
+    pass
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, out: io.StringIO, seconds: int, each: Callable[[Any], None]) -> None:
+    """The greenlet, on a clock of its own, for so many seconds."""
+    now, watched = [100.0], control()
+
+    def sleep(pause_s: float) -> None:
+        now[0] += pause_s
+        if now[0] > 100 + seconds:
+            raise Killed
+        each(watched)
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "gevent", SimpleNamespace(sleep=sleep))
+    with pytest.raises(Killed):
+        progress(watched, out)
+
+
+def nothing(watched: Any) -> None: ...
+
+
+def first_parts(lines: list[str]) -> list[str]:
+    return [line.partition(" | ")[0] for line in lines]
+
+
+def test_a_log_gets_a_line_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    watch(monkeypatch, out, 17, nothing)
+    assert first_parts(out.getvalue().splitlines()) == ["profiling 5 s", "profiling 10 s", "profiling 15 s"]
+
+
+def test_a_terminal_gets_one_line_that_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Terminal()
+    watch(monkeypatch, out, 3, nothing)
+    assert "\n" not in out.getvalue()
+    assert first_parts(out.getvalue().split(CLEAR)) == ["", "profiling 1 s", "profiling 2 s", "profiling 3 s", ""]
+
+
+def test_over_a_terminal_that_cannot_go_back_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert lives(Terminal())
+    assert not lives(io.StringIO())
+    monkeypatch.setenv("TERM", "dumb")
+    assert not lives(Terminal())
+
+
+def test_each_phase_has_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, looks = Terminal(), iter(range(10))
+
+    def second_phase(watched: Any) -> None:
+        watched.plan.phase = "warmup" if next(looks) < 2 else PROFILING
+
+    watch(monkeypatch, out, 4, second_phase)
+    told = first_parts(out.getvalue().split(CLEAR))
+    assert told == ["", "warmup 1 s", "warmup 2 s", "profiling 0 s", "profiling 1 s", ""]
+
+
+def test_a_log_line_is_not_glued_to_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out, logger = Terminal(), logging.getLogger("locust_llm.test_progress")
+    logger.handlers, logger.propagate = [logging.StreamHandler(out)], False
+    keep_apart((logger.name, logger.name))
+    keep_apart((logger.name,))  # the next run of the same process
+    out.write("live line")
+    logger.warning("said")
+    assert out.getvalue() == f"live line{CLEAR}said\n"
+
+
+def test_a_log_that_is_no_terminal_stays_as_it_is() -> None:
+    out, logger = io.StringIO(), logging.getLogger("locust_llm.test_progress")
+    logger.handlers, logger.propagate = [logging.StreamHandler(out)], False
+    keep_apart((logger.name,))
+    logger.warning("said")
+    assert out.getvalue() == "said\n"

@@ -1,0 +1,217 @@
+"""Metrics for Prometheus: numbers by pencil, text as its own client library reads it, the page beside Locust's own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from support import unpatched_locust  # noqa: F401  before the rest
+from support.handmade import answered, failed
+
+from locust_llm.__main__ import simulator
+from locust_llm.core.run import Health
+from locust_llm.core.settings import Settings
+from locust_llm.run.control.live_stats import LiveStats
+from locust_llm.run.control.prometheus import HISTOGRAMS, Totals, family, number, standing
+from locust_llm.web.routes import (
+    Environment,  # not from locust, which ruff would put first: it patches
+    serve_metrics,
+)
+
+Read = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def read(text: str) -> Read:
+    """Name and labels of each sample, and its value, as Prometheus's own parser has it; each may be there once."""
+    samples = [sample for found in text_string_to_metric_families(text) for sample in found.samples]
+    values = {
+        (sample.name.removeprefix("locust_llm_"), frozenset(sample.labels.items())): sample.value for sample in samples
+    }
+    assert len(values) == len(samples)
+    return values
+
+
+def value(found: Read, name: str, **labels: str) -> float:
+    return found[name, frozenset(labels.items())]
+
+
+@pytest.fixture
+def totals() -> Totals:
+    totals = Totals()
+    for record in (
+        answered(40, 60, admitted_at=10.0),
+        answered(41, 300, admitted_at=10.5, asked_at=10.0),
+        answered(200, phase="warmup"),
+        failed("rate_limited", admitted_at=10.0),
+        failed("cut", chunk_us=(5000, 6000)),
+    ):
+        totals.add(record)
+    return totals
+
+
+def test_counters_by_phase_and_outcome(totals: Totals) -> None:
+    found = read("".join(totals.families()))
+    assert value(found, "requests_total", phase="profiling", outcome="ok") == 2
+    assert value(found, "requests_total", phase="profiling", outcome="rate_limited") == 1
+    assert value(found, "requests_total", phase="profiling", outcome="cut") == 1
+    assert value(found, "requests_total", phase="warmup", outcome="ok") == 1
+    assert value(found, "chunks_total", phase="profiling") == 6
+    assert value(found, "output_tokens_total", phase="profiling") == 4
+    assert value(found, "input_tokens_total", phase="warmup") == 100
+
+
+def test_histograms_hold_successes_and_the_wait_of_all_that_finished(totals: Totals) -> None:
+    found = read("".join(totals.families()))
+
+    def bucket(name: str, le: str) -> float:
+        return value(found, f"{name}_bucket", le=le, phase="profiling")
+
+    ttft = [bucket("time_to_first_token_seconds", le) for le in ("0.02", "0.04", "0.06", "+Inf")]
+    assert ttft == [0, 1, 2, 2]  # 40 ms lie in the bucket up to 40 ms
+    assert value(found, "time_to_first_token_seconds_sum", phase="profiling") == pytest.approx(0.081)
+    assert value(found, "time_to_first_token_seconds_count", phase="profiling") == 2
+    assert [bucket("inter_token_latency_seconds", le) for le in ("0.01", "0.025", "0.3")] == [0, 1, 2]
+    assert [bucket("request_latency_seconds", le) for le in ("0.3", "0.5")] == [2, 2]
+    assert [bucket("prefill_gate_wait_seconds", le) for le in ("0.001", "0.25", "0.5")] == [2, 2, 3]
+
+
+def test_before_any_request_there_is_nothing() -> None:
+    assert "".join(Totals().families()) == ""
+
+
+def test_gauges_say_how_the_run_stands() -> None:
+    now = [100.0]
+    pulse = LiveStats(lambda: now[0])
+    pulse.hear("a", used=2, waiting=10, decoding=4, reads=0)
+    now[0] += 2
+    pulse.hear("b", used=1, waiting=3, decoding=5)
+    pulse.hear("a", used=2, waiting=10, decoding=4, reads=80)
+    found = read("".join(standing(pulse, users=25, limit=3, info={"model": 'a "b"\\', "phase": "warmup"})))
+    assert {name: value for (name, labels), value in found.items() if not labels} == {
+        "users": 25, "prefill_gate_limit": 3, "prefill_gate_waiting": 13, "requests_in_prefill": 3,
+        "requests_decoding": 9, "output_tokens_per_second": 40,
+    }  # fmt: skip
+    assert value(found, "run_info", model='a "b"\\', phase="warmup") == 1
+
+
+def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
+    pulse = LiveStats()
+    pulse.add(answered(5, 10))
+    pulse.hear(
+        "local", used=0, waiting=0, decoding=0, health=Health(worker="local", cpu_share=1, loop_lag_p99_ms=300.0)
+    )
+    found = read("".join(standing(pulse, users=1, limit=None, info={})))
+    assert ("prefill_gate_limit", frozenset()) not in found
+    assert value(found, "client_level") == 1
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.floats(allow_nan=False))
+def test_any_text_and_any_number_come_through(text: str, label: str, sample: float) -> None:
+    lines = "".join(family("x", "gauge", text, [("", {"model": label}, sample)]))
+    ((name, labels),) = read(lines)
+    assert dict(labels) == {"model": label}
+    assert value(read(lines), name, model=label) == sample
+
+
+def test_buckets_rise_and_numbers_are_written_as_prometheus_does() -> None:
+    assert all(list(buckets) == sorted(set(buckets)) for _, _, buckets, _ in HISTOGRAMS)
+    assert [number(n) for n in (1, 0.5, float("inf"), float("-inf"), 1e-7)] == ["1", "0.5", "+Inf", "-Inf", "1e-07"]
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def a_control(totals: Totals) -> Any:
+    return SimpleNamespace(
+        environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)), settings=Settings(model="m"), stepper=None,
+        folder=Path("r"), survey=SimpleNamespace(model=None), draining=False, plan=SimpleNamespace(phase="profiling"),
+        pulse=LiveStats(), limit=None, totals=totals,
+    )  # fmt: skip
+
+
+def page(shown: Any, path: str, base: str = "", login: bool = False) -> Any:
+    environment = Environment(parsed_options=SimpleNamespace(web_base_path=base))  # type: ignore[arg-type]
+    web_ui = environment.create_web_ui("127.0.0.1", 0, web_base_path=base or None, web_login=login, delayed_start=True)
+    assert web_ui.app is not None
+    web_ui.app.secret_key = "of this test"
+    if login:
+        web_ui.login_manager.user_loader(lambda user: None)
+    serve_metrics(environment, lambda: shown)
+    return web_ui.app.test_client().get(path)
+
+
+def test_the_page_is_beside_those_of_locust_under_the_same_path(totals: Totals) -> None:
+    answer = page(a_control(totals), "/of/the/team/llm/metrics", base="/of/the/team")
+    assert answer.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    found = read(answer.text)
+    assert value(found, "users") == 7
+    assert value(
+        found, "run_info", run="r", model="m", server="", loop="closed", phase="profiling", stage=""
+    ) == 1  # fmt: skip
+    assert page(a_control(totals), "/llm/metrics", base="/of/the/team").status_code == 404
+
+
+def test_before_the_first_run_the_page_is_empty() -> None:
+    answer = page(None, "/llm/metrics")
+    assert (answer.status_code, answer.text) == (200, "")
+
+
+def test_a_login_is_asked_for_here_too(totals: Totals) -> None:
+    answer = page(a_control(totals), "/llm/metrics", login=True)
+    assert answer.status_code == 302
+    assert "/login" in answer.headers["Location"]
+    assert "locust_llm_" not in answer.text
+
+
+def test_headless_there_is_no_page() -> None:
+    serve_metrics(Environment(), lambda: None)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with simulator() as url:
+        yield url
+
+
+@pytest.mark.full
+def test_a_run_seen_from_prometheus(url: str, tmp_path: Path) -> None:
+    """In the middle of the load and after it, from the master's port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "locust_llm", "run", "--autostart", "--web-host", "127.0.0.1", "--web-port", str(port),
+         "--processes", "2", "--host", url, "-u", "4", "--request-count", "24", "--prefill-concurrency", "2",
+         "--output-tokens-mean", "60", "--report-dir", str(tmp_path / "r")],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    seen: list[Read] = []
+    try:
+        until = time.monotonic() + 40
+        while time.monotonic() < until and not (tmp_path / "r" / "report.html").exists():
+            time.sleep(0.1)
+            try:
+                seen.append(read(requests.get(f"http://127.0.0.1:{port}/llm/metrics", timeout=5).text))
+            except requests.ConnectionError:
+                continue
+        last = read(requests.get(f"http://127.0.0.1:{port}/llm/metrics", timeout=5).text)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        out, _ = process.communicate(timeout=20)
+    assert value(last, "requests_total", phase="profiling", outcome="ok") == 24, out
+    assert value(last, "output_tokens_total", phase="profiling") == 24 * 60
+    assert value(last, "time_to_first_token_seconds_count", phase="profiling") == 24
+    decoding = max(found.get(("requests_decoding", frozenset()), 0) for found in seen)
+    assert 0 < decoding <= 4
+    assert max(found.get(("prefill_gate_limit", frozenset()), 0) for found in seen) == 2

@@ -1,0 +1,104 @@
+"""The stepper: stages get their folders, their records and their facts."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.handmade import answered
+
+from locust_llm.core.run import Run, Stage
+from locust_llm.core.settings import Settings
+from locust_llm.core.storage import Outcome, RecordFile, read_run
+from locust_llm.run.control import stage_runner as module
+from locust_llm.run.control.stage_runner import StageRunner, enough
+
+SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requests=3)
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders of which reports were made."""
+    made: list[Path] = []
+    monkeypatch.setattr(module, "make_reports", made.append)
+    outcome = {"locust_llm": {"slo_status": "PASS"}, "output_token_throughput": {"avg": 50.0}}
+    monkeypatch.setattr(module, "read_outcome", lambda folder: msgspec.convert(outcome, Outcome))
+    return made
+
+
+def begun(settings: Settings, folder: Path) -> StageRunner:
+    asked = settings.staged
+    assert asked is not None
+    one = StageRunner(settings, asked, folder)
+    assert one.next() is True
+    one.begin(1000.0)
+    return one
+
+
+def facts(stage: Stage) -> Run:
+    return Run(name="x", settings=Settings(), started_at=0, profiling_at=0, stage=stage)
+
+
+def sent(at: float, took_s: float = 1.0) -> Any:
+    return answered(took_s * 1e3, sent_at=at, due_at=at, asked_at=at, clock_offset_s=0.0, stage=1)
+
+
+def test_what_is_sent_in_the_first_and_the_last_wave_is_warmup(tmp_path: Path, reports: list[Path]) -> None:
+    one = begun(SETTINGS, tmp_path)
+    phases = []
+    at = 1000.0
+    while True:
+        phases += [one.keep(sent(at)).phase for _ in range(2)]
+        at += 1
+        if one.look(at, 2, 0):
+            break
+    # two users, a second each: one wave, ten seconds with those sent just at their end, and one more wave
+    assert phases == ["warmup"] * 2 + ["profiling"] * 22
+    one.close(facts, report=True)
+    assert [r.phase for r in RecordFile(tmp_path / "stages" / "1" / "profile_export.jsonl")] == phases
+    assert reports == [tmp_path / "stages" / "1"]
+    stage = read_run(tmp_path / "stages" / "1").stage
+    assert stage == Stage(
+        number=1, value=2, began_at=1000, measured_at=1001, ended_at=1011, residual=0.0, why="stationary"
+    )
+
+
+def test_stages_follow_until_there_are_no_more(tmp_path: Path, reports: list[Path]) -> None:
+    one = begun(SETTINGS, tmp_path)
+    assert (str(one), one.settings.users, one.settings.sweep) == ("stage 1 of 2, concurrency 2", 2, None)
+    one.close(facts, report=True)
+    assert one.next() is True
+    assert (str(one), one.settings.users) == ("stage 2 of 2, concurrency 4", 4)
+    one.begin(2000.0)
+    one.stop(2001.0)
+    one.close(facts, report=False)
+    assert [(stage.number, stage.value, stage.why) for stage in one.stages] == [(1, 2, "stopped"), (2, 4, "stopped")]
+    assert len(reports) == 1
+
+
+def test_a_repeat_counts_from_its_first_request_to_its_last(tmp_path: Path, reports: list[Path]) -> None:
+    one = begun(Settings(repeats=2, request_count=5), tmp_path)
+    assert one.keep(sent(1000.0)).phase == "profiling"
+    assert one.look(1100.0, 1, 0) is False
+    one.stop(1200.0)
+    assert one.stage() == Stage(number=1, value=1, began_at=1000, measured_at=1000, ended_at=1200, why="count")
+    assert str(one) == "repeat 1 of 2"
+
+
+def test_arrivals_are_counted_over_what_is_measured(tmp_path: Path) -> None:
+    one = begun(Settings(sweep="request-rate=2", stage_duration="10..60", stage_requests=1), tmp_path)
+    due, at = 0, 1000.0
+    while not one.look(at, 2, due):
+        at, due = at + 1, due + 2
+        for _ in range(2):
+            one.keep(sent(at - 1))
+    assert one.stage().measured_at == 1001
+    assert one.stage().ended_at == 1011
+    assert one.due == (2, 22)
+
+
+@pytest.mark.parametrize(
+    ("slo", "count"), [((), 100), (("ttft p95 < 1s",), 100), (("ttft p99 < 1s", "error_rate < 1%"), 368)]
+)
+def test_a_stage_has_as_many_requests_as_its_rules_need(slo: tuple[str, ...], count: int) -> None:
+    assert enough(Settings(slo=slo)) == count

@@ -1,0 +1,402 @@
+"""The command line: what cannot be is refused in one line with status 5 before any load, and no secret is written."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from support.command_line import parse
+from support.tiny_server import TinyServer, tiny_server
+
+from locust_llm import plugin
+from locust_llm.core.settings import BAD_SETTINGS, Settings
+from locust_llm.run.flags import Refused
+from locust_llm.run.options import check, request_headers, settings_of
+
+LOCUSTFILE: Final = Path(__file__).parents[2] / "locustfiles" / "chat.py"
+KEY: Final = "sk-0123456789"
+SECRET: Final = "s3cret"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(("LOCUST", "OPENAI"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/locust"])
+    monkeypatch.setattr(plugin, "_surveyed", None)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[TinyServer]:
+    with tiny_server() as server:
+        yield server
+
+
+def asked(*words: str) -> Settings:
+    return check(parse(*words))
+
+
+# -- what is refused, before anything is asked of anybody ----------------------------------------------------------------
+
+REFUSED: Final = [
+    (["--prefill-concurrency", "three"], "--prefill-concurrency takes a whole number, got 'three'"),
+    (["--prefill-concurrency", "2.5"], "--prefill-concurrency takes a whole number, got '2.5'"),
+    (["--output-tokens-mean", "many"], "--output-tokens-mean takes a number, got 'many'"),
+    (["--output-tokens-mean", "nan"], "--output-tokens-mean takes a number, got 'nan'"),
+    (["--request-timeout", "inf"], "--request-timeout takes a number, got 'inf'"),
+    (["--request-count", "1e3"], "--request-count takes a whole number, got '1e3'"),
+    (
+        ["--percentiles", "50,p90"],
+        "--percentiles takes numbers with commas between, such as 50,90,95,99, got '50,p90'",
+    ),
+    (
+        ["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
+        "--endpoint must not hold a key (api-key), every report would: use --header, or --api-key-file",
+    ),
+    (["--max-retries", "-1"], "--max-retries must be at least 0, got -1"),
+    (["--endpoint-type", "embeddings"], "--endpoint-type must be one of chat, completions, got 'embeddings'"),
+    (
+        ["--max-tokens-field", "n"],
+        "--max-tokens-field must be one of max_tokens, max_completion_tokens, got 'n'",
+    ),
+    (["--header", f"X-Key={SECRET}"], "--header takes NAME: VALUE, got one without a colon"),
+    (["--header", f": {SECRET}"], "--header takes NAME: VALUE, and '' is no name of a header"),
+    (["--header", f"X Key: {SECRET}"], "--header takes NAME: VALUE, and 'X Key' is no name of a header"),
+    (["--header", f"X-Key: {SECRET}\u20ac"], "--header X-Key: its value has characters that no header can carry"),
+    (["--header", f"X-Key: {SECRET}\r\nX: y"], "--header X-Key: its value has characters that no header can carry"),
+    (["--host", "http://[::1"], "--host 'http://[::1' is no URL: Invalid IPv6 URL"),
+    (["-u", "2", "--prefill-concurrency", "0"], "--prefill-concurrency must be at least 1, got 0"),
+    (
+        ["-u", "2", "--prefill-concurrency", "3"],
+        "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a time",
+    ),
+    (
+        ["--prefill-concurrency", "3"],
+        "--prefill-concurrency 3 is above the 1 users (-u): at most 1 requests can run at a time",
+    ),
+    (
+        ["-u", "3", "--prefill-concurrency", "3", "--no-streaming"],
+        "--prefill-concurrency needs --streaming: without a stream nobody can tell when the first token came",
+    ),
+    (
+        ["--prefill-concurrency-ramp-duration", "0"],
+        "--prefill-concurrency-ramp-duration must be above 0 seconds, got 0",
+    ),
+    (["--synthetic-input-tokens-mean", "0"], "--synthetic-input-tokens-mean must be at least 1, got 0"),
+]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], ask: Callable[[], object]) -> str:
+    """The one line that says no; if the parser itself does, on stderr and with status 5."""
+    with pytest.raises((Refused, SystemExit)) as refused:
+        ask()
+    out, err = capsys.readouterr()
+    if isinstance(refused.value, Refused):
+        assert (out, err) == ("", "")
+        return str(refused.value)
+    assert (refused.value.code, out, err.count("\n")) == (BAD_SETTINGS, "", 1)
+    assert err.startswith("locust-llm: error: ")
+    return err.removeprefix("locust-llm: error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(("words", "line"), REFUSED, ids=[" ".join(words)[:40] for words, _ in REFUSED])
+def test_what_cannot_be_is_refused_in_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, lambda: asked(*words)) == line
+    assert SECRET not in line
+
+
+def test_as_many_processes_as_there_are_cpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert asked("-u", "100", "--processes", "-1").processes == 64
+
+
+# -- what is understood --------------------------------------------------------------------------------------------------
+
+
+def settings(**different: Any) -> Settings:
+    """Those of ``parse()``, but for these."""
+    same = {"host": "http://localhost:1", "users": 1, "locustfile": "chat.py", "command": "locust"}
+    return Settings(**{**same, **different})
+
+
+def test_the_command_of_the_seed_page() -> None:
+    words = """--model Qwen/Qwen2.5-7B-Instruct --endpoint-type chat --streaming --host localhost:8000 -u 50
+        --prefill-concurrency 5 --prefill-concurrency-ramp-duration 30
+        --synthetic-input-tokens-mean 32000 --output-tokens-mean 200 -t 120s"""
+    assert asked(*words.split()) == settings(
+        host="http://localhost:8000",
+        model="Qwen/Qwen2.5-7B-Instruct",
+        users=50,
+        prefill_concurrency=5,
+        prefill_concurrency_ramp_duration=30.0,
+        synthetic_input_tokens_mean=32000.0,
+        output_tokens_mean=200.0,
+        run_time_s=120,
+    )
+
+
+def test_defaults_and_a_grace_period_of_30_seconds() -> None:
+    assert asked() == settings()
+    assert settings().stop_timeout_s == 30
+    assert parse().stop_timeout == 30  # Locust's own would cut what runs, without a record
+
+
+def test_an_empty_value_is_not_set() -> None:
+    """As of a variable of the environment that is not set, or a field of the web form."""
+    flags = ("request-timeout", "output-tokens-mean", "model", "endpoint", "prefill-concurrency", "report-dir")
+    assert asked(*[f"--{flag}=" for flag in flags]) == settings()
+
+
+def test_texts_of_the_web_form_are_numbers() -> None:
+    options = parse("-u", "9", headless=False)
+    options.prefill_concurrency, options.output_tokens_mean, options.percentiles = "5", "64.5", ""
+    options.streaming, options.random_seed, options.probe = "true", " ", "false"
+    assert settings_of(options) == settings(users=9, prefill_concurrency=5, output_tokens_mean=64.5, probe=False)
+    options.prefill_concurrency = "abc"
+    with pytest.raises(ValueError, match="abc"):
+        settings_of(options)
+
+
+@pytest.mark.parametrize("endpoint", ["v2/chat", "/v2/chat"])
+def test_an_endpoint_is_a_path(endpoint: str) -> None:
+    assert asked("--endpoint", endpoint).endpoint == "/v2/chat"
+
+
+def test_without_our_command_line_there_are_defaults() -> None:
+    assert settings_of(None) == settings_of(Namespace()) == Settings()
+    assert request_headers(None) == {}
+
+
+def test_flags_have_variables_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCUST_LLM_PREFILL_CONCURRENCY", "3")
+    monkeypatch.setenv("LOCUST_LLM_OUTPUT_TOKENS_MEAN", "77")
+    words = ("-u", "4", "--output-tokens-mean", "78")
+    assert asked(*words) == settings(users=4, prefill_concurrency=3, output_tokens_mean=78.0)
+
+
+# -- secrets ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_key_comes_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert request_headers(parse()) == {}
+    monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
+    assert request_headers(parse()) == {"Authorization": "Bearer from-environment"}
+    (tmp_path / "key").write_text("from-file\n")
+    assert request_headers(parse("--api-key-file", "key")) == {"Authorization": "Bearer from-file"}
+    words = ["--header", "X-Team:a: b", "--header", "Authorization: Basic abc"]
+    assert request_headers(parse(*words)) == {"X-Team": "a: b", "Authorization": "Basic abc"}
+
+
+def test_headers_of_the_environment_are_sent_and_their_names_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCUST_LLM_HEADERS", f"X-Key: {SECRET}\n\n  X-Team: a\n")
+    assert request_headers(parse("--header", "X-Team: b")) == {"X-Key": SECRET, "X-Team": "b"}
+    assert asked("--header", "X-Other: c").header_names == ("X-Key", "X-Team", "X-Other")
+    assert SECRET not in str(asked())
+
+
+def test_the_path_of_an_endpoint_is_that_of_its_kind() -> None:
+    assert asked("--endpoint-type", "completions").endpoint == "/v1/completions"
+    assert asked("--endpoint-type", "completions", "--endpoint", "v2/text").endpoint == "/v2/text"
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["--header", f"X-Key: {SECRET}"], "locust --header '***'"),
+        ([f"--header=X-Key: {SECRET}"], "locust '--header=***'"),
+        ([f"--heade=X-Key: {SECRET}"], "locust '--heade=***'"),  # argparse takes what is plain enough
+        (["--header", "X-Team: a", "--header", f"X-Key:{SECRET}"], "locust --header '***' --header '***'"),
+    ],
+)
+def test_settings_hold_the_names_of_headers_and_not_what_they_say(
+    words: list[str], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/locust", *words])
+    names = ("X-Team", "X-Key") if "X-Team: a" in words else ("X-Key",)
+    assert asked(*words) == settings(header_names=names, command=command)
+
+
+# -- asked of the machine and of the server ------------------------------------------------------------------------------
+
+
+def refused_before_load(capsys: pytest.CaptureFixture[str], *words: str, headless: bool = True) -> str:
+    return refusal(capsys, lambda: plugin._before_load(parse(*words, headless=headless)))
+
+
+def test_a_key_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert refused_before_load(capsys, "--api-key-file", "none") == "--api-key-file none: No such file or directory"
+    assert refused_before_load(capsys, "--api-key-file", "none", headless=False).endswith("No such file or directory")
+    assert refused_before_load(capsys, "--api-key-file", str(tmp_path)).endswith(": Is a directory")
+
+
+@pytest.mark.parametrize("content", [f"{KEY}\nsecond line".encode(), b"\xff\xfe" + KEY.encode(), b"\0" + KEY.encode()])
+def test_a_key_that_no_header_can_carry(
+    content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "the API key (--api-key-file or OPENAI_API_KEY) is not one line of text"
+    (tmp_path / "key").write_bytes(content)
+    assert refused_before_load(capsys, "--api-key-file", "key") == line
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\nsecond line")
+    assert refused_before_load(capsys) == line
+
+
+def test_a_run_needs_a_host(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = "--host is missing: the server's address, such as --host localhost:8000"
+    assert refused_before_load(capsys, "--host", "") == expected
+    plugin._before_load(parse("--host", "", headless=False))  # it may come from the web form
+
+
+def test_a_report_folder_below_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert refused_before_load(capsys, "--report-dir", "file/run") == (
+        "the report folder cannot be written: file/run: Not a directory (--report-dir names another)"
+    )
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], server: TinyServer) -> None:
+    line = refused_before_load(capsys, "--host", server.url, "--model", "mine")
+    assert line == "the server has no model 'mine'; it has: tiny, other"
+    assert server.paths() == ["/v1/models"]
+
+
+def test_who_only_looks_is_asked_for_nothing() -> None:
+    for flag in ("--list", "--show-task-ratio", "--worker"):
+        plugin._before_load(parse("--host", "", flag))
+    assert list(Path(".").iterdir()) == []
+
+
+def test_all_users_start_at_once_unless_a_rate_is_given(server: TinyServer) -> None:
+    at_once, slowly = (parse("--host", server.url, "-u", "30", *words) for words in ([], ["-r", "2"]))
+    plugin._before_load(at_once)
+    plugin._before_load(slowly)
+    assert (at_once.spawn_rate, slowly.spawn_rate) == (30, 2)
+    assert not Path("reports").exists() or list(Path("reports").iterdir()) == []
+
+
+# -- the real command ------------------------------------------------------------------------------------------------
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def processes_of(session: int) -> list[str]:
+    """The processes of a session that still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().rpartition(")")
+        except OSError:
+            continue  # it has just ended
+        state, _parent, _group, its_session = rest.split()[:4]
+        if int(its_session) == session and state != "Z":
+            found.append(name)
+    return found
+
+
+def locust(*words: str, **environment: str) -> Ended:
+    """The real command, in a session of its own of which nothing is left a few seconds later."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", *words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | environment, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=60)
+        until = time.monotonic() + 10
+        while (left := processes_of(process.pid)) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert left == []
+        return Ended(process.returncode, out, err)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--processes 2 --prefill-concurrency x", "--prefill-concurrency takes a whole number, got 'x'"),
+        (
+            "--processes 2 -u 2 --prefill-concurrency 3",
+            "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a time",
+        ),
+        ("--host {url} --processes 2 --model mine", "the server has no model 'mine'; it has: tiny, other"),
+        (
+            "--host {url} --report-dir file/run",
+            "the report folder cannot be written: file/run: Not a directory (--report-dir names another)",
+        ),
+        ("--host {url} --header " + SECRET, "--header takes NAME: VALUE, got one without a colon"),
+    ],
+)
+def test_the_command_refuses_in_one_line_and_leaves_nothing(words: str, line: str, server: TinyServer) -> None:
+    Path("file").touch()
+    ended = locust(*words.format(url=server.url).split(), OPENAI_API_KEY=KEY)
+    assert ended == Ended(5, "", f"locust-llm: error: {line}\n")
+    assert "/v1/chat/completions" not in server.paths()
+
+
+def test_the_command_refuses_a_host_that_cannot_be_reached() -> None:
+    with tiny_server(started=False) as nobody:  # the port is taken, and nobody listens
+        ended = locust("--host", nobody.url, "--processes", "2", "--header", f"X-Key: {SECRET}", OPENAI_API_KEY=KEY)
+    assert (ended.status, ended.out, ended.err.count("\n")) == (5, "", 1)
+    assert ended.err.startswith(f"locust-llm: error: cannot reach {nobody.url}: ")
+    assert "refused" in ended.err
+    assert SECRET not in ended.err
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        pytest.param([], id="one process", marks=pytest.mark.full),
+        pytest.param(["--processes", "2"], id="two workers"),
+    ],
+)
+def test_a_run_sends_the_key_and_the_headers_and_writes_them_nowhere(server: TinyServer, processes: list[str]) -> None:
+    server.models = (404, {})
+    server.tokenize = lambda text: len(text.split())
+    words = ["--host", server.url, "-u", "2", "--model", "mine", "--request-count", "6", "--report-dir", "run"]
+    ended = locust(*words, *processes, "--header", f"X-Key: {SECRET}", OPENAI_API_KEY=KEY)
+    assert ended.status == 0, ended.err
+    sent = [asked for asked in server.asked if "x-locust-llm-probe" not in asked.headers]
+    chats: list[Any] = [asked for asked in sent if asked.path == "/v1/chat/completions"]
+    assert len(chats) == 6
+    for one in server.asked:
+        assert (one.headers["authorization"], one.headers["x-key"]) == (f"Bearer {KEY}", SECRET)
+    note = "the server has no list of models (HTTP 404 for /v1/models): --model was not checked"
+    assert note in ended.err
+    written = {path.name: path.read_text() for path in Path("run").rglob("*") if path.is_file()}
+    assert {"run.json", "profile_export.jsonl", "summary.md", "report.html"} <= set(written)
+    assert note in written["run.json"]
+    for text in (ended.out, ended.err, *written.values()):
+        assert KEY not in text
+        assert SECRET not in text
+
+
+# -- rules ---------------------------------------------------------------------------------------------------------------
+
+
+def test_rules_come_from_the_flag_the_environment_and_a_file_and_a_comment_begins_outside_of_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCUST_LLM_SLO", "ttft p50 < 2s # at noon\n\n")
+    lines = ("# ours", "itl p50 < 1s", 'ttft{name="a # ""b"" #"} p50 < 1s # "c"', '  #"', "error_rate < 1%#")
+    (tmp_path / "rules").write_text("\n".join(lines))
+    assert asked("--slo", 'ttft{class="#"} p50 < 1s', "--slo-file", "rules").slo == (
+        'ttft{class="#"} p50 < 1s',
+        "ttft p50 < 2s",
+        "itl p50 < 1s",
+        'ttft{name="a # ""b"" #"} p50 < 1s',
+        "error_rate < 1%",
+    )

@@ -1,0 +1,93 @@
+"""Open files and ports against the number of users; each sentence has the figure, and what it advises is enough."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from locust_llm.run.preflight import SPARE_FILES, WIDEST_PORTS, local_ports, shortage
+
+PORTS = (32_768, 60_999)
+"""Linux's default: 28,232 of them."""
+
+
+@pytest.mark.parametrize(
+    ("users", "processes", "files", "ports"),
+    [
+        (984, 1, 1024, PORTS),
+        (1968, 2, 1024, PORTS),
+        (28_232, 4, 20_000, PORTS),
+        (64_512, 1, 100_000, WIDEST_PORTS),
+        (1_000_000, 1, None, None),
+    ],
+)
+def test_there_is_enough(users: int, processes: int, files: int | None, ports: tuple[int, int] | None) -> None:
+    assert shortage(users, processes, files, ports) is None
+
+
+def test_too_few_files() -> None:
+    assert shortage(985, 1, 1024, PORTS) == (
+        "with -u 985 a process needs 1025 open files, and the system lets it have 1024: ulimit -Hn 1025 (as root; of a "
+        "container: --ulimit nofile=1025), --processes 2, or at most 984 users"
+    )
+    said = shortage(1969, 2, 1024, PORTS)  # one of the two has 925
+    assert said is not None
+    assert said.startswith("with -u 1969 over 2 processes a process needs 1025 open files")
+    assert said.endswith("--processes 3, or at most 1968 users")
+    assert (shortage(1, 1, 40, None) or "").endswith("nofile=41), fewer users")  # no number of processes would do
+
+
+def test_too_few_ports() -> None:
+    """However many processes: they share them."""
+    for processes in (1, 8):
+        assert shortage(28_233, processes, 100_000, PORTS) == (
+            "28233 users (-u) need as many ports towards the server, and this machine has 28232 (32768 to 60999): sysctl -w "
+            "net.ipv4.ip_local_port_range='1024 65535' (as root), workers on more machines (--master, --worker), or at most "
+            "28232 users"
+        )
+    beyond = shortage(64_513, 8, 100_000, WIDEST_PORTS)
+    assert beyond is not None
+    assert "sysctl" not in beyond
+    assert "sysctl" not in (shortage(70_000, 8, 100_000, PORTS) or "")  # no range is wide enough
+
+
+@given(st.integers(1, 70_000), st.integers(1, 16), st.integers(SPARE_FILES + 1, 100_000))
+def test_what_it_advises_is_enough_and_no_more_than_that(users: int, processes: int, files: int) -> None:
+    said = shortage(users, processes, files, None)
+    if said is None:
+        return
+    more, fewer, higher = (
+        int(found[1])
+        for found in (re.search(rf"{what} (\d+)", said) for what in ("--processes", "at most", "-Hn"))
+        if found
+    )
+    assert shortage(users, more, files, None) is shortage(fewer, processes, files, None) is None
+    assert shortage(users, processes, higher, None) is None
+    assert shortage(users, more - 1, files, None) is not None
+    assert shortage(fewer + 1, processes, files, None) is not None
+    assert shortage(users, processes, higher - 1, None) is not None
+
+
+@pytest.mark.parametrize(("soft", "hard", "then"), [(64, 300, 300), (300, 300, 300)])
+def test_the_soft_limit_rises_to_the_hard_one(soft: int, hard: int, then: int) -> None:
+    """In a process of its own: this one keeps its limits."""
+    code = (
+        f"from resource import *; setrlimit(RLIMIT_NOFILE, ({soft}, {hard}))\n"
+        "from locust_llm.run.preflight import raise_open_files\n"
+        "print(raise_open_files(), *getrlimit(RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(then), str(then), str(hard)]
+
+
+def test_the_ports_of_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "ip_local_port_range"
+    assert local_ports(file) is None
+    file.write_text("32768\t60999\n")
+    assert local_ports(file) == PORTS
+    file.write_text("unknown\n")
+    assert local_ports(file) is None

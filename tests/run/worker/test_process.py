@@ -1,0 +1,62 @@
+"""A worker without its master: its records go into the run's file, if that is nobody's any more."""
+
+from support import unpatched_locust  # noqa: F401  before the rest
+
+# isort: split
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from locust.env import Environment
+
+import pytest
+from support.handmade import answered
+
+from locust_llm.core.jsonl import line
+from locust_llm.core.storage import RecordFile
+from locust_llm.run.worker import process as module
+from locust_llm.run.worker.outbox import lock
+from locust_llm.run.worker.process import append
+from locust_llm.run.worker.sender import sender_of
+
+FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
+
+
+def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locust kills the loop that reads, then starts the rest; it looks for a silent master only where one was heard."""
+    monkeypatch.setattr(module, "gevent", SimpleNamespace(spawn=lambda talk: None))
+    sent: list[str] = []
+    runner = SimpleNamespace(
+        client_id="w", last_heartbeat_timestamp=None, register_message=lambda *a, **kw: None,
+        send_message=lambda kind, data: sent.append(kind),
+    )  # fmt: skip
+    environment = Environment()
+    before = time.time()
+    module.work(environment, runner, sender_of(environment))
+    assert before <= runner.last_heartbeat_timestamp <= time.time()
+    runner.last_heartbeat_timestamp = 1.0
+    module.work(environment, runner, sender_of(environment))
+    assert (runner.last_heartbeat_timestamp, sent) == (1.0, ["llm_hello"] * 2)
+
+
+@pytest.mark.parametrize("before", [b"", line(FIRST) + b"\n", line(FIRST)[:50], line(FIRST)])
+def test_records_are_added_each_on_a_line_of_its_own(tmp_path: Path, before: bytes) -> None:
+    """Also where the master was killed in the middle of a line."""
+    path = tmp_path / "records"
+    path.write_bytes(before)
+    assert append([SECOND, SECOND], path)
+    assert list(RecordFile(path)) == [FIRST] * (len(before) >= len(line(FIRST))) + [SECOND, SECOND]
+    assert path.read_bytes().endswith(b"}\n")
+
+
+def test_the_file_of_a_run_that_is_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOCK_S", 0.0)
+    path = tmp_path / "records"
+    path.touch()
+    held = lock(path)
+    assert held is not None
+    assert not append([FIRST], path)
+    os.close(held)
+    assert append([FIRST], path)
+    assert not append([FIRST], tmp_path / "elsewhere")  # the run's folder is on another machine

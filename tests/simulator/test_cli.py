@@ -1,0 +1,116 @@
+"""Bad flags: one line on stderr, exit status 2, nothing started."""
+
+import argparse
+import errno
+import os
+import socket
+
+import pytest
+
+from locust_llm.simulator import calibration
+from locust_llm.simulator.cli import add_arguments, main, settings
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--port", "x"], "argument --port: invalid int value: 'x'"),
+        (["--port", "65536"], "argument --port: must be 0 to 65535, got 65536"),
+        (["--model", "gpt"], "argument --model: invalid choice: 'gpt' (choose from 'llama-3.1-8b')"),
+        (["--gpu", "b200"], "argument --gpu: invalid choice: 'b200' (choose from 'h100', 'a100-40', 'a40')"),
+        (["--time-scale", "0"], "argument --time-scale: must be more than 0, got 0"),
+        (["--time-scale", "nan"], "argument --time-scale: must be more than 0, got nan"),
+        (["--ttft-ms", "inf", "--itl-ms", "1"], "argument --ttft-ms: must be at least 0, got inf"),
+        (["--max-num-seqs", "0"], "argument --max-num-seqs: must be at least 1, got 0"),
+        (["--ttft-ms", "5"], "--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither"),
+        (["--jitter-ms", "5"], "--jitter-ms needs --ttft-ms and --itl-ms"),
+        (["--max-num-seqs", "9", "--max-num-batched-tokens", "8"], "--max-num-seqs 9 is more than --max-num-batched-"),
+        (["--max-model-len", "131073"], "--max-model-len 131073 is more than llama-3.1-8b's 131072"),
+        (
+            ["--max-model-len", "97", "--kv-tokens", "111"],
+            "--max-model-len 97 does not fit in the KV cache of 96 tokens",
+        ),
+        (["--kv-tokens", "15"], "--kv-tokens 15 is less than one block of 16"),
+        (["--policy", "magic"], "argument --policy: invalid choice: 'magic' (choose from 'static', 'prefill-first', "),
+        (
+            ["--like", "tgi"],
+            "argument --like: invalid choice: 'tgi' (choose from 'vllm', 'llama.cpp', 'transformers', ",
+        ),
+        (
+            ["--policy", "static", "--max-num-batched-tokens", "8192"],
+            "max_num_batched_tokens (8192) is smaller than max_m",
+        ),
+        (
+            ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "99"],
+            "max_num_batched_tokens (99) is smaller than",
+        ),
+        (
+            ["--no-enable-chunked-prefill", "--policy", "chunked"],
+            "--no-enable-chunked-prefill contradicts --policy chunk",
+        ),
+        (["--enable-chunked-prefill", "--policy", "mixed"], "--enable-chunked-prefill contradicts --policy mixed"),
+        (
+            ["--max-num-partial-prefills", "4", "--policy", "chunked"],
+            "--max-num-partial-prefills needs --policy partial",
+        ),
+        (
+            ["--max-long-partial-prefills", "2"],
+            "--max-long-partial-prefills 2 is more than --max-num-partial-prefills 1",
+        ),
+        (
+            ["--max-num-batched-tokens", "9", "--max-num-seqs", "2", "--max-num-partial-prefills", "10"],
+            "--max-num-partial-prefills 10 is more than --max-num-batched-tokens 9",
+        ),
+        (
+            ["--max-model-len", "99", "--long-prefill-token-threshold", "100"],
+            "--long-prefill-token-threshold 100 is more than --max-model-len 99",
+        ),
+        (["--fault-rate", "1.5"], "argument --fault-rate: must be 0 to 1, got 1.5"),
+        (
+            ["--faults", "cut=5"],
+            "--faults and --fault-rate say together what goes wrong how often: give both or neither",
+        ),
+        (["--fault-rate", "0.5"], "--faults and --fault-rate say together what goes wrong how often: give both or nei"),
+        (["--fault-rate", "0.5", "--faults", "explode"], "there is no 'explode': role, role_content, tokens_per_chunk"),
+        (["--quirks", "role=late"], "role must be one of first, early, none, got 'late'"),
+        (["--truth", "some"], "argument --truth: invalid choice: 'some' (choose from 'summary', 'full')"),
+    ],
+)
+def test_bad_values_are_one_line_and_status_2(flags, line, capsys):
+    try:
+        status = main(flags)
+    except SystemExit as stopped:
+        status = stopped.code
+    told = capsys.readouterr()
+    assert status == 2
+    assert told.out == ""
+    assert told.err.startswith(f"simulator: {line}")
+    assert told.err.count("\n") == 1
+
+
+def test_a_taken_port_is_one_line_and_status_2(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["--port", str(taken.getsockname()[1])]) == 2
+    told = capsys.readouterr()
+    assert os.strerror(errno.EADDRINUSE).lower() in told.err
+    assert told.err.count("\n") == 1
+
+
+def test_the_policy_follows_from_vllms_flags():
+    def policy_of(*flags):
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        _, config, policy, max_model_len = settings(parser.parse_args(flags))
+        return policy, config.max_num_batched_tokens, config.long_prefill_token_threshold, max_model_len
+
+    assert policy_of() == ("chunked", 8192, 0, 131_072)
+    assert policy_of("--no-enable-chunked-prefill") == ("mixed", 131_072, 0, 131_072)
+    assert policy_of("--max-num-partial-prefills", "4") == ("partial-prefills", 8192, 5242, 131_072)
+    assert policy_of("--policy", "static", "--max-model-len", "4096") == ("static", 8192, 0, 4096)
+    assert policy_of("--gpu", "a100-40") == ("chunked", 2048, 0, 121_600)
+
+
+def test_calibration_is_printed_and_nothing_served(monkeypatch, capsys):
+    monkeypatch.setattr(calibration, "report", lambda: "the rows")
+    assert main(["--calibration", "--port", "1"]) == 0
+    assert capsys.readouterr().out == "the rows\n"

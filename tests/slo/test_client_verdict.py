@@ -1,0 +1,134 @@
+"""The client verdict: which figure makes it what, and that the worst of all processes counts."""
+
+import numpy as np
+import pytest
+from support.handmade import answered
+
+from locust_llm.core.run import Health
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.selection import Selection
+from locust_llm.report.analysis.summarise import evidence
+from locust_llm.slo.client_verdict import (
+    CROWDED,
+    CROWDED_OUT,
+    DEGRADED,
+    INVALID,
+    OK,
+    TOO_BUSY,
+    Evidence,
+    Verdict,
+    judge,
+)
+
+FINE = {
+    "ttft_p99_ms": 200.0, "ttft_p99_least_ms": 200.0, "merged_share": 0.0, "read_lag_p99_ms": 3.0,
+    "send_lag_p99_ms": 0.05, "loop_lag_p99_ms": 2.0, "cpu_share": 0.3,
+    "cpu_wait_share": 0.03,
+}  # fmt: skip
+
+
+def told(worker: str = "local", **figures: float | None) -> Evidence:
+    return Evidence(worker=worker, requests=100, **(FINE | figures))
+
+
+@pytest.mark.parametrize(
+    ("figures", "level"),
+    [
+        ({}, OK),
+        ({"ttft_p99_least_ms": 199.7}, OK),  # within half of the goal of 0.5 ms at 200 ms
+        ({"ttft_p99_least_ms": 199.5}, DEGRADED),
+        ({"ttft_p99_least_ms": 181.0}, DEGRADED),
+        ({"ttft_p99_least_ms": 179.0}, INVALID),  # a tenth of it may be the client's
+        ({"ttft_p99_ms": 5000.0, "ttft_p99_least_ms": 4991.0}, OK),  # 0.2 % of 5 s are 10 ms
+        ({"merged_share": 0.049}, OK),
+        ({"merged_share": 0.06}, DEGRADED),
+        ({"merged_share": 0.26}, INVALID),
+        ({"read_lag_p99_ms": 260.0}, DEGRADED),
+        ({"read_lag_p99_ms": 6000.0}, DEGRADED),  # the stamps are the kernel's all the same
+        ({"send_lag_p99_ms": 6.0}, DEGRADED),
+        ({"send_lag_p99_ms": 101.0}, INVALID),
+        ({"loop_lag_p99_ms": 251.0}, DEGRADED),
+        ({"cpu_share": 0.99}, OK),  # by itself: see the remarks
+        ({"cpu_wait_share": 0.24}, OK),
+        ({"cpu_wait_share": 0.26}, DEGRADED),
+        ({"cpu_wait_share": 0.99}, DEGRADED),  # by itself: the stamps are the kernel's
+        ({"cpu_share": None, "loop_lag_p99_ms": None, "cpu_wait_share": None}, OK),
+    ],
+)
+def test_each_figure_against_its_limits(figures: dict[str, float | None], level: str) -> None:
+    verdict = judge([told(**figures)])
+    assert verdict is not None
+    assert verdict.level == level
+    assert len(verdict.reasons) == (level != OK)
+
+
+def test_the_worst_of_all_processes_counts_and_is_named() -> None:
+    verdict = judge([told("a"), told("b", merged_share=0.06), told("c", merged_share=0.3, loop_lag_p99_ms=260.0)])
+    assert verdict is not None
+    assert verdict.level == INVALID
+    assert verdict.reasons == ("c: chunks that came more than one to a read 30.0 % (limit 25.0 %)",)
+
+
+def test_what_explains_it_is_named_beside_what_is_worse() -> None:
+    verdict = judge([told(merged_share=0.3, cpu_share=0.93, loop_lag_p99_ms=260.0)])
+    assert verdict is not None
+    assert verdict.level == INVALID
+    assert [reason.split(" (limit")[0] for reason in verdict.reasons] == [
+        "chunks that came more than one to a read 30.0 %", "CPU of a core 93.0 %",
+    ]  # fmt: skip
+    assert verdict.advice == TOO_BUSY
+
+
+def test_other_programs_are_named_as_such_and_more_processes_are_not_advised() -> None:
+    verdict = judge([told(merged_share=0.3, cpu_wait_share=0.4)])
+    assert verdict is not None
+    assert (verdict.level, len(verdict.reasons), verdict.advice) == (INVALID, 2, CROWDED_OUT)
+    assert verdict.reasons[1] == f"{CROWDED} 40.0 % (limit 25.0 %)"
+    assert "other programs" in CROWDED
+
+
+def test_a_slow_server_is_not_the_clients_doing() -> None:
+    """As recorded on 2 cores with nothing else on: 100 users, a server with 5 s to the first token and one each 200 ms."""
+    recorded = Evidence(
+        worker="local", requests=150, ttft_p99_ms=5005.44, ttft_p99_least_ms=5005.44, merged_share=0.0,
+        read_lag_p99_ms=7.03, send_lag_p99_ms=0.137, loop_lag_p99_ms=2.41, cpu_share=0.0232, cpu_wait_share=0.0032,
+    )  # fmt: skip
+    assert judge([recorded]) == Verdict(OK)
+
+
+def test_a_burning_machine_is_told_apart() -> None:
+    """As recorded beside 16 programs that compute without end: 100 users, 200 ms to the first token and one each 20."""
+    recorded = Evidence(
+        worker="local", requests=300, ttft_p99_ms=220.26, ttft_p99_least_ms=205.06, merged_share=0.0609,
+        read_lag_p99_ms=55.28, send_lag_p99_ms=0.405, loop_lag_p99_ms=122.3, cpu_share=0.1128, cpu_wait_share=0.5729,
+    )  # fmt: skip
+    verdict = judge([recorded])
+    assert verdict is not None
+    assert (verdict.level, verdict.advice) == (DEGRADED, CROWDED_OUT)
+    assert verdict.reasons[-1].startswith(f"{CROWDED} 57.3 %")
+
+
+def test_nothing_to_judge_by() -> None:
+    assert judge([]) is None
+    assert judge([Evidence(worker="local", requests=0)]) is None
+
+
+def test_the_evidence_of_a_stage_is_that_of_its_requests_and_its_healths() -> None:
+    """Two stages of two processes; in the second the chunks of one process came two to a read."""
+    merged = ((1, 110_000), (2, 110_000))
+    requests = collect([
+        answered(100, 120, 140, worker="a", stage=0),
+        answered(200, 220, 240, worker="b", stage=0),
+        answered(100, 140, 140, worker="a", stage=1, merged=merged),
+        answered(300, 320, 340, worker="a", stage=1),
+    ]).requests  # fmt: skip
+    first, second = np.array([True, True, False, False]), np.array([False, False, True, True])
+    calm = [Health(worker=name, cpu_share=0.1, loop_lag_p99_ms=1.0, cpu_wait_share=0.01) for name in "ab"]
+    a, b = evidence(Selection(requests, first), calm)
+    assert (a.worker, a.requests, a.merged_share, a.ttft_p99_ms) == ("a", 1, 0, pytest.approx(100))
+    assert (b.worker, b.ttft_p99_ms, b.cpu_share, b.cpu_wait_share) == ("b", pytest.approx(200), 0.1, 0.01)
+    (only,) = evidence(Selection(requests, second), [])  # b sent nothing there, and nobody watched a
+    assert (only.worker, only.requests, only.merged_share, only.cpu_wait_share) == ("a", 2, 2 / 6, None)
+    assert only.ttft_p99_ms == pytest.approx(298)  # 100 and 300, interpolated
+    levels = [verdict.level for verdict in map(judge, ([a, b], [only])) if verdict is not None]
+    assert levels == [OK, INVALID]

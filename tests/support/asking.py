@@ -1,0 +1,27 @@
+"""One request to a real server, all the way to its record."""
+
+from typing import Any
+
+from locust_llm.client.api import ENDPOINTS, request_body
+from locust_llm.client.exchange import Request, UserConnection, exchange
+from locust_llm.client.gate import Gate
+from locust_llm.client.requests_bridge import target
+from locust_llm.core.record import Record
+
+
+def ask(
+    url: str, text: str = "Hello there", tokens: int = 6, *, kind: str = "chat", model: str = "tiny", key: str = "none",
+    **body: Any,
+) -> Record:  # fmt: skip
+    """On a connection of its own. ``body``: more fields of it."""
+    data = request_body(kind, model, [{"role": "user", "content": text}], tokens, **body)
+    head = (
+        f"POST {ENDPOINTS[kind].path} HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    to, line = target(url, True, None), UserConnection()
+    try:
+        request = Request(target=to, data=head.encode() + data, labels={"id": "one"}, timeout_s=60.0, kind=kind)
+        return exchange(line, Gate(), request, 0.0)
+    finally:
+        line.close()

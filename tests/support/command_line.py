@@ -1,0 +1,14 @@
+"""Command line: words as Locust's parser and ours take them, without a run."""
+
+from argparse import Namespace
+
+from locust_llm.run.options import add_options
+from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
+
+
+def parse(*words: str, headless: bool = True) -> Namespace:
+    """What Locust's parser makes of it, with our flags on it."""
+    parser = get_empty_argument_parser(default_config_files=[])
+    setup_parser_arguments(parser)
+    add_options(parser, before_load=lambda options: None)
+    return parser.parse_args(["-f", "my/chat.py", "--host", "localhost:1", *["--headless"] * headless, *words])

@@ -1,0 +1,179 @@
+"""Damaged folders: the folder of a small run with something of everything, and the ways in which it can be damaged."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from locust_llm.core.jsonl import line
+from locust_llm.core.record import Record
+from locust_llm.core.run import Health, Offer, Probe, Run
+from locust_llm.core.storage import RECORDS, RUN, write_run
+from support.handmade import UNIX, a_run, answered, failed
+
+VALUES: Final[tuple[Any, ...]] = (
+    None, "text", "", -1, 0, 1e18, 1e300, -1e300, 10**30, -(10**30), 2**63, 0.5, True, [], [1e18], {}, "\ud800", "x" * 9000,
+)  # fmt: skip
+"""What a field may be replaced by; NaN and Infinity stand behind them, as JSON has neither."""
+RAW: Final = (b"NaN", b"Infinity", b"1e999", b"[" * 5000)
+
+
+def records(count: int) -> list[Record]:
+    """Behind a gate: a warmup, failures of three kinds, cut, cancelled, tried again, merged, in one piece."""
+    gated: dict[str, Any] = {
+        "limit": 2,
+        "turn": 0,
+        "session": "s",
+        "user_class": "Chat",
+        "connect_s": 0.001,
+        "rtt_us": 90,
+    }
+
+    def one(i: int) -> Record:
+        at = 10.0 + i / 4
+        stamps = gated | {
+            "id": f"r{i}", "due_at": at - 0.3, "asked_at": at - 0.2, "admitted_at": at - 0.01, "sent_at": at,
+            "headers_at": at + 0.01, "asked_input_tokens": 100, "asked_output_tokens": 4,
+        }  # fmt: skip
+        match i % 10:
+            case 0:
+                return answered(100, 120, **stamps, phase="warmup")
+            case 1:
+                return failed("http_status", **stamps, status=500, message=f"boom {i}")
+            case 2:
+                return failed("reset", **stamps | {"sent_at": None, "admitted_at": None})
+            case 3:
+                return failed("cut", **stamps)
+            case 4:
+                return answered(90, 110, 110, 130, **stamps, merged=((1, 100_000), (2, 100_000)))
+            case 5:
+                return answered(**stamps, streamed=False, closed_at=at + 1, output_tokens=4)
+            case 6:
+                return failed("retried", **stamps, status=429)
+            case 7:
+                return failed("cancelled", **stamps)
+        return answered(100 + i % 7, 140 + i % 7, 180 + i % 7, 200 + i % 7, **stamps, freed_at=at + 0.1)
+
+    return [one(i) for i in range(count)]
+
+
+def a_whole_run() -> Run:
+    """With a value in each field."""
+    run = a_run(
+        ((0.0, 1), (5.0, 2)), slo=("ttft p50 < 1s", "error_rate < 5%", "icl p99 < 50ms", "warn: delivered > 90%"),
+        goodput="time_to_first_token:300", prefill_concurrency=2, warmup_request_count=4, request_rate=4.0,
+        percentiles=(50.0, 99.0), header_names=("X",), gpus=2,
+    )  # fmt: skip
+    return replace(
+        run, profiling_at=UNIX + 5, model="m", server="uvicorn", machine="here", versions={"locust": "2"},
+        probes=(Probe(kind="words", words=3, tokens=4),), turned_away=1, sweep_end="",
+        health=(Health(worker="local", cpu_share=0.5, loop_lag_p99_ms=1.0, cpu_wait_share=0.01),),
+        offer=Offer(due=40, never_started=1, duration_s=90.0, most_users=2), dataset_sessions=3, notes=("a note",),
+    )  # fmt: skip
+
+
+def fill(folder: Path, lines: bytes, run: bytes) -> None:
+    (folder / RECORDS).write_bytes(lines)
+    (folder / RUN).write_bytes(run)
+
+
+def whole(folder: Path, count: int = 12) -> tuple[bytes, bytes]:
+    """(its records, its run.json) as they are before the damage."""
+    write_run(folder, a_whole_run())
+    lines = b"".join(line(record) + b"\n" for record in records(count))
+    (folder / RECORDS).write_bytes(lines)
+    return lines, (folder / RUN).read_bytes()
+
+
+Way = tuple[str, bytes, bytes, int | None]
+"""(its name, the records, run.json, the lines that cannot be read; None: that is for the reader to say)."""
+
+
+def cut_records(lines: bytes, run: bytes) -> Iterator[Way]:
+    """At each byte."""
+    for length in range(len(lines)):
+        left = lines[:length]
+        tail = left.rpartition(b"\n")[2]
+        yield f"records cut at {length}", left, run, int(bool(tail) and lines[length : length + 1] != b"\n")
+
+
+def cut_run(lines: bytes, run: bytes) -> Iterator[Way]:
+    for length in range(len(run)):
+        yield f"run.json cut at {length}", lines, run[:length], 0
+
+
+def run_fields(lines: bytes, run: bytes) -> Iterator[Way]:
+    """Each field of run.json, of its settings and of all in it, replaced by each value, and left out."""
+    for path in _paths(json.loads(run)):
+        for value in _values():
+            yield f"run.json {path} = {value[:20]!r}", lines, _replaced(json.loads(run), path, value), 0
+
+
+def record_fields(lines: bytes, run: bytes, numbers: tuple[int, ...] = (4, 8)) -> Iterator[Way]:
+    """Each field of these records."""
+    rows = lines.splitlines()
+    for number in numbers:
+        known = json.loads(rows[number])
+        known["record"] = msgspec.to_builtins(records(number + 1)[number]) | {"chunk_us": known["record"]["chunk_us"]}
+        known["record"] |= {name: _default(name) for name in Record.__struct_fields__ if name not in known["record"]}
+        for path in _paths({"record": known["record"]}):
+            for value in _values():
+                damaged = [*rows]
+                damaged[number] = _replaced(json.loads(json.dumps(known)), path, value)
+                yield f"record {number} {path} = {value[:20]!r}", b"\n".join(damaged) + b"\n", run, None
+
+
+def flipped(lines: bytes, run: bytes, count: int, seed: int) -> Iterator[Way]:
+    """Some random bytes of the records, or of run.json."""
+    chance = random.Random(seed)
+    for i in range(count):
+        both = [bytearray(lines), bytearray(run)]
+        which = both[i % 2]
+        for _ in range(chance.choice((1, 2, 8, 64))):
+            which[chance.randrange(len(which))] = chance.choice(
+                (0, 10, 34, 44, 48, 57, 91, 123, 125, chance.randrange(256))
+            )
+        yield f"flipped {seed}/{i}", bytes(both[0]), bytes(both[1]), None
+
+
+def spliced(lines: bytes, run: bytes, count: int, seed: int) -> Iterator[Way]:
+    """Pieces of the records left out, twice, or NUL, anywhere."""
+    chance = random.Random(seed)
+    for i in range(count):
+        begin = chance.randrange(len(lines))
+        end = min(len(lines), begin + chance.choice((1, 10, 300, 2000)))
+        piece = chance.choice((b"", b"\0" * (end - begin), lines[begin:end] * 2, b"\n", b"\r\n" * 3))
+        yield f"spliced {seed}/{i}", lines[:begin] + piece + lines[end:], run, None
+
+
+def _values() -> Iterator[bytes]:
+    yield from (json.dumps(value).encode() for value in VALUES)
+    yield from RAW
+    yield b""  # left out
+
+
+def _paths(data: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    inside = data.items() if isinstance(data, dict) else enumerate(data[:2]) if isinstance(data, list) else ()
+    for key, value in inside:
+        yield (*at, key)
+        yield from _paths(value, (*at, key))
+
+
+def _replaced(data: Any, path: tuple[str | int, ...], value: bytes) -> bytes:
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    if not value:
+        del place[path[-1]]
+        return json.dumps(data).encode()
+    place[path[-1]] = "\x00here"
+    return json.dumps(data, separators=(",", ":")).encode().replace(b'"\\u0000here"', value)
+
+
+def _default(name: str) -> Any:
+    fields = {field.name: field for field in msgspec.structs.fields(Record)}
+    return fields[name].default

@@ -1,0 +1,51 @@
+"""Records made by hand: times are small round numbers, so that every figure can be worked out with a pencil."""
+
+from locust_llm.core.record import Record
+from locust_llm.core.run import LimitChange, Run
+from locust_llm.core.settings import Settings
+
+UNIX = 1_700_000_000.0
+"""What the records' clock is behind Unix time: a record's second 10 is UNIX + 10."""
+
+
+def answered(*chunk_ms: float, sent_at: float | None = 10.0, **other: object) -> Record:
+    """A request sent at second 10 whose chunks came these milliseconds later; one token a chunk, closed with the last."""
+    chunk_us = tuple(round(ms * 1000) for ms in chunk_ms)
+    asked_at = 10.0 if sent_at is None else sent_at
+    fields: dict[str, object] = {
+        "id": "a",
+        "name": "chat",
+        "clock_offset_s": UNIX,
+        "due_at": asked_at,
+        "asked_at": asked_at,
+        "sent_at": sent_at,
+        "closed_at": asked_at + (chunk_us[-1] / 1e6 if chunk_us else 0.0),
+        "chunk_us": chunk_us,
+        "first_output": 0 if chunk_us else None,
+        "input_tokens": 100,
+        "output_tokens": len(chunk_us),
+        "tokens_from": "usage",
+        "status": 200,
+    }
+    return Record(**{**fields, **other})  # type: ignore[arg-type]
+
+
+def failed(outcome: str = "reset", sent_at: float | None = 10.0, **other: object) -> Record:
+    """A request that ended one second after the send, without a chunk."""
+    ended: dict[str, object] = {"closed_at": (sent_at or 10.0) + 1, "outcome": outcome, "status": None}
+    counts: dict[str, object] = {"input_tokens": None, "output_tokens": None, "tokens_from": ""}
+    return answered(sent_at=sent_at, **{**ended, **counts, **other})
+
+
+def a_run(limits: tuple[tuple[float, int | None], ...] = (), **settings: object) -> Run:
+    """A run from second 0 to second 100; ``limits``: (second, limit)."""
+    asked = {"host": "http://server:8000", "model": "m", "users": 2, **settings}
+    return Run(
+        name="by-hand",
+        settings=Settings(**asked),  # type: ignore[arg-type]
+        started_at=UNIX,
+        profiling_at=UNIX,
+        stopping_at=UNIX + 100,
+        ended_at=UNIX + 100,
+        limits=tuple(LimitChange(UNIX + at, limit) for at, limit in limits),
+    )

@@ -1,0 +1,219 @@
+"""The interference probe in virtual time: its timetable carried out on a simulated engine, with noise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count, cycle
+from random import Random
+from typing import Final
+
+from locust_llm.core.record import OK
+from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult
+from locust_llm.probe.schedule import Bounds, timetable
+from locust_llm.simulator.clock import VirtualClock
+from locust_llm.simulator.cost import GPUS, MODELS, Cost
+from locust_llm.simulator.disaggregated import DisaggregatedEngine, Link
+from locust_llm.simulator.engine import BatchEngine, Engine, FixedEngine
+from locust_llm.simulator.policies import POLICIES, WHOLE_PROMPTS
+from locust_llm.simulator.scheduler import Config, Scheduler
+from locust_llm.simulator.sequence import Sequence
+from locust_llm.simulator.virtual import Request, Row, Virtual
+
+BLOCK: Final = 16
+REFUSED: Final = "http_400"
+FIXED: Final = "fixed latency"
+TTFT_S, ITL_S = 0.2, 0.02
+"""Of the server with a fixed latency."""
+PATIENCE_S: Final = 30.0
+PATIENCE: Final = 10.0
+"""An episode is waited for so long, and so many times what it should take: what is not there by then was not seen. A server
+with too much other traffic never comes to an end."""
+MOST_S: Final = 1800.0
+"""After which the whole probe is given up: people would not wait so long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """What is simulated. Its longest sequence is what it is told, or what its KV cache holds."""
+
+    policy: str = "chunked"
+    """Of the simulator, or ``disaggregated``, or ``fixed latency``."""
+    budget: int | None = None
+    gpu: str = "h100"
+    num_seqs: int | None = None
+    threshold: int = 0
+    partial: int = 1
+    long_partial: int = 1
+    caching: bool = True
+    max_len: int = 131_072
+    prefill_engines: int = 1
+    decode_engines: int = 1
+    replicas: int = 1
+    """Behind one address, each with a scheduler of its own; requests go to them in turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """What real servers and networks add."""
+
+    steps: float = 0.0
+    """Each step takes a log-normal factor with this sigma longer or shorter."""
+    network_s: float = 0.0
+    """Each chunk is later by an exponential time with this mean, never before an earlier one."""
+    merged: float = 0.0
+    """Each chunk comes together with the next with this probability."""
+    hiccups_s: float = 0.0
+    """About once in two seconds the whole server stands still for so long."""
+    traffic_per_s: float = 0.0
+    """Requests of somebody else: prompts of 500 to 8,000 tokens, 20 to 200 out."""
+    reading_s: float = 0.0
+    """For each token of a prompt, before the scheduler has it: the server makes tokens of its text."""
+    tokens_a_chunk: int = 1
+    """After the first, which comes by itself (vLLM's --stream-interval)."""
+    guessed: float = 0.0
+    """A step gives a decoder so many tokens more than one, in the same chunk: speculative decoding."""
+
+
+class NoisyEngine(BatchEngine):
+    """Steps that take longer or shorter than they should."""
+
+    factor: Callable[[], float] = staticmethod(lambda: 1.0)
+    pause: Callable[[float], float] = staticmethod(lambda took: 0.0)
+
+    def _begin_step(self) -> None:
+        self.time_scale = self.factor()
+        before = self._due
+        super()._begin_step()
+        if not self._idle:
+            self._pause(self.pause(self._due - before))
+
+    def _pause(self, seconds: float) -> None:
+        """Not possible once the end of the step is set: the next one begins later."""
+        self._due += seconds
+
+
+class InTurn:
+    """Several engines behind one address."""
+
+    def __init__(self, engines: list[BatchEngine]) -> None:
+        self.turns = cycle(engines)
+
+    def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
+        next(self.turns).add(sequence, on_token, each=each)
+
+
+def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) -> Engine | InTurn:
+    if server.policy == FIXED:
+        return FixedEngine(TTFT_S, ITL_S, clock, jitter_s=noise.steps * ITL_S, seed=random.randrange(1 << 30))
+    cost = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS[server.gpu])
+    whole = server.policy in WHOLE_PROMPTS
+    budget = server.budget or (server.max_len if whole else cost.gpu.max_num_batched_tokens)
+    config = Config(
+        max_num_batched_tokens=budget,
+        max_num_seqs=server.num_seqs or min(cost.gpu.max_num_seqs, budget),
+        kv_tokens=cost.kv_tokens,
+        enable_prefix_caching=server.caching,
+        long_prefill_token_threshold=server.threshold,
+        max_num_partial_prefills=server.partial,
+        max_long_partial_prefills=server.long_partial,
+    )
+
+    def one(policy: str) -> BatchEngine:
+        made = NoisyEngine(Scheduler(config, POLICIES[policy], record=True), cost, clock)
+        made.factor = lambda: random.lognormvariate(0, noise.steps) if noise.steps else 1.0
+        made.pause = lambda took: noise.hiccups_s if noise.hiccups_s and random.random() < took / 2 else 0.0
+        return made
+
+    if server.policy != "disaggregated":
+        return InTurn([one(server.policy) for _ in range(server.replicas)])
+    link = Link(bytes_per_token=cost.model.kv_bytes_per_token, bytes_per_s=50e9)
+    prefill = [one("chunked") for _ in range(server.prefill_engines)]
+    return DisaggregatedEngine(prefill, [one("chunked") for _ in range(server.decode_engines)], link, clock)
+
+
+def longest(server: Server) -> int:
+    """Tokens of a sequence that is not refused."""
+    return min(server.max_len, Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS[server.gpu]).kv_tokens)
+
+
+def probed(server: Server, noise: Noise = Noise(), seed: int = 1, bounds: Bounds = Bounds()) -> list[ProbeResult]:  # noqa: B008
+    """All that the client saw."""
+    random, clock = Random(seed), VirtualClock()
+    run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
+    probe, texts, everything = timetable(bounds), count(1), list[ProbeResult]()
+    traffic(run, clock, noise, random)
+    episode = next(probe)
+    for number in count():
+        came = carried_out(episode, number, run, server, noise, random, texts)
+        everything += came
+        clock.run(clock.now + 0.05)
+        if clock.now > MOST_S:
+            return everything
+        try:
+            episode = probe.send(came)
+        except StopIteration:
+            return everything
+    raise AssertionError
+
+
+def carried_out(
+    episode: Episode, number: int, run: Virtual, server: Server, noise: Noise, random: Random, texts: "count[int]"
+) -> list[ProbeResult]:
+    """What became of its shots, in the order in which they ended, the refused ones first."""
+    clock, began, came, done = run.clock, run.clock.now, list[ProbeResult](), list[tuple[ProbeRequest, Row]]()
+    for shot in episode.shots:
+        if shot.input_tokens + shot.output_tokens > longest(server):
+            came.append(look(shot, None, began + shot.at_s, number, episode, noise, random))
+            continue
+        text = ("same", episode.round) if shot.text else (next(texts),)
+        keys = [hash((text, block)) for block in range(shot.input_tokens // BLOCK)] if server.caching else []
+        request = Request(shot.input_tokens, max(1, round(shot.output_tokens / (1 + noise.guessed))), keys)
+
+        def ask(shot: ProbeRequest = shot, request: Request = request) -> None:
+            run.ask(request, on_done=lambda: done.append((shot, run.rows[-1])))
+
+        clock.call_at(began + shot.at_s + noise.reading_s * shot.input_tokens, ask)
+    waiting = len(episode.shots) - len(came)
+    patience = began + episode.shots[-1].at_s + PATIENCE_S + PATIENCE * episode.expected_s
+    while len(done) < waiting and clock._timers and clock._timers[0][0] <= patience:
+        clock.run(clock._timers[0][0])  # to whatever comes next
+    mine = list(done)  # what comes later was not seen
+    return came + [look(shot, row, began + shot.at_s, number, episode, noise, random) for shot, row in mine]
+
+
+def traffic(run: Virtual, clock: VirtualClock, noise: Noise, random: Random) -> None:
+    if not noise.traffic_per_s:
+        return
+
+    def another() -> None:
+        run.ask(Request(random.randint(500, 8000), random.randint(20, 200)))
+        clock.call_at(clock.now + random.expovariate(noise.traffic_per_s), another)
+
+    clock.call_at(random.expovariate(noise.traffic_per_s), another)
+
+
+def look(
+    shot: ProbeRequest, row: Row | None, sent_at: float, number: int, episode: Episode, noise: Noise, random: Random
+) -> ProbeResult:
+    """As a client sees it, late and with some chunks in one. Without a row it was refused."""
+    times, last = [], sent_at
+    for at in (row and (row.token_at or evenly(row))) or ():
+        last = max(last, at + (random.expovariate(1 / noise.network_s) if noise.network_s else 0.0))
+        times.append(last)
+    end = len(times) - 1
+    if noise.tokens_a_chunk > 1:
+        times = [at for i, at in enumerate(times) if i in (0, end) or i % noise.tokens_a_chunk == 0]
+    if noise.merged:
+        end = len(times) - 1
+        times = [at for i, at in enumerate(times) if i in (0, end) or random.random() >= noise.merged]
+    return ProbeResult(
+        episode=number, kind=episode.kind, round=episode.round, role=shot.role,
+        outcome=OK if row else REFUSED, asked_tokens=shot.input_tokens, input_tokens=shot.input_tokens,
+        output_tokens=shot.output_tokens if row else 0, asked_output_tokens=shot.output_tokens, sent_at=sent_at,
+        chunk_at=tuple(times), cached_tokens=(row and row.cached_tokens) or None,
+    )  # fmt: skip
+
+
+def evenly(row: Row) -> list[float]:
+    """An engine with a fixed latency keeps no tokens; they come evenly."""
+    tokens = row.request.output_tokens
+    return [row.first_at + (row.done_at - row.first_at) * i / max(1, tokens - 1) for i in range(tokens)]

@@ -1,0 +1,84 @@
+"""Stages made by hand: levels for the rules of knees, and folders of sweeps for the reports."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from locust_llm.core.jsonl import line
+from locust_llm.core.record import Record
+from locust_llm.core.run import Run, Stage
+from locust_llm.core.settings import of_stage
+from locust_llm.core.storage import write_run
+from locust_llm.report.analysis.summary import Level, Row, SloResult
+from support.handmade import UNIX, a_run, answered
+
+
+def a_level(value: float, requests_per_s: float | None = 1.0, latency_ms: float = 1000.0, **other: object) -> Level:
+    """100 requests, all of ``latency_ms``; ``slo`` is the result of the only rule."""
+    slo = other.pop("slo", None)
+    if slo is not None:
+        other |= {"slo_status": slo, "slos": (SloResult(rule="ttft p50 < 1s", status=str(slo)),)}
+    row = Row(
+        label="",
+        tag="",
+        unit="ms",
+        count=100,
+        avg=latency_ms,
+        max=latency_ms,
+        percentiles={50.0: latency_ms, 99.0: latency_ms},
+    )
+    fields: dict[str, object] = {
+        "number": 1,
+        "users": 1,
+        "duration_s": 100.0,
+        "requests": 100,
+        "succeeded": 100,
+        "failure_rate": 0.0,
+        "residual": 0.01,
+        "why": "stationary",
+        "client": "OK",
+        "input_tokens_per_s": None,
+        "output_tokens_per_s": None,
+        "latencies": {"request_latency": row},
+    }
+    return Level(value=value, requests_per_s=requests_per_s, **{**fields, **other})  # type: ignore[arg-type]
+
+
+def a_stage(run: Run, number: int, value: float, axis: str, **other: object) -> Run:
+    """From second 0 of which second 10 to second 30 were measured."""
+    fields: dict[str, object] = {
+        "began_at": UNIX, "measured_at": UNIX + 10, "ended_at": UNIX + 30, "residual": 0.01, "why": "stationary",
+    }  # fmt: skip
+    stage = Stage(number=number, value=value, **{**fields, **other})  # type: ignore[arg-type]
+    settings = of_stage(run.settings, axis, value)
+    return replace(run, name=f"{run.name}, stage {number}", settings=settings, stage=stage, stages=())
+
+
+def steps(slowest_ms: float, count: int = 40) -> list[Record]:
+    """Requests each half second from second 10 on; TTFT rises to ``slowest_ms``, two more tokens come after 10 and 30 ms."""
+    ttfts = [slowest_ms * (i + 1) / count for i in range(count)]
+    return [answered(ttft, ttft + 10, ttft + 30, sent_at=10.0 + i / 2) for i, ttft in enumerate(ttfts)]
+
+
+def fill_sweep(
+    folder: Path, stages: Mapping[float, Iterable[Record]], sweep: str = "concurrency=1,2,4", **settings: object
+) -> Run:
+    """A folder of a sweep whose stages have these records; its run."""
+    axis = sweep.partition("=")[0] or "repeat"
+    asked = {"sweep": sweep or None, "users": None if axis == "concurrency" else 2} | settings
+    run = replace(a_run(**asked), name="by-hand", sweep_end="all stages are done")
+    runs = [a_stage(run, number, value, axis) for number, value in enumerate(stages, 1)]
+    everything = b""
+    for one, records in zip(runs, stages.values(), strict=True):
+        assert one.stage is not None
+        place = folder / "stages" / str(one.stage.number)
+        place.mkdir(parents=True)
+        lines = b"".join(line(replace(record, stage=one.stage.number)) + b"\n" for record in records)
+        (place / "profile_export.jsonl").write_bytes(lines)
+        write_run(place, one)
+        everything += lines
+    (folder / "profile_export.jsonl").write_bytes(everything)
+    run = replace(run, stages=tuple(one.stage for one in runs if one.stage))
+    write_run(folder, run)
+    return run

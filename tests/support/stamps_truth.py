@@ -1,0 +1,53 @@
+"""Stamps against the truth: streams of the scripted server, and what must hold for their stamps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import gevent.os
+
+from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.gate import Gate
+from locust_llm.client.response import Response
+from locust_llm.core.record import Record
+from support.scripted import Row, Scripted
+
+CLOCKS_NS = 20_000
+"""A wall clock stamp is turned into a monotonic one with an offset good to 10 µs; a record has whole ones."""
+DELIVERY_NS = 2_000_000
+"""The kernel stamps a segment when it comes in, on the loopback device usually within the sender's own system call, so
+within [before, after]; where it has to wait (for a window, for the softirq thread of a busy machine), a little later."""
+
+
+def run(
+    server: Scripted, name: str, steps: list[Any], line: UserConnection | None = None, **options: Any
+) -> tuple[Record, Response]:
+    """One request without a gate."""
+    line = line or UserConnection()
+    record = exchange(line, Gate(), server.request(name, steps, **options), 0.0)
+    assert line.stream is not None
+    return record, line.stream
+
+
+def check(record: Record, sent_ns: int, row: Row) -> int:
+    """Every claim about a chunk's time is true; the number of chunks that came alone."""
+    truth = row.chunks
+    assert len(record.chunk_us) == len(truth)
+    assert list(record.chunk_us) == sorted(record.chunk_us)
+    earliest = dict(record.merged)
+    for index, (us, (before, after)) in enumerate(zip(record.chunk_us, truth, strict=True)):
+        stamp = sent_ns + us * 1000
+        assert before <= stamp + CLOCKS_NS
+        if index in earliest:
+            assert sent_ns + earliest[index] * 1000 <= after + DELIVERY_NS
+        else:
+            assert stamp <= after + DELIVERY_NS
+    return len(truth) - len(earliest)
+
+
+def several(server: Scripted, prefix: str, count: int, steps: Callable[[int], list[Any]], **options: Any) -> list[Any]:
+    """So many at once: (record, stream, row) of each."""
+    jobs = [gevent.spawn(run, server, f"{prefix}{n}.", steps(n), keep_text=True, **options) for n in range(count)]
+    gevent.joinall(jobs, raise_error=True)
+    rows = server.rows(prefix, count)
+    return [(*job.value, *rows[job.value[0].id]) for job in jobs]

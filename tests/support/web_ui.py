@@ -1,0 +1,146 @@
+"""The web UI of a real process: started, filled in and looked at by a browser."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from locust_llm.__main__ import simulator
+
+ROOT = Path(__file__).parent.parent
+CHAT = ROOT / "locustfiles" / "chat.py"
+LOGIN = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "locustfiles")!r})
+from chat import *
+from flask import redirect, request, session
+from flask_login import UserMixin, login_user
+from locust import events
+
+class Somebody(UserMixin):
+    def get_id(self):
+        return "somebody"
+
+@events.init.add_listener
+def on_init(environment, **kw):
+    if environment.web_ui is None:
+        return
+    environment.web_ui.app.secret_key = "of the test"
+    environment.web_ui.login_manager.user_loader(lambda name: Somebody())
+    environment.web_ui.auth_args["username_password_callback"] = "/sign-in"
+
+    @environment.web_ui.app.route("/sign-in", methods=["POST"])
+    def sign_in():
+        if request.form["password"] != "right":
+            session["auth_error"] = "wrong"
+            return redirect("/login")
+        login_user(Somebody())
+        return redirect("/")
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Prefills of 2,000 tokens one after the other, each about 70 ms: so many are always waiting as may."""
+    with simulator("--truth", "full", "--max-num-batched-tokens", "2048") as url:
+        yield url
+
+
+class Web:
+    """Locust with its web UI, and a browser that looks at it. Its pictures stay in the folder of the test, or in the one
+    that LOCUST_LLM_PICTURES names."""
+
+    def __init__(self, browser: Any, server: str, folder: Path, *words: str, locustfile: Path = CHAT) -> None:
+        self.server, self.folder = server, folder
+        self.pictures = Path(os.environ.get("LOCUST_LLM_PICTURES") or folder)
+        self.name = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
+        self.taken = 0
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = int(listener.getsockname()[1])
+        path = words[words.index("--web-base-path") + 1] if "--web-base-path" in words else ""
+        self.base = f"http://127.0.0.1:{port}{path}"
+        self.log = (folder / "log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "locust", "-f", str(locustfile), "--host", server, "--web-port", str(port), "--web-host",
+             "127.0.0.1", "--report-dir", str(folder / "run"), "--stop-timeout", "5", *words],
+            stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+        self.errors: list[str] = []
+        self.context.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.context.on("weberror", lambda error: self.errors.append(str(error.error)))
+        until(lambda: requests.get(self.base + "/", timeout=2).ok, 20)
+
+    def open(self, path: str) -> Any:
+        page = self.context.new_page()
+        page.set_default_timeout(15_000)
+        page.goto(self.base + path)
+        return page
+
+    def picture(self, page: Any, what: str) -> None:
+        self.taken += 1
+        page.screenshot(path=self.pictures / f"{self.name}-{self.taken}-{what}.png", full_page=True)
+
+    def status(self) -> dict[str, Any]:
+        return dict(requests.get(self.base + "/llm/live", timeout=5).json())
+
+    def truth(self) -> dict[str, Any]:
+        return dict(requests.get(self.server + "/truth", timeout=5).json())
+
+    def most_in_prefill(self, since: float) -> int:
+        """On the server, from a moment of its own clock on."""
+        changes = self.truth()["prefilling_changes"]
+        before = [level for at, level in changes if at <= since]
+        return max([*before[-1:], *(level for at, level in changes if at > since)])
+
+    def end(self) -> str:
+        self.context.close()
+        os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.wait(20)
+        self.log.seek(0)
+        return self.log.read()
+
+
+@pytest.fixture
+def web(browser: Any, server: str, tmp_path: Path) -> Iterator[Callable[..., Web]]:
+    made: list[Web] = []
+
+    def make(*words: str, **how: Any) -> Web:
+        made.append(Web(browser, server, tmp_path, *words, **how))
+        return made[-1]
+
+    yield make
+    for one in made:
+        said = one.end()
+        assert "Traceback" not in said, said
+
+
+def until(true: Callable[[], object], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if true():
+                return
+        except (requests.RequestException, KeyError):
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds} s")
+
+
+def fill(page: Any, **fields: str) -> None:
+    for name, text in fields.items():
+        page.locator(f'[name="{name}"]').last.fill(text)
+
+
+def start(page: Any, **fields: str) -> None:
+    fill(page, userCount="24", syntheticInputTokensMean="2000", outputTokensMean="4", **fields)
+    page.get_by_role("button", name="Start", exact=True).click()

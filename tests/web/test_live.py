@@ -1,0 +1,262 @@
+"""Live: what the page shows comes out as with a pencil, whatever is dropped of a long history, and stays small."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.handmade import UNIX, answered, failed
+
+from locust_llm.report.plots.lines import thinned
+from locust_llm.run.control.live_stats import LiveStats, quantile
+from locust_llm.web import live as module
+from locust_llm.web.live import ICL, LATENCY, POINTS, QUANTILES, REQUESTS, Live, Spread, three_digits
+
+
+class Clock:
+    """Unix seconds and, 1,000 behind, those of the pulse."""
+
+    def __init__(self) -> None:
+        self.now = 5000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pulse(self) -> float:
+        return self.now - 1000
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def live(clock: Clock) -> Live:
+    return Live(LiveStats(clock.pulse), clock.now, clock)
+
+
+def hear(live: Live, *ttfts_ms: float, used: int = 0, waiting: int = 0, decoding: int = 0) -> None:
+    ttfts_s = [ms / 1e3 for ms in ttfts_ms]
+    live.pulse.hear("local", used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s)
+
+
+def keep(live: Live, record: object) -> None:
+    """As the control does."""
+    live.pulse.add(record)  # type: ignore[arg-type]
+    live.add(record)  # type: ignore[arg-type]
+
+
+def row(live: Live, label: str) -> module.Latencies:
+    return next(row for row in live.table() if row.label == label)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("us", "rounded"),
+    [(0, 0), (7, 7), (999, 999), (1000, 1000), (1234, 1230), (1235, 1240), (9996, 10000), (123_456, 123_000)],
+)
+def test_three_digits_by_pencil(us: int, rounded: int) -> None:
+    assert three_digits(us) == rounded
+
+
+def spread(*values: int) -> Spread:
+    found = Spread()
+    for value in values:
+        found.add({value: 1})
+    return found
+
+
+def test_quantiles_by_pencil() -> None:
+    # ranks 0 to 4; the median is rank 2, p75 rank 3, p90 at 3.6: 40 + 0.6 (50 - 40)
+    assert spread(50, 10, 30, 20, 40).quantiles_ms((0.5, 0.75, 0.9, 1.0)) == [0.03, 0.04, 0.046, 0.05]
+    assert spread(7).quantiles_ms((0.5, 0.99)) == [0.007, 0.007]
+    assert Spread().quantiles_ms((0.5,)) is None
+
+
+@given(st.lists(st.integers(0, 999), min_size=1, max_size=60), st.lists(st.floats(0, 1), min_size=1, max_size=5))
+def test_quantiles_are_those_of_the_sorted_values(values: list[int], quantiles: list[float]) -> None:
+    quantiles.sort()
+    expected = [quantile([float(value) for value in sorted(values)], q) / 1e3 for q in quantiles]
+    assert spread(*values).quantiles_ms(quantiles) == pytest.approx(expected, abs=1e-4)
+
+
+def test_two_spreads_are_one() -> None:
+    both = spread(10, 30)
+    both.merge(spread(20))
+    assert (both.count, both.quantiles_ms((0.5,))) == (3, [0.02])
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_by_pencil(live: Live) -> None:
+    """Asked at 10 s, due 0.2 s before, admitted 0.3 s later, sent at 10.3 s; chunks 100, 120 and 160 ms after that."""
+    keep(live, answered(100, 120, 160, sent_at=10.3, asked_at=10.0, due_at=9.8, admitted_at=10.3, limit=4))
+    for label, ms in (("TTFT", 100), ("ITL", 30), ("Gate wait", 300), ("Request latency", 160), ("TTFT from due", 600)):
+        found = row(live, label)
+        assert found.whole_ms == pytest.approx([ms] * 4), label
+        assert found.whole_count == 1
+    gaps = row(live, "ICL")  # 20 and 40 ms: the median lies between
+    assert (gaps.whole_count, gaps.whole_ms) == (2, pytest.approx([30, 38, 39, 39.8]))
+
+
+def test_ttft_of_now_is_that_of_first_chunks_that_came(live: Live) -> None:
+    hear(live, 100, 300)
+    found = row(live, "TTFT")
+    assert (found.count, found.recent_ms) == (2, pytest.approx([200, 280, 290, 298]))
+    assert (found.whole_count, found.whole_ms) == (0, None)
+
+
+def test_failed_requests_are_in_the_gate_wait_alone(live: Live) -> None:
+    keep(live, failed(asked_at=9.0, admitted_at=10.0))
+    assert {found.label: found.whole_count for found in live.table() if found.whole_count} == {"Gate wait": 1}
+    assert live.failures() == {"reset": 1}
+
+
+def test_what_is_old_is_in_the_whole_alone(live: Live, clock: Clock) -> None:
+    keep(live, answered(100, 200))
+    clock.now += module.WINDOW_S - 1
+    keep(live, answered(100, 300))
+    assert row(live, "Request latency").count == 2
+    clock.now += 2
+    found = row(live, "Request latency")
+    assert (found.count, found.whole_count) == (1, 2)
+    assert found.recent_ms == pytest.approx([300] * 4)
+
+
+def test_a_warmup_is_in_the_last_seconds_alone(live: Live) -> None:
+    keep(live, answered(100, 200, phase="warmup"))
+    found = row(live, "Request latency")
+    assert (found.count, found.whole_count) == (1, 0)
+
+
+def test_a_stage_begins_with_nothing(live: Live) -> None:
+    keep(live, answered(100, 200, stage=1))
+    keep(live, answered(100, 300, stage=2))
+    assert row(live, "Request latency").whole_ms == pytest.approx([300] * 4)
+
+
+def test_merged_chunks_are_in_no_gap(live: Live) -> None:
+    keep(live, answered(100, 120, 120, 140, merged=((1, 110_000), (2, 110_000))))
+    assert row(live, "ICL").whole_count == 0
+
+
+# -- the history -------------------------------------------------------------------------------------------------------
+
+
+def test_a_point_by_pencil(live: Live, clock: Clock) -> None:
+    hear(live, 100, used=2, waiting=3, decoding=4)
+    keep(live, answered(100, 150))
+    keep(live, failed("timeout"))
+    clock.now += 1
+    live.tick(9, 4, "profiling")
+    (point,) = live.points
+    assert (point.at, point.users, point.limit, point.used, point.waiting, point.decoding) == (1.0, 9, 4, 2, 3, 4)
+    assert (point.ttft_ms, point.itl_ms) == ((100.0,) * 3, (50.0,) * 3)
+    assert (point.done, point.failed, live.classes) == (2, (1,), ["timeout"])
+
+
+def test_phases_and_turns_are_marks(live: Live, clock: Clock) -> None:
+    for phase in ("warmup", "warmup", "profiling"):
+        clock.now += 1
+        live.tick(1, None, phase)
+    live.mark("gate 8")
+    assert live.marks == [(3.0, "profiling"), (3.0, "gate 8")]
+
+
+def run_for(live: Live, clock: Clock, seconds: int, each: Callable[[int], None] = lambda second: None) -> None:
+    for second in range(seconds):
+        clock.now += 1
+        each(second)
+        live.tick(1, 4, "profiling")
+
+
+def test_a_long_history_stays_small_and_evenly_spaced(live: Live, clock: Clock) -> None:
+    run_for(live, clock, 10 * POINTS)
+    assert POINTS / 2 <= len(live.points) <= POINTS
+    assert live.step == 16
+    ats = [point.at for point in live.points]
+    assert {b - a for a, b in pairwise(ats)} == {16.0}
+    assert ats[-1] > 10 * POINTS - 16
+
+
+def test_totals_survive_what_is_dropped(live: Live, clock: Clock) -> None:
+    """One request a second: between any two points as many as seconds."""
+    run_for(live, clock, 3 * POINTS, lambda second: keep(live, answered(100, 150)))
+    first, *_, last = live.points
+    assert last.done - first.done == last.at - first.at
+
+
+def test_only_what_is_later_is_told(live: Live, clock: Clock) -> None:
+    run_for(live, clock, 5)
+    assert [point.at for point in live.since(3.0)] == [4.0, 5.0]
+    assert len(live.since(-1.0)) == 5
+    assert live.since(5.0) == []
+
+
+# -- line by line ------------------------------------------------------------------------------------------------------
+
+
+def test_lines_by_pencil(clock: Clock) -> None:
+    """The run began at second 8. The second request came a second after the first."""
+    live = Live(LiveStats(clock.pulse), UNIX + 8, clock)
+    keep(live, answered(100, 200, sent_at=11.5, asked_at=11.0, due_at=11.0, admitted_at=11.4, limit=1, input_tokens=70))
+    keep(live, failed(sent_at=10.0))
+    found = live.lines()
+    assert found is not None
+    assert (found.start, found.length) == (2.0, 1700.0)
+    first, second = found.rows
+    assert (first.asked, first.sent, first.first, first.closed, first.outcome) == (0.0, 0.0, None, 1000.0, "failed")
+    assert (second.asked, second.admitted, second.sent, second.first, second.closed) == (1000, 1400, 1500, 1600, 1700)
+    assert (second.chunks, second.tokens, second.outcome) == ((1600.0, 1700.0), 70, "")
+    assert second.text == "chat, TTFT 100 ms, gate wait 400 ms, 2 tokens out, longest stall 100 ms"
+
+
+def test_only_the_last_requests_are_lines(live: Live) -> None:
+    assert live.lines() is None
+    for at in range(REQUESTS + 5):
+        keep(live, answered(100, 200, sent_at=10.0 + at))
+    found = live.lines()
+    assert found is not None
+    assert len(found.rows) == REQUESTS
+    assert found.rows[0].asked == 0.0
+
+
+def test_near_chunks_are_one_dot_and_stalls_keep_their_ends() -> None:
+    # a chunk each ms, but none from 5 to 50 ms; dots are 3 ms wide, a stall is longer than 10 ms
+    us = [*range(0, 6000, 1000), *range(50_000, 54_000, 1000)]
+    assert list(thinned(us, 3000, 10_000)) == [0, 3000, 5000, 50_000, 53_000]
+
+
+@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=80), st.integers(1, 5000), st.integers(10_000, 40_000))
+def test_a_drawn_stall_is_one(gaps: list[int], dot: int, slow: int) -> None:
+    us = [sum(gaps[: i + 1]) for i in range(len(gaps))]
+    kept = list(thinned(us, dot, slow))
+    stalls = {(a, b) for a, b in pairwise(us) if b - a > slow}
+    drawn = list(pairwise(kept))
+    assert stalls <= set(drawn)
+    assert all(b - a <= slow + dot for a, b in drawn if (a, b) not in stalls)
+    assert kept[-1] == us[-1]
+
+
+def test_its_size_does_not_grow_with_the_run(live: Live, clock: Clock) -> None:
+    random = Random(1)
+
+    def busy(second: int) -> None:
+        for _ in range(3):
+            first = random.uniform(50, 5000)
+            keep(live, answered(first, *(first + gap for gap in sorted(random.uniform(0, 3000) for _ in range(20)))))
+
+    sizes = []
+    for _ in range(2):
+        run_for(live, clock, 1000, busy)
+        sizes.append(len(live._whole[ICL]._counts))
+        assert len(live._recent) <= module.WINDOW_S + 1
+    assert sizes[1] < 5000  # 900 values a decade
+    assert len(live._whole[LATENCY]._counts) < 5000
+    assert len(row(live, "ICL").recent_ms or ()) == len(QUANTILES)

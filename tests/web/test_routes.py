@@ -1,0 +1,527 @@
+"""Web: the pages show what there is, change what may be changed, and give nothing else away; no browser, no load."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gevent
+import msgspec
+import pytest
+from support import unpatched_locust  # noqa: F401  before the rest
+from support.handmade import answered
+from support.tiny_server import TinyServer, tiny_server
+from support.web_pages import Page
+
+import locust_llm
+from locust_llm.core.phases import PROFILING, WARMUP
+from locust_llm.core.settings import Settings
+from locust_llm.run.control.early_stop import EarlyStop
+from locust_llm.run.control.live_stats import LiveStats
+from locust_llm.run.discovery import Discovery
+from locust_llm.slo.grammar import parse as rule
+from locust_llm.web import form as swarm
+from locust_llm.web import view as view_module
+from locust_llm.web.routes import ASSETS
+
+STATIC = Path(locust_llm.__file__).parent / "static"
+KEY = "sk-0123456789"
+
+
+@pytest.fixture
+def server() -> Iterator[TinyServer]:
+    with tiny_server() as server:
+        yield server
+
+
+class Run:
+    """Of a control what the pages look at."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text("{}")
+        self.folder = folder
+        self.settings = Settings(**{"host": "http://server", "users": 9, "prefill_concurrency": 4, **settings})
+        self.survey = Discovery(model="m")
+        self.pulse = LiveStats()
+        self.abort = EarlyStop([rule(text) for text in self.settings.slo])
+        self.plan = SimpleNamespace(phase=PROFILING)
+        self.stepper = None
+        self.draining = False
+        self.limit: int | None = 4
+        self.turned: list[tuple[int | None, float | None]] = []
+        self.users: list[int] = []
+
+    def turn(self, limit: int | None, ramp_s: float | None = None) -> str:
+        if limit == 99:
+            raise ValueError("99 is too many")
+        self.turned.append((limit, ramp_s))
+        self.limit = limit
+        return "turned"
+
+    def change_users(self, users: int) -> bool:
+        self.users.append(users)
+        return True
+
+
+@pytest.fixture
+def on(pages: Callable[..., Page], tmp_path: Path) -> tuple[Page, Any]:
+    """A page, and the run that is on."""
+    page, run = pages("-u", "9", "--prefill-concurrency", "4"), Run(tmp_path / "reports" / "one")
+    page.view.begins(run)  # type: ignore[arg-type]
+    page.runner.state = "running"
+    page.runner.target_user_count = 9
+    return page, run
+
+
+# -- our page ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_there_with_all_that_it_asks_for(pages: Callable[..., Page]) -> None:
+    page = pages()
+    answer = page.client.get("/llm")
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    wanted = re.findall(r'(?:src|href)="?llm/static/([\w.]+)', answer.text)
+    assert set(wanted) | {"locust.js"} == set(ASSETS)
+    for name in ASSETS:
+        asset = page.client.get(f"/llm/static/{name}")
+        assert (asset.status_code, asset.data) == (200, (STATIC / name).read_bytes())
+    assert page.client.get("/llm/static/page.css").status_code == 404
+    assert page.client.get("/llm/static/../web.py").status_code == 404
+
+
+def test_the_page_is_small_and_asks_nothing_of_other_servers() -> None:
+    names = [*ASSETS, "live.html"]
+    assert sum((STATIC / name).stat().st_size for name in names) < 1_000_000
+    for name in ("live.html", "live.js", "live.css", "locust.js", "timeline.js", "plots.js", "plots.css"):
+        text = (STATIC / name).read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?:|//\w+\.\w+/|@import|url\(", text), name
+
+
+def test_it_lies_below_locusts_base_path(pages: Callable[..., Page]) -> None:
+    page = pages("--web-base-path", "/deep/er")
+    assert page.client.get("/deep/er/llm").status_code == 200
+    assert page.client.get("/llm").status_code == 404
+    assert './llm/static/locust.js"' in page.client.get("/deep/er/").text
+
+
+def test_it_is_behind_locusts_login(pages: Callable[..., Page]) -> None:
+    page = pages("--web-login")
+    page.ui.app.secret_key = "s"
+    page.ui.login_manager.user_loader(lambda name: None)
+    ours = [rule.rule for rule in page.ui.app.url_map.iter_rules() if rule.rule.startswith("/llm")]
+    assert len(ours) >= 7
+    for path in ours:
+        path = path.replace("<name>", "live.js").replace("<run>", "one").replace("<path:path>", "report.html")
+        way = page.client.post if path == "/llm/gate" else page.client.get
+        answer = way(path)
+        assert (answer.status_code, answer.headers.get("Location", "")[:6]) == (302, "/login"), path
+    for path, way in (("/", page.client.get), ("/swarm", page.client.post), ("/stats/requests", page.client.get)):
+        assert way(path).status_code == 302, path
+    assert (page.asked, page.view.refusal) == ([], "")
+
+
+def test_before_the_first_run_there_is_none(pages: Callable[..., Page]) -> None:
+    page = pages()
+    assert page.live() == {"run": 0, "name": "", "state": "none", "where": "no run yet", "refusal": ""}
+    assert page.client.get("/llm/runs").get_json() == {"last": "", "runs": []}
+
+
+# -- start -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_form_starts_a_run(pages: Callable[..., Page], server: TinyServer) -> None:
+    page = pages("-t", "9s")
+    form = {"host": server.url, "prefill_concurrency": "2", "run_time": "", "slo": "ttft p95 < 1s", "model": "other"}
+    assert page.start(form) == {"success": True}
+    assert page.asked == [{"user_count": ["2"], "spawn_rate": ["1"], "host": [server.url]}]
+    assert (page.options.prefill_concurrency, page.options.llm_rules) == (2, ["ttft p95 < 1s"])
+    assert (page.options.run_time, page.options.num_users) == (None, 2)
+    assert [found.model for found in page.surveyed] == ["other"]
+    assert (page.view.starting, page.view.refusal) == (False, "")
+
+
+def test_users_of_the_warmup_begin(pages: Callable[..., Page], server: TinyServer) -> None:
+    page = pages()
+    form = {"host": server.url, "user_count": "8", "warmup_concurrency": "3", "warmup_request_count": "6"}
+    assert page.start(form)["success"]
+    assert page.asked[0]["user_count"] == ["3"]
+    assert (page.options.num_users, page.options.llm_users) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [
+        ({"prefill_concurrency": "x"}, "--prefill-concurrency takes a whole number, got 'x'"),
+        ({"prefill_concurrency": "3"}, "--prefill-concurrency 3 is above the 2 users"),
+        ({"slo": "ttft < 5"}, "ttft"),
+        ({"model": "mine"}, "the server has no model 'mine'; it has: tiny, other"),
+        ({"host": "http://127.0.0.1:1"}, "cannot reach http://127.0.0.1:1: "),
+        ({"host": ""}, "--host is missing"),
+        ({"api_key_file": "/etc/passwd"}, "--api-key-file can be given on the command line only"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_in_the_form(
+    form: dict[str, str], line: str, pages: Callable[..., Page], server: TinyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = pages("--host", server.url)
+    before = dict(vars(page.options))
+    answer = page.start(form)
+    assert not answer["success"]
+    assert line in answer["message"]
+    assert (page.asked, page.surveyed, vars(page.options)) == ([], [], before)
+    assert page.view.refusal == f"The run cannot start: {answer['message']}"
+    assert page.live()["refusal"] == page.view.refusal
+    assert (logging.ERROR, page.view.refusal) in [(line.levelno, line.getMessage()) for line in caplog.records]
+    assert page.start()["success"]
+    assert page.view.refusal == ""
+
+
+@pytest.mark.parametrize("error", [OverflowError("too large"), MemoryError(), TypeError("no text")])
+def test_an_error_at_the_start_is_a_refusal_in_the_form(
+    error: Exception, pages: Callable[..., Page], server: TinyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(*args: Any, **kw: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(swarm, "ready", raising)
+    page = pages("--host", server.url)
+    answer = page.start()
+    assert answer["success"] is False
+    assert type(error).__name__ in answer["message"]
+    assert page.view.refusal == f"The run cannot start: {answer['message']}"
+    assert page.asked == []
+
+
+def test_only_one_run_is_about_to_start(pages: Callable[..., Page]) -> None:
+    page = pages()
+    page.view.starting = True
+    assert page.start()["message"] == "a run is about to start: the server is being asked"
+    assert page.view.starting
+    assert page.live()["state"] == "starting"
+
+
+def test_a_new_run_waits_for_the_report_of_the_last(on: tuple[Page, Any], server: TinyServer) -> None:
+    page, run = on
+    page.runner.state, run.draining = "stopped", True
+    gevent.spawn_later(0.1, page.view.ends)
+    assert page.start({"host": server.url, "user_count": "9"})["success"]
+    assert page.view.control is None
+
+
+# -- the key -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "headers", "passes"),
+    [
+        (["--web-host", "127.0.0.1"], {}, True),
+        (["--web-host", ""], {}, False),  # anybody could name a server of his own, and read the key there
+        (["--web-host", "", "--host", "{url}"], {}, True),
+        (["--web-host", "127.0.0.1"], {"Sec-Fetch-Site": "same-origin"}, True),
+        (["--web-host", "127.0.0.1"], {"Origin": "http://localhost"}, True),
+    ],
+)
+def test_the_key_goes_to_no_server_that_others_name(
+    words: list[str], headers: dict[str, str], passes: bool, pages: Callable[..., Page], server: TinyServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    page = pages(*[word.format(url=server.url) for word in words])
+    answer = page.start({"host": server.url}, **headers)
+    assert answer["success"] == passes
+    assert len(page.asked) == passes
+    assert bool(server.asked) == passes
+    assert KEY not in str(answer)
+    assert passes or "the API key" in answer["message"]
+
+
+def test_without_a_key_any_server_may_be_named(pages: Callable[..., Page], server: TinyServer) -> None:
+    assert pages("--web-host", "").start({"host": server.url})["success"]
+
+
+def test_no_secret_is_in_any_page(
+    pages: Callable[..., Page], server: TinyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    (tmp_path / "hidden-key").write_text("sk-from-file")
+    page = pages("--host", server.url, "--header", "X-Key: s3cret", "--api-key-file", "hidden-key")
+    page.start()
+    for path in ("/", "/llm", "/llm/live", "/llm/runs", "/stats/requests"):
+        text = page.client.get(path).text
+        for secret in (KEY, "s3cret", "sk-from-file", "hidden-key"):
+            assert secret not in text, path
+
+
+# -- edit, and the gate ------------------------------------------------------------------------------------------------
+
+
+def test_the_form_of_changes_turns_the_gate_at_once(on: tuple[Page, Any]) -> None:
+    page, run = on
+    assert page.start({"user_count": "9", "prefill_concurrency": "6", "output_tokens_mean": "128"})["success"]
+    assert (run.turned, run.users, page.asked) == ([(6, None)], [], [])
+    assert page.start({"user_count": "9", "prefill_concurrency": "6"})["success"]  # where it is
+    assert page.start({"user_count": "9"})["success"]
+    assert run.turned == [(6, None)]
+    assert page.start({"user_count": "9", "prefill_concurrency": ""})["success"]
+    assert run.turned == [(6, None), (None, None)]
+    assert page.live()["marks"][-1][1] == "no gate"
+
+
+def test_the_form_of_changes_changes_the_users(on: tuple[Page, Any]) -> None:
+    page, run = on
+    assert page.start({"user_count": "12", "prefill_concurrency": "4"})["success"]
+    assert (run.users, run.turned) == ([12], [])
+    assert page.asked == [{"user_count": ["12"], "spawn_rate": ["1"], "host": ["http://server"]}]
+    run.change_users = lambda users: False  # they follow from the load
+    assert page.start({"user_count": "15"})["success"]
+    assert len(page.asked) == 1
+
+
+def test_the_server_does_not_change_while_a_run_is_on(on: tuple[Page, Any]) -> None:
+    page, run = on
+    assert page.start({"user_count": "12", "host": "http://elsewhere"})["message"] == (
+        "--host cannot change while a run is on: it goes to http://server"
+    )
+    assert (run.users, page.asked) == ([], [])
+    assert page.start({"user_count": "12", "host": " http://server/v1"})["success"]
+
+
+def test_nothing_else_changes_while_a_run_is_on(on: tuple[Page, Any]) -> None:
+    page, run = on
+    answer = page.start({"user_count": "12", "prefill_concurrency": "6", "model": "x", "slo": "ttft p95 < 1s"})
+    assert answer["message"] == (
+        "--model and --slo cannot change while a run is on: only --prefill-concurrency and the users can"
+    )
+    assert (run.turned, run.users, page.asked) == ([], [], [])
+    assert page.live()["refusal"] == f"Not changed: {answer['message']}"  # Locust closes its form all the same
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "said", "turned"),
+    [
+        ({"limit": "7"}, 200, "turned", [(7, None)]),
+        ({"limit": " 2 ", "ramp_s": "2.5"}, 200, "turned", [(2, 2.5)]),
+        ({"limit": ""}, 200, "turned", [(None, None)]),
+        ({"limit": "many"}, 422, "the limit takes a whole number, got 'many'", []),
+        ({"limit": "3", "ramp_s": "nan"}, 422, "the ramp takes seconds, got 'nan'", []),
+        ({"limit": "3", "ramp_s": "inf"}, 422, "the ramp takes seconds, got 'inf'", []),
+        ({"limit": "99"}, 422, "99 is too many", []),
+    ],
+)
+def test_the_gate_is_turned_from_the_page(
+    form: dict[str, str], status: int, said: str, turned: list[Any], on: tuple[Page, Any]
+) -> None:
+    page, run = on
+    answer = page.client.post("/llm/gate", data=form)
+    assert (answer.status_code, answer.get_json()) == (status, {"done": status == 200, "message": said})
+    assert run.turned == turned
+    if turned:
+        limit = turned[0][0]
+        assert page.live()["limit"] == page.live()["target"] == limit
+        assert page.live()["marks"][-1][1] == (f"gate {limit}" if limit else "no gate")
+
+
+@pytest.mark.parametrize(
+    ("headers", "passes"),
+    [
+        ({}, True),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://behind.a.proxy"}, True),
+        ({"Origin": "http://localhost"}, True),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+        ({"Sec-Fetch-Site": "same-site"}, False),
+        ({"Origin": "http://elsewhere"}, False),
+        ({"Origin": "null"}, False),
+    ],
+)
+def test_no_page_of_another_site_turns_it(headers: dict[str, str], passes: bool, on: tuple[Page, Any]) -> None:
+    page, run = on
+    answer = page.client.post("/llm/gate", data={"limit": "7"}, headers=headers)
+    assert (answer.status_code, len(run.turned)) == ((200, 1) if passes else (403, 0))
+
+
+def test_it_is_turned_by_post_and_during_a_run_only(pages: Callable[..., Page]) -> None:
+    page = pages()
+    assert page.client.get("/llm/gate?limit=7").status_code == 405
+    answer = page.client.post("/llm/gate", data={"limit": "7"})
+    assert (answer.status_code, answer.get_json()["message"]) == (
+        422, "there is no run whose gate could be turned: start one first",
+    )  # fmt: skip
+
+
+# -- the figures -------------------------------------------------------------------------------------------------------
+
+
+def test_the_history_is_told_once(on: tuple[Page, Any]) -> None:
+    page, _ = on
+    assert page.view.live is not None
+    for _ in range(3):
+        page.view.live.tick(9, 4, "profiling")
+    first = page.live()
+    assert (first["run"], first["whole"], len(first["points"])) == (1, True, 3)
+    same = {"run": 1, "step": first["step"], "after": first["points"][-1][0]}
+    assert (page.live(**same)["whole"], page.live(**same)["points"]) == (False, [])
+    page.view.live.started_at -= 5
+    page.view.live.tick(9, 4, "profiling")
+    assert len(page.live(**same)["points"]) == 1
+    for other in ({"run": 2}, {"step": 2}, {"run": "", "step": "x", "after": "y"}):
+        again = page.live(**{**same, **other})
+        assert (again["whole"], len(again["points"])) == (True, 4)
+    assert "lines" not in first
+    assert page.live(lines="")["lines"] is None
+
+
+def test_the_tab_of_locusts_page_says_the_same(on: tuple[Page, Any]) -> None:
+    page, run = on
+    assert page.view.live is not None
+    run.pulse.hear("local", used=2, waiting=3, decoding=4, ttfts_s=[0.1])
+    page.view.live.add(answered(100, 150))
+    index = page.client.get("/").text
+    for text in ('"extended_tabs": [{"title": "LLM", "key": "llm"}]', '"href": "./llm/last/report.html"', "locust.js"):
+        assert text in index
+    told = page.client.get("/stats/requests").get_json()
+    (ours,) = told["extended_stats"]
+    structure = {column["key"] for column in page.ui.template_args["extended_tables"][0]["structure"]}
+    rows = {row["figure"]: row for row in ours["data"]}
+    assert all(set(row) <= structure for row in ours["data"])
+    assert rows["TTFT"] == {
+        "figure": "TTFT", "count": "1", **{f"recent{q}": "100.0" for q in (50, 90, 95, 99)},
+        **{f"whole{q}": "100.0" for q in (50, 90, 95, 99)},
+    }  # fmt: skip
+    assert "0 tokens/s; gate 2 of 4, 3 waiting; 4 decoding" in rows
+    assert next(iter(rows)).startswith("one: profiling ")
+
+
+def test_the_tab_is_there_in_the_moment_in_which_a_run_begins(pages: Callable[..., Page], tmp_path: Path) -> None:
+    """What was shown half a second ago is of no use any more."""
+    page = pages()
+    assert [row["figure"] for row in page.view.rows()] == ["no run yet"]
+    page.view.begins(Run(tmp_path / "one"))  # type: ignore[arg-type]
+    assert next(page.view.rows())["figure"].startswith("one: profiling")
+    assert len(list(page.view.rows())) > 2
+    page.view.ends()
+    assert next(page.view.rows())["figure"] == "one: ended"
+
+
+def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path) -> None:
+    page, run = pages(), Run(tmp_path / "one", slo=("ttft p95 < 1s", "itl p95 < 1ms", "goodput >= 1/s given ttft < 1s"))
+    page.view.begins(run)  # type: ignore[arg-type]
+    assert [state for _, state, _ in page.live()["rules"]] == ["nothing yet", "nothing yet", "told at the end"]
+    run.abort.add(answered(100, 150))
+    page.view._status = (0.0, {})
+    assert [state for _, state, _ in page.live()["rules"]] == ["held so far", "broken so far", "told at the end"]
+
+
+@pytest.mark.parametrize("state", ["cleanup", "stopping", "stopped"])
+def test_a_run_is_on_for_locusts_page_until_its_report_is_there(state: str, on: tuple[Page, Any]) -> None:
+    page, run = on
+    page.runner.state, run.draining = state, True
+    told = lambda: page.client.get("/stats/requests").get_json()["state"]  # noqa: E731
+    assert told() == "running"
+    assert '"state": "running"' in page.client.get("/").text
+    assert page.live()["state"] == "ending"
+    page.view.ends()
+    assert told() == "stopped"
+
+
+def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
+    page, run = on
+    facts = {
+        "run": {"started_at": 1.0}, "client": {"level": "OK", "reasons": []}, "slo_status": "FAIL",
+        "slos": [{"rule": "ttft p95 < 1s", "status": "FAIL", "observed": 2.0, "unit": "s", "reason": "why"}],
+    }  # fmt: skip
+    figures = {
+        "time_to_first_token": {"unit": "ms", "count": 7, "p50": 1.5, "p90": 2, "p95": 3, "p99": 4},
+        "output_token_throughput": {"unit": "tokens/sec", "avg": 12.5},
+    }
+    (run.folder / "run.json").write_bytes(msgspec.json.encode(facts))
+    (run.folder / "profile_export_aiperf.json").write_bytes(msgspec.json.encode(figures))
+    page.view.ends()
+    status = page.live()
+    assert (status["state"], status["slo"], status["client"]["level"], status["tokens_per_s"]) == (
+        "over",
+        "FAIL",
+        "OK",
+        12.5,
+    )
+    assert status["table"][0] == {
+        "label": "TTFT", "count": 0, "recent_ms": None, "whole_count": 7, "whole_ms": [1.5, 2.0, 3.0, 4.0],
+    }  # fmt: skip
+    assert status["table"][1]["whole_ms"] is None
+    assert status["rules"] == [["ttft p95 < 1s", "FAIL", "2 s; why"]]
+
+
+def test_of_a_sweep_no_latency_of_all_stages_is_shown(on: tuple[Page, Any]) -> None:
+    page, run = on
+    sweep = {
+        "ended": "all stages are done",
+        "knees": [{"rule": "r", "text": "It turns at 4."}],
+        "findings": ["So be it."],
+    }
+    (run.folder / "run.json").write_bytes(msgspec.json.encode({"sweep": sweep}))
+    (run.folder / "profile_export_aiperf.json").write_text("{}")
+    page.view.ends()
+    status = page.live()
+    assert (status["table"], status["found"]) == ([], ["All stages are done.", "It turns at 4.", "So be it."])
+
+
+def test_a_run_whose_report_failed_keeps_its_live_figures(on: tuple[Page, Any]) -> None:
+    page, _ = on
+    assert page.view.live is not None
+    page.view.live.add(answered(100, 150))
+    page.view.ends()
+    assert page.live()["state"] == "over"
+    assert page.live()["table"][0]["whole_count"] == 1
+
+
+def test_a_second_run_begins_clean(on: tuple[Page, Any], tmp_path: Path) -> None:
+    page, _ = on
+    assert page.view.live is not None
+    page.view.live.add(answered(100, 150))
+    page.view.live.tick(9, 4, "profiling")
+    page.view.turn(7)
+    page.view.ends()
+    page.view.begins(Run(tmp_path / "reports" / "two", prefill_concurrency=3))  # type: ignore[arg-type]
+    status = page.live(run=1, step=1, after=0)
+    assert (status["run"], status["name"], status["target"], status["whole"]) == (2, "two", 3, True)
+    assert (status["points"], status["marks"], status["table"][0]["whole_count"]) == ([], [], 0)
+    listed = page.client.get("/llm/runs").get_json()
+    assert (listed["last"], {entry["name"] for entry in listed["runs"]}) == ("two", {"one", "two"})
+
+
+def test_phases_are_marked_as_they_come(on: tuple[Page, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, run = on
+    run.plan.phase = WARMUP
+    assert view_module._phase(run) == "warmup"
+    stepper: Any = SimpleNamespace(number=2, value=8.0, asked=SimpleNamespace(axis="concurrency"))
+    run.stepper, run.plan.phase = stepper, "profiling 2"
+    assert view_module._phase(run) == "concurrency 8"
+    run.plan.phase = "between stages"
+    assert view_module._phase(run) == ""
+    run.draining = True
+    assert view_module._phase(run) == "stop"
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_reports_are_shown_in_a_sandbox_and_the_rest_is_saved(on: tuple[Page, Any]) -> None:
+    page, run = on
+    for name in ("report.html", "summary.md", "profile_export.jsonl", "secret.txt"):
+        (run.folder / name).write_text("<script>")
+    report = page.client.get("/llm/runs/one/report.html")
+    assert (report.status_code, report.mimetype, report.text) == (200, "text/html", "<script>")
+    assert report.headers["Content-Security-Policy"].startswith("sandbox")
+    assert "allow-same-origin" not in report.headers["Content-Security-Policy"]
+    summary = page.client.get("/llm/last/summary.md")
+    assert (summary.mimetype, summary.headers["X-Content-Type-Options"]) == ("text/plain", "nosniff")
+    records = page.client.get("/llm/last/profile_export.jsonl")
+    assert records.headers["Content-Disposition"] == "attachment; filename=one-profile_export.jsonl"
+    for path in (
+        "one/secret.txt", "one/junit.xml", "two/report.html", "one/../../x", "..%2f..%2fetc/passwd",
+        "one/%2e%2e/one/run.json", "%2e%2e/reports/one/report.html",
+    ):  # fmt: skip
+        assert page.client.get(f"/llm/runs/{path}").status_code == 404, path
