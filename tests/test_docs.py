@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 from unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
+from locust_llm import options as options_module
 from locust_llm import probe, slo
 from locust_llm.__main__ import COMMANDS, DEMO, main, simulator
 from locust_llm.options import add_options, settings_of
@@ -87,6 +88,13 @@ class Parsed(Exception):
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("LOCUST", "OPENAI"))]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def the_probes_rules_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe's parser adds rules for the options of a whole process: other tests have none of its options."""
+    monkeypatch.setattr(options_module, "FURTHER", [])
+    monkeypatch.setattr(probe, "FURTHER", options_module.FURTHER)
 
 
 def load_parser(command: str = "run") -> Any:
