@@ -2,12 +2,16 @@
 
 import hashlib
 import inspect
+import re
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+_NAME: Final = re.compile(r"[\w-][\w.-]{0,199}")
+"""Locust takes the host's name, and more."""
 
 
 class Greeting(msgspec.Struct, frozen=True):
@@ -37,8 +41,10 @@ def _file_of(kind: type) -> str:
         return kind.__name__
 
 
-def refusal(theirs: Any, ours: Greeting) -> str:
+def refusal(worker: str, theirs: Any, ours: Greeting) -> str:
     """Why a worker that greets so cannot take part; empty if it can."""
+    if not _NAME.fullmatch(worker):
+        return "its name is none of Locust's: files are named after workers, so it may have letters, digits, _, - and ."
     try:
         said = msgspec.convert(theirs, Greeting)
     except msgspec.ValidationError:
