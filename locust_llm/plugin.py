@@ -116,12 +116,7 @@ def _before_load(options: Namespace) -> None:
             logging.getLogger("locust.main").addFilter(_says_no_run_time)
     options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
     if options.processes and not options.worker:
-        wanted = options.master_bind_port
-        if not options.master and options.master_bind_host == "*":
-            options.master_bind_host = "127.0.0.1"  # all workers are on this machine: nobody else is to join
-            if wanted == PORT:  # nobody needs to know it, and runs that start at once would both find it free
-                wanted = 0
-        options.master_port = options.master_bind_port = _free_port(wanted)
+        master_port(options)
     if options.spawn_rate is None and options.num_users:
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
@@ -140,6 +135,16 @@ def _before_load(options: Namespace) -> None:
 def _says_no_run_time(line: logging.LogRecord) -> bool:
     """Locust believes that there is no -t, as this library bounds the run: that line would mislead."""
     return not line.getMessage().startswith("No run time limit set")
+
+
+def master_port(options: Namespace) -> None:
+    """Where the master of ``--processes`` listens, and for whom."""
+    wanted = options.master_bind_port
+    if not options.master and options.master_bind_host == "*":
+        options.master_bind_host = "127.0.0.1"  # all workers are on this machine: nobody else is to join
+        if wanted == PORT:  # nobody needs to know it, and runs that start at once would both find it free
+            wanted = 0
+    options.master_port = options.master_bind_port = _free_port(wanted)
 
 
 def _free_port(port: int) -> int:

@@ -3,9 +3,11 @@
 import logging
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +22,7 @@ from locust_llm.__main__ import simulator
 from locust_llm.guarded import guarded
 from locust_llm.journal import FOLDER, Journal
 from locust_llm.outbox import pack
+from locust_llm.plugin import PORT, master_port
 
 
 def test_a_failure_is_passed_on_and_a_kill_is_none() -> None:
@@ -92,6 +95,54 @@ def _remove_later(folder: Path) -> None:
         time.sleep(0.05)
     time.sleep(0.5)
     shutil.rmtree(folder)
+
+
+LISTENER = """
+from locust import events
+
+from locust_llm.locustfile import *
+
+
+@events.spawning_complete.add_listener
+def fails(**kw):
+    raise RuntimeError("injected")
+"""
+
+
+def test_an_error_in_a_greenlet_wins_over_a_rule_that_passes(tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text(LISTENER)
+    with simulator("--ttft-ms", "20", "--itl-ms", "1") as url:
+        words = ("-f", str(tmp_path / "file.py"), "-u", "8", "-t", "3", "--slo", "ttft p50 < 100s")
+        done = run(tmp_path / "run", url, *words)
+    assert "SLO FAIL" not in done.stdout
+    assert done.returncode == 2
+
+
+def test_runs_that_start_at_once_do_not_share_a_port() -> None:
+    """Where nobody needs to know it."""
+    ports = []
+    for words in ((), (), ("--master-bind-port", "15557"), ("--master",)):
+        options = Namespace(
+            processes=2, worker=False, master="--master" in words, master_bind_host="*",
+            master_bind_port=int(words[1]) if len(words) > 1 else PORT,
+        )  # fmt: skip
+        with socket.create_server(("", 0)) as taken:
+            master_port(options)
+            ports.append((options.master_bind_port, options.master_port, options.master_bind_host))
+            assert options.master_bind_port != taken.getsockname()[1]
+    (one, _, host), (other, _, _), (given, _, _), (known, _, everywhere) = ports
+    assert all(first == second for first, second, _ in ports)
+    assert (host, given, everywhere) == ("127.0.0.1", 15557, "*")
+    assert PORT not in (one, other)
+    assert known == PORT or not free(PORT)
+
+
+def free(port: int) -> bool:
+    try:
+        with socket.create_server(("", port)):
+            return True
+    except OSError:
+        return False
 
 
 BROKEN = """
