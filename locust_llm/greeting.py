@@ -2,7 +2,6 @@
 
 import hashlib
 import inspect
-import re
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-_NAME: Final = re.compile(r"[\w-][\w.-]{0,199}")
-"""Locust takes the host's name, and more."""
+NAME_LENGTH: Final = 200
+"""Of a worker. Locust takes the name of the host, and 33 characters more."""
 
 
 class Greeting(msgspec.Struct, frozen=True):
@@ -43,8 +42,8 @@ def _file_of(kind: type) -> str:
 
 def refusal(worker: str, theirs: Any, ours: Greeting) -> str:
     """Why a worker that greets so cannot take part; empty if it can."""
-    if not _NAME.fullmatch(worker):
-        return "its name is none of Locust's: files are named after workers, so it may have letters, digits, _, - and ."
+    if not worker.isprintable() or not 0 < len(worker) <= NAME_LENGTH or worker[0] == "." or set(worker) & set("/\\"):
+        return "its name is none of Locust's: files are named after workers, so it may be no path, nor begin with a dot"
     try:
         said = msgspec.convert(theirs, Greeting)
     except msgspec.ValidationError:

@@ -180,3 +180,28 @@ def test_what_breaks_inside_ends_the_run_with_status_2(
     assert done.returncode == 2, done.stderr
     assert "RuntimeError: injected; the run ends, and its result is incomplete" in done.stderr
     assert os.path.exists(tmp_path / "run" / "run.json")
+
+
+SWALLOWS = """
+import os, signal, sys, time
+from pathlib import Path
+
+def swallowing(self, name, path=None, target=None):
+    if name == "locust.main":
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        except BaseException:
+            pass
+
+sys.meta_path.insert(0, type("Finder", (), {"find_spec": swallowing})())
+from locust_llm.__main__ import main
+sys.argv = ["locust-llm", "run", "--help"]
+sys.exit(main())
+"""
+
+
+def test_a_signal_while_modules_are_imported_is_not_swallowed() -> None:
+    """Some of them catch all exceptions of their imports, and destructors lose them."""
+    done = subprocess.run([sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (143, "")
