@@ -16,6 +16,7 @@ import gevent
 import msgspec
 
 from .control import Control
+from .foreign_text import NAME_BYTES, shown
 from .greeting import greeting, refusal
 from .roster import LOCAL
 from .sender import Order, Sender
@@ -25,6 +26,8 @@ logger = logging.getLogger("locust_llm")
 
 HELLO_S: Final = 5.0
 """How long after it has connected a worker may take to say who it is."""
+HELLO_LOOKS: Final = 20
+LINE_BYTES: Final = 2_000
 
 
 def to_sender(runner: Any, sender: Sender, on_begin: Callable[[Order], object] = lambda order: None) -> None:
@@ -91,9 +94,9 @@ def to_control(
 
     def hello(msg: Any, **kw: Any) -> None:
         worker, data = msg.node_id, msg.data if isinstance(msg.data, dict) else {}
-        why = refusal(data.get("greeting"), greeting(environment.user_classes, secrets))
+        why = refusal(worker, data.get("greeting"), greeting(environment.user_classes, secrets))
         if why:
-            logger.error(f"worker {worker} is refused: {why}")
+            logger.error(f"worker {shown(worker, most=NAME_BYTES)} is refused: {shown(why, most=LINE_BYTES)}")
             runner.send_message("llm_refused", {"why": why}, worker)
             return
         greeted.add(worker)
@@ -105,7 +108,7 @@ def to_control(
             refuse(why)
 
     def connected(client_id: str, **kw: Any) -> None:
-        gevent.spawn_later(HELLO_S, _expect_hello, environment, runner, client_id, greeted)
+        gevent.spawn(_expect_hello, environment, runner, client_id, greeted)
 
     runner.register_message("llm_hello", hello)
     for kind, handle in {
@@ -135,10 +138,12 @@ def hears(control: Control, worker: str, news: dict[str, Any]) -> None:
 
 
 def _expect_hello(environment: Environment, runner: Any, worker: str, greeted: set[str]) -> None:
-    if worker in greeted or worker not in runner.clients:
-        return
+    for _ in range(HELLO_LOOKS):  # as often as the loop gets round: while it is blocked what a worker said is not read
+        gevent.sleep(HELLO_S / HELLO_LOOKS)
+        if worker in greeted or worker not in runner.clients:
+            return
     logger.error(
-        f"worker {worker} is refused: in {HELLO_S:g} s it has not said who it is; "
+        f"worker {shown(worker, most=NAME_BYTES)} is refused: in {HELLO_S:g} s it has not said who it is; "
         "the locustfile of a worker must be the master's, which has users of locust_llm"
     )
     runner.server.send_to_client(Message("quit", None, worker))

@@ -13,7 +13,7 @@ from locust.runners import LocalRunner
 import zmq
 
 from .journal import FOLDER, read
-from .outbox import Inbox, frames
+from .outbox import Inbox, frames, records_of
 from .record import Record
 from .run import Health
 
@@ -177,7 +177,7 @@ class Roster:
             path.parent.rmdir()  # when it was the last
         worker = self._members[name]
         worker.admitted, worker.sessions = journaled.admitted, (journaled.begun, journaled.ended)
-        return self._count(name, self.inbox.take(name, journaled.frames))
+        return self._count(name, self.inbox.take(name, records_of(journaled.frames)))
 
     def drop(self, name: str) -> Loss:
         """It is lost, and what could be recovered was."""

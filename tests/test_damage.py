@@ -18,7 +18,7 @@ from locust_llm import __main__ as door
 from locust_llm import drawing, folder, page, report
 from locust_llm.archive import Archive
 from locust_llm.exit_status import ExitStatus
-from locust_llm.folder import RECORDS, RUN, RecordFile, write_run
+from locust_llm.folder import RECORDS, RUN, RecordFile, read_run, write_run
 from locust_llm.jsonl import line
 from locust_llm.record import Record
 from locust_llm.run import Run
@@ -185,6 +185,12 @@ def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.M
 
 
 # -- run.json ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_json_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.json")
+    with pytest.raises(ValueError, match="a pipe"):
+        read_run(tmp_path)
 
 
 def test_of_a_damaged_run_json_what_can_be_read_is_used(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ LAYERS: Final = (
         "Locust",
         HOST,
         "console children interrupts events options withheld prepared fetch survey meter sender greeting dealer crowd "
-        "reporter book roster stepper limit work ending course control messages worker scrape progress user probe checks "
-        "form view swarm origin web plugin",
+        "reporter book roster stepper limit work ending guarded course control messages worker scrape progress user probe "
+        "checks form view swarm origin web plugin",
     ),
     ("door", HOST, "check __init__ locustfile probefile __main__"),
 )
