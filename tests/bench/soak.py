@@ -44,7 +44,10 @@ FAULTS: Final = {
 EXPECTED: Final = (
     {name: {outcome} for name, outcome in FAULTS.items()}
     # how much is read before a time limit depends on the machine
-    | {name: {*answer.outcomes.split(), "timeout", "first_token_timeout"} for name, answer in hostile.CATALOGUE.items()}
+    | {
+        name: {*answer.outcomes.split(), "timeout", "first_token_timeout", "gap_timeout"}
+        for name, answer in hostile.CATALOGUE.items()
+    }
 )
 """By the session of a request."""
 RATE: Final = 0.02
