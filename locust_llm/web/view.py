@@ -11,7 +11,6 @@ import gevent
 from locust_llm.core.phases import BETWEEN, WARMUP
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
-from locust_llm.slo import grammar as slo
 
 from .archive import Archive, Ended, ended
 from .live import QUANTILES, SHOWN, Latencies, Live
@@ -197,9 +196,8 @@ def _phase(control: Control) -> str:
 
 def _standing(control: Control) -> Iterator[tuple[str, str, str]]:
     """(rule, how it stands so far, by what)."""
-    s, states = control.settings, control.abort.states()
-    for text in slo.texts(s.slo, s.slo_preset):
-        rule = str(slo.ready(text, s.goodput))
+    states = control.abort.states()
+    for rule in control.settings.rules.by_text:
         yield rule, *states.get(rule, ("told at the end", ""))
 
 

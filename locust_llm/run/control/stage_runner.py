@@ -15,7 +15,6 @@ from locust_llm.core.run import Health, LimitChange, Offer, Run, Stage
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.storage import RECORDS, read_outcome, write_run
 from locust_llm.core.sweep import COUNT, REPEAT, STOPPED, TIME_UP, Done, Stretch, Sweep, duration, following
-from locust_llm.slo.grammar import parse, texts
 from locust_llm.slo.intervals import needed
 
 from .buffered_file import BufferedFile
@@ -189,5 +188,5 @@ class StageRunner:
 
 def enough(s: Settings) -> int:
     """Successful requests of a stage: as many as the percentiles of the rules need for both ends of their interval."""
-    wanted = [rule.percentile for text in texts(s.slo, s.slo_preset) if (rule := parse(text)).percentile is not None]
-    return max([REQUESTS, *(needed(percentile) for percentile in wanted if percentile is not None)])
+    percentiles = [rule.percentile for rule in s.rules.readable if rule.percentile is not None]
+    return max([REQUESTS, *map(needed, percentiles)])
