@@ -77,18 +77,20 @@ def simulate(words: list[str]) -> int:
 
 def report(words: list[str]) -> int:
     """The reports of a run, made anew from its records."""
+    import msgspec
     from msgspec.structs import replace
 
     from locust_llm.report import build as report
     from locust_llm.report import export as junit
     from locust_llm.report import text as tables
-    from locust_llm.report.document.remarks import incomplete
+    from locust_llm.report.result import report_result
 
     parser = argparse.ArgumentParser(
         prog="locust-llm report", description="Make a run's reports anew from its records."
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--stages", action="store_true", help="also those of its stages that are up to date")
+    parser.add_argument("--json", action="store_true", help="print what it came to as JSON, the tables as its text")
     options = parser.parse_args(words)
     folder = options.folder
     if not (folder / "profile_export.jsonl").is_file():
@@ -104,8 +106,10 @@ def report(words: list[str]) -> int:
     except (OSError, ValueError) as error:
         note = f"WARNING: GITHUB_STEP_SUMMARY could not be written: {report.reason(error)}."
         facts = replace(facts, notes=(*facts.notes, note))
-    _say(f"{tables.console(summary, facts, folder)}\n{junit.announce(summary, os.environ)}")
-    return ExitStatus.INCOMPLETE if incomplete(summary, facts) else ExitStatus.OK
+    text = f"{tables.console(summary, facts, folder)}\n{junit.announce(summary, os.environ)}"
+    result = report_result(summary, facts, text)
+    _say(msgspec.json.encode(result).decode() + "\n" if options.json else text)
+    return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
 
 
 def figure(words: list[str]) -> int:

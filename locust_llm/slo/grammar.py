@@ -24,17 +24,12 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.exit_status import ExitStatus
-
 from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE, TIME, Measure
 from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, stage_values
 
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
-EXIT_STATUS: Final = {
-    PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE: ExitStatus.INCONCLUSIVE,
-}  # fmt: skip
 
 WARN: Final = "warn"
 ABORT: Final = "abort"
