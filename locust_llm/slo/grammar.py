@@ -20,11 +20,11 @@ import math
 import re
 from collections.abc import Mapping
 from operator import ge, gt, le, lt
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE, TIME, Measure
+from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, NEEDS_TWO, POOLED, RATE, SHARE, TIME, Measure
 from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, stage_values
 
 PASS: Final = "PASS"
@@ -73,6 +73,15 @@ class Condition(msgspec.Struct, frozen=True):
     def limit(self) -> float:
         """Seconds, or a number a second."""
         return self.number / BY_WORD[self.metric].units[self.unit]
+
+    def met(self, value: Any, answered: Any) -> Any:
+        """By a successful request with this value (in the unit of ``limit``; NaN: it has none); ``answered``: it had a first
+        token. Elementwise of columns. An answer of one token cannot have some metrics, and meets the condition there."""
+        metric = BY_WORD[self.metric].metric
+        within = OPERATORS[self.op](value, self.limit)
+        if metric is None or metric.column not in NEEDS_TWO:
+            return within
+        return within | ((value != value) & answered)
 
     def __str__(self) -> str:
         return f"{self.metric} {self.op} {plain(self.number)}{self.unit}"
