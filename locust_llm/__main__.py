@@ -13,7 +13,7 @@ from typing import Final
 
 from locust_llm.run.console import settle_at_exit
 
-from .exit_status import ExitStatus
+from .exit_status import ExitStatus, of_signal
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEMO: Final = (
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0] not in ("-h", "--help"):
             print(f"locust-llm: error: there is no command {words[0]!r}\n", file=sys.stderr)
         print(USAGE, file=sys.stderr if words and words[0] not in ("-h", "--help") else sys.stdout)
-        return 0 if words and words[0] in ("-h", "--help") else ExitStatus.REFUSED
+        return ExitStatus.OK if words and words[0] in ("-h", "--help") else ExitStatus.REFUSED
     settle_at_exit()
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
@@ -61,7 +61,7 @@ def _locust(words: list[str], file: str, *more: str) -> int:
     from . import plugin  # noqa: F401  before the locustfile, so that --help knows our options too
 
     locust_main()
-    return 0
+    return ExitStatus.OK
 
 
 def simulate(words: list[str]) -> int:
@@ -153,7 +153,7 @@ def figure(words: list[str]) -> int:
         print(f"locust-llm: error: nothing of {options.folder} can be drawn: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
     _say("".join(f"{path}\n" for path in files))
-    return 0
+    return ExitStatus.OK
 
 
 def compare(words: list[str]) -> int:
@@ -186,7 +186,7 @@ def compare(words: list[str]) -> int:
         print(f"locust-llm: error: these runs cannot be compared: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
     _say(text)
-    return 0
+    return ExitStatus.OK
 
 
 def _say(text: str) -> None:
@@ -222,7 +222,7 @@ def _attended(command: Sequence[str]) -> int:
 
 
 def _exit(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)  # with every ``finally`` on the way
+    raise SystemExit(of_signal(number))  # with every ``finally`` on the way
 
 
 def check(words: list[str]) -> int:

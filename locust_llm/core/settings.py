@@ -7,7 +7,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from locust_llm.exit_status import ExitStatus
 from locust_llm.slo import rules as slo
 from locust_llm.slo.rules import Rules
 
@@ -15,8 +14,6 @@ from .bounds import MAX_RESPONSE_BYTES
 from .foreign_text import is_secret
 from .ranges import PERCENTILES, beyond
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
-
-BAD_SETTINGS: Final = ExitStatus.REFUSED
 
 COLUMNS: Final = 50
 """The most percentiles that tables have."""

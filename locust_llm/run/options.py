@@ -21,9 +21,10 @@ import msgspec
 
 from locust_llm.client.api import ENDPOINTS, extra_inputs
 from locust_llm.core.ranges import USERS
-from locust_llm.core.settings import BAD_SETTINGS, Settings, base_url, mistakes
+from locust_llm.core.settings import Settings, base_url, mistakes
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY
+from locust_llm.exit_status import ExitStatus
 from locust_llm.load import tokens
 from locust_llm.load.access_log import columns_of
 from locust_llm.load.dataset import Summary
@@ -106,7 +107,7 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
         except Refused as refused:
             sys.stderr.write(f"locust-llm: error: {refused}\n")
             sys.stderr.flush()
-            sys.exit(BAD_SETTINGS)
+            sys.exit(ExitStatus.REFUSED)
         return options
 
     parser.parse_args = parse_args
