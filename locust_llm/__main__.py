@@ -13,7 +13,7 @@ from typing import Final
 
 from locust_llm.run.console import settle_at_exit
 
-from .exit_status import ExitStatus
+from .exit_status import ExitStatus, of_signal
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DEMO: Final = (
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0] not in ("-h", "--help"):
             print(f"locust-llm: error: there is no command {words[0]!r}\n", file=sys.stderr)
         print(USAGE, file=sys.stderr if words and words[0] not in ("-h", "--help") else sys.stdout)
-        return 0 if words and words[0] in ("-h", "--help") else ExitStatus.REFUSED
+        return ExitStatus.OK if words and words[0] in ("-h", "--help") else ExitStatus.REFUSED
     settle_at_exit()
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
@@ -64,7 +64,7 @@ def _locust(words: list[str], file: str, *more: str) -> int:
     from . import plugin  # noqa: F401  before the locustfile, so that --help knows our options too
 
     locust_main()
-    return 0
+    return ExitStatus.OK
 
 
 def simulate(words: list[str]) -> int:
@@ -80,18 +80,20 @@ def simulate(words: list[str]) -> int:
 
 def report(words: list[str]) -> int:
     """The reports of a run, made anew from its records."""
+    import msgspec
     from msgspec.structs import replace
 
     from locust_llm.report import build as report
     from locust_llm.report import export as junit
     from locust_llm.report import text as tables
-    from locust_llm.report.document.remarks import incomplete
+    from locust_llm.report.result import report_result
 
     parser = argparse.ArgumentParser(
         prog="locust-llm report", description="Make a run's reports anew from its records."
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--stages", action="store_true", help="also those of its stages that are up to date")
+    parser.add_argument("--json", action="store_true", help="print what it came to as JSON, the tables as its text")
     options = parser.parse_args(words)
     folder = options.folder
     if not (folder / "profile_export.jsonl").is_file():
@@ -107,8 +109,10 @@ def report(words: list[str]) -> int:
     except (OSError, ValueError) as error:
         note = f"WARNING: GITHUB_STEP_SUMMARY could not be written: {report.reason(error)}."
         facts = replace(facts, notes=(*facts.notes, note))
-    _say(f"{tables.console(summary, facts, folder)}\n{junit.announce(summary, os.environ)}")
-    return ExitStatus.INCOMPLETE if incomplete(summary, facts) else ExitStatus.OK
+    text = f"{tables.console(summary, facts, folder)}\n{junit.announce(summary, os.environ)}"
+    result = report_result(summary, facts, text)
+    _say(msgspec.json.encode(result).decode() + "\n" if options.json else text)
+    return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
 
 
 def figure(words: list[str]) -> int:
@@ -152,7 +156,7 @@ def figure(words: list[str]) -> int:
         print(f"locust-llm: error: nothing of {options.folder} can be drawn: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
     _say("".join(f"{path}\n" for path in files))
-    return 0
+    return ExitStatus.OK
 
 
 def compare(words: list[str]) -> int:
@@ -185,7 +189,7 @@ def compare(words: list[str]) -> int:
         print(f"locust-llm: error: these runs cannot be compared: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
     _say(text)
-    return 0
+    return ExitStatus.OK
 
 
 def _say(text: str) -> None:
@@ -221,7 +225,7 @@ def _attended(command: Sequence[str]) -> int:
 
 
 def _exit(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)  # with every ``finally`` on the way
+    raise SystemExit(of_signal(number))  # with every ``finally`` on the way
 
 
 def check(words: list[str]) -> int:

@@ -33,6 +33,11 @@ PRECEDENCE: Final = (
 is undecided, on incomplete records is no result."""
 
 
+def of_signal(number: int) -> int:
+    """Of a process that a signal ended before there was a run, as the shell has it: 130 for Ctrl-C."""
+    return 128 + number
+
+
 def worst(statuses: Iterable[int]) -> int:
     """The one to end with. A number of the user's own (``--exit-code-on-error``) ranks as failed requests do."""
 

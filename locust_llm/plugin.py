@@ -43,7 +43,7 @@ from locust_llm.run.worker.sender import Sender, sender_of
 from locust_llm.web.routes import attach, serve_metrics
 from locust_llm.web.view import View
 
-from .exit_status import ExitStatus, worst
+from .exit_status import ExitStatus, of_signal, worst
 from .user import LLMUser
 
 logger = logging.getLogger("locust_llm")
@@ -185,7 +185,7 @@ def _interrupted(environment: Environment, number: int) -> None:
             interrupt()
     elif runner.state == STATE_INIT and options is not None and (options.headless or options.autostart):
         runner.quit()  # Locust waits for workers; it would not tell those that are there
-        leave(128 + number)
+        leave(of_signal(number))
     else:
         interrupt()
 

@@ -1,26 +1,25 @@
 """Settings: what was asked of a run, frozen, and the rules that tell a possible run from an impossible one."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from locust_llm.exit_status import ExitStatus
-from locust_llm.slo import grammar as slo
+from locust_llm.slo import rules as slo
+from locust_llm.slo.rules import Rules
 
 from .bounds import MAX_RESPONSE_BYTES
 from .foreign_text import is_secret
 from .ranges import PERCENTILES, beyond
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
 
-BAD_SETTINGS: Final = ExitStatus.REFUSED
-
 COLUMNS: Final = 50
 """The most percentiles that tables have."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, dict=True):
     """What was asked. Never holds a key or a password: of headers only the names are kept here."""
 
     host: str = ""
@@ -116,7 +115,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """What an hour of one costs, in any currency."""
 
     slo: tuple[str, ...] = ()
-    """Rules as text: see slo.py."""
+    """Rules as text, as run.json has them; ``rules`` has the objects."""
     slo_preset: str | None = None
     goodput: str | None = None
     """AIPerf's form: tag:limit pairs, in the unit of the tables."""
@@ -124,6 +123,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     report_dir: str = ""
     locustfile: str = ""
     command: str = ""
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Of ``slo``, ``slo_preset`` and ``goodput``, parsed once."""
+        return slo.resolve(self.slo, self.slo_preset, self.goodput)
 
     @property
     def columns(self) -> tuple[float, ...]:
@@ -199,7 +203,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _limits(s)
     yield from _contradictions(s)
     yield from _stages(s)
-    yield from slo.mistakes(s.slo, s.slo_preset, s.goodput, (s.sweep or "").partition("=")[0].strip())
+    yield from slo.mistakes(s.rules, (s.sweep or "").partition("=")[0].strip())
     if "@" in urlsplit(s.host).netloc:
         yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
     for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
@@ -284,7 +288,7 @@ def _stages(s: Settings) -> Iterator[str]:
         return
     if s.find_max and not s.sweep:
         yield "--find-max needs --sweep: between its highest stage that passes and the lowest that does not it looks on"
-    if s.find_max and not (s.slo or s.slo_preset):
+    if s.find_max and not s.rules.entries:
         yield "--find-max needs a rule (--slo): the highest stage within it is looked for"
     if s.gpu_hour is not None and s.gpus is None:
         yield "--gpu-hour needs the number of GPUs (--gpus)"

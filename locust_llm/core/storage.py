@@ -221,98 +221,12 @@ def replace(path: Path, data: bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-def read_status(folder: Path) -> str:
-    """What the rules of a run came to, as run.json has it: PASS, FAIL or INCONCLUSIVE; "" where nothing is said."""
-    try:
-        return decoded(folder / RUN, _Status).slo_status
-    except (OSError, ValueError):
-        return ""
-
-
-def read_probe(folder: Path) -> str:
-    """What a probe came to, as examination.py has it: named, untold or broken; "" where the run was none."""
-    try:
-        found = decoded(folder / RUN, _Probe).examination
-    except (OSError, ValueError):
-        return ""
-    return "" if found is None else found.outcome
-
-
-class _Figure(msgspec.Struct):
-    avg: float | None = None
-
-
-class _OfOurs(msgspec.Struct):
-    slo_status: str | None = None
-    conditions: dict[str, Any] = {}
-
-
-class Outcome(msgspec.Struct):
-    """What a run came to in a few figures, from its profile_export_aiperf.json."""
-
-    locust_llm: _OfOurs = msgspec.field(default_factory=_OfOurs)
-    time_to_first_token: dict[str, Any] = {}
-    inter_token_latency: dict[str, Any] = {}
-    request_throughput: _Figure = msgspec.field(default_factory=_Figure)
-    output_token_throughput: _Figure = msgspec.field(default_factory=_Figure)
-
-    @property
-    def status(self) -> str | None:
-        return self.locust_llm.slo_status
-
-    @property
-    def client(self) -> str | None:
-        verdict = self.locust_llm.conditions.get("client_verdict")
-        return None if verdict is None else str(verdict)
-
-    @property
-    def throughput(self) -> float | None:
-        """Output tokens a second, else requests a second."""
-        tokens, requests = self.output_token_throughput.avg, self.request_throughput.avg
-        return requests if tokens is None else tokens
-
-    def __str__(self) -> str:
-        """``TTFT p50 120 ms, p99 450 ms, 812 tokens/s, SLO PASS``"""
-        parts = []
-        if "p50" in self.time_to_first_token:
-            parts.append("TTFT p50 {p50:.0f} ms, p99 {p99:.0f} ms".format_map(self.time_to_first_token))
-        if "p50" in self.inter_token_latency:
-            parts.append("ITL p50 {p50:.1f} ms, p99 {p99:.1f} ms".format_map(self.inter_token_latency))
-        if self.output_token_throughput.avg is not None:
-            parts.append(f"{self.output_token_throughput.avg:.0f} tokens/s")
-        if self.status:
-            parts.append(f"SLO {self.status}")
-        if self.client not in (None, "OK"):
-            parts.append(f"client {self.client}")
-        return ", ".join(parts) or "nothing was measured"
-
-
-def read_outcome(folder: Path) -> Outcome:
-    """Of a folder that has its reports; an empty one where they cannot be read."""
-    try:
-        return decoded(folder / "profile_export_aiperf.json", Outcome)
-    except (OSError, ValueError):
-        return Outcome()
-
-
 class _RunFile(msgspec.Struct):
     run: Run
 
 
 class _RunAlone(msgspec.Struct):
     run: msgspec.Raw
-
-
-class _Examined(msgspec.Struct):
-    outcome: str = ""
-
-
-class _Probe(msgspec.Struct):
-    examination: _Examined | None = None
-
-
-class _Status(msgspec.Struct):
-    slo_status: str = ""
 
 
 def make_folder(settings: Settings, model: str | None) -> Path:

@@ -1,13 +1,12 @@
 """Examination: what a probe amounts to, as frozen data: its symptoms, the scheduler that they name, and advice."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 import msgspec
 
 from locust_llm.core.run import BROKEN, NAMED, UNTOLD
 from locust_llm.slo.client_verdict import OK
-from locust_llm.slo.grammar import goodput, parse
+from locust_llm.slo.rules import Rules
 
 from .advice import Advice, advice
 from .diagnosis import CANNOT_TELL, FAILED, Diagnosis, diagnose
@@ -35,15 +34,9 @@ def examine(
     return ProbeFindings(symptoms=found, diagnosis=named, advice=said, outcome=outcome)
 
 
-def wanted_itl_s(slo: Iterable[str], good: str | None) -> float | None:
+def wanted_itl_s(rules: Rules) -> float | None:
     """The gap between tokens that somebody wants: the least limit that rules or ``--goodput`` give to ITL."""
-    limits = []
-    for text in slo:
-        with suppress(ValueError):  # the report says what is wrong with it
-            rule = parse(text)
-            limits += [one.limit for one in rule.given if one.metric == "itl"]
-            if rule.metric == "itl" and rule.op[0] == "<":
-                limits.append(rule.limit)
-    with suppress(ValueError):
-        limits += [one.limit for one in (goodput(good) if good else ()) if one.metric == "itl"]
+    conditions = [*rules.good, *(one for rule in rules.readable for one in rule.given)]
+    limits = [one.limit for one in conditions if one.metric == "itl"]
+    limits += [rule.limit for rule in rules.readable if rule.metric == "itl" and rule.op[0] == "<"]
     return min(limits, default=None)

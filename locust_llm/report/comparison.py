@@ -163,8 +163,8 @@ def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[Line]:
     ]
     rules = [_rule(word, stat) for word, stat in figures]
     rules += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
-    good, _ = good_request(settings[0])
-    if good and good_request(settings[1])[0]:
+    good, _ = good_request(settings[0].rules)
+    if good and good_request(settings[1].rules)[0]:
         rules += [_rule(word, given=good) for word in ("attainment", "goodput")]
     yield from (_line(rule, change(rule, base.seen, run.seen)) for rule in rules)
 

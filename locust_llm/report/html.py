@@ -7,7 +7,7 @@ in the page's own policy, so that nothing else can.
 import html
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
@@ -33,7 +33,7 @@ from locust_llm.report.plots.probe import by_length
 from locust_llm.report.plots.sweep import ladder
 from locust_llm.report.plots.timeline import Scene, Timeline, timeline
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, Evidence, signals
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, parse
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, POOLED
 
 RESULTS: Final = {PASS: "pass", FAIL: "loud", INCONCLUSIVE: "open", OK: "pass", DEGRADED: "open", INVALID: "loud"}
@@ -62,7 +62,7 @@ def page(
     unmade: list[str] | None = None,
 ) -> str:
     """The whole page. ``shown``: in its timeline. Plots that cannot be drawn are left out, and ``unmade`` gets a line."""
-    limits = slo_limits(summary)
+    limits = slo_limits(summary, run.settings.rules.by_text)
     sections = list(_sections(document(summary, run)))
     plots: list[Plot | Timeline] = []
 
@@ -131,14 +131,13 @@ def page(
     )
 
 
-def slo_limits(summary: Summary) -> Limits:
-    """The limits of rules and of their conditions, in ms, by the column they are about (pooled gaps: ``icl``)."""
+def slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
+    """The limits of the judged rules and of their conditions, in ms, by the column they are about (pooled gaps: ``icl``).
+    ``rules``: by canonical form."""
     found: dict[str, list[Mark]] = {}
     for result in summary.slos:
-        try:
-            rule = parse(result.rule)
-        except ValueError:
-            continue  # it says so itself
+        if (rule := rules.get(result.rule)) is None:
+            continue
         about = rule.given or (() if rule.where or rule.base else (rule,))
         for limited in about:
             measure = BY_WORD[limited.metric]

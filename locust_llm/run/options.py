@@ -21,16 +21,17 @@ import msgspec
 
 from locust_llm.client.api import ENDPOINTS, extra_inputs
 from locust_llm.core.ranges import USERS
-from locust_llm.core.settings import BAD_SETTINGS, Settings, base_url, mistakes
+from locust_llm.core.settings import Settings, base_url, mistakes
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY
+from locust_llm.exit_status import ExitStatus
 from locust_llm.load import tokens
 from locust_llm.load.access_log import columns_of
 from locust_llm.load.dataset import Summary
 from locust_llm.load.dataset import check as check_dataset
 from locust_llm.load.lengths import mix
 from locust_llm.load.user_file import irregular, small_text
-from locust_llm.slo import grammar as slo
+from locust_llm.slo.rules import Entry
 
 from .flags import CHOICES, FLAGS, LOCAL, SWITCHES, Refused, _field, number, refuse
 from .schedule import rate_of
@@ -106,7 +107,7 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
         except Refused as refused:
             sys.stderr.write(f"locust-llm: error: {refused}\n")
             sys.stderr.flush()
-            sys.exit(BAD_SETTINGS)
+            sys.exit(ExitStatus.REFUSED)
         return options
 
     parser.parse_args = parse_args
@@ -153,8 +154,8 @@ def look_through(s: Settings) -> Summary | None:
     Raises ValueError of one sentence, and OSError.
     """
     rate_of(s)
-    for text in s.slo:
-        _look_at_base(text)
+    for entry in s.rules.entries:
+        _look_at_base(entry)
     if s.seq_dist:
         mix(s.seq_dist)
     if s.extra_inputs:
@@ -176,10 +177,11 @@ def look_through(s: Settings) -> Summary | None:
     )
 
 
-def _look_at_base(text: str) -> None:
+def _look_at_base(entry: Entry) -> None:
     """The run that a rule is held against, if it is, can be. Raises ValueError."""
-    if not (base := slo.parse(text).base):
+    if entry.rule is None or not (base := entry.rule.base):
         return
+    text = entry.text
     if not (Path(base) / RECORDS).is_file():
         raise ValueError(f"SLO {text!r}: {base} holds no run: there is no {RECORDS} in it")
     try:

@@ -10,6 +10,8 @@ from typing import Final
 
 import gevent
 
+from locust_llm.exit_status import of_signal
+
 AT_ONCE_S: Final = 0.5
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -30,7 +32,7 @@ def end_at_once() -> None:
 def _exit(number: int, frame: FrameType | None) -> None:
     global _came
     _came = number
-    raise SystemExit(128 + number)
+    raise SystemExit(of_signal(number))
 
 
 def listen(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
@@ -44,7 +46,7 @@ def listen(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
     global _listening
     _listening = True
     if _came:
-        raise SystemExit(128 + _came)
+        raise SystemExit(of_signal(_came))
     last_at = -math.inf
 
     def interrupted(number: int) -> None:

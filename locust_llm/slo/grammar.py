@@ -18,24 +18,18 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from operator import ge, gt, le, lt
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from locust_llm.exit_status import ExitStatus
-
-from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE, TIME, Measure
+from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, NEEDS_TWO, POOLED, RATE, SHARE, TIME, Measure
 from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, stage_values
 
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
-EXIT_STATUS: Final = {
-    PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE: ExitStatus.INCONCLUSIVE,
-}  # fmt: skip
 
 WARN: Final = "warn"
 ABORT: Final = "abort"
@@ -79,6 +73,15 @@ class Condition(msgspec.Struct, frozen=True):
     def limit(self) -> float:
         """Seconds, or a number a second."""
         return self.number / BY_WORD[self.metric].units[self.unit]
+
+    def met(self, value: Any, answered: Any) -> Any:
+        """By a successful request with this value (in the unit of ``limit``; NaN: it has none); ``answered``: it had a first
+        token. Elementwise of columns. An answer of one token cannot have some metrics, and meets the condition there."""
+        metric = BY_WORD[self.metric].metric
+        within = OPERATORS[self.op](value, self.limit)
+        if metric is None or metric.column not in NEEDS_TWO:
+            return within
+        return within | ((value != value) & answered)
 
     def __str__(self) -> str:
         return f"{self.metric} {self.op} {plain(self.number)}{self.unit}"
@@ -184,62 +187,6 @@ def preset(name: str) -> tuple[str, ...]:
     if name not in PRESETS:
         raise ValueError(f"unknown SLO preset {name!r}{nearest(name, PRESETS)}; there are: {', '.join(PRESETS)}")
     return PRESETS[name]
-
-
-def texts(slo: Iterable[str], slo_preset: str | None) -> tuple[str, ...]:
-    """All rules of a run as text: its own, then those of the preset. Raises ValueError of one sentence."""
-    return (*slo, *(preset(slo_preset) if slo_preset else ()))
-
-
-def ready(text: str, good: str | None) -> Rule:
-    """A rule with its conditions: where it gives none, those of the run's ``--goodput``. Raises ValueError."""
-    rule = parse(text)
-    if rule.metric not in GIVEN or rule.given:
-        return rule
-    if not good:
-        raise ValueError(
-            f"SLO {text.strip()[:200]!r}: {rule.metric} needs to know what a good request is: "
-            "add 'given ttft < 1s and itl < 50ms', or set --goodput"
-        )
-    return msgspec.structs.replace(rule, given=goodput(good))
-
-
-def mistakes(slo: Iterable[str], slo_preset: str | None, good: str | None, axis: str = "") -> Iterator[str]:
-    """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep changes, if there is one."""
-    checks: list[Callable[[], object]] = [partial(_fits, text, good, axis) for text in slo]
-    checks += [partial(_early, text) for text in slo]
-    if slo_preset:
-        checks.append(partial(preset, slo_preset))
-    if good:
-        checks.append(partial(goodput, good))
-    told = set()
-    for check in checks:
-        try:
-            check()
-        except ValueError as error:
-            if str(error) not in told:  # rules without conditions share those of --goodput, and its mistakes
-                told.add(str(error))
-                yield str(error)
-
-
-def _early(text: str) -> None:
-    """Raises ValueError for an ``abort:`` that could never be."""
-    rule = parse(text)
-    if rule.kind == ABORT and rule.base:
-        raise ValueError(f"SLO {text.strip()[:200]!r}: runs are compared when they are over: leave out abort:")
-    if rule.kind == ABORT and not rule.early:
-        what = f"{rule.metric} {rule.stat}".strip()
-        raise ValueError(
-            f"SLO {text.strip()[:200]!r}: {what} can meet the limit until the end of the run: leave out abort:, "
-            "the rule is judged then"
-        )
-
-
-def _fits(text: str, good: str | None, axis: str) -> None:
-    """It can be judged in this sweep."""
-    for key, _ in ready(text, good).where:
-        if axis and key in STAGES and key not in ("stage", axis):
-            raise ValueError(f"SLO {text.strip()[:200]!r}: this sweep changes {axis}, so its stages have no {key}")
 
 
 # -- parts of a rule ---------------------------------------------------------------------------------------------------

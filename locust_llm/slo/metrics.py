@@ -19,6 +19,11 @@ class Metric(NamedTuple):
     adjusted: bool = False
     """It also exists with failures as +infinity."""
 
+    @property
+    def base(self) -> float:
+        """From its column to seconds, or to what a rule's limit is in."""
+        return self.scale / 1e3
+
 
 LATENCIES: Final = (
     Metric("Request Latency", "request_latency", "ms", "latency_s", 1e3,
@@ -89,6 +94,18 @@ WAITS: Final = frozenset({"prefill_gate_wait", "schedule_delay", "http_req_conne
 """Waits before the send: failed requests had them like any other, so they are in these rows as they are."""
 NEEDS_TWO: Final = ("itl_s", "longest_stall_s")
 """Columns that an answer of one token, or of one chunk, cannot have: there a condition on them is met."""
+
+
+def waits(metric: Metric) -> bool:
+    """A failed request had it like any other, so its value counts."""
+    return metric.tag in WAITS
+
+
+def censored(metric: Metric) -> bool:
+    """A request that failed counts as one beyond every limit, one that was cut as open; in averages neither is."""
+    return metric.adjusted or metric is PER_USER
+
+
 SELDOM: Final = frozenset({"time_to_first_output_token", "usage_prompt_cache_read_tokens", "reasoning_token_count"})
 """Rows that are left out where they say nothing."""
 _BY_TAG: Final = {metric.tag: metric for metric in LATENCIES}

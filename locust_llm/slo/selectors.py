@@ -1,14 +1,22 @@
 """Selectors: which requests, or which stages of a sweep, an SLO rule is about; what stands in its braces."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
-from typing import Final, NoReturn
+from functools import partial
+from typing import Any, Final, NoReturn
 
 STAGES: Final = ("stage", "concurrency", "request-rate", "prefill-concurrency", "input-tokens")
 """Selectors of stages, by the value of what the sweep changes: by any name, or by that of what it must be."""
 SELECTORS: Final = ("class", "input", "name", "model", "turn", *STAGES)
 TURNS: Final = ("first", "later")
+COLUMNS: Final = {"class": "user_class", "name": "name", "model": "model"}
+"""Selectors of requests by a value that they have, and what a record calls it."""
+INPUT: Final = "input"
+"""The selector by length: of the prompt as delivered, else as asked, in tokens."""
+
+Predicate = Callable[[Any], Any]
+"""Of one value, or of a column elementwise; of NaN, no value, it is false."""
 
 QUOTED: Final = r'"(?:[^"]|"")*+"'
 """A value in quotes; two stand for one."""
@@ -38,6 +46,30 @@ def selectors(text: str) -> tuple[tuple[str, str], ...]:
             refuse(f"unknown turn {value}: there are {' and '.join(TURNS)}")
         found[key] = value
     return tuple(found.items())
+
+
+def predicates(where: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Predicate]]:
+    """(column, predicate) of each selector of requests; the column of a length is INPUT. Selectors of stages have none: the
+    requests at hand are all of such a stage."""
+    for key, value in where:
+        if key in COLUMNS:
+            yield COLUMNS[key], partial(_equals, value)
+        elif key == "turn":
+            yield key, partial(_is_first, value == "first")
+        elif key == INPUT:
+            yield key, partial(_lies_in, *lengths(value))
+
+
+def _equals(wanted: str, value: Any) -> Any:
+    return value == wanted
+
+
+def _is_first(first: bool, turn: Any) -> Any:
+    return (turn == 0) == first
+
+
+def _lies_in(low: float, high: float, length: Any) -> Any:
+    return (low <= length) & (length < high)
 
 
 def lengths(value: str) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -143,42 +143,3 @@ def files_of(folder: Path) -> Iterable[tuple[str, str]]:
         for file, what in FILES.items():
             if (folder / "stages" / str(number) / file).is_file():
                 yield f"stages/{number}/{file}", f"stage {number}: {what}"
-
-
-class _Verdict(msgspec.Struct):
-    level: str
-    reasons: tuple[str, ...] = ()
-
-
-class _Rule(msgspec.Struct):
-    rule: str
-    status: str
-    observed: float | None = None
-    unit: str = ""
-    reason: str = ""
-
-
-class _Knee(msgspec.Struct):
-    text: str
-
-
-class _Sweep(msgspec.Struct):
-    ended: str = ""
-    knees: tuple[_Knee, ...] = ()
-    findings: tuple[str, ...] = ()
-
-
-class Ended(msgspec.Struct):
-    """What a run came to, as its run.json has it once the reports are made."""
-
-    client: _Verdict | None = None
-    slos: tuple[_Rule, ...] = ()
-    slo_status: str | None = None
-    sweep: _Sweep | None = None
-
-
-def ended(folder: Path) -> tuple[Ended, dict[str, dict[str, Any]]]:
-    """That, and its figures by tag (profile_export_aiperf.json). Raises OSError, ValueError for what is no report."""
-    facts = decoded(folder / RUN, Ended)
-    figures = decoded(folder / "profile_export_aiperf.json", dict[str, Any])
-    return facts, {tag: figure for tag, figure in figures.items() if isinstance(figure, dict)}

@@ -9,11 +9,11 @@ from locust.env import Environment
 import gevent
 
 from locust_llm.core.phases import BETWEEN, WARMUP
+from locust_llm.core.report_result import Figure, ReportResult
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
-from locust_llm.slo import grammar as slo
 
-from .archive import Archive, Ended, ended
+from .archive import Archive
 from .live import QUANTILES, SHOWN, Latencies, Live
 
 EVERY_S: Final = 1.0
@@ -45,8 +45,8 @@ class View:
         self._name = ""
         self._phase, self._since = "", 0.0
         """Of the run, and when it began (monotonic seconds)."""
-        self._ended: tuple[Ended, list[Latencies], Json] | None = None
-        """What the last run came to: its facts, its table, its throughput."""
+        self._ended: ReportResult | None = None
+        """What the last run came to; None: its report could not be made."""
         self._status: tuple[float, Json] = (0.0, {})
 
     # -- the run ---------------------------------------------------------------------------------------------------------
@@ -66,14 +66,8 @@ class View:
         """Its reports are there, as far as they could be made."""
         control, self.control = self.control, None
         self._status = (0.0, {})
-        if control is None:
-            return
-        try:
-            facts, figures = ended(control.folder)
-        except (OSError, ValueError):
-            return
-        rows = [_exact(label, figures.get(tag, {})) for tag, label in SHOWN.items()]
-        self._ended = facts, rows, {name: figures.get(tag, {}).get("avg") for name, tag in RATES.items()}
+        if control is not None:
+            self._ended = control.result
 
     def turn(self, limit: int | None, ramp_s: float | None = None) -> str:
         """The gate of the run that is on; what was done. Raises ValueError of one sentence."""
@@ -124,7 +118,7 @@ class View:
             "failed": live.pulse.failed,
             "failures": live.failures(),
         }
-        status |= self._so_far(live) if self._ended is None else _at_last(*self._ended)
+        status |= self._so_far(live) if self._ended is None else _at_last(self._ended)
         if control is not None:
             status |= {
                 "model": control.survey.model,
@@ -197,27 +191,24 @@ def _phase(control: Control) -> str:
 
 def _standing(control: Control) -> Iterator[tuple[str, str, str]]:
     """(rule, how it stands so far, by what)."""
-    s, states = control.settings, control.abort.states()
-    for text in slo.texts(s.slo, s.slo_preset):
-        rule = str(slo.ready(text, s.goodput))
+    states = control.abort.states()
+    for rule in control.settings.rules.by_text:
         yield rule, *states.get(rule, ("told at the end", ""))
 
 
-def _at_last(facts: Ended, rows: list[Latencies], rates: Json) -> Json:
+def _at_last(result: ReportResult) -> Json:
     rules = []
-    for rule in facts.slos:
+    for rule in result.rules:
         observed = "" if rule.observed is None else f"{rule.observed:.4g} {rule.unit}".strip()
         rules.append((rule.rule, rule.status, "; ".join(filter(None, (observed, rule.reason)))))
-    said = {"client": facts.client, "rules": rules, "slo": facts.slo_status}
-    if (sweep := facts.sweep) is None:
-        return {**said, "table": rows, **rates}
-    # its stages were sent different loads: of all of them together no latency means anything
-    found = [sweep.ended and f"{sweep.ended}.".capitalize(), *(knee.text for knee in sweep.knees), *sweep.findings]
-    return {**said, "table": [], "found": list(filter(None, found))}
+    status = {"client": result.client, "rules": rules, "slo": result.slo_status}
+    if result.swept:
+        return {**status, "table": [], "found": result.findings}
+    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in SHOWN.items()]
+    return {**status, "table": table, **{name: result.figures.get(tag, Figure()).avg for name, tag in RATES.items()}}
 
 
-def _exact(label: str, figure: Json) -> Latencies:
+def _exact(label: str, figure: Figure) -> Latencies:
     """From the report."""
-    values = [figure.get(f"p{quantile * 100:g}") for quantile in QUANTILES]
-    known = [float(value) for value in values if isinstance(value, (int, float))]
-    return Latencies(label, 0, None, int(figure.get("count") or 0), known if len(known) == len(values) else None)
+    known = [figure.percentiles[p] for quantile in QUANTILES if (p := 100 * quantile) in figure.percentiles]
+    return Latencies(label, 0, None, figure.count or 0, known if len(known) == len(QUANTILES) else None)

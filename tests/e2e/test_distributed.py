@@ -25,7 +25,6 @@ from support.runs import CHAT, ROOT, Server, command, free_port, records
 
 from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
-from locust_llm.core.settings import BAD_SETTINGS
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.gate_quotas import LEASE_S
 from locust_llm.run.protocol import GONE_S
@@ -451,7 +450,7 @@ def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(serv
         its.seen(8)
         its.master.send_signal(signal.SIGINT)
         its.end()
-    assert (another_version.returncode, another_file.returncode) == (BAD_SETTINGS, BAD_SETTINGS)
+    assert (another_version.returncode, another_file.returncode) == (ExitStatus.REFUSED, ExitStatus.REFUSED)
     said = its.log("master")
     assert "is refused: its locust-llm is 9.9.9, the master's is " in said
     assert "is refused: its locustfile is mixed.py (" in said

@@ -14,7 +14,8 @@ from support.tiny_server import tiny_server
 
 from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
-from locust_llm.core.settings import BAD_SETTINGS, Settings
+from locust_llm.core.settings import Settings
+from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
 from locust_llm.run.options import check
 from locust_llm.run.schedule import schedule
@@ -495,7 +496,7 @@ def test_the_command_refuses_before_any_load(words: str, tmp_path: Path) -> None
     with tiny_server() as tiny:
         done = run(Server(tiny.url), tmp_path / "r", *words.split(), *TWO)
         assert tiny.asked == []
-    assert (done.returncode, done.stdout) == (BAD_SETTINGS, "")
+    assert (done.returncode, done.stdout) == (ExitStatus.REFUSED, "")
     *before, last = done.stderr.splitlines()
     assert last.startswith("locust-llm: error: ")
     assert dict(REFUSED)[words] in last

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import requests
 
 from locust_llm.__main__ import simulator
 from locust_llm.core.jsonl import parse_line
 from locust_llm.core.record import Record
+from locust_llm.core.report_result import ReportResult
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.control import run_store as reporter
 
@@ -176,6 +178,9 @@ def test_a_full_disk_costs_no_record(url: str, tmp_path: Path) -> None:
 # -- the reporter ----------------------------------------------------------------------------------------------------------
 
 
+TABLES = msgspec.json.encode(ReportResult(text="tables")).decode()
+
+
 class Reporters:
     """In place of the process; answers in turn."""
 
@@ -214,22 +219,27 @@ def folder(tmp_path: Path) -> Path:
 def test_a_reporter_that_was_killed_gets_a_second_chance(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reporters = Reporters(monkeypatch, (-9, "", ""), (0, "tables", ""))
-    assert reporter.make_reports(folder) == ("tables", "", False)
+    reporters = Reporters(monkeypatch, (-9, "", ""), (0, TABLES, ""))
+    assert reporter.make_reports(folder) == (ReportResult(text="tables"), "")
     assert reporters.sessions == [True, True]  # out of reach of Ctrl-C
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
-    [((1, "", "broken"), "broken"), ((-9, "", ""), "exit status -9"), (OSError(12, "No memory"), "No memory")],
+    [
+        ((1, "", "broken"), "broken"),
+        ((6, "", "no report could be made"), "no report could be made"),
+        ((-9, "", ""), "exit status -9"),
+        (OSError(12, "No memory"), "No memory"),
+    ],
 )
 def test_a_reporter_that_dies_again_leaves_the_command(
     answer: Any, reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     Reporters(monkeypatch, answer, answer)
-    text, missing, _ = reporter.make_reports(folder)
-    assert text == ""
+    result, missing = reporter.make_reports(folder)
+    assert result is None
     assert f"The report failed; the records are safe: locust-llm report '{folder}'" in missing
     assert missing in caplog.text
     assert reason in caplog.text
@@ -237,8 +247,9 @@ def test_a_reporter_that_dies_again_leaves_the_command(
 
 def test_a_report_of_an_incomplete_run_is_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reporter itself says first what is missing."""
-    Reporters(monkeypatch, (6, "tables", ""))
-    assert reporter.make_reports(folder) == ("tables", "the records are incomplete", True)
+    result = ReportResult(text="tables", incomplete=True)
+    Reporters(monkeypatch, (6, msgspec.json.encode(result).decode(), ""))
+    assert reporter.make_reports(folder) == (result, "the records are incomplete")
 
 
 @pytest.mark.parametrize(("left", "said"), [("folder", "is empty"), ("nothing", "are not there")])
@@ -259,7 +270,7 @@ def test_who_does_not_wait_for_the_reports_is_left_the_command(
 ) -> None:
     reporter.give_up()  # nothing is being made
     reporters = Reporters(monkeypatch, "interrupted")
-    assert reporter.make_reports(folder).text == ""
+    assert reporter.make_reports(folder).result is None
     assert reporters.killed == 1
     assert f"No reports were made; the records are safe: locust-llm report '{folder}'" in caplog.text
 

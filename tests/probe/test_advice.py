@@ -23,6 +23,7 @@ from locust_llm.probe.diagnosis import (
 from locust_llm.probe.result import examine, wanted_itl_s
 from locust_llm.probe.symptoms import Cached, Crowd, Symptoms
 from locust_llm.probe.symptoms import symptoms as symptoms_of
+from locust_llm.slo.rules import resolve
 
 FIVE_HUNDRED = Diagnosis(CHUNKED, (480.0, 500.0, 520.0), 1, ("steps were counted",))
 
@@ -145,7 +146,7 @@ def test_below_ok_the_client_advises_nothing() -> None:
 def test_the_wanted_gap_is_that_of_the_rules(
     rules: tuple[str, ...], goodput: str | None, wanted_s: float | None
 ) -> None:
-    assert wanted_itl_s(rules, goodput) == wanted_s
+    assert wanted_itl_s(resolve(rules, None, goodput)) == wanted_s
 
 
 @pytest.mark.parametrize("server", [Server(budget=2048), Server(budget=1024), Server(policy="prefill-first")])

@@ -195,7 +195,8 @@ def test_limits_of_rules_by_what_they_are_about() -> None:
         "ttft p95 < 1s", "ttft{class=A} p99 < 9s", "goodput >= 1/s given ttft < 500ms and itl < 50ms", "icl max < 1s",
         "error_rate < 1%", "output_tokens_per_s_per_user p50 >= 20/s", "ttft p95 < 1s",
     )  # fmt: skip
-    limits = slo_limits(summarise(collect([answered(5, 6)]), a_run(slo=rules), 0, [answered(5, 6)]))
+    run = a_run(slo=rules)
+    limits = slo_limits(summarise(collect([answered(5, 6)]), run, 0, [answered(5, 6)]), run.settings.rules.by_text)
     assert {column: [(mark.text, mark.y) for mark in marks] for column, marks in limits.items()} == {
         "ttft_s": [("ttft p95 < 1s", 1000.0), ("ttft < 500ms", 500.0)],
         "itl_s": [("itl < 50ms", 50.0)],

@@ -16,7 +16,8 @@ from support.command_line import parse
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm import plugin
-from locust_llm.core.settings import BAD_SETTINGS, Settings
+from locust_llm.core.settings import Settings
+from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
 from locust_llm.run.options import check, request_headers, settings_of
 
@@ -102,7 +103,7 @@ def refusal(capsys: pytest.CaptureFixture[str], ask: Callable[[], object]) -> st
     if isinstance(refused.value, Refused):
         assert (out, err) == ("", "")
         return str(refused.value)
-    assert (refused.value.code, out, err.count("\n")) == (BAD_SETTINGS, "", 1)
+    assert (refused.value.code, out, err.count("\n")) == (ExitStatus.REFUSED, "", 1)
     assert err.startswith("locust-llm: error: ")
     return err.removeprefix("locust-llm: error: ").rstrip("\n")
 

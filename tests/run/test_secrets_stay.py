@@ -24,7 +24,7 @@ from support.command_line import parse
 from support.runs import free_port
 from support.tiny_server import TinyServer, tiny_server
 
-from locust_llm.core.settings import BAD_SETTINGS
+from locust_llm.exit_status import ExitStatus
 from locust_llm.run import options as options_module
 from locust_llm.run.protocol import Greeting, greeting, refusal
 from locust_llm.run.secrets import secret_names, without_secrets
@@ -237,7 +237,7 @@ def test_each_worker_has_its_own_secrets_and_who_lacks_one_takes_no_part(server:
             ("passwordless", (), both),
             ("nothing", ("--api-key-file", "none", *header), {}),
         ):
-            assert its.worker(name, *words, **variables).wait(60) == BAD_SETTINGS, name
+            assert its.worker(name, *words, **variables).wait(60) == ExitStatus.REFUSED, name
         assert "--api-key-file none: No such file" in its.log("nothing")
         before = len(server.asked)
         until(lambda: len(server.asked) > before + 10)  # the run goes on

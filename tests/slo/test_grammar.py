@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.core.sweep import AXES
-from locust_llm.slo.grammar import PRESETS, Condition, Rule, goodput, mistakes, parse, preset, ready, texts
+from locust_llm.slo.grammar import Condition, Rule, goodput, parse
 from locust_llm.slo.metrics import BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE
 from locust_llm.slo.selectors import STAGES, lengths
 
@@ -245,14 +245,6 @@ def test_a_rule_may_name_what_the_sweep_changes() -> None:
     assert set(STAGES) == {"stage", *AXES}
 
 
-def test_a_rule_about_stages_that_this_sweep_cannot_have_is_a_mistake() -> None:
-    rules = ("ttft{concurrency=8} p95 < 1s", "ttft{stage=8, class=a} p95 < 1s")
-    assert not list(mistakes(rules, None, None, "concurrency"))
-    assert not list(mistakes(rules, None, None))
-    (said,) = mistakes(rules, None, None, "request-rate")
-    assert said.endswith("this sweep changes request-rate, so its stages have no concurrency")
-
-
 def test_goodput_as_aiperf_writes_it() -> None:
     assert goodput("time_to_first_token:300 inter_token_latency:20.5 output_token_throughput_per_user:10") == (
         Condition("ttft", "<=", 300, "ms"),
@@ -270,38 +262,6 @@ def test_mistakes_in_a_goodput(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=r"^goodput ") as error:
         goodput(text)
     assert said in str(error.value)
-
-
-def test_conditions_come_from_goodput_where_a_rule_gives_none() -> None:
-    assert ready("goodput >= 5", "ttft:300").given == (Condition("ttft", "<=", 300, "ms"),)
-    assert ready("goodput >= 5 given itl < 1s", "ttft:300").given == (Condition("itl", "<", 1, "s"),)
-    assert ready("ttft p95 < 1s", "ttft:300").given == ()
-    with pytest.raises(ValueError, match="needs to know what a good request is"):
-        ready("attainment > 99%", None)
-
-
-def test_presets() -> None:
-    for name in PRESETS:
-        assert all(str(parse(text)) == text for text in preset(name))
-    assert texts(("error_rate < 1%",), "mlperf-llama3.1-8b-interactive") == (
-        "error_rate < 1%", "ttft p99 <= 500ms", "itl p99 <= 30ms",
-    )  # fmt: skip
-    with pytest.raises(
-        ValueError, match=r"unknown SLO preset 'chatt' \(did you mean chat\?\); there are: chat, mlperf-"
-    ):
-        preset("chatt")
-
-
-def test_all_mistakes_of_a_run_at_once() -> None:
-    assert not list(mistakes(("ttft p95 < 1s", "goodput > 1"), "chat", "ttft:300"))
-    found = list(mistakes(("ttft p95 < 1", "goodput > 1"), "chad", "ttft"))
-    assert [text.split()[0] for text in found] == ["SLO", "goodput", "unknown"]
-
-
-def test_runs_are_compared_at_their_end() -> None:
-    assert not list(mistakes(("ttft p95 within 5% of base", "warn: error_rate within 1pp of base"), None, None))
-    (found,) = mistakes(("abort: ttft p95 within 5% of base",), None, None)
-    assert "runs are compared when they are over: leave out abort:" in found
 
 
 def test_no_word_or_tag_means_two_things() -> None:

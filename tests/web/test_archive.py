@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from locust_llm.web.archive import FILES, Archive, ended
+from locust_llm.web.archive import FILES, Archive
 
 
 def a_run(folder: Path, started_at: float = 1000.0, **facts: Any) -> Path:
@@ -109,19 +109,3 @@ def test_whatever_is_found_is_a_known_file_of_a_run(run: str, path: str, tmp_pat
     for name in (run, "one"):
         found = Archive(tmp_path / "reports").file(name, path)
         assert found is None or (found.name in FILES and found.parent in (folder, folder / "stages" / "1"))
-
-
-def test_what_a_run_came_to(tmp_path: Path) -> None:
-    verdict = {"level": "DEGRADED", "reasons": ["late"], "advice": "more"}
-    slos = [{"rule": "ttft p95 < 1s", "status": "FAIL", "observed": 2.0, "unit": "s"}]
-    folder = a_run(tmp_path / "one", client=verdict, slos=slos, slo_status="FAIL", sweep=None)
-    figures = {"schema_version": "1.4", "time_to_first_token": {"unit": "ms", "p50": 12.5}}
-    (folder / "profile_export_aiperf.json").write_bytes(msgspec.json.encode(figures))
-    facts, by_tag = ended(folder)
-    assert facts.client is not None
-    assert (facts.client.level, facts.client.reasons, facts.slo_status) == ("DEGRADED", ("late",), "FAIL")
-    assert [(rule.rule, rule.observed) for rule in facts.slos] == [("ttft p95 < 1s", 2.0)]
-    assert by_tag == {"time_to_first_token": {"unit": "ms", "p50": 12.5}}
-    (folder / "run.json").write_text("[")
-    with pytest.raises(ValueError, match="array"):
-        ended(folder)

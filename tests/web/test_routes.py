@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import gevent
-import msgspec
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.handmade import answered
@@ -17,11 +16,12 @@ from support.web_pages import Page
 
 import locust_llm
 from locust_llm.core.phases import PROFILING, WARMUP
+from locust_llm.core.report_result import Figure, ReportResult, RuleResult
 from locust_llm.core.settings import Settings
 from locust_llm.run.control.early_stop import EarlyStop
 from locust_llm.run.control.live_stats import LiveStats
 from locust_llm.run.discovery import Discovery
-from locust_llm.slo.grammar import parse as rule
+from locust_llm.slo.client_verdict import Verdict
 from locust_llm.web import form as swarm
 from locust_llm.web import view as view_module
 from locust_llm.web.routes import ASSETS
@@ -46,10 +46,11 @@ class Run:
         self.settings = Settings(**{"host": "http://server", "users": 9, "prefill_concurrency": 4, **settings})
         self.survey = Discovery(model="m")
         self.pulse = LiveStats()
-        self.abort = EarlyStop([rule(text) for text in self.settings.slo])
+        self.abort = EarlyStop(self.settings.rules.readable)
         self.plan = SimpleNamespace(phase=PROFILING)
         self.stepper = None
         self.draining = False
+        self.result: ReportResult | None = None
         self.limit: int | None = 4
         self.turned: list[tuple[int | None, float | None]] = []
         self.users: list[int] = []
@@ -429,16 +430,15 @@ def test_a_run_is_on_for_locusts_page_until_its_report_is_there(state: str, on: 
 
 def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
     page, run = on
-    facts = {
-        "run": {"started_at": 1.0}, "client": {"level": "OK", "reasons": []}, "slo_status": "FAIL",
-        "slos": [{"rule": "ttft p95 < 1s", "status": "FAIL", "observed": 2.0, "unit": "s", "reason": "why"}],
-    }  # fmt: skip
-    figures = {
-        "time_to_first_token": {"unit": "ms", "count": 7, "p50": 1.5, "p90": 2, "p95": 3, "p99": 4},
-        "output_token_throughput": {"unit": "tokens/sec", "avg": 12.5},
-    }
-    (run.folder / "run.json").write_bytes(msgspec.json.encode(facts))
-    (run.folder / "profile_export_aiperf.json").write_bytes(msgspec.json.encode(figures))
+    run.result = ReportResult(
+        client=Verdict("OK"),
+        slo_status="FAIL",
+        rules=(RuleResult("ttft p95 < 1s", "FAIL", 2.0, "s", "why"),),
+        figures={
+            "time_to_first_token": Figure(count=7, percentiles={50.0: 1.5, 90.0: 2.0, 95.0: 3.0, 99.0: 4.0}),
+            "output_token_throughput": Figure(12.5),
+        },
+    )
     page.view.ends()
     status = page.live()
     assert (status["state"], status["slo"], status["client"]["level"], status["tokens_per_s"]) == (
@@ -456,13 +456,7 @@ def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
 
 def test_of_a_sweep_no_latency_of_all_stages_is_shown(on: tuple[Page, Any]) -> None:
     page, run = on
-    sweep = {
-        "ended": "all stages are done",
-        "knees": [{"rule": "r", "text": "It turns at 4."}],
-        "findings": ["So be it."],
-    }
-    (run.folder / "run.json").write_bytes(msgspec.json.encode({"sweep": sweep}))
-    (run.folder / "profile_export_aiperf.json").write_text("{}")
+    run.result = ReportResult(swept=True, findings=("All stages are done.", "It turns at 4.", "So be it."))
     page.view.ends()
     status = page.live()
     assert (status["table"], status["found"]) == ([], ["All stages are done.", "It turns at 4.", "So be it."])

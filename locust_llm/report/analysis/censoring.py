@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK
-from locust_llm.slo.grammar import OPERATORS, Condition, Rule
-from locust_llm.slo.metrics import BY_WORD, ITL, NEEDS_TWO, PER_USER, TTFT_FROM_DUE, WAITS, Metric
+from locust_llm.slo.grammar import Condition, Rule
+from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, TTFT_FROM_DUE, Metric, censored, waits
 
 from .selection import Floats, Selection
 
@@ -77,12 +77,12 @@ def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.
     low, high = reach(everything, metric, longest_s)
     outcome = _outcomes(everything)
     failed = outcome == "failed"
-    if metric.tag not in WAITS:
-        counts = rule.stat != "avg" and _censored(metric)
+    if not waits(metric):
+        counts = rule.stat != "avg" and censored(metric)
         low[failed] = high[failed] = (math.inf if rule.op.startswith("<") else -math.inf) if counts else math.nan
         ok = outcome == OK
         absent = bool(ok.any()) and bool(np.isnan(low[ok]).all())
-        if absent or not _censored(metric):
+        if absent or not censored(metric):
             low[~ok & ~failed] = math.nan  # answers have none: nor would these have had one
     there = ~np.isnan(low)
     own = low if metric.column in MOMENTS else everything["closed_at"] - everything["sent_at"]
@@ -98,7 +98,7 @@ def reach(part: Selection, metric: Metric, longest_s: float = math.inf) -> tuple
         with np.errstate(divide="ignore"):
             both = [1 / np.where(itl > 0, itl, np.where(_running(part), 0.0, np.nan)) for itl in (most, least)]
         return both[0], both[1]
-    low: Floats = part[metric.column] * (metric.scale / 1e3)
+    low: Floats = part[metric.column] * metric.base
     high = low.copy()
     running, longest = _running(part), np.full(part.size, longest_s)
     age_s, first = part["closed_at"] - part["sent_at"], part["first_chunk_at"]
@@ -159,9 +159,7 @@ def meets(part: Selection, given: Sequence[Condition]) -> Mask:
         metric = BY_WORD[condition.metric].metric
         assert metric is not None  # the grammar sees to it
         low, high = reach(part, metric)
-        met = OPERATORS[condition.op](low if condition.op.startswith("<") else high, condition.limit)
-        if metric.column in NEEDS_TWO:
-            met |= np.isnan(low) & ~np.isnan(part["ttft_s"])
+        met = condition.met(low if condition.op.startswith("<") else high, ~np.isnan(part["ttft_s"]))
         good &= met | (running & np.isnan(low))
     return good
 
@@ -182,11 +180,6 @@ def _running(part: Selection) -> Mask:
     """Which were not let run to their end."""
     running: Mask = part.requests["outcome"].isin((CUT, CANCELLED)).to_numpy(np.bool_)[part.chosen]
     return running
-
-
-def _censored(metric: Metric) -> bool:
-    """Requests without a successful end have a place in it."""
-    return metric.adjusted or metric is PER_USER
 
 
 def _redistributed(found: Bounds, cancelled: Mask, until: Floats) -> Bounds:

@@ -4,9 +4,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.core.settings import Settings
-from locust_llm.slo.grammar import Condition, Rule, goodput, parse, texts
+from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, POOLED, TIME
+from locust_llm.slo.rules import Rules
 
 from .censoring import Bounds, amounts, hits
 from .slo_figures import Evaluation, figure
@@ -16,23 +16,21 @@ MOST: Final = 90.0
 """From this percentile on a limit is meant for nearly every request: one on the median is not."""
 
 
-def good_request(settings: Settings) -> tuple[tuple[Condition, ...], str]:
+def good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
     """What each request must meet to be good, and where that is said; nothing where nobody says.
 
     That of ``--goodput``; else of the first rule that gives conditions; else the limits of the rules that say at most how
     long something may take nearly every request (p90 and above, or max), the lowest for each latency.
     """
-    try:
-        if settings.goodput:
-            return goodput(settings.goodput), "--goodput"
-        rules = [parse(text) for text in texts(settings.slo, settings.slo_preset)]
-    except ValueError:
+    if rules.good:
+        return rules.good, "--goodput"
+    if rules.good_mistake or any(entry.rule is None for entry in rules.entries):
         return (), ""
-    given = next((rule.given for rule in rules if rule.given), ())
+    given = next((rule.given for rule in rules.readable if rule.given), ())
     if given:
         return given, "the first rule that says what a good request is"
     lowest: dict[str, Condition] = {}
-    for rule in filter(_for_each, rules):
+    for rule in filter(_for_each, rules.readable):
         condition = Condition(rule.metric, rule.op, rule.number, rule.unit)
         if rule.metric not in lowest or condition.limit < lowest[rule.metric].limit:
             lowest[rule.metric] = condition
@@ -48,7 +46,7 @@ def _for_each(rule: Rule) -> bool:
 
 def good_requests(seen: Evaluation) -> Good | None:
     """How many of these requests were good; None where nothing says what that is, or it cannot be told of them."""
-    conditions, said_by = good_request(seen.run.settings)
+    conditions, said_by = good_request(seen.run.settings.rules)
     if not conditions:
         return None
     share = figure(Rule("attainment", ">=", 0.0, "", given=conditions), seen)
@@ -70,12 +68,7 @@ def good_requests(seen: Evaluation) -> Good | None:
 def goodput_rows(seen: Evaluation) -> list[Row]:
     """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one. A request
     that was cut is not known to be good; where it may be, ``min`` and ``max`` say between which values they lie."""
-    text = seen.run.settings.goodput
-    try:
-        given = goodput(text) if text else ()
-    except ValueError:
-        return []
-    if not given:
+    if not (given := seen.run.settings.rules.good):
         return []
     rule, seconds = Rule("goodput", ">=", 0.0, "/s", given=given), seen.time.seconds
     through, here = amounts(rule, seen.ended), hits(replace(rule, metric="attainment"), seen.main)

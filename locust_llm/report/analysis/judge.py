@@ -21,9 +21,10 @@ from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.client_verdict import OK as FINE
-from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule, parse, ready, texts
+from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import needed
 from locust_llm.slo.metrics import BY_WORD, GIVEN
+from locust_llm.slo.rules import Entry
 
 from .baseline import partner
 from .compare import worse
@@ -38,16 +39,15 @@ WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
 def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
     """A result for each rule of the run, and for each that cannot be read (by another version, say). Of a stage: those
     that name no stage, or this one."""
-    found, lost = _texts(seen.run.settings)
-    results = (_judged(text, seen) for text in found)
-    return (*(result for result in results if result is not None), *lost)
+    results = (_judged(entry, seen) for entry in seen.run.settings.rules.entries)
+    return tuple(result for result in results if result is not None)
 
 
 def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:
     """The same for a sweep, from the results of its stages."""
-    found, lost = _texts(run.settings)
-    results = [_judged_by_stages(text, sweep, run) for text in found]
-    return (*results, *_together(results, sweep), *lost)
+    entries = run.settings.rules.entries
+    results = [_judged_by_stages(entry, sweep, run) for entry in entries]
+    return (*results, *_together([entry.rule for entry in entries], results, sweep))
 
 
 def overall(results: Sequence[SloResult]) -> str | None:
@@ -58,24 +58,14 @@ def overall(results: Sequence[SloResult]) -> str | None:
     return FAIL if FAIL in found else INCONCLUSIVE if INCONCLUSIVE in found else PASS
 
 
-def _texts(settings: Settings) -> tuple[tuple[str, ...], list[SloResult]]:
-    """The rules of a run, and what is to be said of a preset that is not known."""
-    try:
-        return texts(settings.slo, settings.slo_preset), []
-    except ValueError as error:
-        return settings.slo, [SloResult(rule=settings.slo_preset or "", status=INCONCLUSIVE, reason=str(error))]
-
-
 # -- a rule ------------------------------------------------------------------------------------------------------------
 
 
-def _judged(text: str, seen: Evaluation) -> SloResult | None:
+def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
     """None: it is about other stages, or about those of a base that has none like this."""
-    stage = seen.run.stage
-    try:
-        rule = ready(text, seen.run.settings.goodput)
-    except ValueError as error:
-        return SloResult(rule=text, status=INCONCLUSIVE, reason=str(error))
+    rule, stage = entry.rule, seen.run.stage
+    if rule is None:
+        return SloResult(rule=entry.text, status=INCONCLUSIVE, reason=entry.why)
     if rule.staged and stage is None:
         return _open(rule, "it names stages, and this is no sweep")
     if stage is not None and not rule.at(stage.value):
@@ -170,11 +160,9 @@ def _blame(rule: Rule, seen: Evaluation) -> str:
 # -- a rule in a sweep -------------------------------------------------------------------------------------------------
 
 
-def _judged_by_stages(text: str, sweep: SweepSummary, run: Run) -> SloResult:
-    try:
-        rule = ready(text, run.settings.goodput)
-    except ValueError as error:
-        return SloResult(rule=text, status=INCONCLUSIVE, reason=str(error))
+def _judged_by_stages(entry: Entry, sweep: SweepSummary, run: Run) -> SloResult:
+    if (rule := entry.rule) is None:
+        return SloResult(rule=entry.text, status=INCONCLUSIVE, reason=entry.why)
     if rule.base:
         return _at_partners(rule, sweep)
     if rule.staged:
@@ -222,12 +210,11 @@ def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
     return replace(worst, reason="; ".join(filter(None, told)))
 
 
-def _together(results: Sequence[SloResult], sweep: SweepSummary) -> Iterator[SloResult]:
+def _together(rules: Sequence[Rule | None], results: Sequence[SloResult], sweep: SweepSummary) -> Iterator[SloResult]:
     """Where each rule holds somewhere, and no stage holds all of them."""
     if any(result.decides and result.status != PASS for result in results):
         return
-    rules = [parse(result.rule) for result in results if result.decides]
-    common = {str(rule) for rule in rules if not rule.staged and not rule.base}
+    common = {str(rule) for rule in rules if rule is not None and rule.decides and not rule.staged and not rule.base}
     each = [[result for result in level.slos if result.rule in common] for level in sweep.levels if level.sound]
     statuses = {overall(some) for some in each if some}
     if len(common) > 1 and PASS not in statuses:

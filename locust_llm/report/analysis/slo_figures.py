@@ -12,9 +12,8 @@ from locust_llm.core.run import Run
 from locust_llm.slo.client_verdict import Verdict
 from locust_llm.slo.grammar import OPERATORS, Condition, Rule
 from locust_llm.slo.intervals import SECTIONS, Ends, of_percentile, of_sections, of_share
-from locust_llm.slo.metrics import BY_WORD, LATE, PER_USER, POOLED, RATE, TTFT_FROM_DUE, Metric
-from locust_llm.slo.selectors import STAGES
-from locust_llm.slo.selectors import lengths as range_of
+from locust_llm.slo.metrics import BY_WORD, LATE, POOLED, RATE, TTFT_FROM_DUE, Metric, censored
+from locust_llm.slo.selectors import COLUMNS, INPUT, predicates
 
 from .breakdowns import lengths
 from .censoring import AMOUNTS, COUNTED, Bounds, amounts, hits, reach, values
@@ -27,7 +26,6 @@ ENDLESS_US: Final = 10**18
 """A gap that has no end: 30,000 years."""
 KINDS: Final = 10
 """How many user classes, names or models are listed."""
-KEYS: Final = {"class": "user_class", "name": "name", "model": "model"}
 
 
 @dataclass(frozen=True)
@@ -96,17 +94,11 @@ def figure(rule: Rule, seen: Evaluation) -> Found:
 def selected(rule: Rule, main: Selection) -> Selection:
     """The requests that a rule is about."""
     part = main
-    for key, value in rule.where:
-        if key in KEYS:
-            part = part.only(main.requests[KEYS[key]] == value)
-        elif key in STAGES:
-            continue  # these requests are of that stage
-        elif key == "turn":
-            part = part.only((main.requests["turn"] == 0) == (value == "first"))
+    for column, holds in predicates(rule.where):
+        if column == INPUT:
+            part = Selection(main.requests, part.chosen & main.where(holds(lengths(main))).chosen)
         else:
-            low, high = range_of(value)
-            here = lengths(main)
-            part = Selection(main.requests, part.chosen & main.where((here >= low) & (here < high)).chosen)
+            part = part.only(holds(main.requests[column]))
     return part
 
 
@@ -116,8 +108,8 @@ def _nobody(rule: Rule, main: Selection) -> str:
         return "no request succeeded or failed"
     there = ""
     for key, _ in rule.where:
-        if key in KEYS and main.size:
-            kinds = main.requests.loc[main.chosen, KEYS[key]].astype(str).unique()
+        if key in COLUMNS and main.size:
+            kinds = main.requests.loc[main.chosen, COLUMNS[key]].astype(str).unique()
             there += f"; the {key} is one of {', '.join(kind or '-' for kind in sorted(kinds)[:KINDS])}"
     return f"no request has {', '.join(f'{key}={value}' for key, value in rule.where)}{there}"
 
@@ -134,7 +126,7 @@ def _unsent(metric: Metric, delivery: Delivery | None) -> int:
 def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float, unsent: int) -> Found:
     """Of a number that each request has. Percentiles as in the tables: linear without failures, else nearest rank."""
     known = values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf)
-    counted = part.outcome(*FAILURES).size if metric.adjusted or metric is PER_USER else 0
+    counted = part.outcome(*FAILURES).size if censored(metric) else 0
     if not len(known.low):
         return Found(None, note="no request succeeded" if counted else _none(rule.metric))
     if rule.stat == "avg":

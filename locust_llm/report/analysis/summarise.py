@@ -298,7 +298,7 @@ def _counts(part: Selection, warmup: int, run: Run, broken_lines: int, gaps: Gap
 
 
 def _examination(shots: Sequence[Shown], run: Run, verdict: Verdict | None) -> ProbeFindings:
-    wanted_s = wanted_itl_s(run.settings.slo, run.settings.goodput)
+    wanted_s = wanted_itl_s(run.settings.rules)
     return examine(shots, None if verdict is None else verdict.level, wanted_s)
 
 

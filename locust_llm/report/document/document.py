@@ -14,8 +14,9 @@ from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Breakdown, Conditions, Failure, Group, Row, SloResult, Summary
 from locust_llm.report.analysis.window import measured
 from locust_llm.slo.client_verdict import OK
-from locust_llm.slo.grammar import PASS, goodput
+from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.rules import Rules
 
 from .blocks import LABEL, Block, Heading, Table, Text, interval, label_of, marked, observed
 from .interference import stalls
@@ -211,7 +212,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "sessions", f"{c.sessions}, {c.turns_per_session or 0:.2f} answered turns each on average"
     yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
     if run.settings.goodput:
-        yield "good requests", _good(run.settings.goodput)
+        yield "good requests", _good(run.settings.rules)
     between = ", without the pauses between repeats" if axis == REPEAT else ""
     while_on = ", while the load was on" if measured(run) else f", first send to last end{between}"
     yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{while_on}"
@@ -267,11 +268,8 @@ def _verdict(summary: Summary) -> str:
     )
 
 
-def _good(text: str) -> str:
-    try:
-        return f"those with {' and '.join(map(str, goodput(text)))}"
-    except ValueError as error:
-        return str(error)
+def _good(rules: Rules) -> str:
+    return rules.good_mistake or f"those with {' and '.join(map(str, rules.good))}"
 
 
 def _requests(c: Conditions) -> str:

@@ -1,6 +1,5 @@
 """Remarks: what a reader must know before trusting the figures of a run, one sentence or two each."""
 
-import contextlib
 import math
 from collections.abc import Iterator
 from typing import Final
@@ -11,7 +10,7 @@ from locust_llm.report.analysis.delivery import CLIENT, GATE, USERS
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Conditions, Counts, Summary
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Rule, parse
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
 
 SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
@@ -42,7 +41,7 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from (note for note in run.notes if not (probe and note.startswith(QUESTION)))
     if not probe:
         yield loop_remark(summary.conditions)
-        yield from _read_as_open(summary)
+        yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
     if not probe:
         yield from _lengths(summary.conditions)
@@ -233,11 +232,12 @@ def _unreal(summary: Summary, run: Run) -> Iterator[str]:
         )
 
 
-def _read_as_open(summary: Summary) -> Iterator[str]:
+def _read_as_open(summary: Summary, run: Run) -> Iterator[str]:
     """Rules about what arrives, where nothing does of itself."""
     if summary.conditions.loop == "open":
         return
-    said = {rule.metric for result in summary.slos for rule in _parsed(result.rule) if rule.metric in OPEN}
+    judged = {result.rule for result in summary.slos}
+    said = {rule.metric for rule in run.settings.rules.readable if rule.metric in OPEN and str(rule) in judged}
     if said:
         users = "these users" if summary.conditions.users is None else f"{summary.conditions.users} users"
         yield (
@@ -257,12 +257,6 @@ def _few(summary: Summary, run: Run) -> Iterator[str]:
             f"{math.ceil(100 / (100 - p))}, and {needed(p)} for both ends of its interval. A longer run (-t) or more "
             "requests (--request-count) would tell."
         )
-
-
-def _parsed(text: str) -> Iterator[Rule]:
-    """Nothing of a rule that cannot be read."""
-    with contextlib.suppress(ValueError):
-        yield parse(text)
 
 
 def _tokens(counts: Counts, succeeded: int) -> Iterator[str]:

@@ -18,6 +18,7 @@ from gevent.event import Event
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import Record
+from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Health, Run
 from locust_llm.core.settings import Settings, mistakes
 from locust_llm.core.storage import write_run
@@ -384,7 +385,12 @@ class Control:
         self.close()
         self.book.remove_if_empty()
 
-    def exit_status(self) -> int | None:
+    @property
+    def result(self) -> ReportResult | None:
+        """Of the report process; None: there are no reports."""
+        return self.book.result
+
+    def exit_status(self) -> ExitStatus | None:
         """What the rules say of this run, once it has its report; None without rules. Of a load generator that failed they
         say nothing."""
         return ExitStatus.BROKEN if self.failure else self.book.exit_status()

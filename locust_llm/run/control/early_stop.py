@@ -15,14 +15,14 @@ order of their sends, and fast failures are not held against answers that are no
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
-from locust_llm.slo.grammar import ABORT, OPERATORS, Condition, Rule
+from locust_llm.slo.grammar import ABORT, Condition, Rule
 from locust_llm.slo.intervals import SECTIONS, TAIL, binomial_cdf, needed, of_sections
-from locust_llm.slo.metrics import BY_WORD, NEEDS_TWO, PER_USER, POOLED, WAITS, Metric
-from locust_llm.slo.selectors import STAGES, lengths
+from locust_llm.slo.metrics import BY_WORD, PER_USER, POOLED, Metric, censored, waits
+from locust_llm.slo.selectors import INPUT, predicates
 
 from .in_flight import Sends
 
@@ -31,7 +31,6 @@ OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
 """Latencies that a request which is under way for long has passed; but for the last one, where it had no chunk yet."""
 MARGIN_S: Final = 1.0
 """What a first chunk may take to be known."""
-KEYS: Final = {"class": "user_class", "name": "name", "model": "model"}
 
 
 def evidence(some: int, of: int, share: float) -> float:
@@ -142,6 +141,7 @@ class RuleMonitor:
         percentile, metric = rule.percentile, measure.metric
         self._certain = rule.stat in ("min", "max")
         """One value decides: it is no question of how many there are."""
+        self._predicates = tuple(predicates(rule.where))
         self._known: set[str] = set()
         """Columns of the conditions that some successful request had."""
         self._add: Callable[[Record], None]
@@ -151,7 +151,9 @@ class RuleMonitor:
             self._add = partial(self._share, self.tally, down)
         elif rule.stat == "avg":
             self.tally = Mean(rule.holds, rule.unit, measure.units[rule.unit])
-            self._add = partial(self._gaps if measure.tag == POOLED else self._mean, self.tally)
+            self._add = (
+                partial(self._gaps, self.tally) if measure.tag == POOLED else partial(self._mean, self.tally, metric)
+            )
         elif measure.tag == POOLED and percentile is not None:  # gaps are not independent: an average over requests
             least = percentile / 100 if down else 1 - percentile / 100
             self.tally = Mean(lambda inside: inside >= least, "% of the gaps within the limit", 100.0)
@@ -162,8 +164,11 @@ class RuleMonitor:
             self._add = partial(self._value, self.tally, metric)
 
     def add(self, record: Record, *, first_wave: bool = False) -> None:
-        if (self._certain or not first_wave) and selected(self.rule, record):
+        if (self._certain or not first_wave) and self._selects(record):
             self._add(record)
+
+    def _selects(self, record: Record) -> bool:
+        return all(holds(_selected_by(record, column)) for column, holds in self._predicates)
 
     @property
     def holds(self) -> bool | None:
@@ -203,15 +208,15 @@ class RuleMonitor:
             gaps_us = record.sharp_gaps_us if record.outcome == OK else ()
             if gaps_us:
                 tally.add(not all(self.rule.holds(gap_us / 1e6) for gap_us in (min(gaps_us), max(gaps_us))))
-        elif record.outcome == OK or metric.tag in WAITS:
+        elif record.outcome == OK or waits(metric):
             value = value_of(record, self.rule.metric)
             if value is not None:
                 tally.add(not self.rule.holds(value))
-        elif metric.adjusted or metric is PER_USER:  # a failure never had its token
+        elif censored(metric):  # a failure never had its token
             tally.add(True)
 
-    def _mean(self, tally: Mean, record: Record) -> None:
-        if record.outcome == OK or BY_WORD[self.rule.metric].tag in WAITS:
+    def _mean(self, tally: Mean, metric: Metric, record: Record) -> None:
+        if record.outcome == OK or waits(metric):
             value = value_of(record, self.rule.metric)
             if value is not None:
                 tally.add(value, 1)
@@ -281,23 +286,6 @@ def _older(sends: Sends, metric: str, op: str, limit_s: float) -> int:
     return sends.older(limit_s + MARGIN_S, silent=metric != "request_latency")
 
 
-def selected(rule: Rule, record: Record) -> bool:
-    """The rule is about this request. Lengths are as delivered, else as asked."""
-    for key, value in rule.where:
-        if key in KEYS:
-            if getattr(record, KEYS[key]) != value:
-                return False
-        elif key == "turn":
-            if (record.turn == 0) != (value == "first"):
-                return False
-        elif key not in STAGES:  # whoever watches in a stage takes the rules of that stage
-            low, high = lengths(value)
-            tokens = record.asked_input_tokens if record.input_tokens is None else record.input_tokens
-            if tokens is None or not low <= tokens < high:
-                return False
-    return True
-
-
 def value_of(record: Record, word: str) -> float | None:
     """What a request has of a measure, in seconds or tokens a second; None: nothing."""
     metric = BY_WORD[word].metric
@@ -305,13 +293,18 @@ def value_of(record: Record, word: str) -> float | None:
     value: float | None = getattr(record, metric.column)
     if value is None or metric is PER_USER:
         return 1 / value if value else None
-    return value * (metric.scale / 1e3)
+    return value * metric.base
 
 
 def meets(record: Record, condition: Condition) -> bool:
-    """A successful request meets a condition: as figures.meets has it."""
+    """A successful request meets a condition."""
     value = value_of(record, condition.metric)
-    if value is None:
-        metric = BY_WORD[condition.metric].metric
-        return metric is not None and metric.column in NEEDS_TWO and record.ttft_s is not None
-    return bool(OPERATORS[condition.op](value, condition.limit))
+    return bool(condition.met(math.nan if value is None else value, record.ttft_s is not None))
+
+
+def _selected_by(record: Record, column: str) -> Any:
+    """What a selector looks at."""
+    if column != INPUT:
+        return getattr(record, column)
+    tokens = record.asked_input_tokens if record.input_tokens is None else record.input_tokens
+    return math.nan if tokens is None else tokens

@@ -14,7 +14,7 @@ from locust_llm.core.run import Health, Run, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY, INPUT
 from locust_llm.run.schedule import Due
-from locust_llm.slo.grammar import Rule, ready, texts
+from locust_llm.slo.grammar import Rule
 
 from .allocator import Allocator
 from .early_stop import EarlyStop
@@ -274,10 +274,9 @@ class PhaseRunner:
 
     # -- rules ---------------------------------------------------------------------------------------------------------
 
-    def rules(self) -> list[Rule]:
+    def rules(self) -> tuple[Rule, ...]:
         """Of the run, those of its stages among them."""
-        s = self._settings
-        return [ready(text, s.goodput) for text in texts(s.slo, s.slo_preset)]
+        return self._settings.rules.readable
 
     def counted(self, worker: str, at: float, **counts: int) -> None:
         """A process reports what it has sent (sends.py): the rules look at its records up to then."""

@@ -15,19 +15,21 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import gevent
+import msgspec
 
 from locust_llm.client.buffering import Buffering
 from locust_llm.client.retry import remarks_on
 from locust_llm.core.engine_metrics import diagnosis, out_of_memory, told
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import NAMED, UNTOLD, Health, LimitChange, Run
 from locust_llm.core.settings import Settings
-from locust_llm.core.storage import RECORDS, RUN, make_folder, read_probe, read_status, write_run
+from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.worker.outbox import lock
-from locust_llm.slo.grammar import EXIT_STATUS
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 
 from .buffered_file import BufferedFile, left_over
 from .live_stats import LiveStats
@@ -51,13 +53,12 @@ _given_up = False
 
 
 class Made(NamedTuple):
-    """``text``: what the console shall show."""
+    """The answer of the report process."""
 
-    text: str
+    result: ReportResult | None
+    """None: there are no reports."""
     missing: str = ""
-    """Why there are no reports, or that they are of an incomplete run; empty: nothing is missing."""
-    told: bool = False
-    """``text`` begins with what is missing."""
+    """Why there are none, or that they are of an incomplete run; empty: nothing is missing."""
 
 
 def make_reports(folder: Path) -> Made:
@@ -70,7 +71,7 @@ def make_reports(folder: Path) -> Made:
         late: gevent.Greenlet | None = None
         try:
             _working = subprocess.Popen(
-                [sys.executable, "-m", "locust_llm", "report", str(folder)], stdout=subprocess.PIPE,
+                [sys.executable, "-m", "locust_llm", "report", "--json", str(folder)], stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", start_new_session=True,
             )  # fmt: skip
             late = gevent.spawn(_attend, _working, _patience_s(folder))
@@ -83,8 +84,8 @@ def make_reports(folder: Path) -> Made:
             _working = None
             if late is not None:
                 late.kill(block=False)
-        if status in (ExitStatus.OK, ExitStatus.INCOMPLETE):
-            return Made(out, "the records are incomplete" if status else "", told=bool(status))
+        if status in (ExitStatus.OK, ExitStatus.INCOMPLETE) and (result := _answer(out)) is not None:
+            return Made(result, "the records are incomplete" if result.incomplete else "")
         if _given_up or isinstance(late.value, str):
             return _unmade(folder, late.value if isinstance(late.value, str) else "No reports were made", "")
         reason = err.strip() or f"exit status {status}"
@@ -93,10 +94,18 @@ def make_reports(folder: Path) -> Made:
     return _unmade(folder, "The report failed", reason)
 
 
+def _answer(out: str) -> ReportResult | None:
+    """None: the report could not be made, and stderr says why."""
+    try:
+        return msgspec.json.decode(out, type=ReportResult)
+    except ValueError:
+        return None
+
+
 def _unmade(folder: Path, what: str, reason: str) -> Made:
     line = f"{what}; {whereabouts(folder)}"
     logger.error(f"{line}\n{reason}" if reason else line)
-    return Made("", line)
+    return Made(None, line)
 
 
 def whereabouts(folder: Path) -> str:
@@ -139,6 +148,7 @@ def give_up() -> None:
 PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
 
 
+JUDGED: Final = {PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE: ExitStatus.INCONCLUSIVE}
 PROBED: Final = {NAMED: ExitStatus.OK, UNTOLD: ExitStatus.INCONCLUSIVE}
 
 
@@ -165,6 +175,8 @@ class RunStore:
         """The first message of a failure that speaks of it."""
         self.meter: MetricsPoller | None = None
         """None: nobody asks the server how it stands."""
+        self.result: ReportResult | None = None
+        """Of the report process; None: there are no reports yet, or they could not be made."""
         self._file = BufferedFile(self.folder / RECORDS)
         self._lock = lock(self.folder / RECORDS)
 
@@ -282,18 +294,21 @@ class RunStore:
         if self._file.waiting:
             self.lacks(left_over(self._file))
             return ""
-        made = make_reports(self.folder)
-        first = "".join(f"INCOMPLETE: {line}\n" for line in self._missing)  # the report knows of other things
-        if made.missing and not self._missing:
-            self._missing.append(made.missing)
-        return first + made.text
+        self.result, missing = make_reports(self.folder)
+        result = self.result or ReportResult()
+        first = "".join(f"INCOMPLETE: {line}
+" for line in self._missing)  # the report knows of other things
+        if missing and not self._missing:
+            self._missing.append(missing)
+        return first + result.text
 
-    def exit_status(self) -> int | None:
+    def exit_status(self) -> ExitStatus | None:
         """What the rules say of this run, once it has its report; without rules what a probe came to. None: neither, or the
         server failed, and Locust has a status for that."""
-        if not (self.settings.slo or self.settings.slo_preset):
-            return PROBED.get(read_probe(self.folder))
-        return EXIT_STATUS.get(read_status(self.folder), ExitStatus.INCONCLUSIVE)
+        result = self.result or ReportResult()
+        if not self.settings.rules.entries:
+            return PROBED.get(result.probe)
+        return JUDGED.get(result.slo_status or "", ExitStatus.INCONCLUSIVE)
 
     @property
     def incomplete(self) -> bool:

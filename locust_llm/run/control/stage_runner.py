@@ -11,11 +11,11 @@ import msgspec
 from locust_llm.core.jsonl import line
 from locust_llm.core.phases import WARMUP
 from locust_llm.core.record import OK, RETRIED, Record
+from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Health, LimitChange, Offer, Run, Stage
 from locust_llm.core.settings import Settings, of_stage
-from locust_llm.core.storage import RECORDS, read_outcome, write_run
+from locust_llm.core.storage import RECORDS, write_run
 from locust_llm.core.sweep import COUNT, REPEAT, STOPPED, TIME_UP, Done, Stretch, Sweep, duration, following
-from locust_llm.slo.grammar import parse, texts
 from locust_llm.slo.intervals import needed
 
 from .buffered_file import BufferedFile
@@ -181,13 +181,13 @@ class StageRunner:
         write_run(self.folder, facts(stage))
         if not report:
             return
-        make_reports(self.folder)
-        outcome = read_outcome(self.folder)
-        self._done.append(Done(self.value, outcome.status, outcome.throughput, outcome.client))
-        logger.info(f"{str(self).capitalize()}: {outcome} ({stage.why})")
+        result = make_reports(self.folder).result or ReportResult()
+        client = None if result.client is None else result.client.level
+        self._done.append(Done(self.value, result.slo_status, result.throughput, client))
+        logger.info(f"{str(self).capitalize()}: {result} ({stage.why})")
 
 
 def enough(s: Settings) -> int:
     """Successful requests of a stage: as many as the percentiles of the rules need for both ends of their interval."""
-    wanted = [rule.percentile for text in texts(s.slo, s.slo_preset) if (rule := parse(text)).percentile is not None]
-    return max([REQUESTS, *(needed(percentile) for percentile in wanted if percentile is not None)])
+    percentiles = [rule.percentile for rule in s.rules.readable if rule.percentile is not None]
+    return max([REQUESTS, *map(needed, percentiles)])

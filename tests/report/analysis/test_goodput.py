@@ -44,7 +44,7 @@ def good(*records: object, **settings: object) -> Good | None:
     ],
 )  # fmt: skip
 def test_who_says_what_a_good_request_is(settings: dict[str, object], conditions: str, said_by: str) -> None:
-    found, where = good_request(a_run(**settings).settings)
+    found, where = good_request(a_run(**settings).settings.rules)
     assert ", ".join(map(str, found)) == conditions
     assert where.startswith(said_by)
     assert bool(where) == bool(conditions)

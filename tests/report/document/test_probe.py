@@ -10,7 +10,6 @@ from support.symptomatic import stall, symptoms
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
-from locust_llm.core.storage import read_probe
 from locust_llm.probe.diagnosis import CANNOT_TELL, CHUNKED, DISAGGREGATED, PARTIAL, Diagnosis
 from locust_llm.probe.requests import ProbeResult
 from locust_llm.probe.result import ProbeFindings
@@ -19,6 +18,7 @@ from locust_llm.report import build as report
 from locust_llm.report.document.blocks import Heading, Table, Text
 from locust_llm.report.document.probe import findings, named, scheduler
 from locust_llm.report.plots.probe import by_length
+from locust_llm.report.result import report_result
 from locust_llm.report.text import console
 
 INF = float("inf")
@@ -171,7 +171,8 @@ def test_the_examination_is_in_run_json(folder: Path) -> None:
     assert low <= 512 <= high
     assert found["symptoms"]["stalls"]
     assert any("Gaps of 20 ms" in one["what"] for one in found["advice"])
-    assert read_probe(folder) == found["outcome"] == "named"
+    assert found["outcome"] == "named"
+    assert report_result(*report.remake(folder), "").probe == "named"
 
 
 def test_the_report_begins_with_the_scheduler_and_leaves_out_what_a_mix_says(folder: Path) -> None:
@@ -197,9 +198,10 @@ def test_the_page_shows_it_with_plots(folder: Path) -> None:
 
 def test_a_run_that_is_no_probe_has_none(tmp_path: Path) -> None:
     (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100, 120)) + b"\n")
-    assert report.write(tmp_path, a_run()).examination is None
+    summary = report.write(tmp_path, a_run())
+    assert summary.examination is None
+    assert report_result(summary, a_run(), "").probe == ""
     assert json.loads((tmp_path / "run.json").read_text())["examination"] is None
-    assert read_probe(tmp_path) == read_probe(tmp_path / "nowhere") == ""
 
 
 def test_a_probe_that_failed_is_broken(tmp_path: Path) -> None:
@@ -207,5 +209,5 @@ def test_a_probe_that_failed_is_broken(tmp_path: Path) -> None:
     lost = [answered(id=str(i), outcome="reset", session=f"probe/{i}/0/warm", name="short") for i in range(2)]
     (tmp_path / "profile_export.jsonl").write_bytes(b"".join(line(one) + b"\n" for one in lost))
     summary = report.write(tmp_path, a_run())
-    assert read_probe(tmp_path) == "broken"
+    assert report_result(summary, a_run(), "").probe == "broken"
     assert "Missing: 2 of 2 requests failed." in console(summary, a_run())

@@ -16,6 +16,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.handmade import answered
 
 from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP
+from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import LimitChange
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile, make_folder, read_run
@@ -26,6 +27,7 @@ from locust_llm.run.control import phase_runner as course
 from locust_llm.run.control import stage_runner as stepper
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.gate_limit import follow
+from locust_llm.run.control.run_store import Made
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.protocol import Order
 from locust_llm.run.worker.outbox import Journal, pack
@@ -209,7 +211,7 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
 def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     begun: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(stepper, "make_reports", lambda folder: "")
+    monkeypatch.setattr(stepper, "make_reports", lambda folder: Made(None))
     monkeypatch.setattr(course, "HEALTH_S", 0.0)
     runner = Master("a")
     control = begun(runner, users=None, repeats=2, request_count=2, warmup_request_count=1, prefill_concurrency=3)
@@ -559,12 +561,22 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
-    [('"PASS"', 0), ('"FAIL"', 3), ('"INCONCLUSIVE"', 4), ("null", 4), ("", 4)],  # no verdict on rules is no pass
-)
-def test_the_exit_status_follows_what_the_report_says_of_the_rules(begun: Any, said: str, status: int) -> None:
+    ("result", "status"),
+    [(ReportResult(slo_status="PASS"), 0), (ReportResult(slo_status="FAIL"), 3),
+     (ReportResult(slo_status="INCONCLUSIVE"), 4), (ReportResult(), 4), (None, 4)],  # no verdict on rules is no pass
+)  # fmt: skip
+def test_the_exit_status_follows_what_the_report_says_of_the_rules(
+    begun: Any, result: ReportResult | None, status: int
+) -> None:
     control = begun(Master("a"), slo=("ttft p95 < 1s",))
-    (control.folder / "run.json").write_text(f'{{"run": {{}}, "slo_status": {said}}}' if said else "half")
+    control.book.result = result
+    assert control.exit_status() == status
+
+
+@pytest.mark.parametrize(("probe", "status"), [("named", 0), ("untold", 4), ("broken", None), ("", None)])
+def test_the_exit_status_of_a_probe(begun: Any, probe: str, status: int | None) -> None:
+    control = begun(Master("a"))
+    control.book.result = ReportResult(probe=probe)
     assert control.exit_status() == status
 
 

@@ -14,12 +14,13 @@ from locust_llm.core.settings import Settings, mistakes
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.run.control.early_stop import SURE, Count, EarlyStop, evidence
-from locust_llm.slo.grammar import FAIL, parse, ready
+from locust_llm.slo.grammar import FAIL, parse
 from locust_llm.slo.intervals import needed
+from locust_llm.slo.rules import resolve
 
 
 def fed(rules: Iterable[str], records: Iterable[Record], first_wave: int = 0, goodput: str | None = None) -> EarlyStop:
-    abort = EarlyStop([ready(text, goodput) for text in rules], first_wave)
+    abort = EarlyStop(resolve(rules, None, goodput).readable, first_wave)
     for record in records:
         abort.add(record)
     return abort

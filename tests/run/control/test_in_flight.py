@@ -13,7 +13,7 @@ from support.handmade import answered, failed
 from locust_llm.core.record import Record
 from locust_llm.run.control.early_stop import SURE, EarlyStop
 from locust_llm.run.control.in_flight import Sends
-from locust_llm.slo.grammar import ready
+from locust_llm.slo.grammar import parse
 
 REPORTS_S = 0.25
 
@@ -103,7 +103,7 @@ def ended_at(
 ) -> float:
     """When a run of two workers with random arrivals is ended by the rule; infinite: it is not."""
     draw, sends = random.Random(seed), Sends()
-    abort = EarlyStop([ready(rule, None)], sends=sends)
+    abort = EarlyStop([parse(rule)], sends=sends)
     over: list[tuple[float, int, Record]] = []
     admitted, done = {"a": 0, "b": 0}, {"a": 0, "b": 0}
     arrivals, sent_at = _arrivals(draw, rate), 0.0

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from support.handmade import answered
 
+from locust_llm.core.report_result import Figure, ReportResult
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import Settings
-from locust_llm.core.storage import Outcome, RecordFile, read_run
+from locust_llm.core.storage import RecordFile, read_run
 from locust_llm.run.control import stage_runner as module
+from locust_llm.run.control.run_store import Made
 from locust_llm.run.control.stage_runner import StageRunner, enough
+from locust_llm.slo.client_verdict import Verdict
 
 SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requests=3)
 
@@ -20,9 +22,12 @@ SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requ
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders of which reports were made."""
     made: list[Path] = []
-    monkeypatch.setattr(module, "make_reports", made.append)
-    outcome = {"locust_llm": {"slo_status": "PASS"}, "output_token_throughput": {"avg": 50.0}}
-    monkeypatch.setattr(module, "read_outcome", lambda folder: msgspec.convert(outcome, Outcome))
+
+    def make(folder: Path) -> Made:
+        made.append(folder)
+        return Made(ReportResult(slo_status="PASS", figures={"output_token_throughput": Figure(50.0)}))
+
+    monkeypatch.setattr(module, "make_reports", make)
     return made
 
 
@@ -74,6 +79,25 @@ def test_stages_follow_until_there_are_no_more(tmp_path: Path, reports: list[Pat
     one.close(facts, report=False)
     assert [(stage.number, stage.value, stage.why) for stage in one.stages] == [(1, 2, "stopped"), (2, 4, "stopped")]
     assert len(reports) == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [(ReportResult(slo_status="FAIL"), "the SLO was broken twice in a row"),
+     (ReportResult(client=Verdict("INVALID")), "the load generator was not up to two stages in a row"),
+     (None, "")],
+)  # fmt: skip
+def test_whether_a_sweep_goes_on_is_decided_by_the_answers_of_the_reports(
+    result: ReportResult | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "make_reports", lambda folder: Made(result))
+    one = begun(Settings(sweep="concurrency=2,4,6", stage_requests=3), tmp_path)
+    one.close(facts, report=True)
+    assert one.next() is True
+    one.begin(2000.0)
+    one.close(facts, report=True)
+    assert one.next() is not bool(why)
+    assert one.end == why
 
 
 def test_a_repeat_counts_from_its_first_request_to_its_last(tmp_path: Path, reports: list[Path]) -> None:

@@ -1,0 +1,70 @@
+"""Report result: what the report process answers, as JSON on its stdout."""
+
+import msgspec
+
+from locust_llm.slo.client_verdict import OK, Verdict
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """A row of the tables, in its unit."""
+
+    avg: float | None = None
+    count: int | None = None
+    percentiles: dict[float, float] = {}
+
+
+class RuleResult(msgspec.Struct, frozen=True):
+    """What became of an SLO rule."""
+
+    rule: str
+    status: str
+    observed: float | None = None
+    """In ``unit``."""
+    unit: str = ""
+    reason: str = ""
+
+
+class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run, or a stage of one, came to; the run decides with it, and the live page shows it."""
+
+    text: str = ""
+    """The tables of the console."""
+    incomplete: bool = False
+    """Records are missing, or a part of the report could not be made; ``text`` begins with what."""
+    slo_status: str | None = None
+    """PASS, FAIL or INCONCLUSIVE; None without rules."""
+    rules: tuple[RuleResult, ...] = ()
+    client: Verdict | None = None
+    """The client verdict; None: not judged."""
+    probe: str = ""
+    """``named``, ``untold`` or ``broken``; empty: the run was no probe."""
+    figures: dict[str, Figure] = {}
+    """By AIPerf's tag; what is not finite is left out."""
+    swept: bool = False
+    """It had stages: no latency of all of them together is shown."""
+    findings: tuple[str, ...] = ()
+    """Of a sweep: why it ended, its knees, what follows from them."""
+
+    @property
+    def throughput(self) -> float | None:
+        """Output tokens a second, else requests a second."""
+        tokens = self._figure("output_token_throughput").avg
+        return self._figure("request_throughput").avg if tokens is None else tokens
+
+    def _figure(self, tag: str) -> Figure:
+        return self.figures.get(tag, Figure())
+
+    def __str__(self) -> str:
+        """``TTFT p50 120 ms, p99 450 ms, 812 tokens/s, SLO PASS``"""
+        parts = []
+        for name, tag, digits in (("TTFT", "time_to_first_token", 0), ("ITL", "inter_token_latency", 1)):
+            known = self._figure(tag).percentiles
+            if 50.0 in known and 99.0 in known:
+                parts.append(f"{name} p50 {known[50.0]:.{digits}f} ms, p99 {known[99.0]:.{digits}f} ms")
+        if (tokens_per_s := self._figure("output_token_throughput").avg) is not None:
+            parts.append(f"{tokens_per_s:.0f} tokens/s")
+        if self.slo_status:
+            parts.append(f"SLO {self.slo_status}")
+        if self.client is not None and self.client.level != OK:
+            parts.append(f"client {self.client.level}")
+        return ", ".join(parts) or "nothing was measured"

@@ -1,0 +1,37 @@
+"""Result: a summary as what the report process answers."""
+
+import math
+
+from locust_llm.core.report_result import Figure, ReportResult, RuleResult
+from locust_llm.core.run import Run
+from locust_llm.report.analysis.summary import Row, Summary
+from locust_llm.report.document.remarks import incomplete
+
+
+def report_result(summary: Summary, run: Run, text: str) -> ReportResult:
+    """``text``: the tables of the console."""
+    sweep, findings = summary.sweep, list[str]()
+    if sweep is not None:
+        end = f"{sweep.ended}.".capitalize() if sweep.ended else ""
+        findings = [end, *(knee.text for knee in sweep.knees), *sweep.findings]
+    return ReportResult(
+        text=text.encode("utf-8", "replace").decode(),
+        incomplete=bool(incomplete(summary, run)),
+        slo_status=summary.slo_status,
+        rules=tuple(RuleResult(r.rule, r.status, _finite(r.observed), r.unit, r.reason) for r in summary.slos),
+        client=summary.client,
+        probe="" if summary.examination is None else summary.examination.outcome,
+        figures={row.tag: _figure(row) for row in summary.rows},
+        swept=sweep is not None,
+        findings=tuple(filter(None, findings)),
+    )
+
+
+def _figure(row: Row) -> Figure:
+    percentiles = {p: round(value, 6) for p, value in row.percentiles.items() if math.isfinite(value)}
+    return Figure(_finite(row.avg), row.count, percentiles)
+
+
+def _finite(value: float | None) -> float | None:
+    """As in the export: six decimals."""
+    return round(value, 6) if value is not None and math.isfinite(value) else None

@@ -1,0 +1,102 @@
+"""The rules of a run: its own, those of its preset and the conditions of --goodput, each parsed once."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from .grammar import ABORT, Condition, Rule, goodput, parse, preset
+from .metrics import GIVEN
+from .selectors import STAGES
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A rule as it was written, and what was read."""
+
+    text: str
+    rule: Rule | None = None
+    """With its conditions: those of ``--goodput`` where it gives none. None: it cannot be judged."""
+    why: str = ""
+    """Why it cannot, in one sentence."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """All rules of a run."""
+
+    entries: tuple[Entry, ...] = ()
+    """The run's own as they were written, then those of the preset; an unknown preset is an entry without a rule."""
+    good: tuple[Condition, ...] = ()
+    """What ``--goodput`` asks of a request."""
+    good_mistake: str = ""
+    """Why ``--goodput`` cannot be read, in one sentence."""
+
+    @property
+    def readable(self) -> tuple[Rule, ...]:
+        return tuple(entry.rule for entry in self.entries if entry.rule is not None)
+
+    @property
+    def by_text(self) -> dict[str, Rule]:
+        """By canonical form, as results name them."""
+        return {str(rule): rule for rule in self.readable}
+
+
+def resolve(slo: Iterable[str], slo_preset: str | None, good: str | None) -> Rules:
+    """The rules of these settings. Mistakes are kept beside what can be read: records of another version may hold some."""
+    conditions: tuple[Condition, ...] = ()
+    mistake = unknown = ""
+    texts = tuple(slo)
+    try:
+        conditions = goodput(good) if good else ()
+    except ValueError as error:
+        mistake = str(error)
+    try:
+        texts += preset(slo_preset) if slo_preset else ()
+    except ValueError as error:
+        unknown = str(error)
+    entries = tuple(_entry(text, conditions, mistake) for text in texts)
+    lost = (Entry(slo_preset or "", why=unknown),) if unknown else ()
+    return Rules((*entries, *lost), conditions, mistake)
+
+
+def mistakes(rules: Rules, axis: str = "") -> Iterator[str]:
+    """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep changes, if there is one."""
+    found = [entry.why or _misplaced(entry, axis) for entry in rules.entries]
+    found += [_too_early(entry) for entry in rules.entries]
+    yield from dict.fromkeys(filter(None, (*found, rules.good_mistake)))
+
+
+def _entry(text: str, good: tuple[Condition, ...], good_mistake: str) -> Entry:
+    try:
+        rule = parse(text)
+    except ValueError as error:
+        return Entry(text, why=str(error))
+    if rule.metric not in GIVEN or rule.given:
+        return Entry(text, rule)
+    if good:
+        return Entry(text, msgspec.structs.replace(rule, given=good))
+    why = f"{rule.metric} needs to know what a good request is: "
+    why += "add 'given ttft < 1s and itl < 50ms', or set --goodput"
+    return Entry(text, why=good_mistake or _named(text, why))
+
+
+def _misplaced(entry: Entry, axis: str) -> str:
+    """Why it cannot be judged in this sweep."""
+    for key, _ in entry.rule.where if entry.rule is not None and axis else ():
+        if key in STAGES and key not in ("stage", axis):
+            return _named(entry.text, f"this sweep changes {axis}, so its stages have no {key}")
+    return ""
+
+
+def _too_early(entry: Entry) -> str:
+    """Why it cannot be an ``abort:``."""
+    rule = entry.rule
+    if rule is None or rule.kind != ABORT or rule.early:
+        return ""
+    if rule.base:
+        return _named(entry.text, "runs are compared when they are over: leave out abort:")
+    what = f"{rule.metric} {rule.stat}".strip()
+    why = f"{what} can meet the limit until the end of the run: leave out abort:, the rule is judged then"
+    return _named(entry.text, why)
+
+
+def _named(text: str, why: str) -> str:
+    return f"SLO {text.strip()[:200]!r}: {why}"

@@ -1,0 +1,43 @@
+"""The answer of the report process: through JSON and back, its throughput, and its line on the console."""
+
+import msgspec
+import pytest
+
+from locust_llm.core.report_result import Figure, ReportResult, RuleResult
+from locust_llm.slo.client_verdict import Verdict
+
+FULL = ReportResult(
+    text="tables \N{HORIZONTAL ELLIPSIS}",
+    incomplete=True,
+    slo_status="PASS",
+    rules=(RuleResult("ttft p95 < 1s", "PASS", 0.5, "s"),),
+    client=Verdict("DEGRADED", ("late",), "use more processes"),
+    probe="named",
+    figures={
+        "time_to_first_token": Figure(130.0, 9, {50.0: 120.4, 99.0: 450.0, 99.9: 451.0}),
+        "inter_token_latency": Figure(10.0, 9, {50.0: 10.04, 99.0: 20.0}),
+        "output_token_throughput": Figure(812.3),
+        "request_throughput": Figure(2.0),
+    },
+    findings=("all stages are done",),
+)
+
+
+def test_it_goes_through_json() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(FULL), type=ReportResult) == FULL
+
+
+@pytest.mark.parametrize(
+    ("result", "line", "throughput"),
+    [
+        (
+            FULL,
+            "TTFT p50 120 ms, p99 450 ms, ITL p50 10.0 ms, p99 20.0 ms, 812 tokens/s, SLO PASS, client DEGRADED",
+            812.3,
+        ),
+        (ReportResult(client=Verdict("OK"), figures={"request_throughput": Figure(2.0)}), "nothing was measured", 2.0),
+        (ReportResult(), "nothing was measured", None),
+    ],
+)
+def test_its_line_on_the_console(result: ReportResult, line: str, throughput: float | None) -> None:
+    assert (str(result), result.throughput) == (line, throughput)
