@@ -48,14 +48,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     users: Annotated[int | None, Option("locust", flag="-u", range=USERS)] = None
     """Concurrent sessions. None: as many as the arrivals need, up to ``max_users``."""
     max_users: Annotated[
-        int, Option("load", "With a rate and without -u: users are added up to this number", "5000", range=USERS)
+        int, Option("load", "Maximum number of users that a rate adds without -u", "5000", range=USERS)
     ] = 1000
     processes: Annotated[int, Option("locust", flag="--processes", range=Range(1, 1024))] = 1
     prefill_concurrency: Annotated[
         int | None, Option("gate", "Maximum number of requests that wait for their first token", "5", range=USERS)
     ] = None
     prefill_concurrency_ramp_duration: Annotated[
-        float | None, Option("gate", "Time in which the prefill limit rises from 1", "30", "seconds", DURATION)
+        float | None, Option("gate", "Time in which the limit rises from 1", "30", "seconds", DURATION)
     ] = None
     request_count: Annotated[
         int | None, Option("load", "Send exactly this many requests, then end", "500", range=COUNT)
@@ -107,7 +107,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ] = None
     fixed_schedule: Annotated[bool, Option("load", "Replay a trace: each session begins at its own time")] = False
     fixed_schedule_auto_offset: Annotated[
-        bool, Option("load", "The first time of the trace is the start of the run")
+        bool, Option("load", "The first timestamp of the trace is the start of the run")
     ] = True
     fixed_schedule_start_offset: Annotated[
         float | None, Option("load", "Replay a trace from this time on", "60000", "ms", TRACE_MS)
@@ -143,7 +143,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         float | None, Option("load", "Share of the requests to cancel on purpose", "10", "percent", Range(1e-6, 100))
     ] = None
     request_cancellation_delay: Annotated[
-        float, Option("load", "When to cancel them: time after the send", "0.5", "seconds", DELAY)
+        float, Option("load", "Time from the send to the cancellation", "0.5", "seconds", DELAY)
     ] = 0.0
     request_timeout_s: Annotated[float, Option("server", "Time limit of a request", "120", "seconds", DURATION)] = (
         3600.0
@@ -155,10 +155,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         float, Option("server", "Time limit without data in a stream", "30", "seconds", DURATION)
     ] = 600.0
     wait_for_model_timeout_s: Annotated[
-        float, Option("server", "Wait so long before the run until the server answers", "300", "seconds", DELAY)
+        float, Option("server", "Maximum wait for the server to answer before the run", "300", "seconds", DELAY)
     ] = 0.0
     max_response_bytes: Annotated[
-        int, Option("server", "Length of an answer beyond which it is given up", "1000000", "bytes", Range(1, 2**40))
+        int, Option("server", "Maximum length of an answer; a longer one fails", "1000000", "bytes", Range(1, 2**40))
     ] = MAX_RESPONSE_BYTES
     max_retries: Annotated[
         int, Option("server", "Retries after HTTP 429 or 503, each after its Retry-After", "3", range=Range(0, 1000))
@@ -232,7 +232,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ] = "sequential"
     skip_broken_rows: Annotated[bool, Option("prompts", "Leave broken rows of the dataset out, and count them")] = False
     session_turns_mean: Annotated[
-        float, Option("prompts", "Mean number of turns, with real replies between", "3", range=Range(1, 10**5))
+        float, Option("prompts", "Mean number of turns, with real replies as history", "3", range=Range(1, 10**5))
     ] = 1.0
     session_turns_stddev: Annotated[float, Option("prompts", "Its standard deviation", "1", range=Range(0, 10**5))] = (
         0.0
@@ -249,7 +249,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ] = None
     random_seed: Annotated[
         int | None,
-        Option("prompts", "Same prompts, lengths and arrivals in every run", "42", range=Range(-(2**53), 2**53)),
+        Option("prompts", "Seed: same prompts, lengths and arrivals each time", "42", range=Range(-(2**53), 2**53)),
     ] = None
     probe: Annotated[bool, Option("prompts", "Before the run, let the server count the tokens of a few prompts")] = True
 
@@ -267,7 +267,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         bool, Option("load", "After a sweep, bisect between its last stage within the SLO and the first beyond")
     ] = False
     repeats: Annotated[
-        int, Option("load", "Run the same load this often, and show the spread", "3", range=Range(1, 1000))
+        int, Option("load", "Number of runs of the same load, to show the spread", "3", range=Range(1, 1000))
     ] = 1
     stage_duration: Annotated[
         str,

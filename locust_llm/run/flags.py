@@ -52,7 +52,7 @@ class CommandLine(msgspec.Struct):
         str | None,
         Option(
             "output",
-            "Further names of the web page, also of a proxy before it",
+            "More host names of the web page, also of a proxy before it; commas between",
             "load.example.com,locust:8089",
             "NAMES",
             in_form=False,
