@@ -1,39 +1,26 @@
-"""docs/options.md, made from the option parser: `make docs` writes it, a test says when it is out of date."""
+"""docs/options.md, made from the declared options: `make docs` writes it, a test says when it is out of date."""
 
 import os
 from argparse import Action, ArgumentParser, BooleanOptionalAction
-from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 os.environ.setdefault("LOCUST_SKIP_MONKEY_PATCH", "1")  # which the simulator could not be imported after
 
-from locust.argument_parser import get_empty_argument_parser
-
-from locust_llm import probe_user as probe
-from locust_llm.run.options import add_options
+from locust_llm.core.option import GROUPS, Option, options_of
+from locust_llm.load.numbers import shown
+from locust_llm.probe_user import ProbeOptions
+from locust_llm.run.flags import OPTIONS, default_of, example_of, value_of
 from locust_llm.simulator.cli import add_arguments
 
 PAGE: Final = Path(__file__).with_name("options.md")
-SECTIONS: Final = {  # a section begins at the option named here, in the order of the parser
-    "--model": "Model",
-    "--request-rate": "Load",
-    "--sweep": "Sweeps and repeats",
-    "--prefill-concurrency": "Prefill gate",
-    "--warmup-request-count": "Warmup",
-    "--synthetic-input-tokens-mean": "Prompts and lengths",
-    "--input-file": "Datasets and traces",
-    "--session-turns-mean": "Sessions",
-    "--endpoint-type": "Server and requests",
-    "--slo-file": "Rules and output",
-    "--streaming": "Switches",
-    "--slo": "Options that may be repeated",
-    "--longest": "Probe",
-}
+UNITS: Final = ("seconds", "ms", "tokens", "percent", "bytes", "numbers")
+ESCAPED: Final = "\\|"
 TOP: Final = """\
 # Options
 
-<!-- made by docs/generate_options.py from the option parser: do not edit -->
+<!-- made by docs/generate_options.py from the declared options: do not edit -->
 
 `locust-llm run` and `locust` take the options below and [all of Locust's](https://docs.locust.io/en/stable/configuration.html).
 `locust-llm run --help` prints them. The most used ones of Locust:
@@ -54,43 +41,58 @@ and, like Locust's own, in a configuration file. `OPENAI_API_KEY` holds the key 
 `SSL_CERT_FILE` a certificate authority of your own. Times are seconds, lengths tokens, unless an option says otherwise.
 """
 
-HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
+HEAD: Final = "| option | value | default | example | meaning |\n|---|---|---|---|---|\n"
+SIMULATOR_HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
 
 
 def page() -> str:
-    load = get_empty_argument_parser(default_config_files=[])
-    add_options(load, before_load=lambda options: None)
-    probe._options(load)
     parts = [TOP]
-    for action in _shown(load):
-        if (section := SECTIONS.get(action.option_strings[0])) is not None:
-            parts.append(f"\n## {section}\n\n{HEAD}")
-        parts.append(_row(action))
+    for title, options in groupby((*OPTIONS, *options_of(ProbeOptions)), key=lambda option: option.group):
+        parts.append(f"\n## {title.capitalize()}\n\n{GROUPS[title]}\n\n{HEAD}")
+        parts += map(_row, options)
     simulate = ArgumentParser()
     add_arguments(simulate)
-    parts.append(f"\n## Simulator\n\n`locust-llm simulate` has options of its own.\n\n{HEAD}")
-    parts += map(_row, _shown(simulate))
+    parts.append(f"\n## Simulator\n\n`locust-llm simulate` has options of its own.\n\n{SIMULATOR_HEAD}")
+    parts += [_simulator_row(action) for action in simulate._actions if action.dest != "help"]
     return "".join(parts)
 
 
-def _shown(parser: ArgumentParser) -> Iterator[Action]:
-    left_out = ("help", "config", "locustfile")
-    return (action for action in parser._actions if action.option_strings and action.dest not in left_out)
+def _row(option: Option) -> str:
+    flag = f"`{option.flag}`" + (f", `--no-{option.flag[2:]}`" if option.kind is bool else "")
+    default = default_of(option)
+    if default:
+        default = _text(default) if option.otherwise else f"`{default}`"
+    return _line(flag, _value(option), default, f"`{example_of(option)}`", _text(option.help))
 
 
-def _row(action: Action) -> str:
+def _value(option: Option) -> str:
+    """What it takes: one of these, or its unit and range; upper ends only where somebody could reach them."""
+    if option.kind is bool:
+        return ""
+    if option.choices:
+        return ", ".join(f"`{choice}`" for choice in option.choices)
+    value = option.unit if option.unit in UNITS else value_of(option)
+    value = {"N": "integer", "NUMBER": "number", "TEXT": "text"}.get(value, value if value in UNITS else f"`{value}`")
+    if option.range is None or option.range.least < 0:
+        return value
+    least, most = option.range
+    value += f" {'>' if 0 < least < 1 else '≥'} {0 if least < 1 else shown(least)}"
+    return value + (f", ≤ {shown(most)}" if most <= 1000 else "")
+
+
+def _simulator_row(action: Action) -> str:
     flags = ", ".join(f"`{flag}`" for flag in action.option_strings)
     default: object = action.default
     if isinstance(action, BooleanOptionalAction) and default is not None:
         default = "on" if default else "off"
     text = (action.help or "").replace("%(default)s", str(default)).replace("%%", "%")
-    if default not in (None, "", [], False):
-        text = text.removesuffix(f"(default: {default})")
-    text = text.strip().replace("|", "\\|").replace("<", "&lt;")
-    return f"| {flags} | {_value(action)} | {'' if default in (None, '', [], False) else f'`{default}`'} | {text} |\n"
+    if default in (None, "", [], False):
+        return _line(flags, _simulator_value(action), "", _text(text))
+    text = text.removesuffix(f"(default: {default})")
+    return _line(flags, _simulator_value(action), f"`{default}`", _text(text))
 
 
-def _value(action: Action) -> str:
+def _simulator_value(action: Action) -> str:
     if action.choices is not None:
         return ", ".join(f"`{choice}`" for choice in action.choices)
     if action.nargs == 0:
@@ -98,6 +100,14 @@ def _value(action: Action) -> str:
     if isinstance(action.metavar, str):
         return f"`{action.metavar}`"
     return "text" if action.type in (str, None) else "number"
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cell.strip().replace('|', ESCAPED) for cell in cells)} |\n"
+
+
+def _text(words: str) -> str:
+    return words.replace("<", "&lt;")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def probe(words: list[str]) -> int:
 
 def _locust(words: list[str], file: str, *more: str) -> int:
     """Locust with a locustfile of ours and ``more``, unless one is given."""
-    if not any(word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words):
+    ours = not any(word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words)
+    if ours:
         words = ["-f", str(LOCUSTFILES / file), *more, *words]
     sys.argv = ["locust", *words]
     for number in SIGNALS:
@@ -62,6 +63,9 @@ def _locust(words: list[str], file: str, *more: str) -> int:
     from locust.main import main as locust_main  # patches the process: not before it is wanted
 
     from . import plugin  # noqa: F401  before the locustfile, so that --help knows our options too
+
+    if ours and file == "probe.py":
+        from . import probe_user  # noqa: F401  for the same reason
 
     locust_main()
     return ExitStatus.OK
@@ -248,7 +252,8 @@ def check(words: list[str]) -> int:
     )
     from . import check as module  # isort: skip
     from locust_llm.client.api import ENDPOINTS
-    from locust_llm.core.settings import Settings, base_url, mistakes
+    from locust_llm.core.settings import Settings, base_url
+    from locust_llm.core.validation import mistakes
     from locust_llm.run.preflight import raise_open_files
 
     settings = Settings(

@@ -20,8 +20,9 @@ import msgspec
 from gevent.event import Event
 
 from locust_llm.client.requests_bridge import authorities
-from locust_llm.core.settings import Settings, mistakes
+from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
+from locust_llm.core.validation import mistakes
 from locust_llm.load.numbers import cut_short
 from locust_llm.run.console import discard_if_unread, settle_at_exit, write
 from locust_llm.run.control.control import Control

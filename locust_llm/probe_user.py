@@ -9,7 +9,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from locust import events, task
 from locust.argument_parser import LocustArgumentParser
@@ -17,16 +17,18 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 import gevent
+import msgspec
 from gevent import Greenlet
 from gevent.event import AsyncResult
 from gevent.queue import SimpleQueue
 
 from locust_llm.client.gate import GateClosed
+from locust_llm.core.option import COUNT, TOKENS, USERS, Option, Range, options_of, out_of_range
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
 from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult, label, seen
 from locust_llm.probe.schedule import Bounds, timetable
-from locust_llm.run.flags import number
+from locust_llm.run.flags import add_groups
 from locust_llm.run.options import FURTHER
 
 from .user import FAILED_S, LLMUser
@@ -46,6 +48,24 @@ GIVE_UP: Final = 3
 DEFAULTS: Final = Bounds()
 PATIENCE_S: Final = 120.0
 """For a first token, and for the next one, unless a flag says otherwise: a server that hangs ends the probe."""
+
+
+class ProbeOptions(msgspec.Struct):
+    """The options of a probe beside those of a run."""
+
+    longest: Annotated[
+        int,
+        Option(
+            "probe", "Longest prompt, unless its prefill alone takes too long", "16000", "tokens",
+            Range(8 * DEFAULTS.first_tokens, TOKENS.most), in_form=False,
+        ),
+    ] = DEFAULTS.longest_tokens  # fmt: skip
+    decoders: Annotated[int, Option("probe", "Number of decodes beside a prompt", "6", range=USERS, in_form=False)] = (
+        DEFAULTS.decoders
+    )
+    rounds: Annotated[
+        int, Option("probe", "Repetitions of each measurement", "5", range=Range(2, COUNT.most), in_form=False)
+    ] = DEFAULTS.rounds
 
 
 class Job(NamedTuple):
@@ -158,14 +178,13 @@ def _say(episode: Episode, number: int, seconds: float) -> None:
 
 def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
     """Why a probe cannot be so: each a sentence. Its timetable alone says what is sent when, and by one process."""
-    for flag, value, least in (
-        ("--longest", options.longest, 8 * DEFAULTS.first_tokens),
-        ("--decoders", options.decoders, 1),
-        ("--rounds", options.rounds, 2),
-    ):
-        if value is None or value < least:
-            yield f"{flag} must be at least {least}, got {'nothing' if value is None else value}"
+    for option in options_of(ProbeOptions):
+        if getattr(options, option.dest) is None and option.range is not None:
+            yield f"{option.flag} must be at least {option.range.least}, got nothing"
             return
+    if wrong := list(out_of_range(options, options_of(ProbeOptions))):
+        yield from wrong
+        return
     fewest = max(FEWEST, options.decoders + 2)
     if settings.users is not None and settings.users < fewest:
         yield f"a probe needs at least {fewest} users (-u), one for each request of an episode, got {settings.users}"
@@ -190,13 +209,7 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
 
 @events.init_command_line_parser.add_listener
 def _options(parser: LocustArgumentParser, **kw: Any) -> None:
-    add = parser.add_argument_group("interference probe").add_argument
-    longest = "the longest prompt; those that take more than some seconds alone are not tried (default: %(default)s)"
-    decoders = "how many decode beside a prompt (default: %(default)s)"
-    rounds = "how often each is tried (default: %(default)s)"
-    add("--longest", type=number(int, "--longest"), default=DEFAULTS.longest_tokens, metavar="TOKENS", help=longest)
-    add("--decoders", type=number(int, "--decoders"), default=DEFAULTS.decoders, metavar="N", help=decoders)
-    add("--rounds", type=number(int, "--rounds"), default=DEFAULTS.rounds, metavar="N", help=rounds)
+    add_groups(parser, options_of(ProbeOptions))
     if mistakes not in FURTHER:  # the web page makes a parser for each visitor
         FURTHER.append(mistakes)
     parser.set_defaults(num_users=HANDS, first_token_timeout=PATIENCE_S, gap_timeout=PATIENCE_S)

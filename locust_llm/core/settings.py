@@ -1,19 +1,18 @@
-"""Settings: what was asked of a run, frozen, and the rules that tell a possible run from an impossible one."""
+"""Settings: what was asked of a run, frozen; each field declares its option. What makes a run impossible: validation.py."""
 
-from collections.abc import Iterator
 from functools import cached_property
-from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
-from locust_llm.slo import rules as slo
+from locust_llm.load.arrivals import PATTERNS
+from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.rules import Rules
 
 from .bounds import MAX_RESPONSE_BYTES
-from .foreign_text import is_secret
-from .ranges import PERCENTILES, beyond
-from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, duration, sweep
+from .option import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, Range
+from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, sweep
 
 COLUMNS: Final = 50
 """The most percentiles that tables have."""
@@ -24,110 +23,309 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     host: str = ""
     """Base URL, scheme included, without ``/v1``."""
-    endpoint: str = "/v1/chat/completions"
-    endpoint_type: str = "chat"
-    model: str | None = None
-    streaming: bool = True
-    max_tokens_field: str = "max_tokens"
+    endpoint: Annotated[
+        str, Option("server", "Path of the endpoint", "/v1/completions", "PATH", otherwise="that of the endpoint type")
+    ] = "/v1/chat/completions"
+    endpoint_type: Annotated[
+        str,
+        Option("server", "Chat, or plain completions without roles", "completions", choices=("chat", "completions")),
+    ] = "chat"
+    model: Annotated[
+        str | None, Option("server", "Model to ask for", "llama-3.1-8b", "NAME", otherwise="the server's first")
+    ] = None
+    streaming: Annotated[bool, Option("server", "Ask for a stream of events")] = True
+    max_tokens_field: Annotated[
+        str,
+        Option(
+            "server",
+            "Field of the request that limits the answer",
+            "max_completion_tokens",
+            choices=("max_tokens", "max_completion_tokens"),
+        ),
+    ] = "max_tokens"
     header_names: tuple[str, ...] = ()
 
-    users: int | None = None
+    users: Annotated[int | None, Option("locust", flag="-u", range=USERS)] = None
     """Concurrent sessions. None: as many as the arrivals need, up to ``max_users``."""
-    max_users: int = 1000
-    processes: int = 1
-    prefill_concurrency: int | None = None
-    prefill_concurrency_ramp_duration: float | None = None
-    request_count: int | None = None
-    num_sessions: int | None = None
-    run_time_s: float | None = None
+    max_users: Annotated[
+        int, Option("load", "Maximum number of users that a rate adds without -u", "5000", range=USERS)
+    ] = 1000
+    processes: Annotated[int, Option("locust", flag="--processes", range=Range(1, 1024))] = 1
+    prefill_concurrency: Annotated[
+        int | None, Option("gate", "Maximum number of requests that wait for their first token", "5", range=USERS)
+    ] = None
+    prefill_concurrency_ramp_duration: Annotated[
+        float | None, Option("gate", "Time in which the limit rises from 1", "30", "seconds", DURATION)
+    ] = None
+    request_count: Annotated[
+        int | None, Option("load", "Send exactly this many requests, then end", "500", range=COUNT)
+    ] = None
+    num_sessions: Annotated[
+        int | None, Option("load", "Begin exactly this many sessions, then end", "100", range=COUNT)
+    ] = None
+    run_time_s: Annotated[float | None, Option("locust", flag="-t", range=Range(1, DELAY.most))] = None
     """Of the profiling phase."""
-    stop_timeout_s: float = 30.0
+    stop_timeout_s: Annotated[float, Option("locust", range=DELAY)] = 30.0
 
-    request_rate: float | None = None
-    arrival_pattern: str = "poisson"
-    arrival_smoothness: float | None = None
-    request_rate_ramp_duration: float | None = None
-    request_rate_series: str | None = None
-    user_centric_rate: float | None = None
-    fixed_schedule: bool = False
-    fixed_schedule_auto_offset: bool = True
-    fixed_schedule_start_offset: float | None = None
-    fixed_schedule_end_offset: float | None = None
-    replay_speedup: float = 1.0
+    request_rate: Annotated[
+        float | None,
+        Option(
+            "load", "Requests per second by a schedule (open loop), however fast the server is", "2.5", range=POSITIVE
+        ),
+    ] = None
+    arrival_pattern: Annotated[
+        str,
+        Option(
+            "load",
+            "Distribution of the times between requests",
+            "constant",
+            choices=PATTERNS,
+            otherwise="poisson; gamma with --arrival-smoothness",
+        ),
+    ] = "poisson"
+    arrival_smoothness: Annotated[
+        float | None,
+        Option(
+            "load",
+            "Shape of the gamma pattern: 1 is poisson, less is burstier",
+            "0.5",
+            range=Range(0.001, POSITIVE.most),
+        ),
+    ] = None
+    request_rate_ramp_duration: Annotated[
+        float | None, Option("load", "Time in which the request rate rises from 0", "60", "seconds", DURATION)
+    ] = None
+    request_rate_series: Annotated[
+        str | None,
+        Option("load", "JSON of [seconds, rate] points, interpolated linearly", "day.json", "FILE", in_form=False),
+    ] = None
+    user_centric_rate: Annotated[
+        float | None,
+        Option(
+            "load", "Requests per second of all users (-u): each sends every users / rate seconds", "4", range=POSITIVE
+        ),
+    ] = None
+    fixed_schedule: Annotated[bool, Option("load", "Replay a trace: each session begins at its own time")] = False
+    fixed_schedule_auto_offset: Annotated[
+        bool, Option("load", "The first timestamp of the trace is the start of the run")
+    ] = True
+    fixed_schedule_start_offset: Annotated[
+        float | None, Option("load", "Replay a trace from this time on", "60000", "ms", TRACE_MS)
+    ] = None
+    fixed_schedule_end_offset: Annotated[
+        float | None, Option("load", "Replay a trace up to this time", "120000", "ms", TRACE_MS)
+    ] = None
+    replay_speedup: Annotated[float, Option("load", "Replay a trace faster by this factor", "2", range=POSITIVE)] = 1.0
 
-    warmup_request_count: int | None = None
-    warmup_duration: float | None = None
-    warmup_concurrency: int | None = None
-    warmup_request_rate: float | None = None
-    warmup_prefill_concurrency: int | None = None
-    warmup_prefill_concurrency_ramp_duration: float | None = None
+    warmup_request_count: Annotated[
+        int | None, Option("load", "Send this many requests first, outside the main tables", "20", range=COUNT)
+    ] = None
+    warmup_duration: Annotated[
+        float | None, Option("load", "Warm up for this time first, outside the main tables", "30", "seconds", DURATION)
+    ] = None
+    warmup_concurrency: Annotated[
+        int | None, Option("load", "Users of the warmup", "4", range=USERS, otherwise="-u")
+    ] = None
+    warmup_request_rate: Annotated[
+        float | None, Option("load", "Request rate of the warmup", "1", range=POSITIVE, otherwise="--request-rate")
+    ] = None
+    warmup_prefill_concurrency: Annotated[
+        int | None, Option("gate", "Prefill limit of the warmup", "2", range=USERS, otherwise="--prefill-concurrency")
+    ] = None
+    warmup_prefill_concurrency_ramp_duration: Annotated[
+        float | None,
+        Option(
+            "gate", "Ramp of the warmup", "10", "seconds", DURATION, otherwise="--prefill-concurrency-ramp-duration"
+        ),
+    ] = None
 
-    request_cancellation_rate: float | None = None
-    """Percent of the profiling requests."""
-    request_cancellation_delay: float = 0.0
-    request_timeout_s: float = 3600.0
-    first_token_timeout_s: float = 1800.0
-    gap_timeout_s: float = 600.0
-    wait_for_model_timeout_s: float = 0.0
-    max_response_bytes: int = MAX_RESPONSE_BYTES
-    max_retries: int = 0
-    """Of a request that is refused with HTTP 429 or 503."""
-    server_metrics: bool = True
-    """The server's own figures are read each second, where it has any."""
-    insecure: bool = False
-    """The server's TLS certificate is not verified."""
+    request_cancellation_rate: Annotated[
+        float | None, Option("load", "Share of the requests to cancel on purpose", "10", "percent", Range(1e-6, 100))
+    ] = None
+    request_cancellation_delay: Annotated[
+        float, Option("load", "Time from the send to the cancellation", "0.5", "seconds", DELAY)
+    ] = 0.0
+    request_timeout_s: Annotated[float, Option("server", "Time limit of a request", "120", "seconds", DURATION)] = (
+        3600.0
+    )
+    first_token_timeout_s: Annotated[
+        float, Option("server", "Time limit from the send to the first token", "60", "seconds", DURATION)
+    ] = 1800.0
+    gap_timeout_s: Annotated[
+        float, Option("server", "Time limit without data in a stream", "30", "seconds", DURATION)
+    ] = 600.0
+    wait_for_model_timeout_s: Annotated[
+        float, Option("server", "Maximum wait for the server to answer before the run", "300", "seconds", DELAY)
+    ] = 0.0
+    max_response_bytes: Annotated[
+        int, Option("server", "Maximum length of an answer; a longer one fails", "1000000", "bytes", Range(1, 2**40))
+    ] = MAX_RESPONSE_BYTES
+    max_retries: Annotated[
+        int, Option("server", "Retries after HTTP 429 or 503, each after its Retry-After", "3", range=Range(0, 1000))
+    ] = 0
+    server_metrics: Annotated[
+        bool, Option("server", "Read the server's metrics (/metrics) each second, if it has any")
+    ] = True
+    insecure: Annotated[
+        bool,
+        Option(
+            "server",
+            "Do not verify the server's TLS certificate: anybody in between can then read everything, the key too",
+        ),
+    ] = False
 
-    synthetic_input_tokens_mean: float = 550.0
-    synthetic_input_tokens_stddev: float = 0.0
-    output_tokens_mean: float = 128.0
-    output_tokens_stddev: float = 0.0
-    seq_dist: str | None = None
-    extra_inputs: str | None = None
-    shared_system_prompt_length: int | None = None
-    num_prefix_prompts: int | None = None
-    prefix_prompt_length: int | None = None
-    tokenizer: str | None = None
-    input_file: str | None = None
-    custom_dataset_type: str | None = None
-    dataset_columns: str | None = None
-    dataset_sampling_strategy: str = "sequential"
-    skip_broken_rows: bool = False
-    session_turns_mean: float = 1.0
-    session_turns_stddev: float = 0.0
-    session_turn_delay_mean: float = 0.0
-    """Milliseconds, as AIPerf's."""
-    session_turn_delay_stddev: float = 0.0
-    session_header: str | None = None
-    random_seed: int | None = None
-    probe: bool = True
+    synthetic_input_tokens_mean: Annotated[
+        float, Option("prompts", "Mean length of synthetic prompts", "8000", "tokens", TOKENS)
+    ] = 550.0
+    synthetic_input_tokens_stddev: Annotated[
+        float, Option("prompts", "Its standard deviation", "1000", "tokens", Range(0, TOKENS.most))
+    ] = 0.0
+    output_tokens_mean: Annotated[float, Option("prompts", "Mean of max_tokens", "200", "tokens", TOKENS)] = 128.0
+    output_tokens_stddev: Annotated[
+        float, Option("prompts", "Its standard deviation", "50", "tokens", Range(0, TOKENS.most))
+    ] = 0.0
+    seq_dist: Annotated[
+        str | None,
+        Option(
+            "prompts",
+            "Mix of lengths instead, as ISL,OSL:PERCENT pairs; a length may be mean|stddev, uniform:A..B or lognormal:...",
+            "200|20,128:80;uniform:4000..16000,512:20",
+        ),
+    ] = None
+    extra_inputs: Annotated[
+        str | None,
+        Option(
+            "prompts", "More fields of the request's body, as pairs or a JSON object", "ignore_eos:true temperature:0.5"
+        ),
+    ] = None
+    shared_system_prompt_length: Annotated[
+        int | None, Option("prompts", "Length of a system prompt that all requests share", "1000", "tokens", TOKENS)
+    ] = None
+    num_prefix_prompts: Annotated[
+        int | None, Option("prompts", "Number of prefixes; each prompt begins with one", "10", range=Range(1, 10**5))
+    ] = None
+    prefix_prompt_length: Annotated[
+        int | None, Option("prompts", "Length of each of these prefixes", "2000", "tokens", TOKENS)
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Option("prompts", "tokenizer.json or its folder, for prompts of exact length", "llama/", "FILE", in_form=False),
+    ] = None
+    input_file: Annotated[
+        str | None,
+        Option(
+            "prompts",
+            "Dataset: ShareGPT, OpenAI-style JSONL, multi-turn JSONL, a Mooncake or Azure trace, an access log",
+            "prompts.jsonl",
+            "FILE",
+            in_form=False,
+        ),
+    ] = None
+    custom_dataset_type: Annotated[
+        str | None, Option("prompts", "Format of the dataset", "mooncake_trace", otherwise="recognised")
+    ] = None
+    dataset_columns: Annotated[
+        str | None, Option("prompts", "Columns of an access log", "timestamp=ts,input_tokens=prompt_tokens")
+    ] = None
+    dataset_sampling_strategy: Annotated[
+        str, Option("prompts", "Order of the dataset's rows", "shuffle", choices=("sequential", "shuffle", "random"))
+    ] = "sequential"
+    skip_broken_rows: Annotated[bool, Option("prompts", "Leave broken rows of the dataset out, and count them")] = False
+    session_turns_mean: Annotated[
+        float, Option("prompts", "Mean number of turns, with real replies as history", "3", range=Range(1, 10**5))
+    ] = 1.0
+    session_turns_stddev: Annotated[float, Option("prompts", "Its standard deviation", "1", range=Range(0, 10**5))] = (
+        0.0
+    )
+    session_turn_delay_mean: Annotated[
+        float, Option("prompts", "Mean think time between turns", "2000", "ms", DELAY_MS)
+    ] = 0.0
+    session_turn_delay_stddev: Annotated[float, Option("prompts", "Its standard deviation", "500", "ms", DELAY_MS)] = (
+        0.0
+    )
+    session_header: Annotated[
+        str | None,
+        Option("prompts", "Header for the id of the session, if the server routes by it", "X-Session-Id", "NAME"),
+    ] = None
+    random_seed: Annotated[
+        int | None,
+        Option("prompts", "Seed: same prompts, lengths and arrivals each time", "42", range=Range(-(2**53), 2**53)),
+    ] = None
+    probe: Annotated[bool, Option("prompts", "Before the run, let the server count the tokens of a few prompts")] = True
 
-    sweep: str | None = None
-    """Stages: see stages.py."""
-    find_max: bool = False
-    repeats: int = 1
-    stage_duration: str = "10..120"
-    """Seconds at least and at most of a stage of a sweep, or one number for both."""
-    stage_requests: int | None = None
-    """So many requests a stage of a sweep has at least, if its time allows; None: as many as the rules need."""
-    gpus: int | None = None
-    """How many the server has."""
-    gpu_hour: float | None = None
-    """What an hour of one costs, in any currency."""
+    sweep: Annotated[
+        str | None,
+        Option(
+            "load",
+            "Stages by doubling or from a list, of concurrency, request-rate, prefill-concurrency or input-tokens",
+            "concurrency=1..64",
+            "AXIS=VALUES",
+        ),
+    ] = None
+    """Stages: see sweep.py."""
+    find_max: Annotated[
+        bool, Option("load", "After a sweep, bisect between its last stage within the SLO and the first beyond")
+    ] = False
+    repeats: Annotated[
+        int, Option("load", "Number of runs of the same load, to show the spread", "3", range=Range(1, 1000))
+    ] = 1
+    stage_duration: Annotated[
+        str,
+        Option(
+            "load", "Minimum and maximum duration of a stage of a sweep, or one number for both", "30..60", "seconds"
+        ),
+    ] = "10..120"
+    stage_requests: Annotated[
+        int | None,
+        Option(
+            "load",
+            "Minimum number of requests in a stage, if its time allows",
+            "200",
+            range=COUNT,
+            otherwise="as many as the rules need, or 100",
+        ),
+    ] = None
+    gpus: Annotated[
+        int | None, Option("verdict", "GPUs of the server, for tokens per second per GPU", "8", range=USERS)
+    ] = None
+    gpu_hour: Annotated[
+        float | None,
+        Option(
+            "verdict", "Price of an hour of one GPU, for the cost of a million tokens at the SLO", "2.5", range=POSITIVE
+        ),
+    ] = None
 
-    slo: tuple[str, ...] = ()
+    slo: Annotated[
+        tuple[str, ...],
+        Option(
+            "verdict",
+            "Rule that must hold; the environment variable has a rule per line",
+            "ttft p95 < 500ms",
+            "RULE",
+            repeated=True,
+        ),
+    ] = ()
     """Rules as text, as run.json has them; ``rules`` has the objects."""
-    slo_preset: str | None = None
-    goodput: str | None = None
-    """AIPerf's form: tag:limit pairs, in the unit of the tables."""
-    percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0)
-    report_dir: str = ""
+    slo_preset: Annotated[
+        str | None, Option("verdict", "Preset rules: chat, or those of MLPerf", "mlperf-llama3.1-8b", "NAME")
+    ] = None
+    goodput: Annotated[
+        str | None, Option("verdict", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
+    ] = None
+    percentiles: Annotated[
+        tuple[float, ...], Option("output", "Percentiles of the tables, up to 99.9", "50,95,99.9", "numbers")
+    ] = (50.0, 90.0, 95.0, 99.0)
+    report_dir: Annotated[
+        str,
+        Option("output", "Folder of the reports", "out", "FOLDER", otherwise="reports/<time>-<model>", in_form=False),
+    ] = ""
     locustfile: str = ""
     command: str = ""
 
     @cached_property
     def rules(self) -> Rules:
         """Of ``slo``, ``slo_preset`` and ``goodput``, parsed once."""
-        return slo.resolve(self.slo, self.slo_preset, self.goodput)
+        return slo_rules.resolve(self.slo, self.slo_preset, self.goodput)
 
     @property
     def columns(self) -> tuple[float, ...]:
@@ -195,131 +393,6 @@ def of_stage(s: Settings, axis: str, value: float) -> Settings:
         REPEAT: {},
     }
     return msgspec.structs.replace(s, sweep=None, repeats=1, find_max=False, **changes[axis])
-
-
-def mistakes(s: Settings) -> Iterator[str]:
-    """Each reason why this run cannot be, as one line that says what to do. Nothing is asked of the network."""
-    yield from beyond(s)
-    yield from _limits(s)
-    yield from _contradictions(s)
-    yield from _stages(s)
-    yield from slo.mistakes(s.rules, (s.sweep or "").partition("=")[0].strip())
-    if "@" in urlsplit(s.host).netloc:
-        yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
-    for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
-        if is_secret(name):
-            yield f"--endpoint must not hold a key ({name}), every report would: use --header, or --api-key-file"
-    if len(s.percentiles) > PERCENTILES:
-        yield f"--percentiles takes at most {PERCENTILES}, got {len(s.percentiles)}"
-    for p in s.percentiles:
-        if not 0 < p <= 99.9:
-            yield f"--percentiles must lie above 0 and at most at 99.9, got {p:g}"
-
-
-def _limits(s: Settings) -> Iterator[str]:
-    """Of the prefill gate."""
-    limits = (
-        ("--prefill-concurrency", s.prefill_concurrency, "--prefill-concurrency-ramp-duration",
-         s.prefill_concurrency_ramp_duration),
-        ("--warmup-prefill-concurrency", s.warmup_prefill_concurrency, "--warmup-prefill-concurrency-ramp-duration",
-         s.warmup_prefill_concurrency_ramp_duration),
-    )  # fmt: skip
-    most_users = s.users if s.users is not None or not s.open_loop else s.max_users
-    for flag, limit, ramp_flag, ramp_s in limits:
-        if limit is not None and most_users is not None and limit > most_users:
-            users = f"the {most_users} users ({'-u' if s.users is not None else '--max-users'})"
-            yield f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
-        if limit is not None and not s.streaming:
-            yield f"{flag} needs --streaming: without a stream nobody can tell when the first token came"
-        if ramp_s is not None and limit is None and s.prefill_concurrency is None:  # to which the warmup falls back
-            yield f"{ramp_flag} has nothing to ramp: give {flag} too"
-
-
-def _contradictions(s: Settings) -> Iterator[str]:
-    """Settings that cannot stand side by side, and those that need another."""
-    modes = [
-        flag
-        for flag, given in (
-            ("--fixed-schedule", s.fixed_schedule),
-            ("--user-centric-rate", s.user_centric_rate),
-            ("--request-rate-series", s.request_rate_series),
-            ("--request-rate", s.request_rate),
-        )
-        if given
-    ]
-    if len(modes) > 1:
-        yield f"{' and '.join(modes)} contradict each other: give one of them"
-    if s.user_centric_rate and s.users is None:
-        yield "--user-centric-rate needs the number of users (-u)"
-    if s.fixed_schedule and not s.input_file:
-        yield "--fixed-schedule needs a trace (--input-file)"
-    if s.fixed_schedule and s.dataset_sampling_strategy != "sequential":
-        yield "--fixed-schedule follows the times of its trace: --dataset-sampling-strategy has no place there"
-    start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
-    if start is not None and end is not None and end <= start:
-        yield f"--fixed-schedule-end-offset {end:g} must be above --fixed-schedule-start-offset {start:g}"
-    if s.arrival_smoothness is not None and s.arrival_pattern != "gamma":
-        yield f"--arrival-smoothness belongs to --arrival-pattern gamma, not to {s.arrival_pattern}"
-    if s.request_rate_ramp_duration is not None and not s.request_rate:
-        yield "--request-rate-ramp-duration has nothing to ramp: give --request-rate too"
-    if s.request_cancellation_delay and s.request_cancellation_rate is None:
-        yield "--request-cancellation-delay needs --request-cancellation-rate"
-    if bool(s.num_prefix_prompts) != bool(s.prefix_prompt_length):
-        yield "--num-prefix-prompts and --prefix-prompt-length need each other"
-    for flag, given in (
-        ("--warmup-concurrency", s.warmup_concurrency),
-        ("--warmup-request-rate", s.warmup_request_rate),
-    ):
-        if given and not s.warms_up:
-            yield f"{flag} has nothing to apply to: give --warmup-request-count or --warmup-duration too"
-    if s.warmup_concurrency and s.users is None:
-        yield "--warmup-concurrency needs the number of users after it (-u)"
-    if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
-        yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
-
-
-def _stages(s: Settings) -> Iterator[str]:
-    """Of a sweep or repeats: what it is, what it cannot be together with, and each stage as a run of its own."""
-    try:
-        duration(s.stage_duration)
-        stages = s.staged
-    except ValueError as error:
-        yield str(error)
-        return
-    if s.find_max and not s.sweep:
-        yield "--find-max needs --sweep: between its highest stage that passes and the lowest that does not it looks on"
-    if s.find_max and not s.rules.entries:
-        yield "--find-max needs a rule (--slo): the highest stage within it is looked for"
-    if s.gpu_hour is not None and s.gpus is None:
-        yield "--gpu-hour needs the number of GPUs (--gpus)"
-    if stages is None:
-        return
-    if s.sweep and s.repeats > 1:
-        yield "--sweep and --repeats contradict each other: repeat the whole sweep, and compare"
-    elif s.repeats > 1 and not (s.request_count or s.num_sessions or s.run_time_s or s.fixed_schedule):
-        yield "--repeats needs an end of each run: give -t, --request-count or --num-sessions"
-    contradicting: dict[str, list[tuple[str, object]]] = {
-        CONCURRENCY: [("-u", s.users), ("a request rate", s.open_loop)],
-        RATE: [("--request-rate", s.request_rate), ("--request-rate-series", s.request_rate_series)],
-        PREFILL: [("--prefill-concurrency", s.prefill_concurrency)],
-        INPUT: [("--seq-dist", s.seq_dist), ("--input-file", s.input_file)],
-    }
-    others = contradicting.get(stages.axis, [])
-    if s.sweep:
-        others += [
-            ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
-            ("--request-count", s.request_count), ("--num-sessions", s.num_sessions), ("--fixed-schedule", s.fixed_schedule),
-            ("--user-centric-rate", s.user_centric_rate), ("--warmup-concurrency", s.warmup_concurrency),
-            ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
-        ]  # fmt: skip
-    for flag, given in others:
-        if given:
-            yield f"--sweep {stages.axis}=... and {flag} contradict each other: leave {flag} out"
-            return
-    for value in {stages.values[0], stages.values[-1]} if s.sweep else ():
-        for mistake in mistakes(of_stage(s, stages.axis, value)):
-            yield f"--sweep {stages.axis}={value:g}: {mistake}"
-            return
 
 
 def base_url(host: str) -> str:

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import sys
-from argparse import BooleanOptionalAction, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -20,10 +20,11 @@ from locust.argument_parser import LocustArgumentParser
 import msgspec
 
 from locust_llm.client.api import ENDPOINTS, extra_inputs
-from locust_llm.core.ranges import USERS
-from locust_llm.core.settings import Settings, base_url, mistakes
+from locust_llm.core.option import USERS, Option
+from locust_llm.core.settings import Settings, base_url
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY
+from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import tokens
 from locust_llm.load.access_log import columns_of
@@ -33,7 +34,7 @@ from locust_llm.load.lengths import mix
 from locust_llm.load.user_file import irregular, small_text
 from locust_llm.slo.rules import Entry
 
-from .flags import CHOICES, FLAGS, LOCAL, SWITCHES, Refused, _field, number, refuse
+from .flags import OF_SETTINGS, OPTIONS, Refused, add_groups, parser_default, reader, refuse
 from .schedule import rate_of
 
 SECRETS: Final = "llm_secrets"
@@ -50,41 +51,24 @@ FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
 
 def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
     """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed before any fork."""
-    for flag, kind, default, text in FLAGS:
-        variable = "LOCUST_LLM_" + flag[2:].upper().replace("-", "_")
-        parser.add_argument(
-            flag, type=_reader(flag, kind), default=default, help=text, env_var=variable,
-            include_in_web_ui=flag not in LOCAL,
-        )  # fmt: skip
-    for flag, value, text in SWITCHES:
-        parser.add_argument(flag, action=BooleanOptionalAction, default=value, help=text)
-    parser.add_argument("--slo", action="append", default=[], metavar="RULE",
-                        help="What must hold, as 'ttft p95 < 500ms' or 'error_rate < 1%%'; may be repeated; the "
-                             "environment variable LOCUST_LLM_SLO holds a rule a line")  # fmt: skip
-    parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE", include_in_web_ui=False,
-                        help="Send this header with every request; may be repeated; the environment variable "
-                             "LOCUST_LLM_HEADERS holds one a line, and shows in no list of processes")  # fmt: skip
+    add_groups(parser, OPTIONS)
     # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
     parser.set_defaults(stop_timeout=30.0)
     _check_after_parsing(parser, before_load)
 
 
-def _reader(flag: str, kind: Any) -> Callable[[str], Any]:
-    return number(kind, flag) if kind in (int, float) else kind
-
-
 def fill_in(options: Namespace, form: Mapping[str, str]) -> None:
     """What a web form says takes the place of what the command line said. Empty means not set, what is not in the form
     stays; rules (``slo``) are a line each. Raises Refused."""
-    for flag in LOCAL:
-        if _field(flag) in form:
-            refuse(f"{flag} can be given on the command line only")
-    for flag, kind, default, _ in FLAGS:
-        if (text := form.get(_field(flag))) is not None:
-            setattr(options, _field(flag), _reader(flag, kind)(text.strip()) if text.strip() else default)
-    for flag, _, _ in SWITCHES:
-        if (text := form.get(_field(flag))) is not None:
-            setattr(options, _field(flag), _truth(text))
+    for option in OPTIONS:
+        if (text := form.get(option.dest)) is None:
+            continue
+        if not option.in_form:
+            refuse(f"{option.flag} can be given on the command line only")
+        if option.kind is bool:
+            setattr(options, option.dest, _truth(text))
+        elif not option.repeated:
+            setattr(options, option.dest, reader(option)(text.strip()) if text.strip() else parser_default(option))
     if "slo" in form:  # which showed those of the environment and of the file too
         options.llm_rules = list(_without_comments(form["slo"].splitlines()))
 
@@ -115,9 +99,9 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
 
 def check(options: Namespace, **known: Any) -> Settings:
     """Settings that can be run; ``known``: fields of which the options say less. Raises Refused."""
-    for flag, choices in CHOICES.items():
-        if (value := getattr(options, _field(flag))) not in choices:
-            refuse(f"{flag} must be one of {', '.join(filter(None, choices))}, got {value!r}")
+    for option in OPTIONS:
+        if option.choices and (value := getattr(options, option.dest)) not in option.allowed:
+            refuse(f"{option.flag} must be one of {', '.join(option.choices)}, got {value!r}")
     for header in headers_given(options):
         name, colon, value = header.partition(":")
         if not colon:
@@ -135,8 +119,8 @@ def check(options: Namespace, **known: Any) -> Settings:
     except ValueError as error:
         refuse(f"--host {options.host!r} is no URL: {error}")
     rate = options.spawn_rate
-    if rate is not None and not 0 < rate <= USERS:
-        refuse(f"-r must be above 0 and at most {USERS}, got {rate:g}")
+    if rate is not None and not 0 < rate <= USERS.most:
+        refuse(f"-r must be above 0 and at most {USERS.most}, got {rate:g}")
     for mistake in chain(mistakes(settings), *(rule(settings, options) for rule in FURTHER)):
         refuse(mistake)
     try:
@@ -195,19 +179,13 @@ def settings_of(options: Namespace | None) -> Settings:
     """Settings from a parsed command line, a web form (where an empty text is not set), or nothing. Raises ValueError."""
     if options is None or not hasattr(options, "prefill_concurrency"):
         return Settings()
-    values = {_field(flag): _typed(kind, getattr(options, _field(flag)), default) for flag, kind, default, _ in FLAGS}
-    values |= {_field(flag): _truth(getattr(options, _field(flag))) for flag, _, _ in SWITCHES}
+    values = {option.field: _typed(option, getattr(options, option.dest)) for option in OF_SETTINGS}
     pattern = "gamma" if values["arrival_smoothness"] is not None else "poisson"  # AIPerf's default
     values["arrival_pattern"] = values["arrival_pattern"] or pattern
     own = ENDPOINTS.get(values["endpoint_type"], ENDPOINTS["chat"])
     values["endpoint"] = "/" + (values["endpoint"] or own.path).lstrip("/")
     values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
     values["report_dir"] = values["report_dir"] or ""
-    for name in ("request_timeout", "first_token_timeout", "gap_timeout", "wait_for_model_timeout"):
-        values[f"{name}_s"] = values.pop(name)
-    del values["api_key_file"]
-    del values["slo_file"]
-    del values["web_allowed_host"]
     values["slo"] = tuple(rules_of(options))
     settings = Settings(
         host=base_url(options.host or ""),
@@ -276,10 +254,12 @@ def headers_given(options: Namespace) -> list[str]:
     return [*filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())), *options.header]
 
 
-def _typed(kind: Any, value: Any, default: Any) -> Any:
+def _typed(option: Option, value: Any) -> Any:
+    if option.kind is bool:
+        return _truth(value)
     if value is None or (isinstance(value, str) and not value.strip()):
-        return default
-    return kind(value) if isinstance(value, str) and kind in (int, float) else value
+        return parser_default(option)
+    return option.kind(value) if isinstance(value, str) and option.kind in (int, float) else value
 
 
 def _truth(value: Any) -> bool:

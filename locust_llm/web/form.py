@@ -22,7 +22,7 @@ from locust_llm.core.settings import Settings, base_url
 from locust_llm.core.sweep import CONCURRENCY
 from locust_llm.run.control.control import Control
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.flags import CHOICES, FLAGS, SWITCHES, Refused, number, refuse
+from locust_llm.run.flags import OPTIONS, Refused, help_of, number, refuse
 from locust_llm.run.options import check, fill_in, rules_of, settings_of
 from locust_llm.run.preflight import headers_of, ready
 from locust_llm.slo.grammar import PRESETS, parse
@@ -42,31 +42,31 @@ NONE: Final = "none"
 RULES_HELP: Final = "What must hold, a rule a line: ttft p95 < 500ms"
 SPAWN_RATE: Final = 100
 """Users a second, where nobody said: the gate ramps, not the users."""
-CHOSEN: Final[dict[str, tuple[str | None, ...]]] = {
-    **{flag[2:].replace("-", "_"): values for flag, values in CHOICES.items()},
+FIELDS: Final = {option.dest: option for option in OPTIONS}
+"""Our options by their fields."""
+CHOSEN: Final = {
+    **{name: option.allowed for name, option in FIELDS.items() if option.choices},
     "slo_preset": (None, *PRESETS),
 }
 """What is chosen from a list, by field."""
-NAMES: Final = tuple(
-    flag[2:].replace("-", "_") for flag in (*(flag for flag, *_ in FLAGS), *(flag for flag, _, _ in SWITCHES))
-)
-OWN: Final = frozenset((*NAMES, "slo", "run_time", "user_count"))
+OWN: Final = frozenset((*FIELDS, "run_time", "user_count"))
 """Fields that Locust is not to read."""
 
 
 def fields(extra: Mapping[str, dict[str, Any]], options: Namespace) -> dict[str, dict[str, Any]]:
     """What Locust makes a form of (``extra_options`` of its template), in our order, with the values of the last run."""
-    whole = {flag[2:].replace("-", "_") for flag, kind, *_ in FLAGS if kind is int}
     known = [name for name in OWN if name in extra]
     order = sorted(known, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST) + list(extra).index(name))
     found = {}
     for name in [*order, *(name for name in extra if name not in OWN)]:
         field = dict(extra[name], default_value=getattr(options, name, extra[name]["default_value"]))
+        if name in FIELDS:
+            field["help_text"] = help_of(FIELDS[name])
         if name == "slo":
             field |= {"default_value": "\n".join(rules_of(options)), "help_text": RULES_HELP}
         elif name in CHOSEN:
             field |= {"choices": [value or NONE for value in CHOSEN[name]]}
-        elif name in whole:
+        elif name in FIELDS and FIELDS[name].kind is int:
             field |= {"type": "number"}
         found[name] = field
     return found
@@ -117,7 +117,7 @@ def asked(options: Namespace, runner: Any) -> Settings:
 
 def changed(before: Namespace, after: Namespace) -> list[str]:
     """The flags that differ."""
-    found = [name for name in NAMES if getattr(before, name) != getattr(after, name)]
+    found = [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
     if rules_of(before) != rules_of(after):
         found.append("slo")
     return found

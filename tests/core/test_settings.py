@@ -2,7 +2,8 @@
 
 import pytest
 
-from locust_llm.core.settings import Settings, base_url, mistakes, of_stage
+from locust_llm.core.settings import Settings, base_url, of_stage
+from locust_llm.core.validation import mistakes
 
 NEEDS_STREAMING = "needs --streaming: without a stream nobody can tell when the first token came"
 

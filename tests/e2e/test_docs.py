@@ -18,7 +18,7 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 from locust_llm import probe_user as probe
 from locust_llm.__main__ import COMMANDS, DEMO, main, simulator
 from locust_llm.core.record import FAILURES, Record
-from locust_llm.core.settings import mistakes
+from locust_llm.core.validation import mistakes
 from locust_llm.run import options as options_module
 from locust_llm.run.options import add_options, settings_of
 from locust_llm.slo import grammar as slo

@@ -15,13 +15,13 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse
 
-from locust_llm.core.ranges import RANGES
+from locust_llm.core.option import options_of
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import user_file as given
 from locust_llm.load.dataset import Dataset
 from locust_llm.load.formats import DatasetError, Item
-from locust_llm.run.flags import FLAGS, Refused
+from locust_llm.run.flags import OPTIONS, Refused
 from locust_llm.run.options import check, request_headers
 from locust_llm.web.form import filled
 
@@ -30,7 +30,7 @@ NASTY: Final = (
     "9" * 30, "9" * 5000, "1e999999999", "NaN", "-0", "1.5", "\x00", "²",
 )  # fmt: skip
 """What a flag that takes a number is given."""
-NUMERIC: Final = tuple((flag, kind) for flag, kind, *_ in FLAGS if kind in (int, float))
+NUMERIC: Final = tuple((option.flag, option.kind) for option in OPTIONS if option.kind in (int, float))
 LOCUSTS: Final = ("-u", "-r", "-t", "--stop-timeout", "--processes")
 WITH: Final = {
     "--request-rate-ramp-duration": ("--request-rate", "1"),
@@ -119,14 +119,13 @@ def test_a_flag_takes_a_number_it_can_use_or_refuses(
 
 
 def bounds(flag: str) -> tuple[float, float]:
-    return next((one.least, one.most) for one in RANGES if one.flag == flag)
+    return next(option.range for option in options_of(Settings) if option.flag == flag and option.range)
 
 
 def test_every_number_of_the_settings_has_a_range() -> None:
-    flags = {flag for flag, _ in NUMERIC} | {"-u", "-t", "--processes", "--stop-timeout"}
-    assert flags == {one.flag for one in RANGES}
-    assert all(one.most < 2**63 for one in RANGES)  # what a message between processes can hold
-    assert all(hasattr(Settings(), one.field) for one in RANGES)
+    ranges = {option.flag: option.range for option in options_of(Settings) if option.range}
+    assert set(ranges) == {flag for flag, _ in NUMERIC} | {"-u", "-t", "--processes", "--stop-timeout"}
+    assert all(most < 2**63 for _, most in ranges.values())  # what a message between processes can hold
 
 
 @pytest.mark.parametrize("flag", LOCUSTS)

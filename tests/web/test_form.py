@@ -14,7 +14,7 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 from werkzeug.datastructures import MultiDict
 
 from locust_llm.core.settings import Settings
-from locust_llm.run.flags import LOCAL, Refused
+from locust_llm.run.flags import OPTIONS, Refused
 from locust_llm.run.options import add_options, fill_in
 from locust_llm.web.form import FIRST, NONE, asked, changed, fields, filled, for_locust
 
@@ -78,7 +78,7 @@ def test_the_page_shows_as_many_at_first() -> None:
 
 def test_what_names_files_or_holds_secrets_is_no_field() -> None:
     names = set(fields(extra(), options()))
-    assert not names & {flag[2:].replace("-", "_") for flag in LOCAL}
+    assert not names & {option.dest for option in OPTIONS if not option.in_form}
     assert not [name for name in names if "key" in name or name == "header" or "file" in name.split("_")]
 
 

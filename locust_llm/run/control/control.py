@@ -20,9 +20,10 @@ from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import Record
 from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Health, Run
-from locust_llm.core.settings import Settings, mistakes
+from locust_llm.core.settings import Settings
 from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
+from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.discovery import Discovery

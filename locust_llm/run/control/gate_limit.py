@@ -11,8 +11,9 @@ import msgspec
 from locust_llm.client.gate import Gate
 from locust_llm.core.phases import label_of
 from locust_llm.core.run import LimitChange
-from locust_llm.core.settings import Settings, mistakes
+from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import PREFILL
+from locust_llm.core.validation import mistakes
 from locust_llm.run.clock_sync import offset_s
 from locust_llm.run.gate_quotas import GateStatus, Quota, Quotas
 

@@ -296,8 +296,7 @@ class RunStore:
             return ""
         self.result, missing = make_reports(self.folder)
         result = self.result or ReportResult()
-        first = "".join(f"INCOMPLETE: {line}
-" for line in self._missing)  # the report knows of other things
+        first = "".join(f"INCOMPLETE: {line}\n" for line in self._missing)  # the report knows of other things
         if missing and not self._missing:
             self._missing.append(missing)
         return first + result.text

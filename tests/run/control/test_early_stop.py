@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.handmade import a_run, answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.core.settings import Settings, mistakes
+from locust_llm.core.settings import Settings
+from locust_llm.core.validation import mistakes
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.run.control.early_stop import SURE, Count, EarlyStop, evidence

@@ -1,0 +1,125 @@
+"""Option: the one declaration of a setting; flag, environment variable, range check, form field and docs derive from it.
+
+A field of a struct declares it: ``Annotated[float | None, Option("load", "Help", "2.5", range=POSITIVE)] = None``.
+Name, type and default are the field's own.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from locust_llm.load.numbers import SECONDS, shown
+from locust_llm.load.numbers import TOKENS as MAX_TOKENS
+
+Group = Literal["load", "gate", "prompts", "verdict", "output", "server", "probe", "locust"]
+GROUPS: Final[dict[str, str]] = {
+    "load": "How much is sent, and when. The number of users (-u) and the length of the run (-t) are Locust's options.",
+    "gate": "How many requests may wait for their first token at the same time.",
+    "prompts": "What is sent: synthetic prompts, sessions, datasets.",
+    "verdict": "Service level objectives (SLOs), and the cost at which they hold.",
+    "output": "Tables, reports and pages.",
+    "server": "Endpoint, keys and timeouts. The address (--host) is Locust's option.",
+    "probe": "Of locust-llm probe: how prefills slow down the decodes beside them.",
+}
+"""The groups of --help and docs/options.md, in their order. Of "locust" there are only ranges: Locust has these flags."""
+
+
+class Range(NamedTuple):
+    """Both ends belong to it.
+
+    The upper ends are far above what anybody needs, and low enough that a run with them can be made: its numbers fit into
+    messages between processes (64 bits), its times into timers.
+    """
+
+    least: float
+    most: float
+
+
+COUNT: Final = Range(1, 10**9)
+USERS: Final = Range(1, 10**6)
+TOKENS: Final = Range(1, MAX_TOKENS)
+POSITIVE: Final = Range(1e-6, 10**6)
+DURATION: Final = Range(0.001, SECONDS)
+DELAY: Final = Range(0, SECONDS)
+DELAY_MS: Final = Range(0, SECONDS * 1000)
+TRACE_MS: Final = Range(0, 10**15)  # Unix time in ms: 2 * 10**12
+
+
+class Option(msgspec.Struct, frozen=True):
+    """What a field declares; ``options_of`` adds what the field itself says (from ``field`` on)."""
+
+    group: Group
+    help: str = ""
+    example: str = ""
+    unit: str = ""
+    """Of the value, as help and docs show it: seconds, ms, tokens; of a text what it is: FILE, PATH."""
+    range: Range | None = None
+    choices: tuple[str, ...] = ()
+    otherwise: str = ""
+    """What holds without a value, in words, where no constant does: the flag's default is then None."""
+    in_form: bool = True
+    """In the web form. Not where it names a file of this machine or a key: anybody who sees the page could use it."""
+    repeated: bool = False
+    """The flag may be given several times."""
+    variable: str = ""
+    """Of the environment, where it is not LOCUST_LLM_ and the flag's name."""
+    flag: str = ""
+    """Where it is not the field's name."""
+
+    field: str = ""
+    kind: type = str
+    default: Any = None
+
+    @property
+    def dest(self) -> str:
+        """Its name among the parsed options and in the web form."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+    @property
+    def allowed(self) -> tuple[str | None, ...]:
+        """Its choices; None among them where it may be left out."""
+        return (None, *self.choices) if self.default is None else self.choices
+
+
+@cache
+def options_of(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
+    """The options that the fields of a struct declare, in their order."""
+    hints = get_type_hints(struct, include_extras=True)
+    return tuple(
+        _complete(option, field, get_args(hints[field.name])[0])
+        for field in msgspec.structs.fields(struct)
+        if get_origin(hints[field.name]) is Annotated
+        for option in hints[field.name].__metadata__
+        if isinstance(option, Option)
+    )
+
+
+def _complete(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Option:
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)] if isinstance(hint, UnionType) else [hint]
+    flag = option.flag or "--" + field.name.removesuffix("_s").replace("_", "-")
+    return msgspec.structs.replace(
+        option,
+        flag=flag,
+        variable=option.variable or "LOCUST_LLM_" + flag.lstrip("-").replace("-", "_").upper(),
+        field=field.name,
+        kind=get_origin(kinds[0]) or kinds[0],
+        default=None if option.otherwise else field.default,
+    )
+
+
+def out_of_range(values: object, options: Iterable[Option]) -> Iterator[str]:
+    """Each number among the values (by field) that lies outside of its range, as one line."""
+    for option in options:
+        value = getattr(values, option.field)
+        if option.range is None or value is None or option.range.least <= value <= option.range.most:
+            continue
+        flag, (least, most) = option.flag, option.range
+        if value > most:
+            yield f"{flag} must be at most {shown(most)}, got {shown(value)}"
+        elif 0 < least < 1 and not value > 0:
+            yield f"{flag} must be above 0{' seconds' if 'ramp-duration' in flag else ''}, got {shown(value)}"
+        else:
+            yield f"{flag} must be at least {shown(least)}, got {shown(value)}"
