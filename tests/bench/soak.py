@@ -49,7 +49,7 @@ from gevent import Greenlet
 from locust import events, task
 
 from locust_llm import LLMUser
-from locust_llm.sender import sender_of
+from locust_llm.run.worker.sender import sender_of
 
 FAULTS, RATE = json.loads(os.environ["FAULTS"])
 dice = random.Random(1)

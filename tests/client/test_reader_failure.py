@@ -107,8 +107,8 @@ import gevent
 from locust import events
 
 from locust_llm import LLMUser
-from locust_llm.locustfile import *
-from locust_llm.reader import stream_reader
+from locust_llm.locustfiles.run import *
+from locust_llm.client.reader import stream_reader
 
 
 def fails(*args):

@@ -154,7 +154,9 @@ def test_a_web_run_that_has_lost_its_workers_has_its_report(server: Server, tmp_
 # -- the start -------------------------------------------------------------------------------------------------------------
 
 RAISING: Final = """
-from locust_llm import LLMUser, control, journal
+from locust_llm import LLMUser
+from locust_llm.run.control import control
+from locust_llm.run.worker import outbox
 class Chat(LLMUser):
     from locust import task
     @task
@@ -165,7 +167,7 @@ def raising(*args, **kw):
 """
 STARTS: Final = {
     "at the start": ("control.Control.begin", "OverflowError('too large')", ()),
-    "on a worker": ("journal.Journal.__init__", "MemoryError()", ("--processes", "2")),
+    "on a worker": ("outbox.Journal.__init__", "MemoryError()", ("--processes", "2")),
     "on both": ("control.Control.__init__", "TypeError('no')", ("--processes", "2")),
 }
 

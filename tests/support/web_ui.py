@@ -15,7 +15,7 @@ import requests
 
 from locust_llm.__main__ import simulator
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHAT = ROOT / "locustfiles" / "chat.py"
 LOGIN = f"""
 import sys
