@@ -1,4 +1,4 @@
-"""Fixtures that several test files share."""
+"""Fixtures that several test files share, and how many examples Hypothesis draws."""
 
 import shutil
 import subprocess
@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.examples import register_profiles
 from support.scripted import Scripted
+
+register_profiles()
 
 
 @pytest.fixture(scope="session")
