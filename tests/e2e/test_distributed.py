@@ -152,7 +152,7 @@ def in_use(server: Server) -> float:
 @pytest.mark.parametrize(
     ("workers", "limit"),
     [
-        pytest.param(workers, limit, marks=() if (workers, limit) == (4, 3) else full)
+        pytest.param(workers, limit, marks=() if (workers, limit) == (2, 3) else full)
         for workers in (1, 2, 4)
         for limit in (1, 2, 3, 5, 16)
     ],

@@ -172,7 +172,9 @@ STARTS: Final = {
 }
 
 
-@pytest.mark.parametrize("where", ["at the start", "on a worker", pytest.param("on both", marks=full)])
+@pytest.mark.parametrize(
+    "where", ["on a worker", *(pytest.param(where, marks=full) for where in ("at the start", "on both"))]
+)
 def test_an_error_at_the_start_is_a_refusal(server: Server, tmp_path: Path, where: str) -> None:
     name, error, words = STARTS[where]
     (tmp_path / "raising.py").write_text(RAISING.format(where=name, error=error))
@@ -270,7 +272,7 @@ def test_whenever_it_comes_nothing_stays(server: Server, tmp_path: Path, mode: s
 @pytest.mark.parametrize(
     ("number", "after_s"),
     [
-        pytest.param(number, after_s, marks=() if (number, after_s) == (signal.SIGTERM, 6.0) else full)
+        pytest.param(number, after_s, marks=full)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         for after_s in (0.5, 2.0, 6.0)
     ],

@@ -118,7 +118,8 @@ def test_processes_share_one_limit_and_one_count(server: Server, tmp_path: Path,
     assert counted["Aggregated"] == 68  # Locust's own tables are complete too
 
 
-@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), ("--processes", "2")])
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
 def test_the_end_of_the_time_loses_nothing(server: Server, tmp_path: Path, processes: tuple[str, ...]) -> None:
     """Requests of about 0.5 s, ended after 2 s: all that were sent are recorded, and all end by themselves."""
     done = run(
