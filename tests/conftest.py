@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import unpatched_locust  # noqa: F401  before anything of Locust, whichever file is run
 from support.examples import register_profiles
 from support.scripted import Scripted
 

@@ -48,7 +48,7 @@ def on_init(environment, **kw):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def busy_server() -> Iterator[str]:
     """Prefills of 2,000 tokens one after the other, each about 70 ms: so many are always waiting as may."""
     with simulator("--truth", "full", "--max-num-batched-tokens", "2048") as url:
         yield url
@@ -111,11 +111,11 @@ class Web:
 
 
 @pytest.fixture
-def web(browser: Any, server: str, tmp_path: Path) -> Iterator[Callable[..., Web]]:
+def web(browser: Any, busy_server: str, tmp_path: Path) -> Iterator[Callable[..., Web]]:
     made: list[Web] = []
 
     def make(*words: str, **how: Any) -> Web:
-        made.append(Web(browser, server, tmp_path, *words, **how))
+        made.append(Web(browser, busy_server, tmp_path, *words, **how))
         return made[-1]
 
     yield make

@@ -36,7 +36,7 @@ def test_percentiles_against_a_slow_twin(values: list[float], percentiles: list[
 )
 def test_adjusted_against_a_slow_twin(values: list[float], failures: int, permille: list[int]) -> None:
     percentiles = [p / 10 for p in permille]
-    said = adjusted(LATENCY, np.array(values), failures, percentiles).percentiles
+    said = adjusted(LATENCY, np.array(values), np.array([]), failures, percentiles).percentiles
     everything = sorted(1e3 * value for value in values) + [math.inf] * failures
     for p, thousandths in zip(percentiles, permille, strict=True):
         smallest = next(i for i in range(1, len(everything) + 1) if i * 1000 >= thousandths * len(everything))
@@ -53,7 +53,7 @@ def interpolated(values: Sequence[float], percentile: float) -> float:
 
 def test_nearest_rank_is_not_misled_by_floats() -> None:
     """99.9 % of 1000 is the 999th value, although 99.9 / 100 * 1000 is 999.0000000000001."""
-    assert adjusted(LATENCY, np.arange(1, 1000) / 1e3, 1, (99.9,)).percentiles[99.9] == 999
+    assert adjusted(LATENCY, np.arange(1, 1000) / 1e3, np.array([]), 1, (99.9,)).percentiles[99.9] == 999
 
 
 def test_a_part_of_a_part() -> None:
