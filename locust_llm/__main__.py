@@ -56,6 +56,9 @@ def _locust(words: list[str], file: str, *more: str) -> int:
     if not any(word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words):
         words = ["-f", str(LOCUSTFILES / file), *more, *words]
     sys.argv = ["locust", *words]
+    for number in SIGNALS:
+        if signal.getsignal(number) is _exit:  # an exception may be swallowed while modules are imported
+            signal.signal(number, lambda number, frame: os._exit(128 + number))
     from locust.main import main as locust_main  # patches the process: not before it is wanted
 
     from . import plugin  # noqa: F401  before the locustfile, so that --help knows our options too

@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import locust.stats
 from locust import User, events
@@ -47,6 +47,9 @@ from .exit_status import ExitStatus, worst
 from .user import LLMUser
 
 logger = logging.getLogger("locust_llm")
+
+PORT: Final = 5557
+"""Of the master, if no --master-bind-port is given."""
 
 _greeted: Callable[[str], bool]
 """Whether a worker said who it is, and may take part."""
@@ -114,9 +117,7 @@ def _before_load(options: Namespace) -> None:
             logging.getLogger("locust.main").addFilter(_says_no_run_time)
     options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
     if options.processes and not options.worker:
-        options.master_port = options.master_bind_port = _free_port(options.master_bind_port)
-        if not options.master and options.master_bind_host == "*":
-            options.master_bind_host = "127.0.0.1"  # all workers are on this machine: nobody else is to join
+        master_port(options)
     if options.spawn_rate is None and options.num_users:
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
@@ -135,6 +136,16 @@ def _before_load(options: Namespace) -> None:
 def _says_no_run_time(line: logging.LogRecord) -> bool:
     """Locust believes that there is no -t, as this library bounds the run: that line would mislead."""
     return not line.getMessage().startswith("No run time limit set")
+
+
+def master_port(options: Namespace) -> None:
+    """Where the master of ``--processes`` listens, and for whom."""
+    wanted = options.master_bind_port
+    if not options.master and options.master_bind_host == "*":
+        options.master_bind_host = "127.0.0.1"  # all workers are on this machine: nobody else is to join
+        if wanted == PORT:  # nobody needs to know it, and runs that start at once would both find it free
+            wanted = 0
+    options.master_port = options.master_bind_port = _free_port(wanted)
 
 
 def _free_port(port: int) -> int:
@@ -357,10 +368,11 @@ def _quitting(environment: Environment, **kw: Any) -> None:
     runner.stop()
     _reported.wait()
     status = _judged(environment, runner)
+    worse = [ExitStatus.INCOMPLETE] * _incomplete + [ExitStatus.BROKEN] * locust.log.unhandled_greenlet_exception
     if _refused:
         status = ExitStatus.REFUSED
-    elif _incomplete:
-        status = worst((_locusts(environment, runner) if status is None else status, ExitStatus.INCOMPLETE))
+    elif worse:
+        status = worst((_locusts(environment, runner) if status is None else status, *worse))
     environment.process_exit_code = status
     discard_if_unread()
 
@@ -372,7 +384,7 @@ def _judged(environment: Environment, runner: Any) -> int | None:
     if environment.process_exit_code is None and runner.errors and not runner.exceptions:
         harmless = ("RequestCut(", "RequestCancelled(")
         if all(str(_error(error)).startswith(harmless) for error in runner.errors.values()):
-            return ExitStatus.BROKEN if locust.log.unhandled_greenlet_exception else ExitStatus.OK
+            return ExitStatus.OK
     return environment.process_exit_code
 
 
@@ -381,7 +393,7 @@ def _locusts(environment: Environment, runner: Any) -> int:
     if runner.errors or runner.exceptions:
         options = environment.parsed_options
         return ExitStatus.FAILED_REQUESTS if options is None else options.exit_code_on_error
-    return ExitStatus.BROKEN if locust.log.unhandled_greenlet_exception else ExitStatus.OK
+    return ExitStatus.OK
 
 
 def _error(error: Any) -> Any:

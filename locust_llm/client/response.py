@@ -19,6 +19,8 @@ from .sse import EventDecoder, EventTooLong
 
 DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
+MAX_ERROR_BYTES: Final = 1 << 18
+"""What is kept of the body of an error, and of an answer that is given up: more than any message of it shows."""
 MAX_HEADER_BYTES: Final = 1 << 18
 DONE_NS: Final = 1_000_000_000
 """How long after ``[DONE]`` the end of the HTTP message is waited for. Most servers send both at once, and a count of tokens
@@ -236,10 +238,13 @@ class Response:
         pieces, self.frame.pieces = self.frame.pieces, []
         self._decoded, self.waiting_bytes = self._framed, 0
         if self._events is None:
+            most = MAX_BODY_BYTES if 200 <= (self.status or 0) < 300 else MAX_ERROR_BYTES
             for _, data in pieces:
-                self._body_bytes += len(data)
-                if self._body_bytes <= MAX_BODY_BYTES:
+                if self._body_bytes + len(data) <= most:
                     self._body.append(data)
+                elif self._body_bytes < most:
+                    self._body.append(data[: most - self._body_bytes])
+                self._body_bytes += len(data)
         else:
             try:
                 for event in self._events.feed(pieces):
@@ -252,6 +257,7 @@ class Response:
         chunks, most = len(self.answer.chunk_reads), self.max_bytes
         if self.received_bytes > most or LEAST_READ_BYTES * self._framed > most or LEAST_CHUNK_BYTES * chunks > most:
             self._ends(TOO_LARGE, f"more than {most} bytes")
+            self._body = [b"".join(self._body[:8])[:MAX_ERROR_BYTES]]
         if self.max_chunks is not None and chunks > self.max_chunks:
             self._ends(TOO_LONG, f"more than {self.max_chunks} chunks")
         if len(self.answer.others) > MOST_CHOICES:

@@ -203,6 +203,8 @@ def readable_run(folder: Path, unknown: Run) -> Run:
 
 def decoded(path: Path, kind: type[T]) -> T:
     """A file of JSON. Raises OSError, ValueError."""
+    if path.is_fifo():
+        raise ValueError("a pipe")  # whose end may never come
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except RecursionError:

@@ -5,11 +5,13 @@ answer is taken that is not of the type it must have; of its texts nothing that 
 for, and that is one which it leaves as it is.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import gevent
 import msgspec
 
 from locust_llm.client.api import ENDPOINTS, LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed, request_body
@@ -21,11 +23,15 @@ from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
 from locust_llm.load.prompts import Lengths, Prompts, fit
 
+logger = logging.getLogger("locust_llm")
+
 MODELS_TIMEOUT_S: Final = 10.0
 """Of /v1/models, and of /tokenize, which compute nothing."""
 FEWEST_PROBE_WORDS: Final = 500
 MOST_PROBE_WORDS: Final = 1_500
 PROBE_TIMEOUT_S: Final = 120.0
+SAID_AFTER_S: Final = 3.0
+"""So long an answer may take until the console has a line about it."""
 NAMED: Final = 20
 """So many models are listed at most."""
 LINE_BYTES: Final = 2_000
@@ -92,7 +98,14 @@ def _ask(
     settings: Settings, headers: Mapping[str, str], line: UserConnection, verify: bool | str, method: str, path: str,
     data: bytes = b"", *, timeout_s: float,
 ) -> Answer:  # fmt: skip
-    return fetch(method, settings.host + path, headers, data, line=line, verify=verify, timeout_s=timeout_s)
+    waiting = gevent.spawn_later(
+        SAID_AFTER_S, logger.warning,
+        f"Waiting for an answer of {settings.host}{path}, for at most {timeout_s:g} s (the load has not begun)",
+    )  # fmt: skip
+    try:
+        return fetch(method, settings.host + path, headers, data, line=line, verify=verify, timeout_s=timeout_s)
+    finally:
+        waiting.kill(block=False)
 
 
 def _survey(
@@ -111,7 +124,7 @@ def _survey(
 
 def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]) -> Answer:
     """The answer of GET /v1/models, waited for if that was asked."""
-    until = clock() + settings.wait_for_model_timeout_s
+    until, waited = clock() + settings.wait_for_model_timeout_s, ""
     while True:
         try:
             answer = ask("GET", "/v1/models", timeout_s=MODELS_TIMEOUT_S)
@@ -132,6 +145,9 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
             raise DiscoveryFailed(
                 f"cannot reach {settings.host}: {reason}; is the server up? (--wait-for-model-timeout waits for it)"
             )
+        if not waited:
+            waited = f"Waiting for {settings.host}, for at most {settings.wait_for_model_timeout_s:g} s: {reason}"
+            logger.warning(shown(waited, most=LINE_BYTES))
         sleep(1.0)
 
 

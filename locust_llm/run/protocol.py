@@ -36,6 +36,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Of its monotonic clock to Unix time."""
 
 
+NAME_LENGTH: Final = 200
+"""Of a worker. Locust takes the name of the host, and 33 characters more."""
+
+
 class Greeting(msgspec.Struct, frozen=True):
     """Of a worker, or what the master would say."""
 
@@ -63,8 +67,10 @@ def _file_of(kind: type) -> str:
         return kind.__name__
 
 
-def refusal(theirs: Any, ours: Greeting) -> str:
+def refusal(worker: str, theirs: Any, ours: Greeting) -> str:
     """Why a worker that greets so cannot take part; empty if it can."""
+    if not worker.isprintable() or not 0 < len(worker) <= NAME_LENGTH or worker[0] == "." or set(worker) & set("/\\"):
+        return "its name is none of Locust's: files are named after workers, so it may be no path, nor begin with a dot"
     try:
         said = msgspec.convert(theirs, Greeting)
     except msgspec.ValidationError:

@@ -12,7 +12,7 @@ from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
 from locust_llm.client.completion import Completion
-from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, NO_END, Response
+from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, MAX_ERROR_BYTES, NO_END, Response
 from locust_llm.client.sse import EventDecoder
 from locust_llm.core.foreign_text import MESSAGE_BYTES, shown
 from locust_llm.core.record import FAILURES, OK
@@ -585,3 +585,20 @@ def test_random_bytes_raise_nothing(reads: list[bytes], after_headers: bool) -> 
 
 def test_a_megabyte_is_what_it_says() -> None:
     assert len(MEGABYTE) * 16 == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("status", "most", "outcome", "message"),
+    [(500, 64 << 20, "http_status", "HTTP 500: xxx"), (200, 1 << 20, "too_large", "more than 1048576 bytes")],
+)
+def test_of_a_large_body_that_is_no_answer_little_is_kept(status: int, most: int, outcome: str, message: str) -> None:
+    stream = Response(0, max_bytes=most)
+    stream.arrived(1, 1, head(status, "application/json", Connection="close"))
+    for at in range(2, 34):
+        stream.arrived(at, at, b"x" * 65_536)
+        stream.look()
+    assert len(stream.body) == MAX_ERROR_BYTES
+    stream.closed()
+    got = stream.finish()
+    assert got[0] == outcome
+    assert got[1].startswith(message)

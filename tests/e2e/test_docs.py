@@ -19,6 +19,7 @@ from locust_llm import probe_user as probe
 from locust_llm.__main__ import COMMANDS, DEMO, main, simulator
 from locust_llm.core.record import FAILURES, Record
 from locust_llm.core.settings import mistakes
+from locust_llm.run import options as options_module
 from locust_llm.run.options import add_options, settings_of
 from locust_llm.slo import grammar as slo
 
@@ -88,6 +89,13 @@ class Parsed(Exception):
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("LOCUST", "OPENAI"))]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def the_probes_rules_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe's parser adds rules for the options of a whole process: other tests have none of its options."""
+    monkeypatch.setattr(options_module, "FURTHER", [])
+    monkeypatch.setattr(probe, "FURTHER", options_module.FURTHER)
 
 
 def load_parser(command: str = "run") -> Any:

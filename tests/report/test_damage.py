@@ -19,7 +19,7 @@ from locust_llm.core import storage as folder
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.core.storage import RECORDS, RUN, RecordFile, write_run
+from locust_llm.core.storage import RECORDS, RUN, RecordFile, read_run, write_run
 from locust_llm.exit_status import ExitStatus
 from locust_llm.report import build as report
 from locust_llm.report import html as page
@@ -188,6 +188,12 @@ def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.M
 
 
 # -- run.json ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_json_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.json")
+    with pytest.raises(ValueError, match="a pipe"):
+        read_run(tmp_path)
 
 
 def test_of_a_damaged_run_json_what_can_be_read_is_used(tmp_path: Path) -> None:

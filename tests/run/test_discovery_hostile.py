@@ -85,6 +85,31 @@ def test_what_never_ends_is_one_line_or_a_note(server: Hostile, path: str, name:
     assert server.sent_bytes < 40 << 20
 
 
+def test_the_console_has_a_line_about_what_is_waited_for(
+    server: Hostile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A first completion may take two minutes; whoever sees nothing takes that for a hang."""
+    del server.paths["/tokenize"]
+    monkeypatch.setattr(module, "SAID_AFTER_S", 0.1)
+    ask(server)
+    gevent.sleep(0.2)
+    assert caplog.text == ""
+    pieces, _ = ENDLESS["a body, a byte at a time"]
+    server.paths["/v1/chat/completions"] = lambda asked: pieces()
+    ask(server)
+    assert f"Waiting for an answer of {server.url}/v1/chat/completions, for at most 0.3 s" in caplog.text
+
+
+def test_so_it_has_of_a_server_that_is_not_up_yet(caplog: pytest.LogCaptureFixture) -> None:
+    now = iter(range(100))
+    with pytest.raises(DiscoveryFailed):
+        discover(
+            Settings(host="http://127.0.0.1:1", wait_for_model_timeout_s=5.0), {}, clock=lambda: float(next(now)),
+            sleep=lambda seconds: None,
+        )  # fmt: skip
+    assert caplog.text.count("Waiting for http://127.0.0.1:1, for at most 5 s: ") == 1
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_of_no_type_that_it_should_have_is_not_taken(server: Hostile, name: str) -> None:
     body = WRONG[name]

@@ -37,4 +37,11 @@ def test_it_names_the_files_of_the_users_by_what_is_in_them() -> None:
     ],
 )
 def test_what_does_not_belong_is_named(theirs: Greeting | None, why: str) -> None:
-    assert refusal(None if theirs is None else msgspec.to_builtins(theirs), OURS) == why
+    assert refusal("gpu7_4f", None if theirs is None else msgspec.to_builtins(theirs), OURS) == why
+
+
+@pytest.mark.parametrize("worker", ["/etc/passwd", "../run.json", "..", "a/b", "a\x1b[31m", "", "a" * 201, "a\\b"])
+def test_a_name_that_files_cannot_be_named_after_is_refused(worker: str) -> None:
+    """What a lost worker leaves is read in a file of its name, which is removed then."""
+    assert "files are named after workers" in refusal(worker, msgspec.to_builtins(OURS), OURS)
+    assert refusal("gpu-7.example.com_0123456789abcdef", msgspec.to_builtins(OURS), OURS) == ""

@@ -102,7 +102,7 @@ def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch)
 )
 def test_a_worker_without_a_secret_is_refused_by_its_name(theirs: tuple[str, ...], why: str) -> None:
     said = msgspec.to_builtins(Greeting("1", "f (0)", theirs))
-    assert refusal(said, Greeting("1", "f (0)", ("Authorization", "X-Api-Key"))) == why
+    assert refusal("gpu7_4f", said, Greeting("1", "f (0)", ("Authorization", "X-Api-Key"))) == why
 
 
 def test_the_command_that_a_run_keeps_hides_the_locustfiles_own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
+from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Run
@@ -24,10 +25,13 @@ from locust_llm.core.sweep import PREFILL
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.discovery import Discovery
+from locust_llm.run.flags import LINE
+from locust_llm.run.options import request_headers
 from locust_llm.run.protocol import Order
 from locust_llm.slo.grammar import ABORT
 
 from .early_stop import EarlyStop
+from .guarded import guarded
 from .phase_runner import PhaseRunner
 from .run_store import RunStore
 from .shutdown import Shutdown
@@ -67,6 +71,8 @@ class Control:
             settings = msgspec.structs.replace(settings, random_seed=random.SystemRandom().randrange(2**31))
         self.settings = settings
         self.survey = survey
+        headers = request_headers(environment.parsed_options)
+        self._secrets = secrets_of(headers, headers)
         self.epoch = epoch
         self.failure = ""
         """Why a process could send nothing more; empty while all can."""
@@ -79,7 +85,9 @@ class Control:
         self._watching: gevent.Greenlet | None = None
         self._crowd = UserPool(settings, environment.runner, self.book.say)
         self.ending = Shutdown(environment, self._roster.there, reported)
-        self.course = PhaseRunner(settings, self.book, self._roster, self._crowd, self.ending, self._tell, self.facts)
+        self.course = PhaseRunner(
+            settings, self.book, self._roster, self._crowd, self.ending, self._tell, self.facts, self._breaks
+        )
         self.stepper, self.work, self.plan = self.course.stepper, self.course.work, self.course.plan
         """``stepper`` None: the run has no stages."""
 
@@ -92,10 +100,10 @@ class Control:
             self.welcome(worker)
         self.course.begin()
         if not self._roster.alone:
-            self._watching = gevent.spawn(self._watch_workers)
+            self._watching = guarded(self._breaks, 0.0, self._watch_workers)
         if any(rule.kind == ABORT for rule in self.course.rules()):
-            gevent.spawn(self.course.watch_rules)
-        self._flushing = gevent.spawn(self._flush_each_second)
+            guarded(self._breaks, 0.0, self.course.watch_rules)
+        self._flushing = guarded(self._breaks, 0.0, self._flush_each_second)
 
     def welcome(self, worker: str) -> None:
         """The order, to one process; it asks for its share by itself."""
@@ -191,10 +199,17 @@ class Control:
         self.work.sessions_told(worker, known.phase, begun, ended)
         self.stands(worker, used=used, waiting=waiting, number=number, spent=spent, waited_s=waited_s)
 
+    def _shown(self, why: str) -> str:
+        """The text of an exception as one line; it may quote what a server has sent, or a header."""
+        return shown(why, self._secrets, most=LINE)
+
+    def _breaks(self, why: str) -> None:
+        self._failed("the control of the run", why)
+
     def _failed(self, worker: str, failure: str) -> None:
         """What a process that failed cannot send nobody sends in its place: the run ends, with a report of what there is."""
         if failure:
-            self.failure = failure
+            self.failure = failure = self._shown(failure)
             self.book.say(f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete")
             self.ending.begin()
 
@@ -230,7 +245,7 @@ class Control:
 
     def refused(self, worker: str, why: str) -> str:
         """A worker could not begin; why the run cannot be, empty where the others can do without it."""
-        why = f"worker {worker} cannot begin: {why}"
+        why = f"worker {worker} cannot begin: {self._shown(why)}"
         if self.pulse.done and len(self._roster.there()) > 1:
             self._lose(worker, f"could not begin ({why}), and was left out")
             return ""
@@ -357,7 +372,10 @@ class Control:
     def report(self) -> str:
         """Make the reports; what the console shall show."""
         if self.stepper is not None:
-            self.course.end_stage(report=False)
+            try:
+                self.course.end_stage(report=False)
+            except OSError as error:
+                self.book.lacks(f"the last stage has no place for its files: {error}")
         self.book.look()
         return self.book.report(self.facts())
 

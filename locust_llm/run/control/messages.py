@@ -13,6 +13,7 @@ from locust.rpc.protocol import Message
 
 import gevent
 
+from locust_llm.core.foreign_text import NAME_BYTES, shown
 from locust_llm.run.protocol import LOCAL, greeting, refusal
 from locust_llm.run.secrets import secret_names
 
@@ -22,6 +23,8 @@ logger = logging.getLogger("locust_llm")
 
 HELLO_S: Final = 5.0
 """How long after it has connected a worker may take to say who it is."""
+HELLO_LOOKS: Final = 20
+LINE_BYTES: Final = 2_000
 
 
 def to_control(
@@ -44,9 +47,9 @@ def to_control(
 
     def hello(msg: Any, **kw: Any) -> None:
         worker, data = msg.node_id, msg.data if isinstance(msg.data, dict) else {}
-        why = refusal(data.get("greeting"), greeting(environment.user_classes, secrets))
+        why = refusal(worker, data.get("greeting"), greeting(environment.user_classes, secrets))
         if why:
-            logger.error(f"worker {worker} is refused: {why}")
+            logger.error(f"worker {shown(worker, most=NAME_BYTES)} is refused: {shown(why, most=LINE_BYTES)}")
             runner.send_message("llm_refused", {"why": why}, worker)
             return
         greeted.add(worker)
@@ -58,7 +61,7 @@ def to_control(
             refuse(why)
 
     def connected(client_id: str, **kw: Any) -> None:
-        gevent.spawn_later(HELLO_S, _expect_hello, environment, runner, client_id, greeted)
+        gevent.spawn(_expect_hello, environment, runner, client_id, greeted)
 
     runner.register_message("llm_hello", hello)
     for kind, handle in {
@@ -88,10 +91,12 @@ def hears(control: Control, worker: str, news: dict[str, Any]) -> None:
 
 
 def _expect_hello(environment: Environment, runner: Any, worker: str, greeted: set[str]) -> None:
-    if worker in greeted or worker not in runner.clients:
-        return
+    for _ in range(HELLO_LOOKS):  # as often as the loop gets round: while it is blocked what a worker said is not read
+        gevent.sleep(HELLO_S / HELLO_LOOKS)
+        if worker in greeted or worker not in runner.clients:
+            return
     logger.error(
-        f"worker {worker} is refused: in {HELLO_S:g} s it has not said who it is; "
+        f"worker {shown(worker, most=NAME_BYTES)} is refused: in {HELLO_S:g} s it has not said who it is; "
         "the locustfile of a worker must be the master's, which has users of locust_llm"
     )
     runner.server.send_to_client(Message("quit", None, worker))

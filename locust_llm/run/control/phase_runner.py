@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import gevent
@@ -18,6 +19,7 @@ from locust_llm.slo.grammar import Rule, ready, texts
 from .allocator import Allocator
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
+from .guarded import guarded
 from .in_flight import Sends
 from .run_store import RunStore, known_limits
 from .shutdown import Shutdown
@@ -49,10 +51,13 @@ class PhaseRunner:
         ending: Shutdown,
         tell: Callable[..., None],
         facts: Callable[[], Run],
+        fails: Callable[[str], object] = lambda why: None,
     ) -> None:
+        """``fails(why)``: something broke that would leave the run without an end."""
         stages = settings.staged
         self._settings, self._book, self._there = settings, book, roster.there
         self._crowd, self._ending, self._tell, self._facts = crowd, ending, tell, facts
+        self._spawn = partial(guarded, fails)
         self.sends = Sends()
         first_wave = 0 if settings.open_loop or stages else settings.users or 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
@@ -78,14 +83,14 @@ class PhaseRunner:
         """The phase that the plan is in."""
         if self.plan.phase == BETWEEN:
             self.work.held = True
-            self._stepping = gevent.spawn(self._step)
+            self._stepping = self._spawn(0.0, self._step)
             return
         s, phase = self.asked, self.plan.phase
         self._limit_of(phase == WARMUP)
         if s.warmup_concurrency:
             self.work.held = True
             users = s.warmup_concurrency if phase == WARMUP else s.users or 1
-            self._jobs.append(gevent.spawn(self._begin_with, users, phase))
+            self._jobs.append(self._spawn(0.0, self._begin_with, users, phase))
         else:
             self._begin_sending(phase)
 
@@ -100,7 +105,7 @@ class PhaseRunner:
         dues = self.work.begin(phase, self.asked)
         if dues is not None:
             logger.info("Open loop: requests come by a schedule, whatever the server does")
-            self._dealing = gevent.spawn(self._deal_out, dues, phase)
+            self._dealing = self._spawn(0.0, self._deal_out, dues, phase)
             self._jobs.append(self._dealing)
         else:
             self._begin_clock(phase)
@@ -110,19 +115,19 @@ class PhaseRunner:
         s, stepper = self._settings, self.stepper
         if stepper is not None and label_of(phase) == PROFILING:
             stepper.begin(time.time() + lead_s)
-            self._jobs.append(gevent.spawn(self._look, phase))
+            self._jobs.append(self._spawn(0.0, self._look, phase))
             if s.run_time_s and stepper.repeats:
-                self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._close_phase, phase))
+                self._jobs.append(self._spawn(lead_s + s.run_time_s, self._close_phase, phase))
             elif s.run_time_s and stepper.number == 1:
-                gevent.spawn_later(s.run_time_s, self._time_is_up)
+                self._spawn(s.run_time_s, self._time_is_up)
         elif phase == PROFILING:
             if lead_s:
                 self._book.profiling_at = time.time() + lead_s
             if s.run_time_s:
                 logger.info(f"Profiling for {s.run_time_s:g} s")
-                self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._time_is_up))
+                self._jobs.append(self._spawn(lead_s + s.run_time_s, self._time_is_up))
         elif s.warmup_duration:
-            self._jobs.append(gevent.spawn_later(lead_s + s.warmup_duration, self._close_phase, phase))
+            self._jobs.append(self._spawn(lead_s + s.warmup_duration, self._close_phase, phase))
 
     def _time_is_up(self) -> None:
         if self._ending.begun:
@@ -198,9 +203,15 @@ class PhaseRunner:
         """From one stage to the next: nothing is sent meanwhile, and the reports of the one that is over are made."""
         stepper = self.stepper
         assert stepper is not None
-        if stepper.number:
-            self.end_stage(report=True)
-        if not stepper.next():
+        try:
+            if stepper.number:
+                self.end_stage(report=True)
+            more = stepper.next()
+        except OSError as error:
+            self._book.lacks(f"{stepper}, has no place for its files: {error}")
+            self._ending.begin()
+            return
+        if not more:
             logger.info(f"The stages are over: {stepper.end}")
             self.plan.end()
             self._ending.begin()

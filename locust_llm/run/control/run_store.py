@@ -283,7 +283,7 @@ class RunStore:
             self.lacks(left_over(self._file))
             return ""
         made = make_reports(self.folder)
-        first = "" if made.told else "".join(f"INCOMPLETE: {line}\n" for line in self._missing)
+        first = "".join(f"INCOMPLETE: {line}\n" for line in self._missing)  # the report knows of other things
         if made.missing and not self._missing:
             self._missing.append(made.missing)
         return first + made.text

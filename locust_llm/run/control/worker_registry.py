@@ -15,7 +15,7 @@ import zmq
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
 from locust_llm.run.protocol import GONE_S, LOCAL
-from locust_llm.run.worker.outbox import FOLDER, Inbox, frames, read
+from locust_llm.run.worker.outbox import FOLDER, Inbox, frames, read, records_of
 
 QUIET_S: Final = 1.0
 """A process that has said nothing for so long gets no arrivals; and it is asked whether it is dead."""
@@ -173,7 +173,7 @@ class WorkerRegistry:
             path.parent.rmdir()  # when it was the last
         worker = self._members[name]
         worker.admitted, worker.sessions = journaled.admitted, (journaled.begun, journaled.ended)
-        return self._count(name, self.inbox.take(name, journaled.frames))
+        return self._count(name, self.inbox.take(name, records_of(journaled.frames)))
 
     def drop(self, name: str) -> Loss:
         """It is lost, and what could be recovered was."""

@@ -249,6 +249,18 @@ class Inbox:
         return list(came.values())
 
 
+def records_of(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Those of a journal up to the first that is no record: a machine that stopped may have written half of it."""
+    whole = []
+    for serial, packed in frames:
+        try:
+            unpack(packed)
+        except ValueError:
+            break
+        whole.append((serial, packed))
+    return whole
+
+
 def frames(batch: dict[str, Any]) -> Iterable[tuple[int, bytes]]:
     """Those of a batch."""
     return enumerate(batch["records"], batch["number"])

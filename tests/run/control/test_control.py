@@ -78,13 +78,17 @@ class Master:
         self.ended.append("stop")
 
 
+KEY = "sk-of-the-run-0123456789abcdef"
+TENANT = "tenant-secret-0123456789"
+
+
 @pytest.fixture
 def begun(tmp_path: Path) -> Iterator[Any]:
     """Makes a control that has begun, and ends it."""
     controls = []
 
-    def make(runner: Master, headless: bool = True, **asked: Any) -> Control:
-        options = SimpleNamespace(headless=headless)
+    def make(runner: Master, headless: bool = True, options: Any = None, **asked: Any) -> Control:
+        options = options or SimpleNamespace(headless=headless)
         environment: Any = SimpleNamespace(runner=runner, parsed_options=options)
         what = Settings(**{"report_dir": str(tmp_path / "run"), "users": 30, **asked})
         control = Control(environment, what, Discovery(model="m"), epoch=7)
@@ -95,6 +99,21 @@ def begun(tmp_path: Path) -> Iterator[Any]:
     yield make
     for control in controls:
         control.close()
+
+
+def test_the_text_of_a_failure_is_one_line_without_secrets(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may quote what a server has sent, or a header."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    runner = Master("a", "b")
+    options = SimpleNamespace(headless=True, header=[f"X-Tenant: {TENANT}"], api_key_file=None)
+    control = begun(runner, options=options)
+    control.hears("a", used=0, number=0, failure=f"died: ValueError: \x1b[31m{KEY}\nx")
+    why = control.refused("b", f"ValueError: {TENANT}\x1b[2J") or control.facts().notes[-1]
+    for text in (why, control.failure, *control.facts().notes):
+        assert text.isprintable()
+        assert KEY not in text
+        assert TENANT not in text
+    assert control.failure == "died: ValueError: *** x"
 
 
 # -- the limit ---------------------------------------------------------------------------------------------------------

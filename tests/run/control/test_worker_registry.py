@@ -5,27 +5,13 @@ from typing import Any
 
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
+from support.desk import Desk
 from support.handmade import answered, failed
 
 from locust_llm.run.control import worker_registry as module
-from locust_llm.run.control.worker_registry import QUIET_S, Loss, WorkerRegistry
+from locust_llm.run.control.worker_registry import QUIET_S, Loss
 from locust_llm.run.protocol import GONE_S
 from locust_llm.run.worker.outbox import FOLDER, Journal, pack
-
-
-class Desk:
-    """A roster of a master with these workers, on a clock of its own."""
-
-    def __init__(self, folder: Path, *workers: str) -> None:
-        from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes  # not before unpatched_locust
-
-        self.now = 100.0
-        self.clients = WorkerNodes()
-        for worker in workers:
-            self.clients[worker] = WorkerNode(worker, STATE_RUNNING)
-        self.roster = WorkerRegistry(self, folder, clock=lambda: self.now)
-        for worker in workers:
-            self.roster.welcome(worker)
 
 
 @pytest.fixture

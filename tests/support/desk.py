@@ -1,0 +1,21 @@
+"""A runner of Locust that sends nothing: what the control told its workers is a list."""
+
+from pathlib import Path
+
+from locust_llm.run.control.worker_registry import WorkerRegistry
+from support import unpatched_locust  # noqa: F401  before the rest
+
+
+class Desk:
+    """A roster of a master with these workers, on a clock of its own."""
+
+    def __init__(self, folder: Path, *workers: str) -> None:
+        from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes  # not before unpatched_locust
+
+        self.now = 100.0
+        self.clients = WorkerNodes()
+        for worker in workers:
+            self.clients[worker] = WorkerNode(worker, STATE_RUNNING)
+        self.roster = WorkerRegistry(self, folder, clock=lambda: self.now)
+        for worker in workers:
+            self.roster.welcome(worker)
