@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -q
-PARALLEL = -n $(WORKERS) --dist worksteal
+PARALLEL = -n $(WORKERS) --dist loadgroup
 
 .PHONY: demo test test-all test-matrices test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator soak confusion schedulers seeds example clean
 

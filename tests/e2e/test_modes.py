@@ -24,7 +24,12 @@ SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "
 TURNS: Final = ("--session-turns-mean", "3", "--session-turn-delay-mean", "20")
 CONSTANT: Final = ("--arrival-pattern", "constant")
 TWO: Final = ("--processes", "2")
-REDUCED: Final = [pytest.param((), marks=pytest.mark.full), pytest.param(TWO, id="two processes")]
+REDUCED: Final = [
+    pytest.param((), marks=pytest.mark.full),
+    pytest.param(
+        TWO, marks=pytest.mark.serial, id="two processes"
+    ),  # each must be there when the first requests are due
+]
 
 
 @pytest.fixture(scope="module")
@@ -441,7 +446,7 @@ REFUSED: Final = (
         "--arrival-smoothness belongs to --arrival-pattern gamma, not to poisson",
     ),
     ("--request-rate-ramp-duration 5", "--request-rate-ramp-duration has nothing to ramp"),
-    ("--request-cancellation-rate 101", "--request-cancellation-rate is a percentage, at most 100, got 101"),
+    ("--request-cancellation-rate 101", "at most 100, got 101"),
     ("--request-cancellation-delay 1", "--request-cancellation-delay needs --request-cancellation-rate"),
     ("--num-prefix-prompts 3", "--num-prefix-prompts and --prefix-prompt-length need each other"),
     ("--warmup-concurrency 2 -u 2", "--warmup-concurrency has nothing to apply to"),
