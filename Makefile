@@ -33,7 +33,7 @@ test-all: $(VENV)/.installed-tests  ## everything, with the whole matrices
 	$(PYTEST) -m serial
 
 test-matrices: $(VENV)/.installed-tests  ## what make test leaves out, but for the three longest: signals at any time, workers, the confusion matrix
-	$(PYTEST) $(PARALLEL) -m "full and not serial" --ignore tests/e2e/test_endings.py --ignore tests/e2e/test_distributed.py --ignore tests/bench
+	$(PYTEST) $(PARALLEL) $(MORE) -m "full and not serial" --ignore tests/e2e/test_endings.py --ignore tests/e2e/test_distributed.py --ignore tests/bench
 
 test-real: $(VENV)/.installed-tests  ## real vLLM, transformers, LiteLLM and llama.cpp: what cannot be started is skipped, with the reason
 	REAL_SERVERS=1 $(PYTEST) -rsP tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py
