@@ -1,4 +1,4 @@
-"""flags."""
+"""Flags: the declared options on Locust's parser, in groups before its own, and the reading of their values."""
 
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
