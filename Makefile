@@ -1,8 +1,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -q
+PARALLEL = -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-all test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator soak confusion schedulers seeds example clean
+.PHONY: demo test test-all test-matrices test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator soak confusion schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -21,26 +24,27 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 demo: $(VENV)/.installed          ## a first result without a GPU: simulator, load test, tables
 	$(BIN)/locust-llm demo
 
-test: $(VENV)/.installed-tests    ## every test, with reduced matrices
-	$(BIN)/python -m pytest -q -m "not full"
+test: $(VENV)/.installed-tests    ## every room and the main job end to end, in three minutes: small matrices, few examples
+	$(PYTEST) $(PARALLEL) --hypothesis-profile=few -m "not full and not serial"
+	$(PYTEST) --hypothesis-profile=few -m "serial and not full"
 
-test-all: $(VENV)/.installed-tests  ## every test, with the whole matrices
-	$(BIN)/python -m pytest -q
+test-all: $(VENV)/.installed-tests  ## everything, with the whole matrices
+	$(PYTEST) $(PARALLEL) -m "not serial"
+	$(PYTEST) -m serial
+
+test-matrices: $(VENV)/.installed-tests  ## what make test leaves out, but for the three longest: signals at any time, workers, the confusion matrix
+	$(PYTEST) $(PARALLEL) $(MORE) -m "full and not serial" --ignore tests/e2e/test_endings.py --ignore tests/e2e/test_distributed.py --ignore tests/bench
 
 test-real: $(VENV)/.installed-tests  ## real vLLM, transformers, LiteLLM and llama.cpp: what cannot be started is skipped, with the reason
-	REAL_SERVERS=1 $(BIN)/python -m pytest -q -rsP tests/test_real.py tests/test_real_llamacpp.py
+	REAL_SERVERS=1 $(PYTEST) -rsP tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py
 
-test-wheel:                       ## the tests, but for the longest, against an installed wheel: no checkout to fall back on
-	rm -rf .test-venv dist && $(PYTHON) -m venv .test-venv
-	.test-venv/bin/pip wheel -q --disable-pip-version-check --no-deps -w dist .
-	.test-venv/bin/pip install -q --disable-pip-version-check "$$(echo dist/locust_llm-*.whl)[test]"
-	cd .test-venv && bin/pytest -q -m "not full" -c ../pyproject.toml --rootdir .. ../tests \
-	  --ignore ../tests/test_modes.py --ignore ../tests/test_client_verdict.py --ignore ../tests/test_exchange.py
+test-wheel:                       ## the wheel in an empty environment: its files, the import, the demo, a report
+	.ci/wheel $(PYTHON)
 
 test-aiperf: $(VENV)/.installed-tests  ## AIPerf's own models load our exports (a venv of its own: it brings 49 packages)
 	[ -x .aiperf-venv/bin/aiperf ] || { $(PYTHON) -m venv .aiperf-venv && \
 	  .aiperf-venv/bin/pip install -q --disable-pip-version-check aiperf==0.13.0; }
-	AIPERF_PYTHON=$(CURDIR)/.aiperf-venv/bin/python $(BIN)/python -m pytest -q tests/test_aiperf_loads.py
+	AIPERF_PYTHON=$(CURDIR)/.aiperf-venv/bin/python $(PYTEST) tests/e2e/test_aiperf_loads.py
 
 bench: $(VENV)/.installed-tests   ## what the load generator says against what was true, and what it costs
 	$(BIN)/python tests/bench/bench.py

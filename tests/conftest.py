@@ -1,4 +1,4 @@
-"""Fixtures that several test files share."""
+"""Fixtures that several test files share, and how many examples Hypothesis draws."""
 
 import shutil
 import subprocess
@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import unpatched_locust  # noqa: F401  before anything of Locust, whichever file is run
+from support.examples import register_profiles
 from support.scripted import Scripted
+
+register_profiles()
 
 
 @pytest.fixture(scope="session")

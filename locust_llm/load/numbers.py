@@ -1,4 +1,4 @@
-"""numbers."""
+"""Numbers from outside: read from a text, or refused, and shown in a message."""
 
 import re
 from typing import Any, Final

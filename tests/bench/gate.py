@@ -1,6 +1,6 @@
 """How fast a slot goes on: occupancy of the gate as the server sees it, and the time from a first chunk to the next request.
 
-    python tests/bench_gate.py [seconds]
+    python tests/bench/gate.py [seconds]
 
 Three slots, twelve users, so somebody always waits; every request decodes for a while after its prefill, as real ones do.
 A slot is in use at the server from the arrival of a request to the send of its first token. The server is a Python

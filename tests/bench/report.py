@@ -27,7 +27,7 @@ from locust_llm.core.storage import write_run
 UNIX: Final = 1_700_000_000.0
 RATE_PER_S: Final = 1000.0
 BLOCK: Final = 10_000
-REMAKE: Final = "import sys; from locust_llm import report; report.remake(sys.argv[1])"
+REMAKE: Final = "import sys; from locust_llm.report import build; build.remake(sys.argv[1])"
 
 
 def records(count: int, seed: int = 1) -> Iterator[Record]:

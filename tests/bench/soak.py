@@ -69,7 +69,7 @@ from gevent import Greenlet
 from locust import constant, events, task
 
 from locust_llm import LLMUser
-from locust_llm.sender import sender_of
+from locust_llm.run.worker.sender import sender_of
 
 FAULTS, RATE, HOSTILE, HOSTILE_USERS, HOSTILE_URL = json.loads(os.environ["SOAKED"])
 dice = random.Random(1)

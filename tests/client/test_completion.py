@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.client.completion import DECODERS, Completion, error_line, status_message
 from locust_llm.core.foreign_text import MESSAGE_BYTES
@@ -304,7 +305,7 @@ SHAPES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(SHAPES, max_size=4), st.binary(max_size=30))
 def test_no_json_and_no_bytes_raise_and_the_counts_stay_counts(messages: list[Any], noise: bytes) -> None:
     got = answer(*messages, noise)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
+from support.examples import examples
 from support.hostile_server import ENDLESS, Hostile, answer, hostile, slowly
 from support.tiny_server import tiny_server
 
@@ -145,7 +145,7 @@ JSON = st.recursive(
 )
 
 
-@examples(max_examples=200, deadline=None)
+@examples(200)
 @given(JSON.map(lambda content: __import__("json").dumps(content).encode()) | st.binary(max_size=100))
 def test_no_json_and_no_bytes_raise(body: bytes) -> None:
     tokens, models = decoded(body, _Tokens), decoded(body, _Models)

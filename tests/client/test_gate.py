@@ -3,8 +3,9 @@
 import gevent
 import pytest
 from gevent import GreenletExit
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.client.gate import CEILING, Gate, GateClosed
 from locust_llm.run.control.gate_limit import follow, ramp
@@ -179,7 +180,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(ACTIONS)
 def test_any_history_keeps_the_limit_the_order_and_every_slot(actions: list[tuple[str, int]]) -> None:
     """Against a plain list: who is in never exceeds the limit except after a fall, and the queue is first in first out."""

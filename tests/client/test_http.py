@@ -1,8 +1,9 @@
 """HTTP framing: where an answer begins and ends, in any split, and when its connection may be used again."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.client.http import Frame, HTTPParseError
 
@@ -78,7 +79,7 @@ def test_a_connection_that_the_server_will_close_is_not_used_again() -> None:
     assert fed(b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n").reusable
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from([LENGTH, CHUNKED, CONTINUE + CHUNKED, UNTIL_CLOSE, b""]), st.data())
 def test_mutilated_bytes_raise_nothing_else(wire: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(wire)))

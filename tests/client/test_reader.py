@@ -28,6 +28,8 @@ from locust_llm.client.response import Response
 from locust_llm.client.syscalls import READ_BYTES
 from locust_llm.core.record import OK, Record
 
+pytestmark = pytest.mark.serial
+
 
 @pytest.fixture
 def burning() -> Iterator[None]:

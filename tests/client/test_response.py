@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
 from locust_llm.client.completion import Completion
@@ -543,7 +544,7 @@ def outcome_of(reads: Iterable[bytes], last: str, kind: str = "chat") -> Respons
     return stream
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(mutilated(), st.sampled_from(["closed", "reset", "timeout", "cut"]), st.sampled_from(["chat", "completions"]))
 def test_mutilated_answers_raise_nothing(reads: list[bytes], last: str, kind: str) -> None:
     stream = outcome_of(reads, last, kind)
@@ -559,7 +560,7 @@ NOISE = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(STREAMED), st.data())
 def test_what_says_nothing_changes_no_count_wherever_it_stands(name: str, data: st.DataObject) -> None:
     body = (CAPTURES / f"{name}.http").read_bytes().partition(b"\r\n\r\n")[2]
@@ -576,7 +577,7 @@ def test_what_says_nothing_changes_no_count_wherever_it_stands(name: str, data: 
     )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.binary(min_size=1, max_size=200), max_size=5), st.booleans())
 def test_random_bytes_raise_nothing(reads: list[bytes], after_headers: bool) -> None:
     outcome_of([head(Connection="close"), *reads] if after_headers else reads, "closed")

@@ -1,9 +1,10 @@
 """Events out of bytes: the WHATWG rules that matter, any split, and hostile bodies."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sseclient import SSEClient
+from support.examples import examples
 
 from locust_llm.client.sse import MAX_EVENT_BYTES, EventDecoder, EventTooLong
 
@@ -93,7 +94,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"]), st.data())
 def test_any_split_gives_the_same_events(lines: list[bytes], end: bytes, data: st.DataObject) -> None:
     body = end.join(lines) + end * 2
@@ -102,7 +103,7 @@ def test_any_split_gives_the_same_events(lines: list[bytes], end: bytes, data: s
     assert events(*pieces) == events(body) == events(*[bytes([b]) for b in body])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.lists(st.binary(max_size=6) | LINES.map(b"\n".join), min_size=1, max_size=3), max_size=6))
 def test_what_needs_no_reading_is_what_sseclient_would_read(written: list[list[bytes]]) -> None:
     """Its own blank lines and line ends are the guard's business, so none are written here."""
@@ -114,7 +115,7 @@ def test_what_needs_no_reading_is_what_sseclient_would_read(written: list[list[b
     assert events(*pieces) == twin
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=400), st.integers(1, 7))
 def test_no_bytes_raise_anything(body: bytes, size: int) -> None:
     decoder = EventDecoder()

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from locust_llm.core.foreign_text import HIDDEN, MESSAGE_BYTES, PART, SHORTEST, Secrets, clean, secrets_of, shown
@@ -71,7 +71,6 @@ def test_a_secret_is_hidden_wherever_it_stands_also_where_it_is_cut_off() -> Non
 TEXT = st.text(st.sampled_from("abk-"), max_size=40)
 
 
-@settings(deadline=None)
 @given(TEXT, TEXT, st.text(st.sampled_from("abk-"), min_size=SHORTEST, max_size=20), st.integers(0, 60))
 def test_nothing_of_a_secret_of_any_length_that_tells_it_is_left(before: str, after: str, key: str, cut: int) -> None:
     left = secrets_of({"key": key}).hide((before + key + after)[:cut]).replace(HIDDEN, "\n")
@@ -105,7 +104,6 @@ def test_lines_and_tabs_stay_where_they_are_wanted() -> None:
     assert shown(b"a\r\n\tb  c\x1b[1m\rd\0", lines=True) == "a\n\tb  c\nd"
 
 
-@settings(deadline=None)
 @example("a b", 2, False)
 @given(st.text() | st.binary(), st.integers(1, 50), st.booleans())
 def test_whatever_comes_it_is_bounded_harmless_and_stays_as_it_is_then(

@@ -23,6 +23,8 @@ from locust_llm.report.build import remake
 from locust_llm.run.worker.health import THREADS, HealthMonitor
 from locust_llm.slo.client_verdict import CROWDED, CROWDED_OUT, INVALID, OK, Verdict, judge
 
+pytestmark = pytest.mark.serial
+
 
 @pytest.mark.skipif(not any(THREADS.glob("*/schedstat")), reason="this kernel does not count waits for a core")
 @pytest.mark.full

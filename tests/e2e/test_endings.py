@@ -154,7 +154,9 @@ def test_a_web_run_that_has_lost_its_workers_has_its_report(server: Server, tmp_
 # -- the start -------------------------------------------------------------------------------------------------------------
 
 RAISING: Final = """
-from locust_llm import LLMUser, control, journal
+from locust_llm import LLMUser
+from locust_llm.run.control import control
+from locust_llm.run.worker import outbox
 class Chat(LLMUser):
     from locust import task
     @task
@@ -165,12 +167,14 @@ def raising(*args, **kw):
 """
 STARTS: Final = {
     "at the start": ("control.Control.begin", "OverflowError('too large')", ()),
-    "on a worker": ("journal.Journal.__init__", "MemoryError()", ("--processes", "2")),
+    "on a worker": ("outbox.Journal.__init__", "MemoryError()", ("--processes", "2")),
     "on both": ("control.Control.__init__", "TypeError('no')", ("--processes", "2")),
 }
 
 
-@pytest.mark.parametrize("where", ["at the start", "on a worker", pytest.param("on both", marks=full)])
+@pytest.mark.parametrize(
+    "where", ["on a worker", *(pytest.param(where, marks=full) for where in ("at the start", "on both"))]
+)
 def test_an_error_at_the_start_is_a_refusal(server: Server, tmp_path: Path, where: str) -> None:
     name, error, words = STARTS[where]
     (tmp_path / "raising.py").write_text(RAISING.format(where=name, error=error))
@@ -268,7 +272,7 @@ def test_whenever_it_comes_nothing_stays(server: Server, tmp_path: Path, mode: s
 @pytest.mark.parametrize(
     ("number", "after_s"),
     [
-        pytest.param(number, after_s, marks=() if (number, after_s) == (signal.SIGTERM, 6.0) else full)
+        pytest.param(number, after_s, marks=full)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         for after_s in (0.5, 2.0, 6.0)
     ],

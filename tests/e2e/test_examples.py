@@ -59,10 +59,12 @@ def test_each_says_what_it_is_and_how_to_run_it(path: Path) -> None:
     assert f'"{path.name}"' in Path(__file__).read_text() or f"'{path.name}'" in Path(__file__).read_text()
 
 
+@pytest.mark.full
 def test_chat(server: Server, tmp_path: Path) -> None:
     assert len(ran(server, tmp_path / "r", "chat.py", "-u", "2", "--request-count", "6")) == 6
 
 
+@pytest.mark.full
 def test_mixed(server: Server, tmp_path: Path) -> None:
     got, counts = ran_and_counted(
         server, tmp_path / "r", "mixed.py", "-u", "5", "-t", "2s", "--prefill-concurrency", "2"
@@ -73,6 +75,7 @@ def test_mixed(server: Server, tmp_path: Path) -> None:
     assert server.truth()["max_prefilling"] == 2
 
 
+@pytest.mark.full
 def test_open_loop(server: Server, tmp_path: Path) -> None:
     got = ran(server, tmp_path / "r", "open_loop.py", "--request-count", "20")
     told = json.loads((tmp_path / "r" / "run.json").read_text())["run"]
@@ -82,6 +85,7 @@ def test_open_loop(server: Server, tmp_path: Path) -> None:
     assert server.truth()["max_prefilling"] <= 5
 
 
+@pytest.mark.full
 def test_what_the_command_line_says_wins_over_the_locustfile(server: Server, tmp_path: Path) -> None:
     words = ("-u", "9", "--request-rate", "50", "--arrival-pattern", "constant", "--prefill-concurrency", "3")
     got = ran(server, tmp_path / "r", "open_loop.py", *words, "--request-count", "20")

@@ -20,7 +20,9 @@ from locust_llm.client.requests_bridge import target
 from locust_llm.core.failures import FailureKinds
 from locust_llm.core.record import FAILURES, OK, Record
 
-BEGIN = "<!-- faults: made by tests/test_faults.py -->"
+pytestmark = pytest.mark.xdist_group("faults")  # the last test looks at what all the others saw
+
+BEGIN = "<!-- faults: made by tests/e2e/test_faults.py -->"
 END = "<!-- faults: end -->"
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
 

@@ -74,10 +74,8 @@ def records(folder: Path) -> list[Record]:
 # -- signals ---------------------------------------------------------------------------------------------------------------
 
 
-WORKERS = pytest.param(("--processes", "2"), id="two workers", marks=pytest.mark.full)
-
-
-@pytest.mark.parametrize("processes", [pytest.param((), id="one process"), WORKERS])
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one process", "two workers"])
 def test_sigterm_ends_a_run_in_order(url: str, tmp_path: Path, processes: tuple[str, ...]) -> None:
     process = started(url, tmp_path / "r", "-u", "4", *processes, *LOAD)
     until(lambda: len(lines(tmp_path / "r")) >= 4)

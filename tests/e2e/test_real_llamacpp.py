@@ -23,7 +23,7 @@ from locust_llm.core.record import OK
 from locust_llm.core.settings import Settings
 
 HERE = Path(__file__).parents[1]
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.full]
 
 REQUEST = re.compile(rb"POST /v1/chat/completions.*?\r\nX-Request-Id: (\S+)", re.S)
 CONTENT = re.compile(rb'"content":"[^"]')

@@ -118,7 +118,8 @@ def test_processes_share_one_limit_and_one_count(server: Server, tmp_path: Path,
     assert counted["Aggregated"] == 68  # Locust's own tables are complete too
 
 
-@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), ("--processes", "2")])
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
 def test_the_end_of_the_time_loses_nothing(server: Server, tmp_path: Path, processes: tuple[str, ...]) -> None:
     """Requests of about 0.5 s, ended after 2 s: all that were sent are recorded, and all end by themselves."""
     done = run(
@@ -254,7 +255,7 @@ def test_a_second_run_of_the_web_ui_does_not_wait_for_the_grace_period(
     )  # fmt: skip
     try:
         for number in (1, 2):
-            _until(lambda: requests.get(url, timeout=2).ok, 20)
+            _until(lambda: requests.get(url, timeout=2).ok, 60)
             if processes:
                 _until(lambda: requests.get(url + "/stats/requests", timeout=2).json()["workers"].__len__() == 2, 20)
             before = len(server.rows())
@@ -296,7 +297,7 @@ def test_a_run_that_cannot_start_ends_its_users_at_once_and_the_next_one_runs(se
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        _until(lambda: requests.get(url, timeout=2).ok, 20)
+        _until(lambda: requests.get(url, timeout=2).ok, 60)
         nobody = f"http://127.0.0.1:{free_port()}"
         requests.post(url + "/swarm", data={"user_count": 2, "spawn_rate": 2, "host": nobody}, timeout=10)
         state = lambda: requests.get(url + "/stats/requests", timeout=5).json()  # noqa: E731

@@ -20,6 +20,7 @@ SLOTS = 4
 """Sequences that the server decodes at a time: whoever comes beyond them waits for a whole answer."""
 
 
+@pytest.mark.serial
 def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
     for attempt in range(3):  # another program of this machine may have been in the way of a stage
         folder = tmp_path / f"r{attempt}"
@@ -70,6 +71,7 @@ def _lines(folder: Path) -> list[dict[str, dict[str, object]]]:
     return [msgspec.json.decode(line) for line in (folder / RECORDS).read_bytes().splitlines()]
 
 
+@pytest.mark.serial
 @pytest.mark.full
 def test_with_a_burnt_client_there_is_no_knee(tmp_path: Path) -> None:
     folder = tmp_path / "r"

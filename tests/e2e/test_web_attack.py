@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 from support.tiny_server import tiny_server
-from support.web_ui import CHAT, LOGIN, Web, fill, server, start, until, web  # noqa: F401  fixtures
+from support.web_ui import CHAT, LOGIN, Web, fill, start, until
 
 CHANGES: Final = (
     ("/user", json.dumps({"user_class_name": "ChatUser", "host": "ELSEWHERE"})),
@@ -89,7 +89,7 @@ def attack(locust: Web, page_at: str, elsewhere: str) -> list[tuple[str, str, in
     "words", [(), ("--web-base-path", "/deep/er"), ("--web-login",)], ids=["plain", "path", "login"]
 )
 def test_a_page_of_another_site_changes_nothing_and_reads_nothing(
-    web: Callable[..., Web],  # noqa: F811
+    web: Callable[..., Web],
     tmp_path: Path,
     words: tuple[str, ...],
 ) -> None:
@@ -124,7 +124,7 @@ def test_a_page_of_another_site_changes_nothing_and_reads_nothing(
     assert paths >= {"/user", "/swarm", "/stop", "/stats/reset", "/llm/gate", "/stats/requests", "/llm/live"}
 
 
-def test_a_name_that_was_pointed_at_this_machine_sees_nothing(web: Callable[..., Web], browser: Any) -> None:  # noqa: F811
+def test_a_name_that_was_pointed_at_this_machine_sees_nothing(web: Callable[..., Web], browser: Any) -> None:
     """DNS rebinding: for the browser it is one origin."""
     locust = web()
     port = locust.base.rpartition(":")[2]

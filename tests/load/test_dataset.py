@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.load.dataset import KINDS, Dataset, check
 from locust_llm.load.formats import DatasetError
@@ -87,7 +88,7 @@ def test_rows_of_one_session_are_one_session_wherever_they_stand(place: Path) ->
     assert [[turn.input_tokens for turn in item.turns] for item in items] == [[1, 4], [2]]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.integers(1, 40), st.integers(0, 5), st.integers(1, 4))
 def test_every_session_comes_exactly_once_over_all_shares(place: Path, count: int, seed: int, n: int) -> None:
     path = written(place, prompts(count))
@@ -238,7 +239,7 @@ def test_check_sums_a_file_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
 SAMPLES = [AZURE.encode(), json.dumps(SESSIONS).encode(), "\n".join(map(json.dumps, SESSIONS)).encode()]
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(st.data(), st.sampled_from([None, *KINDS]), st.sampled_from(["sequential", "shuffled"]), st.booleans())
 def test_any_bytes_are_a_dataset_or_a_dataset_error(
     place: Path, data: st.DataObject, kind: Any, order: Any, skip: bool
@@ -259,7 +260,7 @@ def test_any_bytes_are_a_dataset_or_a_dataset_error(
     assert all(item.turns for item in items)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.binary(max_size=60))
 @example(b"[[[[")
 @example(b'"')

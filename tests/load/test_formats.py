@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.load.formats import JSON_KINDS, RowError, Turn, parse, recognise, session_of
 
@@ -187,7 +188,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.dictionaries(FIELDS, JSON, min_size=1, max_size=5), st.sampled_from(sorted(JSON_KINDS)))
 def test_any_object_is_a_row_or_a_row_error(fields: dict[str, Any], kind: str) -> None:
     try:

@@ -99,9 +99,7 @@ def nasty(flag: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("flag", "kind"), NUMERIC, ids=[flag for flag, _ in NUMERIC])
-def test_a_flag_takes_a_number_it_can_use_or_refuses(
-    flag: str, kind: type, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flag_takes_a_number_it_can_use_or_refuses(flag: str, kind: type, capsys: pytest.CaptureFixture[str]) -> None:
     low, high = bounds(flag)
     for text in NASTY:
         found = taken_or_refused(*WITH.get(flag, ()), f"{flag}={text}")
@@ -110,9 +108,13 @@ def test_a_flag_takes_a_number_it_can_use_or_refuses(
             assert err.count("\n") <= 1, err
             continue
         assert text.strip() == "" or low <= float(text) <= high, (flag, text)
-        variable = "LOCUST_LLM_" + flag[2:].upper().replace("-", "_")
+
+
+@pytest.mark.parametrize("texts", [NASTY[:1], pytest.param(NASTY, marks=pytest.mark.full)], ids=["one", "all"])
+@pytest.mark.parametrize("flag", [flag for flag, _ in NUMERIC])
+def test_so_does_its_variable(flag: str, texts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     variable = "LOCUST_LLM_" + flag[2:].upper().replace("-", "_")
-    for text in NASTY:
+    for text in texts:
         if "\x00" not in text:
             monkeypatch.setenv(variable, text)
             taken_or_refused(*WITH.get(flag, ()))

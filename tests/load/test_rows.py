@@ -6,8 +6,9 @@ from array import array
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.load.formats import DatasetError
 from locust_llm.load.rows import Index, Row, RowFile
@@ -59,7 +60,7 @@ def test_rows_and_their_places(place: Path, data: bytes, rows: list[Row], packed
 VALUES = st.recursive(st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     st.lists(st.dictionaries(st.text(), VALUES, max_size=3), min_size=1, max_size=5),
     st.sampled_from([None, 1]),

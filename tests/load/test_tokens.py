@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.load.lengths import independent, normal, uniform
 from locust_llm.load.prompts import Lengths, Prompts
@@ -119,7 +120,7 @@ def test_equal_ids_are_equal_tokens_from_the_beginning_on() -> None:
     assert one[1024:1040] != other[1024:1040]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_a_filling_is_what_its_sums_say(data: st.DataObject) -> None:
     """Against the slow twin: word by word until no more fits."""

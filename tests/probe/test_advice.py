@@ -3,8 +3,9 @@
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.probing import Noise, Server, probed
 from support.symptomatic import LENGTHS, QUIET_S, stall, symptoms
 
@@ -168,7 +169,7 @@ stalls = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(stalls, min_size=1).map(tuple), numbers | st.none(), numbers | st.none(), st.floats(1e-6, 10) | st.none(),
     st.sampled_from([STATIC, PREFILL_FIRST, CHUNKED, PARTIAL, DISAGGREGATED, CANNOT_TELL]),

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.examples import examples
 
 from locust_llm.probe.diagnosis import (
     CANNOT_TELL,
@@ -346,7 +347,7 @@ def nearly(draw: st.DrawFn) -> Symptoms:
     return replace(whole, stalls=tuple(kept or whole.stalls), **{name: getattr(other, name) for name in some})
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(ANY | nearly(), st.sampled_from([None, "OK", "DEGRADED", "INVALID"]))
 def test_whatever_the_symptoms_there_is_a_diagnosis(e: Symptoms, client: str | None) -> None:
     said = diagnose(e, client)

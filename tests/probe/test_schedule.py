@@ -6,8 +6,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.core.record import OK
 from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult
@@ -227,7 +228,7 @@ def check(episodes: Sequence[Episode], bounds: Bounds) -> None:
         assert len(one.shots) <= max(bounds.crowd, 4, bounds.decoders + 2)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.data(),
     st.builds(

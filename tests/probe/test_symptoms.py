@@ -1,8 +1,9 @@
 """Symptoms by pencil: hand-made shots, and what they amount to."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.core.record import CUT, OK
 from locust_llm.probe.diagnosis import CANNOT_TELL, diagnose
@@ -307,7 +308,7 @@ def anything(draw: st.DrawFn) -> ProbeResult:
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(anything(), max_size=25))
 def test_whatever_was_seen_has_symptoms_and_a_diagnosis(shots: list[ProbeResult]) -> None:
     found = symptoms(shots)
@@ -373,7 +374,7 @@ wild = st.builds(
 
 
 @given(st.lists(wild, max_size=24))
-@settings(max_examples=300)
+@examples(300)
 def test_whatever_was_seen_there_are_symptoms_and_a_diagnosis(some: list[ProbeResult]) -> None:
     found = symptoms(some)
     for one in found.stalls:

@@ -11,8 +11,8 @@ import gevent
 import msgspec
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
+from support.examples import examples
 from support.hostile_server import ENDLESS, WRONG, Hostile, answer, hostile
 
 from locust_llm.client.fetch import Answer
@@ -182,7 +182,7 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 BODIES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner), max_leaves=12)
 
 
-@examples(max_examples=100, deadline=None)
+@examples(100)
 @given(
     BODIES.map(json.dumps).map(str.encode) | st.binary(max_size=99),
     st.sampled_from([200, 404]),
@@ -260,7 +260,7 @@ LABELS = st.sampled_from(["", '{a="b"}', '{a="\x1b[31m"}', "{", '{a="}"}', "{" +
 LINES = st.builds("vllm:{}{} {}\n".format, NAME, LABELS, NUMBER) | st.text(max_size=20)
 
 
-@examples(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.lists(LINES, max_size=8).map("".join), max_size=4))
 def test_no_page_of_figures_raises_and_what_is_said_of_it_is_short(pages: list[str]) -> None:
     samples = [sample for at, page in enumerate(pages) if (sample := read(page, float(at))) is not None]

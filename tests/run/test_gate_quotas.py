@@ -7,9 +7,10 @@ from unittest.mock import patch
 
 import gevent
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.desktop import Desktop, turn
+from support.examples import examples
 
 from locust_llm.client import gate as gates
 from locust_llm.client.gate import Slot
@@ -415,7 +416,7 @@ ACTIONS = (
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.integers(0, 1 << 20), min_size=150, max_size=400))
 def test_at_no_moment_could_the_processes_use_more_than_the_limit(numbers: list[int]) -> None:
     site = Site()

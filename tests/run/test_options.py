@@ -328,17 +328,26 @@ def locust(*words: str, **environment: str) -> Ended:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("--processes 2 --prefill-concurrency x", "--prefill-concurrency takes a whole number, got 'x'"),
-        (
+        pytest.param(
+            "--processes 2 --prefill-concurrency x",
+            "--prefill-concurrency takes a whole number, got 'x'",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
             "--processes 2 -u 2 --prefill-concurrency 3",
             "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a time",
+            marks=pytest.mark.full,
         ),
         ("--host {url} --processes 2 --model mine", "the server has no model 'mine'; it has: tiny, other"),
         (
             "--host {url} --report-dir file/run",
             "the report folder cannot be written: file/run: Not a directory (--report-dir names another)",
         ),
-        ("--host {url} --header " + SECRET, "--header takes NAME: VALUE, got one without a colon"),
+        pytest.param(
+            "--host {url} --header " + SECRET,
+            "--header takes NAME: VALUE, got one without a colon",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_the_command_refuses_in_one_line_and_leaves_nothing(words: str, line: str, server: TinyServer) -> None:

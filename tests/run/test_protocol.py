@@ -16,10 +16,10 @@ class Here:
 def test_it_names_the_files_of_the_users_by_what_is_in_them() -> None:
     said = greeting([Here, Here])
     assert said.version
-    assert said.locustfile.startswith("test_greeting.py (")
+    assert said.locustfile.startswith("test_protocol.py (")
     both = greeting([Here, type(answered(1.0))]).locustfile
     assert both.startswith("record.py (")
-    assert " and test_greeting.py (" in both
+    assert " and test_protocol.py (" in both
     assert greeting([int]).locustfile == "int"  # without a file
 
 

@@ -77,6 +77,7 @@ def test_the_soft_limit_rises_to_the_hard_one(soft: int, hard: int, then: int) -
     """In a process of its own: this one keeps its limits."""
     code = (
         f"from resource import *; setrlimit(RLIMIT_NOFILE, ({soft}, {hard}))\n"
+        "import locust\n"  # first, as always: it patches the process
         "from locust_llm.run.preflight import raise_open_files\n"
         "print(raise_open_files(), *getrlimit(RLIMIT_NOFILE))"
     )

@@ -27,6 +27,7 @@ def test_a_stage_that_is_not_saturated_completes_what_is_offered():
     assert found.tpot_ms == pytest.approx(7.6, abs=0.2)
 
 
+@pytest.mark.full
 def test_the_errors_are_as_small_as_promised():
     """In sample: the constants were fitted to these rows."""
     assert rms(compare(LLAMA_8B_H100, V0_LLAMA_8B_H100)) < 0.10

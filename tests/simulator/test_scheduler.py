@@ -1,8 +1,9 @@
 """vLLM V1's scheduler, step by step with a pencil, and what holds for every load."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.stepping import added, end, make, schedule, step
 
 from locust_llm.simulator.policies import POLICIES, WHOLE_PROMPTS
@@ -160,7 +161,7 @@ class Load:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     budget=st.integers(1, 40),
     seqs=st.integers(1, 6),

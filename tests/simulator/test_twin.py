@@ -3,8 +3,9 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.stepping import added, end, make, schedule
 
 from locust_llm.simulator.sequence import Sequence
@@ -132,7 +133,7 @@ class Twin:
         member.gone = True
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(
     budget=st.integers(1, 60),
     seqs=st.integers(1, 6),

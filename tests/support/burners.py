@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-CHAT = str(Path(__file__).parent.parent / "locustfiles" / "chat.py")
+CHAT = str(Path(__file__).parents[2] / "locustfiles" / "chat.py")
 
 
 def a_run_against(url: str, folder: Path, *words: str) -> subprocess.Popen[bytes]:

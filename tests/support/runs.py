@@ -14,7 +14,7 @@ from locust_llm.__main__ import simulator
 from locust_llm.core.jsonl import parse_line
 from locust_llm.core.record import Record
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHAT = str(ROOT / "locustfiles" / "chat.py")
 
 

@@ -15,7 +15,7 @@ import requests
 
 from locust_llm.__main__ import simulator
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHAT = ROOT / "locustfiles" / "chat.py"
 LOGIN = f"""
 import sys
@@ -48,7 +48,7 @@ def on_init(environment, **kw):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def busy_server() -> Iterator[str]:
     """Prefills of 2,000 tokens one after the other, each about 70 ms: so many are always waiting as may."""
     with simulator("--truth", "full", "--max-num-batched-tokens", "2048") as url:
         yield url
@@ -78,7 +78,7 @@ class Web:
         self.errors: list[str] = []
         self.context.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         self.context.on("weberror", lambda error: self.errors.append(str(error.error)))
-        until(lambda: requests.get(self.base + "/", timeout=2).ok, 20)
+        until(lambda: requests.get(self.base + "/", timeout=2).ok, 60)
 
     def open(self, path: str) -> Any:
         page = self.context.new_page()
@@ -111,11 +111,11 @@ class Web:
 
 
 @pytest.fixture
-def web(browser: Any, server: str, tmp_path: Path) -> Iterator[Callable[..., Web]]:
+def web(browser: Any, busy_server: str, tmp_path: Path) -> Iterator[Callable[..., Web]]:
     made: list[Web] = []
 
     def make(*words: str, **how: Any) -> Web:
-        made.append(Web(browser, server, tmp_path, *words, **how))
+        made.append(Web(browser, busy_server, tmp_path, *words, **how))
         return made[-1]
 
     yield make

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.web_pages import Page, _nothing_set, pages  # noqa: F401  fixtures
+from support.web_pages import Page
 
 from locust_llm.web import origin
 from locust_llm.web.origin import guarded, names
@@ -117,7 +117,7 @@ def test_the_machine_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_route_is_behind_it_and_the_refusal_says_what_to_do(
-    pages: Callable[..., Page],  # noqa: F811
+    pages: Callable[..., Page],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     page = pages("--web-allowed-host", "load.example.com", "--web-base-path", "/deep")
@@ -142,7 +142,7 @@ def test_every_route_is_behind_it_and_the_refusal_says_what_to_do(
     assert page.asked == []
 
 
-def test_no_other_page_may_read_an_answer_or_frame_a_page(pages: Callable[..., Page]) -> None:  # noqa: F811
+def test_no_other_page_may_read_an_answer_or_frame_a_page(pages: Callable[..., Page]) -> None:
     """Locust allows both, to all."""
     page = pages()
     for path in ("/", "/stats/requests", "/llm/live", "/llm"):

@@ -1,4 +1,7 @@
-"""lines."""
+"""Lines: requests as a timeline shows them, a line each, and which chunks of a line are dots of their own.
+
+Pure Python: the live page makes its timeline in the process that generates the load.
+"""
 
 import math
 from collections.abc import Iterator, Sequence

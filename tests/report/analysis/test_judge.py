@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.handmade import UNIX, a_run, answered, failed
@@ -301,7 +301,6 @@ def test_goodput_as_aiperf_counts_it() -> None:
         assert "goodput" not in {row.tag for row in summarise(collect(records), a_run(goodput=nothing)).rows}
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(0, 5), st.sampled_from([50, 90, 95, 99]),
        st.integers(1, 1000))  # fmt: skip
 def test_a_decision_needs_the_figure_and_its_interval_on_one_side(

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.report.analysis.knee import Law, fit
@@ -34,7 +34,6 @@ def test_the_peak() -> None:
     assert Law(1, 2.0, 0.5, 1).peak == 1  # it falls from the first on
 
 
-@settings(deadline=None)
 @given(
     st.floats(0.1, 100), st.floats(0, 1), st.floats(0, 0.01), st.integers(0, 1000),
     st.lists(st.floats(0.97, 1.03), min_size=3, max_size=3),

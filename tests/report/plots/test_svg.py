@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.handmade import a_run, answered, failed
 
 from locust_llm import __main__ as door
@@ -191,7 +192,7 @@ def records(draw: Any) -> Record:
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(records(), min_size=1, max_size=8), st.text(), st.booleans())
 @example(  # who was sent ended before that: a window that would end before it begins
     [answered(sent_at=None, asked_at=0.0, closed_at=1.0), answered(0, 0, sent_at=1.0, asked_at=0.0, closed_at=0.0)],

@@ -5,8 +5,9 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.handmade import a_run, answered, failed
 
 from locust_llm.core.record import Record
@@ -215,7 +216,7 @@ RULES = (
 
 
 @given(st.integers(0, 10**9), st.floats(20, 250), st.sampled_from([0.0, 0.03, 0.3]))
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_what_is_called_broken_would_fail(seed: int, ttft_ms: float, failing: float) -> None:
     """The run is held to end the moment that a rule is broken: the judgement of what came until then says FAIL."""
     draw = random.Random(seed)

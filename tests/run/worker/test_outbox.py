@@ -6,8 +6,9 @@ from typing import Any
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.core.record import FAILURES, OK, Record
 from locust_llm.run.worker import outbox as journals
@@ -242,7 +243,7 @@ def test_a_record_is_the_same_after_the_trip(sent: Record) -> None:
 STEPS = st.tuples(st.sampled_from(["add", "flush", "wait", "deliver", "double", "lose"]), st.integers(0, 20))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(STEPS, min_size=10, max_size=120))
 def test_every_record_arrives_once_over_a_bad_wire(steps: list[tuple[str, int]]) -> None:
     """Two workers; messages of both ways are delivered in any order, twice, or never."""

@@ -7,8 +7,9 @@ import gevent
 import pytest
 from gevent import GreenletExit
 from gevent.event import Event
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from locust_llm.client.gate import GateClosed
 from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP, Plan
@@ -279,7 +280,7 @@ MESSAGES = ("hear_want", "hear_answer", "hear_record", "surrender", "hear_back")
 ACTIONS = st.tuples(st.sampled_from(["end", "put back", "kill", *MESSAGES, "desert"]), st.integers(0, 60))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     warmup=st.none() | st.integers(1, 12),
     count=st.integers(1, 40),

@@ -1,0 +1,59 @@
+"""The death of the thread that reads ends the run with a report and exit status 2."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from locust_llm.__main__ import simulator
+from locust_llm.client.reader import DIED
+from locust_llm.core.record import CLIENT_ERROR
+
+LOCUSTFILE = """
+import gevent
+from locust import events
+
+from locust_llm import LLMUser
+from locust_llm.locustfiles.run import *
+from locust_llm.client.reader import stream_reader
+
+
+def fails(*args):
+    raise MemoryError("injected")
+
+
+@events.spawning_complete.add_listener
+def inject(user_count, **kw):
+    def die():
+        gevent.sleep(2)
+        stream_reader()._sweep = fails
+
+    gevent.spawn(die)
+"""
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_the_run_ends_with_a_report_and_status_2(tmp_path: Path, processes: int) -> None:
+    """A rule that holds does not make it good."""
+    (tmp_path / "file.py").write_text(LOCUSTFILE)
+    with simulator("--ttft-ms", "50", "--itl-ms", "50") as url:
+        began = time.monotonic()
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "locust", "-f", str(tmp_path / "file.py"), "--headless", "--host", url, "-u", "4",
+                "-t", "60", "--no-probe", "--output-tokens-mean", "200", "--report-dir", str(tmp_path / "run"),
+                "--slo", "ttft p50 < 100s", *(["--processes", str(processes)] if processes > 1 else []),
+            ],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert time.monotonic() - began < 50
+    assert f"{DIED}: MemoryError: injected" in done.stderr
+    summary = (tmp_path / "run" / "summary.md").read_text()
+    assert CLIENT_ERROR in summary.replace("\\_", "_")
+    assert "the run ends, and its result is incomplete" in summary
+    lines = (tmp_path / "run" / "profile_export.jsonl").read_text().splitlines()
+    assert any(CLIENT_ERROR in line for line in map(str, map(json.loads, lines)))
