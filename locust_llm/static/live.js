@@ -304,15 +304,12 @@
 
   // -- the last requests, and past runs -------------------------------------------------------------------------------------
 
-  function lines(described) {
+  function lines(drawing) {
     const place = by("timeline").querySelector(".plot");
-    by("timeline").hidden = !described;
-    if (!described || place.matches(":hover, :focus-within")) return;
-    const box = element("div", undefined, "canvas");
-    place.style.minHeight = `${place.offsetHeight}px`;
-    place.replaceChildren(box);
-    plots.kinds.timeline(box, described);
-    place.style.minHeight = "";
+    by("timeline").hidden = !drawing;
+    if (!drawing || place.matches(":hover, :focus-within")) return;
+    place.innerHTML = drawing;
+    plots.timeline(place.querySelector(".lines"));
   }
 
   const linkTo = (href, text) => {

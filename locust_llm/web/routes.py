@@ -16,6 +16,7 @@ import msgspec
 from flask import Response
 
 from locust_llm.core.phases import OVER, PROFILING, stage_of
+from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.prometheus import CONTENT_TYPE, standing
 from locust_llm.run.discovery import Discovery
@@ -130,14 +131,15 @@ def _asset(name: str) -> flask.Response:
 
 def _live(view: View) -> flask.Response:
     """How it stands, and the history ``after`` so many seconds, if it is still about ``run`` and its points lie ``step``
-    seconds apart; else all of it. With ``lines`` the last requests line by line."""
+    seconds apart; else all of it. With ``lines`` a timeline of the last requests, as HTML."""
     wanted, status = flask.request.args, dict(view.status())
     if (live := view.live) is not None:
         same = wanted.get("run") == str(view.runs) and wanted.get("step") == str(live.step)
         status["points"] = live.since(wanted.get("after", -1.0, float) if same else -1.0)
         status["whole"] = not same
         if "lines" in wanted:
-            status["lines"] = live.lines()
+            lines = live.lines()
+            status["lines"] = lines and fragment(lines, f"Timeline of the last {len(lines.rows)} requests")
     return _json(status)
 
 
