@@ -128,24 +128,21 @@ def _written(summary: Summary, run: Run, sections: Sequence[Section]) -> str:
     described = [plot for section in sections for plot, drawn in section.plots if drawn is None]
     data = msgspec.json.encode(described).decode().replace("<", "\\u003c")
     script, style = _static(SCRIPTS) + START, _static(STYLES)
-    return (
-        _templates()
-        .get_template("report.html")
-        .render(
-            name=run.name,
-            title=titled(summary, run),
-            about=" \N{MIDDLE DOT} ".join(_about(summary, run)),
-            badges=list(_badges(summary)),
-            tiles=list(_tiles_of(summary)),
-            sections=sections,
-            results=RESULTS,
-            data=Markup(data),
-            script=Markup(script),
-            style=Markup(style),
-            policy=Markup(
-                f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
-            ),
-        )
+    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+    policy += "; base-uri 'none'; form-action 'none'"
+    template = _templates().get_template("report.html")
+    return template.render(
+        name=run.name,
+        title=titled(summary, run),
+        about=" \N{MIDDLE DOT} ".join(_about(summary, run)),
+        badges=list(_badges(summary)),
+        tiles=list(_tiles_of(summary)),
+        sections=sections,
+        results=RESULTS,
+        data=Markup(data),
+        script=Markup(script),
+        style=Markup(style),
+        policy=Markup(policy),
     )
 
 
