@@ -23,7 +23,7 @@
     return value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
   };
   const LOUD = { FAIL: "loud", broken: "loud", INVALID: "loud", PASS: "pass", OK: "pass", "held so far": "pass" };
-  const kindOf = (state) => LOUD[state] || (["nothing yet", "told at the end"].includes(state) ? "plain" : "open");
+  const kindOf = (state) => LOUD[state] || (["nothing yet", "checked at the end"].includes(state) ? "plain" : "open");
 
   // Locust's button for dark and light decides, where it was ever used; else the system does.
   function theme() {
@@ -285,7 +285,7 @@
       said.textContent = message;
     } catch {
       said.className = "loud";
-      said.textContent = "the server did not answer: the gate is as it was";
+      said.textContent = "The server did not answer: the gate is unchanged.";
     }
     ask();
   }
@@ -375,11 +375,11 @@
     if (asked++ % LINES_EVERY === 0) wanted.set("lines", "");
     try {
       const answer = await fetch(`llm/live?${wanted}`);
-      if (answer.redirected) throw new Error("signed out: load the page again");
+      if (answer.redirected) throw new Error("Signed out: reload the page.");
       show(await answer.json());
       lost = 0;
     } catch (error) {
-      if (++lost > 2) by("said").textContent = error instanceof TypeError || error instanceof SyntaxError ? "The server does not answer; trying again." : error.message;
+      if (++lost > 2) by("said").textContent = error instanceof TypeError || error instanceof SyntaxError ? "The server is not answering; trying again." : error.message;
     } finally {
       busy = false;
     }
@@ -391,7 +391,6 @@
   }
   document.addEventListener("visibilitychange", () => document.hidden || ask());
 
-  if (window !== top) document.documentElement.classList.add("within");
   theme();
   addEventListener("storage", () => { theme(); drawn.forEach((one) => one.redraw()); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((one) => one.redraw()));
