@@ -119,7 +119,7 @@ def page(
             if i == place:
                 sections += plotted()
         sections.append(section)
-    definitions = Table(("Word", "Meaning"), tuple(DEFINITIONS.items()), numbers=False)
+    definitions = Table(("Term", "Meaning"), tuple(DEFINITIONS.items()), numbers=False)
     sections += [*_health(summary.evidence), Section("Definitions", [definitions])]
     return _written(summary, run, sections)
 
@@ -241,7 +241,7 @@ def _probe_tiles(probe: ProbeFindings) -> Iterator[tuple[str, str, str]]:
     if found.quiet_s is not None:
         yield "Gap without prompts", worded(found.quiet_s * 1e3), "mean"
     if found.token_s is not None and found.token_s > 0:
-        yield "Prefill", worded(1 / found.token_s, ""), "prompt tokens a second, alone"
+        yield "Prefill", worded(1 / found.token_s, ""), "prompt tokens per second, alone"
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
@@ -251,12 +251,12 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
             yield f"Knee: {knee.rule}", f"{knee.value:.4g}", sweep.unit
     sound = [level for level in sweep.levels if level.sound]
     for name, rates in (
-        ("Output tokens, at most", [(level.output_tokens_per_s, level.value) for level in sound]),
-        ("Good requests, at most", [(level.goodput_per_s, level.value) for level in sound]),
+        ("Output tokens, best", [(level.output_tokens_per_s, level.value) for level in sound]),
+        ("Good requests, best", [(level.goodput_per_s, level.value) for level in sound]),
     ):
         best, at = max(((rate, value) for rate, value in rates if rate is not None), default=(None, 0.0))
         if best is not None:
-            yield name, worded(best, ""), f"a second, at {at:g} {sweep.unit}"
+            yield name, worded(best, ""), f"per second, at {at:g} {sweep.unit}"
 
 
 def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
@@ -270,7 +270,7 @@ def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
 
     def rate(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.avg is not None:
-            yield name, worded(row.avg, ""), "a second"
+            yield name, worded(row.avg, ""), "per second"
 
     yield from latency("time_to_first_token", "TTFT")
     yield from latency("inter_token_latency", "ITL")

@@ -1,4 +1,4 @@
-// The live page: asks how the run stands once a second, and shows it. What a point of the history holds: live.py, Point.
+// The live page: polls the state of the run once a second. Fields of a point of the history: live.py, Point.
 "use strict";
 (() => {
   const { css, swatch, written, digits, FONT } = plots;
@@ -56,18 +56,18 @@
   const percentiles = (place) => ["p50", "p95", "p99"].map((name, i) => ({ name, hue: name, values: column((p) => p[place]?.[i]) }));
   const PLOTS = [
     { title: "Time to first token", unit: "ms", series: () => percentiles(TTFT) },
-    { title: "Inter token latency", unit: "ms", series: () => percentiles(ITL) },
+    { title: "Inter-token latency", unit: "ms", series: () => percentiles(ITL) },
     { title: "Prefill gate", unit: "", whole: true, series: () => [
       { name: "in prefill", hue: "prefill", kind: "area", values: column((p) => p[USED]) },
       { name: "limit", hue: "limit", kind: "steps", values: column((p) => p[LIMIT]) },
       { name: "waiting", hue: "wait", values: column((p) => p[WAITING]) },
     ] },
-    { title: "Output tokens a second", unit: "", series: () => [{ name: "tokens/s", hue: "decode", values: column((p) => p[TOKENS]) }] },
+    { title: "Output tokens per second", unit: "", series: () => [{ name: "tokens/s", hue: "decode", values: column((p) => p[TOKENS]) }] },
     { title: "Users", unit: "", whole: true, series: () => [
       { name: "users", hue: "limit", kind: "steps", values: column((p) => p[USERS]) },
       { name: "decoding", hue: "decode", values: column((p) => p[DECODING]) },
     ] },
-    { title: "Requests a second", unit: "", series: () => [
+    { title: "Requests per second", unit: "", series: () => [
       { name: "ended", hue: "p50", values: () => rate((p) => p[DONE]) },
       ...classes.map((name, i) => ({ name: `failed: ${name}`, hue: ["fail", "prefill", "p99", "p95", "faint"][i % 5], dashed: i > 4,
         values: () => rate((p) => p[FAILED][i] ?? 0) })),
@@ -244,8 +244,8 @@
     }));
     const few = body.textContent.includes("*") ? " * too few values for this percentile." : "";
     by("made").textContent = (over
-      ? "As in the report: exact, of the successful requests of the profiling phase; the gate wait of all."
-      : "Three significant digits, of successful requests; the gate wait of all. The whole run is its profiling phase, in a sweep its stage.") + few;
+      ? "Exact, as in the report: successful requests of the profiling phase, the gate wait of all."
+      : "Three significant digits; successful requests, the gate wait of all. The whole run: its profiling phase, in a sweep the stage.") + few;
   }
 
   function found(status) {

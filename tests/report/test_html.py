@@ -189,7 +189,7 @@ def test_what_people_ask_first_stands_on_top() -> None:
     sweep = Tags(SCENES["sweep"]()).words
     assert "Knee: SLO" in sweep
     assert "client not OK in 1 of 6 stages" in sweep
-    assert "Output tokens, at most1,600a second, at 16 users" in sweep  # the stage with 3,200 may found nothing
+    assert "Output tokens, best1,600per second, at 16 users" in sweep  # the stage with 3,200 may found nothing
     assert "TTFT, median" not in sweep
 
 

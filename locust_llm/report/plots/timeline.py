@@ -165,10 +165,10 @@ def _caption(scene: Scene) -> str:
     if shown < count:
         culprits = f"; those longest in prefill during the stall first (at most {CULPRITS})" if window.stall else ""
         which = f"{shown:,} of the {count:,} requests under way, a sample{culprits}"
-    stalls = f" Red: a gap of more than {worded(scene.slow)}." if scene.slow else ""
+    stalls = f" Red: a gap above {worded(scene.slow)}." if scene.slow else ""
     return (
-        f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in the order in which "
-        f"they came. Each dot is a chunk; those that would lie upon each other are one.{stalls}"
+        f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in order of "
+        f"arrival. Each dot is a chunk; overlapping ones are drawn as one.{stalls}"
     )
 
 

@@ -152,15 +152,17 @@ class TimelinePlot:
 
     def chunks(self, row: int, line: Line) -> str:
         """A dot each, a stroke for those that touch; in tenths of a pixel, so that nothing adds up."""
-        at = [round(self.x(ms) * 10) for ms in line.chunks if self.within(ms)]
+        length, left, scale = self.shown.length, self.frame.left * 10, self.frame.width / self.shown.length * 10
+        at = [round(left + ms * scale) for ms in line.chunks if 0 <= ms <= length]  # x(), where it is called most
         if not at:
             return ""
-        strokes = [[at[0], at[0]]]
+        strokes, last, touching = [stroke := [at[0], at[0]]], at[0], self.dot * 10
         for x in at[1:]:
-            if x - strokes[-1][1] < self.dot * 10:
-                strokes[-1][1] = x
+            if x - last < touching:
+                stroke[1] = x
             else:
-                strokes.append([x, x])
+                strokes.append(stroke := [x, x])
+            last = x
         found, pen = [f"M{strokes[0][0] / 10:g} {self.y(row):g}"], strokes[0][0]
         for start, end in strokes:
             found.append((f"m{(start - pen) / 10:g} 0" if start != pen else "") + f"h{(end - start) / 10:g}")
