@@ -1,10 +1,9 @@
 """Page: report.html, the document of a run with its plots, in one file that asks nothing of the network.
 
-Every text is escaped: model names and error messages come from outside. What may run or style the page is named by its hash
-in the page's own policy, so that nothing else can.
+templates/report.html is its form. Every text is escaped: model names and error messages come from outside. What may run or
+style the page is named by its hash in the page's own policy, so that nothing else can.
 """
 
-import html
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,9 +11,11 @@ from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from statistics import median
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from locust_llm.core.run import Run
 from locust_llm.core.text import clean
@@ -23,7 +24,7 @@ from locust_llm.probe.result import ProbeFindings
 from locust_llm.report.analysis.columns import Columns
 from locust_llm.report.analysis.occupancy import Occupancy
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
-from locust_llm.report.document.blocks import Block, Heading, Table, Text
+from locust_llm.report.document.blocks import Block, Heading, Table
 from locust_llm.report.document.document import document, titled
 from locust_llm.report.document.probe import BESIDE, named
 from locust_llm.report.plots.distributions import distributions
@@ -32,6 +33,7 @@ from locust_llm.report.plots.over_time import over_time
 from locust_llm.report.plots.probe import by_length
 from locust_llm.report.plots.sweep import ladder
 from locust_llm.report.plots.timeline import Scene, Timeline, timeline
+from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, Evidence, signals
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, POOLED
@@ -45,12 +47,22 @@ STAGES: Final = ("Stages by", "Repeats")
 LAST: Final = ("Failures", "Notes")
 """Headings of the document: the plots of the run stand after the first; of a sweep, before one of the last."""
 START: Final = """
-JSON.parse(document.getElementById("plots").textContent).forEach((plot, i) => {
-  plots.add(document.querySelectorAll(".plot .canvas")[i], plot);
-});
+const boxes = document.querySelectorAll(".canvas:not(.lines)");
+JSON.parse(document.getElementById("plots").textContent).forEach((plot, i) => plots.add(boxes[i], plot));
+document.querySelectorAll(".lines").forEach(plots.timeline);
 """
-NO_SCRIPT: Final = "The plots are drawn by a script, which is off. Every figure is in the tables."
-ZOOM: Final = "<p class=hint>Drag across a plot to zoom, double-click to come back; its keys hide and show lines.</p>"
+ZOOM: Final = "Drag across a plot to zoom in, double-click to zoom out. Click a key to hide or show its line."
+
+
+class Section(NamedTuple):
+    """A heading with what is under it: blocks of the document, or plots."""
+
+    heading: str
+    blocks: Sequence[Block] = ()
+    plots: Sequence[tuple[Plot | Timeline, Markup | None]] = ()
+    """With its drawing, or None where plots.js draws it."""
+    stacked: bool = False
+    hint: str = ""
 
 
 def page(
@@ -63,72 +75,92 @@ def page(
 ) -> str:
     """The whole page. ``shown``: in its timeline. Plots that cannot be drawn are left out, and ``unmade`` gets a line."""
     limits = slo_limits(summary, run.settings.rules.by_text)
-    sections = list(_sections(document(summary, run)))
-    plots: list[Plot | Timeline] = []
 
     def figures(
-        heading: str, some: Callable[[], Iterable[Plot | Timeline]], kind: str = "", hint: str = ""
-    ) -> Iterator[str]:
-        first = len(plots)
+        heading: str, some: Callable[[], Iterable[Plot | Timeline]], *, stacked: bool = False, hint: str = ""
+    ) -> Iterator[Section]:
         try:
-            drawn = list(some())
+            plots = [(one, _drawn(one)) for one in some()]
         except Exception as error:
             if unmade is None:
                 raise
             unmade.append(f"plots of the page ({heading}) could not be drawn: {type(error).__name__}: {error}")
             return
-        plots.extend(drawn)
-        if len(plots) > first:
-            yield f'<section><h2>{_text(heading)}</h2><div class="plots{kind}">'
-            yield from map(_figure, plots[first:])
-            yield f"</div>{hint}</section>"
+        if plots:
+            yield Section(heading, plots=plots, stacked=stacked, hint=hint)
 
-    def curves() -> Iterator[str]:
+    def by_stage() -> Iterator[Section]:
         if summary.sweep is not None:
             yield from figures("Stage by stage", partial(ladder, summary.sweep, limits))
 
-    def course() -> Iterator[str]:
-        if (probe := summary.examination) is not None:  # its load is none that anybody has: no course, no distributions
+    def of_the_run() -> Iterator[Section]:
+        lines = figures("Timeline", lambda: [timeline(shown)] if shown else [], stacked=True)
+        if (probe := summary.examination) is not None:  # its load is nobody's: no plots over time, no distributions
             yield from figures("By prompt length", partial(by_length, probe.symptoms))
-            yield from figures("Timeline", lambda: [timeline(shown)] if shown else [], " stacked")
+            yield from lines
             return
-        yield from figures("Over time", lambda: over_time(columns.requests, levels, run, limits), " stacked", ZOOM)
-        yield from figures("Timeline", lambda: [timeline(shown)] if shown else [], " stacked")
+        over = partial(over_time, columns.requests, levels, run, limits)
+        yield from figures("Over time", over, stacked=True, hint=ZOOM)
+        yield from lines
         if not summary.swept:  # else what is together was sent under different loads
             yield from figures("Distributions", lambda: distributions(columns, run.settings.open_loop, limits))
 
-    def body() -> Iterator[str]:
-        yield _header(summary, run)
-        yield f"<noscript><p class=callout>{NO_SCRIPT}</p></noscript>"
-        headings = [heading for heading, _ in sections]
-        after = 1 + _first(headings, BESIDE if summary.examination is not None else METRICS)
-        places = (
-            (_first(headings, *LAST) if summary.swept or not after else after, course),
-            (_first(headings, *STAGES), curves),
-        )
-        for i, (heading, blocks) in enumerate(sections):
-            for place, plotted in places:
-                if i == place:
-                    yield from plotted()
-            yield f"<section><h2>{_text(heading)}</h2>" if i else "<section>"
-            yield from map(_html, blocks)
-            yield "</section>"
-        yield from _health(summary.evidence)
-        yield _section("Definitions", Table(("Word", "Meaning"), tuple(DEFINITIONS.items()), numbers=False))
+    text = list(_sections(document(summary, run)))
+    headings = [section.heading for section in text]
+    text[0] = text[0]._replace(heading="")  # the header has it
+    after = 1 + _first(headings, BESIDE if summary.examination is not None else METRICS)
+    places = (
+        (_first(headings, *LAST) if summary.swept or not after else after, of_the_run),
+        (_first(headings, *STAGES), by_stage),
+    )
+    sections: list[Section] = []
+    for i, section in enumerate(text):
+        for place, plotted in places:
+            if i == place:
+                sections += plotted()
+        sections.append(section)
+    definitions = Table(("Term", "Meaning"), tuple(DEFINITIONS.items()), numbers=False)
+    sections += [*_health(summary.evidence), Section("Definitions", [definitions])]
+    return _written(summary, run, sections)
 
-    content = "\n".join(body())
-    data = msgspec.json.encode(plots).decode().replace("<", "\\u003c")
+
+def _written(summary: Summary, run: Run, sections: Sequence[Section]) -> str:
+    described = [plot for section in sections for plot, drawn in section.plots if drawn is None]
+    data = msgspec.json.encode(described).decode().replace("<", "\\u003c")
     script, style = _static(SCRIPTS) + START, _static(STYLES)
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+    policy += "; base-uri 'none'; form-action 'none'"
+    template = _templates().get_template("report.html")
+    return template.render(
+        name=run.name,
+        title=titled(summary, run),
+        about=" \N{MIDDLE DOT} ".join(_about(summary, run)),
+        badges=list(_badges(summary)),
+        tiles=list(_tiles_of(summary)),
+        sections=sections,
+        results=RESULTS,
+        data=Markup(data),
+        script=Markup(script),
+        style=Markup(style),
+        policy=Markup(policy),
     )
-    return (
-        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
-        f'<meta http-equiv=Content-Security-Policy content="{policy}">\n'
-        '<meta name=viewport content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(run.name)}</title>\n<style>{style}</style></head>\n<body>\n{content}\n"
-        f"<script type=application/json id=plots>{data}</script>\n<script>{script}</script>\n</body></html>\n"
-    )
+
+
+def _drawn(plot: Plot | Timeline) -> Markup | None:
+    return Markup(fragment(plot, plot.label)) if isinstance(plot, Timeline) else None
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("locust_llm.report"), autoescape=True, finalize=_clean, undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+
+
+def _clean(value: Any) -> Any:
+    """Of what a template writes: a text without control or direction characters, before it is escaped."""
+    return clean(value) if type(value) is str else value
 
 
 def slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
@@ -154,45 +186,41 @@ def _first(headings: Sequence[str], *beginnings: str) -> int:
     return next((i for i, heading in enumerate(headings) if i and heading.startswith(beginnings)), -1)
 
 
-def _sections(blocks: Iterable[Block]) -> Iterator[tuple[str, list[Block]]]:
-    """(heading, what stands under it)."""
+def _sections(blocks: Iterable[Block]) -> Iterator[Section]:
     heading, under = "", list[Block]()
     for block in blocks:
         if isinstance(block, Heading):
             if heading:
-                yield heading, under
+                yield Section(heading, under)
             heading, under = block.text, []
         else:
             under.append(block)
-    yield heading, under
+    yield Section(heading, under)
 
 
-def _header(summary: Summary, run: Run) -> str:
+def _about(summary: Summary, run: Run) -> Iterator[str]:
+    """Model, server, begin, duration."""
     c = summary.conditions
-    began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.started_at))
-    about = [c.model, c.server, began, *([] if c.duration_s is None else [f"{c.duration_s:.0f} s"])]
-    badges = []
+    yield from filter(None, (c.model, c.server))
+    yield time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.started_at))
+    if c.duration_s is not None:
+        yield f"{c.duration_s:.0f} s"
+
+
+def _badges(summary: Summary) -> Iterator[tuple[str, str]]:
+    """(text, class)."""
     if (probe := summary.examination) is not None:
-        badges.append((probe.diagnosis.name, "open" if probe.diagnosis.name == CANNOT_TELL else "pass"))
+        yield probe.diagnosis.name, "open" if probe.diagnosis.name == CANNOT_TELL else "pass"
     if summary.slo_status is not None:
-        badges.append((f"SLO {summary.slo_status}", RESULTS[summary.slo_status]))
+        yield f"SLO {summary.slo_status}", RESULTS[summary.slo_status]
     levels = summary.sweep.levels if summary.sweep is not None and summary.swept else ()
     unsound = sum(not level.sound for level in levels)
     if unsound:
-        badges.append((f"client not OK in {unsound} of {len(levels)} stages", "open"))
+        yield f"client not OK in {unsound} of {len(levels)} stages", "open"
     elif summary.client is not None and not levels:
-        badges.append((f"client {summary.client.level}", RESULTS[summary.client.level]))
-    if c.simulated:
-        badges.append(("simulated", "open"))
-    shown = "".join(f"<li class={kind}>{_text(text)}</li>" for text, kind in badges)
-    tiles = "".join(
-        f"<li><span>{_text(name)}</span><strong>{_text(value)}</strong><small>{_text(more)}</small></li>"
-        for name, value, more in _tiles_of(summary)
-    )
-    return (
-        f"<header><h1>{_text(titled(summary, run))}</h1><p>{_text(' · '.join(filter(None, about)))}</p>"
-        f"<ul class=badges>{shown}</ul><ul class=tiles>{tiles}</ul></header>"
-    )
+        yield f"client {summary.client.level}", RESULTS[summary.client.level]
+    if summary.conditions.simulated:
+        yield "simulated", "open"
 
 
 def _tiles_of(summary: Summary) -> Iterator[tuple[str, str, str]]:
@@ -212,7 +240,7 @@ def _probe_tiles(probe: ProbeFindings) -> Iterator[tuple[str, str, str]]:
     if found.quiet_s is not None:
         yield "Gap without prompts", worded(found.quiet_s * 1e3), "mean"
     if found.token_s is not None and found.token_s > 0:
-        yield "Prefill", worded(1 / found.token_s, ""), "prompt tokens a second, alone"
+        yield "Prefill", worded(1 / found.token_s, ""), "prompt tokens per second, alone"
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
@@ -222,12 +250,12 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
             yield f"Knee: {knee.rule}", f"{knee.value:.4g}", sweep.unit
     sound = [level for level in sweep.levels if level.sound]
     for name, rates in (
-        ("Output tokens, at most", [(level.output_tokens_per_s, level.value) for level in sound]),
-        ("Good requests, at most", [(level.goodput_per_s, level.value) for level in sound]),
+        ("Output tokens, best", [(level.output_tokens_per_s, level.value) for level in sound]),
+        ("Good requests, best", [(level.goodput_per_s, level.value) for level in sound]),
     ):
         best, at = max(((rate, value) for rate, value in rates if rate is not None), default=(None, 0.0))
         if best is not None:
-            yield name, worded(best, ""), f"a second, at {at:g} {sweep.unit}"
+            yield name, worded(best, ""), f"per second, at {at:g} {sweep.unit}"
 
 
 def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
@@ -241,7 +269,7 @@ def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
 
     def rate(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.avg is not None:
-            yield name, worded(row.avg, ""), "a second"
+            yield name, worded(row.avg, ""), "per second"
 
     yield from latency("time_to_first_token", "TTFT")
     yield from latency("inter_token_latency", "ITL")
@@ -253,7 +281,7 @@ def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
         yield "Failed", f"{c.failure_rate:.2%}", f"{c.failed:,} of {c.succeeded + c.failed:,}"
 
 
-def _health(evidence: Sequence[Evidence]) -> Iterator[str]:
+def _health(evidence: Sequence[Evidence]) -> Iterator[Section]:
     """What each process of the load generator knows of its own lateness, against the limits of the client verdict."""
     rows = [
         (e.worker, signal.what, f"{signal.value:.3g}{signal.unit}", f"{signal.degraded:.3g}{signal.unit}",
@@ -262,42 +290,7 @@ def _health(evidence: Sequence[Evidence]) -> Iterator[str]:
     ]  # fmt: skip
     if rows:
         head = ("Process", "Signal", "Observed", "Degraded above", "Invalid above", "Verdict")
-        yield _section("Client health", Table(head, tuple(rows), numbers=False))
-
-
-def _section(heading: str, *blocks: Block) -> str:
-    return f"<section><h2>{_text(heading)}</h2>{''.join(map(_html, blocks))}</section>"
-
-
-def _figure(plot: Plot | Timeline) -> str:
-    return (
-        f"<figure class=plot><h3>{_text(plot.title)}</h3>"
-        f'<div class=canvas role=img aria-label="{_text(plot.label)}"></div>'
-        f"<figcaption>{_text(plot.caption)}</figcaption></figure>"
-    )
-
-
-def _html(block: Block) -> str:
-    match block:
-        case Heading(text):
-            return f"<h2>{_text(text)}</h2>"
-        case Text(text, loud):
-            return f"<p{' class=callout' if loud else ''}>{_text(text)}</p>"
-        case Table(head, rows, numbers):
-            names = "".join(f"<th scope=col>{_text(cell)}</th>" for cell in head)
-            kind = "numbers" if numbers else "words"
-            return (
-                f'<div class=wide tabindex=0 role=region aria-label="{_text(head[0])}">'
-                f"<table class={kind}><thead><tr>{names}</tr></thead>"
-                f"<tbody>{''.join(map(_line, rows))}</tbody></table></div>"
-            )
-
-
-def _line(cells: Sequence[str]) -> str:
-    def cell(text: str) -> str:
-        return f"<td class={RESULTS[text]}>{_text(text)}</td>" if text in RESULTS else f"<td>{_text(text)}</td>"
-
-    return f"<tr><th scope=row>{_text(cells[0])}</th>{''.join(map(cell, cells[1:]))}</tr>\n"
+        yield Section("Client health", [Table(head, tuple(rows), numbers=False)])
 
 
 @cache
@@ -309,7 +302,3 @@ def _static(names: Sequence[str]) -> str:
 def _hash(text: str) -> str:
     """As a Content-Security-Policy names an inline script or style (CSP Level 3, hash-source)."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-def _text(text: str) -> str:
-    return html.escape(clean(text))

@@ -1,4 +1,4 @@
-// The live page: asks how the run stands once a second, and shows it. What a point of the history holds: live.py, Point.
+// The live page: polls the state of the run once a second. Fields of a point of the history: live.py, Point.
 "use strict";
 (() => {
   const { css, swatch, written, digits, FONT } = plots;
@@ -23,7 +23,7 @@
     return value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
   };
   const LOUD = { FAIL: "loud", broken: "loud", INVALID: "loud", PASS: "pass", OK: "pass", "held so far": "pass" };
-  const kindOf = (state) => LOUD[state] || (["nothing yet", "told at the end"].includes(state) ? "plain" : "open");
+  const kindOf = (state) => LOUD[state] || (["nothing yet", "checked at the end"].includes(state) ? "plain" : "open");
 
   // Locust's button for dark and light decides, where it was ever used; else the system does.
   function theme() {
@@ -56,18 +56,18 @@
   const percentiles = (place) => ["p50", "p95", "p99"].map((name, i) => ({ name, hue: name, values: column((p) => p[place]?.[i]) }));
   const PLOTS = [
     { title: "Time to first token", unit: "ms", series: () => percentiles(TTFT) },
-    { title: "Inter token latency", unit: "ms", series: () => percentiles(ITL) },
+    { title: "Inter-token latency", unit: "ms", series: () => percentiles(ITL) },
     { title: "Prefill gate", unit: "", whole: true, series: () => [
       { name: "in prefill", hue: "prefill", kind: "area", values: column((p) => p[USED]) },
       { name: "limit", hue: "limit", kind: "steps", values: column((p) => p[LIMIT]) },
       { name: "waiting", hue: "wait", values: column((p) => p[WAITING]) },
     ] },
-    { title: "Output tokens a second", unit: "", series: () => [{ name: "tokens/s", hue: "decode", values: column((p) => p[TOKENS]) }] },
+    { title: "Output tokens per second", unit: "", series: () => [{ name: "tokens/s", hue: "decode", values: column((p) => p[TOKENS]) }] },
     { title: "Users", unit: "", whole: true, series: () => [
       { name: "users", hue: "limit", kind: "steps", values: column((p) => p[USERS]) },
       { name: "decoding", hue: "decode", values: column((p) => p[DECODING]) },
     ] },
-    { title: "Requests a second", unit: "", series: () => [
+    { title: "Requests per second", unit: "", series: () => [
       { name: "ended", hue: "p50", values: () => rate((p) => p[DONE]) },
       ...classes.map((name, i) => ({ name: `failed: ${name}`, hue: ["fail", "prefill", "p99", "p95", "faint"][i % 5], dashed: i > 4,
         values: () => rate((p) => p[FAILED][i] ?? 0) })),
@@ -244,8 +244,8 @@
     }));
     const few = body.textContent.includes("*") ? " * too few values for this percentile." : "";
     by("made").textContent = (over
-      ? "As in the report: exact, of the successful requests of the profiling phase; the gate wait of all."
-      : "Three significant digits, of successful requests; the gate wait of all. The whole run is its profiling phase, in a sweep its stage.") + few;
+      ? "Exact, as in the report: successful requests of the profiling phase, the gate wait of all."
+      : "Three significant digits; successful requests, the gate wait of all. The whole run: its profiling phase, in a sweep the stage.") + few;
   }
 
   function found(status) {
@@ -285,7 +285,7 @@
       said.textContent = message;
     } catch {
       said.className = "loud";
-      said.textContent = "the server did not answer: the gate is as it was";
+      said.textContent = "The server did not answer: the gate is unchanged.";
     }
     ask();
   }
@@ -304,15 +304,12 @@
 
   // -- the last requests, and past runs -------------------------------------------------------------------------------------
 
-  function lines(described) {
+  function lines(drawing) {
     const place = by("timeline").querySelector(".plot");
-    by("timeline").hidden = !described;
-    if (!described || place.matches(":hover, :focus-within")) return;
-    const box = element("div", undefined, "canvas");
-    place.style.minHeight = `${place.offsetHeight}px`;
-    place.replaceChildren(box);
-    plots.kinds.timeline(box, described);
-    place.style.minHeight = "";
+    by("timeline").hidden = !drawing;
+    if (!drawing || place.matches(":hover, :focus-within")) return;
+    place.innerHTML = drawing;
+    plots.timeline(place.querySelector(".lines"));
   }
 
   const linkTo = (href, text) => {
@@ -378,11 +375,11 @@
     if (asked++ % LINES_EVERY === 0) wanted.set("lines", "");
     try {
       const answer = await fetch(`llm/live?${wanted}`);
-      if (answer.redirected) throw new Error("signed out: load the page again");
+      if (answer.redirected) throw new Error("Signed out: reload the page.");
       show(await answer.json());
       lost = 0;
     } catch (error) {
-      if (++lost > 2) by("said").textContent = error instanceof TypeError || error instanceof SyntaxError ? "The server does not answer; trying again." : error.message;
+      if (++lost > 2) by("said").textContent = error instanceof TypeError || error instanceof SyntaxError ? "The server is not answering; trying again." : error.message;
     } finally {
       busy = false;
     }
@@ -394,7 +391,6 @@
   }
   document.addEventListener("visibilitychange", () => document.hidden || ask());
 
-  if (window !== top) document.documentElement.classList.add("within");
   theme();
   addEventListener("storage", () => { theme(); drawn.forEach((one) => one.redraw()); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((one) => one.redraw()));

@@ -1,8 +1,6 @@
-// Draws what plots.py describes: lines and axes by uPlot; dots, marks and everything else by hand. No other page state.
+// Draws the plots that report/plots/model.py describes: lines and axes by uPlot; dots, marks and the rest here.
 "use strict";
 const plots = (() => {
-  // kind of description -> function(box, description) that draws it, keys beneath the box; gives back {redraw(width), end()}
-  const kinds = {};
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif";
   const PAPER = 680;                // width of a plot on paper, CSS pixels
@@ -326,7 +324,6 @@ const plots = (() => {
   const SHAPES = {
     line: "M0 5H18", steps: "M0 8H6V3H12V6H18", area: "M0 10V4H6V2H12V5H18V10Z", dots: "M6 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
     rings: "M6 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z", rug: "M3 1V9M9 1V9M15 1V9", path: "M0 5H18M6 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
-    bar: "M0 2H18V8H0Z",
   };
   function swatch(kind, hue, dashed) {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -337,20 +334,19 @@ const plots = (() => {
     shape.style.stroke = `var(--${hue})`;
     shape.style.strokeWidth = "2";
     shape.style.strokeDasharray = dashed ? "4 3" : "";
-    shape.style.fill = ["dots", "area", "bar", "path"].includes(kind) ? `var(--${hue})` : "none";
+    shape.style.fill = ["dots", "area", "path"].includes(kind) ? `var(--${hue})` : "none";
     svg.append(shape);
     return svg;
   }
 
   // -- all plots of a page -------------------------------------------------------------------------------------------
 
-  kinds.plot = draw;
-  const drawn = new Map();          // box -> what its kind gave back
+  const drawn = new Map();          // box -> its plot
 
   // Draws it in this box, in place of what was drawn there before.
   function add(box, description) {
     remove(box);
-    const plot = kinds[description.kind || "plot"](box, description);
+    const plot = draw(box, description);
     let width = box.clientWidth;
     plot.sizes = new ResizeObserver(() => {
       if (Math.abs(box.clientWidth - width) < 1 || onPaper()) return;
@@ -381,5 +377,5 @@ const plots = (() => {
     redraw();
   });
 
-  return { add, remove, kinds, css, swatch, written, digits, FONT };
+  return { add, remove, css, swatch, written, digits, FONT };
 })();

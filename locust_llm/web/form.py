@@ -39,7 +39,9 @@ TURNED: Final = "prefill_concurrency"
 """The one that can be changed while a run is on; and the users."""
 NONE: Final = "none"
 """What a list says that has nothing chosen."""
-RULES_HELP: Final = "What must hold, a rule a line: ttft p95 < 500ms"
+RULE_END: Final = ";"
+"""Between two rules: Locust's form has no field of several lines."""
+RULES_HELP: Final = "SLO rules, separated by semicolons: ttft p95 < 500ms; error_rate < 1%"
 SPAWN_RATE: Final = 100
 """Users a second, where nobody said: the gate ramps, not the users."""
 FIELDS: Final = {option.dest: option for option in OPTIONS}
@@ -63,7 +65,7 @@ def fields(extra: Mapping[str, dict[str, Any]], options: Namespace) -> dict[str,
         if name in FIELDS:
             field["help_text"] = help_of(FIELDS[name])
         if name == "slo":
-            field |= {"default_value": "\n".join(rules_of(options)), "help_text": RULES_HELP}
+            field |= {"default_value": f"{RULE_END} ".join(rules_of(options)), "help_text": RULES_HELP}
         elif name in CHOSEN:
             field |= {"choices": [value or NONE for value in CHOSEN[name]]}
         elif name in FIELDS and FIELDS[name].kind is int:
@@ -76,7 +78,10 @@ def filled(options: Namespace, form: Mapping[str, str]) -> Namespace:
     """The options with what the form says in place of what they said. Raises Refused."""
     known = rules_of(options)
     options = Namespace(**vars(options))
-    fill_in(options, {name: "" if text == NONE and name in CHOSEN else text for name, text in form.items()})
+    given = {name: "" if text == NONE and name in CHOSEN else text for name, text in form.items()}
+    if "slo" in given:
+        given["slo"] = given["slo"].replace(RULE_END, "\n")
+    fill_in(options, given)
     for rule in rules_of(options):
         if rule not in known and _names_a_folder(rule):
             refuse(f"SLO {rule!r}: a rule that names another run can be given on the command line only")
@@ -227,7 +232,8 @@ class Swarm:
         return self._pass_on(for_locust(form, settings), settings.users)
 
     def _edit(self, runner: Any, control: Control) -> Any:
-        """Of the run that is on: the gate, at once, and the users."""
+        """Of the run that is on: the gate, at once, and the users. A limit that was not edited in the form is left alone:
+        the live page may have changed it since."""
         before, form = self._options, flask.request.form
         after = filled(before, form)
         if fixed := [name for name in changed(before, after) if name != TURNED]:
@@ -236,14 +242,20 @@ class Swarm:
         if form.get("host", "").strip() and base_url(form["host"].strip()) != control.settings.host:
             refuse(f"--host cannot change while a run is on: it goes to {control.settings.host}")
         limit, users = getattr(after, TURNED), getattr(after, "llm_users", None)
-        if TURNED in form and limit != self._view.target:
+        message = "Changed"
+        if limit != getattr(before, TURNED):
             self._view.turn(limit)
+            setattr(before, TURNED, limit)
+        elif limit != (target := self._view.target):
+            message = (
+                f"The prefill limit is not changed: the live page set it to {'none' if target is None else target}"
+            )
         self._view.refusal = ""
         if users and users != runner.target_user_count and control.change_users(users):
             before.llm_users = users
             now: Settings = msgspec.structs.replace(control.settings, users=users, warmup_concurrency=None)
             return self._pass_on(for_locust(form, now), users)
-        return flask.jsonify({"success": True, "message": "Changed", "host": self._view.environment.host})
+        return flask.jsonify({"success": True, "message": message, "host": self._view.environment.host})
 
     def _pass_on(self, form: MultiDict[str, str], users: int | None) -> Any:
         flask.request.form = ImmutableMultiDict(form)

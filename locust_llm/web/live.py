@@ -14,7 +14,7 @@ import msgspec
 
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import OK, Record
-from locust_llm.report.plots.lines import DOTS, STALLED, Line, line
+from locust_llm.report.plots.lines import DOTS, STALLED, Lines, line
 from locust_llm.run.control.live_stats import LiveStats, quantile
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 
@@ -98,18 +98,6 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     """Requests that are over, so far."""
     failed: tuple[int, ...]
     """So far, by class: see Live.classes. Shorter than that if some had not come up yet."""
-
-
-class Lines(msgspec.Struct, frozen=True):
-    """The last requests line by line."""
-
-    rows: tuple[Line, ...]
-    start: float
-    """Of the window, seconds since the start of the run."""
-    length: float
-    """Milliseconds."""
-    slow: float
-    """From so many milliseconds on a gap is a stall; 0: none is."""
 
 
 class Latencies(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Web: this library in Locust's web UI: its form, a tab of figures, the live page with the gate, the reports of past runs.
 
-Locust's pages stay Locust's: a field, a tab, a download are the extensions that they have. All is behind Locust's login.
+Only Locust's own extension points: fields, a tab with a table, links, hooks of Flask; docs/architecture.md names the two
+functions that are replaced. All is behind Locust's login.
 """
 
 from argparse import Namespace
@@ -16,6 +17,7 @@ import msgspec
 from flask import Response
 
 from locust_llm.core.phases import OVER, PROFILING, stage_of
+from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.prometheus import CONTENT_TYPE, standing
 from locust_llm.run.discovery import Discovery
@@ -67,7 +69,6 @@ ASSETS: Final = {
     "plots.js": "text/javascript",
     "timeline.js": "text/javascript",
     "live.js": "text/javascript",
-    "locust.js": "text/javascript",
     "uPlot.min.css": "text/css",
     "plots.css": "text/css",
     "live.css": "text/css",
@@ -87,7 +88,8 @@ COLUMNS: Final = (
     ("count", "whole run, count"),
     *((f"whole{q * 100:g}", f"p{q * 100:g}") for q in QUANTILES),
 )
-SCRIPT: Final = '<script src="./llm/static/locust.js"></script>'
+PAGE: Final = {"href": "./llm", "title": "LLM live page: plots and the prefill gate"}
+"""On Locust's tab of downloads: the one place where its page has links of an extension."""
 
 
 def attach(environment: Environment, keep_survey: Callable[[Discovery, str], None]) -> View:
@@ -130,14 +132,15 @@ def _asset(name: str) -> flask.Response:
 
 def _live(view: View) -> flask.Response:
     """How it stands, and the history ``after`` so many seconds, if it is still about ``run`` and its points lie ``step``
-    seconds apart; else all of it. With ``lines`` the last requests line by line."""
+    seconds apart; else all of it. With ``lines`` a timeline of the last requests, as HTML."""
     wanted, status = flask.request.args, dict(view.status())
     if (live := view.live) is not None:
         same = wanted.get("run") == str(view.runs) and wanted.get("step") == str(live.step)
         status["points"] = live.since(wanted.get("after", -1.0, float) if same else -1.0)
         status["whole"] = not same
         if "lines" in wanted:
-            status["lines"] = live.lines()
+            lines = live.lines()
+            status["lines"] = lines and fragment(lines, f"Timeline of the last {len(lines.rows)} requests")
     return _json(status)
 
 
@@ -184,44 +187,41 @@ def _file(archive: Archive, run: str, path: str) -> flask.Response:
 def _extend(ui: Any, view: View, keep_survey: Callable[[Discovery, str], None]) -> None:
     options, views = view.environment.parsed_options or Namespace(), ui.app.view_functions
     table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
-    links = [{"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items()]
+    links = [PAGE, *({"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items())]
     for name, more in (("extended_tabs", [TAB]), ("extended_tables", [table]), ("extended_csv_files", links)):
         ui.template_args.setdefault(name, []).extend(more)
     ui.app.jinja_env.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the fields of the form have an order
 
-    index, stats, update = views["locust.index"], views["locust.request_stats"], ui.update_template_args
+    update = ui.update_template_args
 
-    def llm_index() -> Any:
-        page = index()
-        return page.replace("</body>", f"{SCRIPT}</body>") if isinstance(page, str) else page
-
-    def llm_stats() -> flask.Response:
-        told = stats().get_json()
-        told["state"] = _said(view)
-        told.setdefault("extended_stats", []).append({"key": TAB["key"], "data": list(view.rows())})
-        return flask.jsonify(told)
+    def llm_stats(answer: flask.Response) -> flask.Response:
+        if flask.request.endpoint == "locust.request_stats" and answer.is_json:  # else Locust's login
+            stats = answer.get_json()
+            others = [table for table in stats.get("extended_stats", []) if table["key"] != TAB["key"]]
+            stats["extended_stats"] = [*others, {"key": TAB["key"], "data": list(view.rows())}]
+            stats["state"] = _state(view)
+            answer = flask.jsonify(stats)  # a new one: Locust keeps its own for two seconds
+        return answer
 
     def llm_update() -> None:
         update()
         args = ui.template_args
-        args["state"] = _said(view)
+        args["state"] = _state(view)
         args["spawn_rate"] = args["spawn_rate"] or SPAWN_RATE
         if hasattr(options, TURNED):
             args["extra_options"] = fields(args["extra_options"], options)
             args["num_users"] = getattr(options, "llm_users", options.num_users)
 
+    ui.app.after_request(llm_stats)
     ui.update_template_args = llm_update
-    views["locust.index"] = ui.auth_required_if_enabled(llm_index)
-    views["locust.request_stats"] = ui.auth_required_if_enabled(llm_stats)
     if hasattr(options, TURNED):
         swarm = Swarm(view, options, views["locust.swarm"], keep_survey)
         views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
 
 
-def _said(view: View) -> str:
-    """The state of Locust's runner; but one that ends is running until its report is there, and stopped then. For Locust's
-    page asks no more once a run is neither spawning nor running: it would show figures of the middle of the end for ever,
-    and no button for the next run."""
+def _state(view: View) -> str:
+    """The state of Locust's runner, but "running" until the report is made. Locust's page polls only while a run is spawning
+    or running: it would keep the figures of the moment before, and show no button for the next run."""
     state = str(view.environment.runner.state)  # type: ignore[union-attr]
     if view.control is not None and state in ("cleanup", "stopping", "stopped"):
         return "running"

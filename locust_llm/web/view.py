@@ -10,6 +10,7 @@ import gevent
 
 from locust_llm.core.phases import BETWEEN, WARMUP
 from locust_llm.core.report_result import Figure, ReportResult
+from locust_llm.core.text import many
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
 
@@ -72,7 +73,7 @@ class View:
     def turn(self, limit: int | None, ramp_s: float | None = None) -> str:
         """The gate of the run that is on; what was done. Raises ValueError of one sentence."""
         if self.control is None or self.live is None:
-            raise ValueError("there is no run whose gate could be turned: start one first")
+            raise ValueError("no run is active: start one first")
         done = self.control.turn(limit, ramp_s)
         self.target, self.refusal = limit, ""
         self.live.mark("no gate" if limit is None else f"gate {limit}")
@@ -137,13 +138,13 @@ class View:
         """(its name, in words)."""
         control = self.control
         if self.starting:
-            return STARTING, "asking the server"
+            return STARTING, "checking the server"
         if control is None:
             return (OVER, "ended") if self.live is not None else (NONE, "no run yet")
         if not control.draining:
             return ON, where(control, time.monotonic() - self._since)
         inside = control.pulse.inside
-        return ENDING, f"{inside} requests are still on" if inside else "the report is being made"
+        return ENDING, f"{many(inside, 'request')} still running" if inside else "making the report"
 
     def _so_far(self, live: Live) -> Json:
         rules = [] if self.control is None else list(_standing(self.control))
@@ -175,6 +176,7 @@ class View:
             yield {"figure": f"client verdict: {client.level}"}
         for rule, state, said in status["rules"]:
             yield {"figure": f"{rule}: {state}{f' ({said})' if said else ''}"}
+        yield {"figure": "plots and the prefill gate: on the live page, /llm"}
 
 
 def _phase(control: Control) -> str:
@@ -190,10 +192,10 @@ def _phase(control: Control) -> str:
 
 
 def _standing(control: Control) -> Iterator[tuple[str, str, str]]:
-    """(rule, how it stands so far, by what)."""
+    """(rule, its state so far, what was observed)."""
     states = control.abort.states()
     for rule in control.settings.rules.by_text:
-        yield rule, *states.get(rule, ("told at the end", ""))
+        yield rule, *states.get(rule, ("checked at the end", ""))
 
 
 def _at_last(result: ReportResult) -> Json:

@@ -15,11 +15,11 @@ def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> None:
     """From the page; back when Locust has said yes."""
     with live.expect_response("**/llm/gate") as answer:
         if limit is None:
-            live.get_by_role("button", name="No gate").click()
+            live.get_by_role("button", name="Remove limit").click()
         else:
             live.get_by_label("Limit").fill(str(limit))
             live.get_by_label("Ramp, seconds").fill(ramp)
-            live.get_by_role("button", name="Turn").click()
+            live.get_by_role("button", name="Set").click()
     assert answer.value.ok
     live.get_by_text("prefill limit turned by hand").wait_for()
 
@@ -48,22 +48,27 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., Web]) -> None:
     locust = web("--slo", "error_rate < 90%")
     page = locust.open("/")
-    assert page.locator('textarea[name="slo"]').input_value() == "error_rate < 90%"
+    assert page.locator('[name="slo"]').input_value() == "error_rate < 90%"
     start(page, prefillConcurrency="25")
     page.get_by_text(
         "--prefill-concurrency 25 is above the 24 users (-u): at most 24 requests can run at a time"
     ).wait_for()
     locust.picture(page, "refused")
-    start(page, prefillConcurrency="4", slo="error_rate < 90%\nttft p50 < 1us")
+    start(page, prefillConcurrency="4", slo="error_rate < 90%; ttft p50 < 1us")
     page.get_by_role("tab", name="LLM").click()
-    live = page.frame_locator("iframe")
-    live.locator("#tiles").get_by_text(re.compile(r"^\d+ ms$")).first.wait_for()  # TTFT is there
     page.get_by_role("cell", name="TTFT", exact=True).wait_for()
-    live.get_by_text(re.compile("^broken( so far)?$")).wait_for(state="attached")
-    until(lambda: locust.truth()["max_prefilling"] == 4, 10)
+    page.get_by_role("cell", name=re.compile("ttft p50 < .*: broken")).wait_for()
     locust.picture(page, "tab")
+    page.get_by_role("tab", name="Download Data").click()
+    assert page.get_by_role("link", name="LLM live page").get_attribute("href") == "./llm"
 
     alone = locust.open("/llm")
+    alone.locator("#tiles").get_by_text(re.compile(r"^\d+ ms$")).first.wait_for()  # TTFT is there
+    alone.locator("#rules").get_by_text(re.compile("^broken( so far)?$")).wait_for()
+    until(lambda: locust.truth()["max_prefilling"] == 4, 10)
+    alone.locator("#timeline .row").nth(3).hover()
+    alone.locator("#timeline .said").get_by_text("TTFT").wait_for()
+    alone.mouse.move(0, 0)
     the_gate_follows(locust, alone)
     locust.picture(alone, "turned")
     alone.reload()
@@ -117,7 +122,6 @@ def test_the_gate_is_turned_over_two_workers(web: Callable[..., Web], words: tup
     live = locust.open("/llm")
     the_gate_follows(locust, live)
     page.get_by_role("button", name="Edit", exact=True).click()
-    until(lambda: page.locator('[name="prefillConcurrency"]').input_value() == "3", 10)
     fill(page, prefillConcurrency="6")
     page.get_by_role("button", name="Update", exact=True).click()
     until(lambda: locust.status()["limit"] == 6, 5)
@@ -154,10 +158,9 @@ def test_everything_is_behind_the_login(web: Callable[..., Web], tmp_path: Path)
 def test_a_sweep_from_the_form(web: Callable[..., Web]) -> None:
     locust = web()
     page = locust.open("/")
-    page.get_by_role("button", name="more options").click()
     start(page, sweep="concurrency=1,2", stageDuration="2..3", stageRequests="5")
     live = locust.open("/llm")
-    live.get_by_text("What the stages came to").wait_for(timeout=60_000)
+    live.get_by_text("Findings of the sweep").wait_for(timeout=60_000)
     locust.picture(live, "swept")
     assert "concurrency 2" in [text for _, text in locust.status()["marks"]]
     assert (locust.folder / "run" / "stages" / "2" / "report.html").exists()
@@ -189,7 +192,7 @@ def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(web: Callable[..
     assert key.get_attribute("aria-pressed") == "false"
     for _ in range(40):  # every control is reached
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "No gate":
+        if page.evaluate("document.activeElement.textContent") == "Remove limit":
             break
     else:
         raise AssertionError("the keyboard does not reach the gate")

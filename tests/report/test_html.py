@@ -95,6 +95,8 @@ SCENES: dict[str, Callable[[], str]] = {
 }
 PLOTS = {"gate": 12, "sweep": 13, "failures": 4, "one": 9, "empty": 0}
 """How many each scene has."""
+TIMELINES = {"gate": 1, "sweep": 1, "failures": 1, "one": 1, "empty": 0}
+"""Of them: those that are in the page already."""
 
 
 # -- the text of the page ------------------------------------------------------------------------------------------------
@@ -127,6 +129,7 @@ def test_what_comes_from_outside_is_only_text() -> None:
     assert {tag for tag, _ in said.tags} <= {
         "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "ul", "li", "span", "strong",
         "small", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "script", "noscript",
+        "svg", "g", "rect", "path", "text", "output",
     }  # fmt: skip
     assert "alert(1)" in said.words
     assert len(said.named("script")) == 2  # the data and the code
@@ -174,7 +177,7 @@ def test_every_plot_says_what_it_shows_and_how_to_read_it() -> None:
         images = [attrs for attrs in said.named("div") if attrs.get("role") == "img"]
         assert len(images) == count
         assert all(re.search(r"\d", str(attrs["aria-label"])) for attrs in images)
-        assert len(json.loads(text.split("id=plots>")[1].split("</script>")[0])) == count
+        assert len(json.loads(text.split("id=plots>")[1].split("</script>")[0])) == count - TIMELINES[name]
 
 
 def test_what_people_ask_first_stands_on_top() -> None:
@@ -186,7 +189,7 @@ def test_what_people_ask_first_stands_on_top() -> None:
     sweep = Tags(SCENES["sweep"]()).words
     assert "Knee: SLO" in sweep
     assert "client not OK in 1 of 6 stages" in sweep
-    assert "Output tokens, at most1,600a second, at 16 users" in sweep  # the stage with 3,200 may found nothing
+    assert "Output tokens, best1,600per second, at 16 users" in sweep  # the stage with 3,200 may found nothing
     assert "TTFT, median" not in sweep
 
 
@@ -292,7 +295,8 @@ def until(shown: Any, what: str) -> None:
 )  # fmt: skip
 def test_every_plot_is_drawn(browser: Any, files: dict[str, Path], shots: Path, name: str, look: str) -> None:
     with opened(browser, files[name], look) as shown:
-        assert shown.locator(".plot canvas").count() == PLOTS[name]
+        assert shown.locator(".plot canvas").count() == PLOTS[name] - TIMELINES[name]
+        assert shown.locator(".plot .lines .row").count() >= TIMELINES[name]
         assert shown.evaluate(BLANK) == 0
         assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
         shown.screenshot(path=shots / f"{name}-{look}.png", full_page=True)
@@ -393,7 +397,7 @@ def test_a_request_of_the_timeline_says_who_it_is(browser: Any, files: dict[str,
         assert "TTFT" in first
         shown.keyboard.press("ArrowDown")
         assert said.inner_text() != first
-        plot.locator("canvas").hover(position={"x": 300, "y": 60})
+        plot.locator(".lines").hover(position={"x": 300, "y": 60})
         assert said.inner_text() not in ("", first)
 
 
@@ -402,15 +406,29 @@ def test_a_plot_takes_the_place_of_the_one_before_it(browser: Any, files: dict[s
     with opened(browser, files["gate"]) as shown:
         shown.evaluate(
             "() => { const all = JSON.parse(document.getElementById('plots').textContent);"
-            " document.querySelectorAll('.plot .canvas').forEach((box, i) => plots.add(box, all[i])); }"
+            " document.querySelectorAll('.canvas:not(.lines)').forEach((box, i) => plots.add(box, all[i])); }"
         )
-        assert shown.locator(".plot canvas").count() == PLOTS["gate"]
+        assert shown.locator(".plot canvas").count() == PLOTS["gate"] - 1
         assert shown.locator(".plot .keys").count() == PLOTS["gate"]
-        shown.evaluate("document.querySelectorAll('.plot .canvas').forEach((box) => plots.remove(box))")
-        assert shown.locator(".plot canvas, .plot .keys").count() == 0
+        shown.evaluate("document.querySelectorAll('.canvas:not(.lines)').forEach((box) => plots.remove(box))")
+        assert shown.locator(".plot canvas").count() == 0
+        assert shown.locator(".plot .keys").count() == 1  # the timeline's
 
 
 def test_without_scripts_the_tables_say_it_all(browser: Any, files: dict[str, Path]) -> None:
     with opened(browser, files["gate"], java_script_enabled=False) as shown:
         assert shown.locator("noscript .callout").is_visible()
         assert shown.get_by_text("Time to First Token (ms)").first.is_visible()
+        assert shown.locator(".lines .row").count() > 50
+
+
+def test_lines_of_the_timeline_are_as_wide_as_their_box(browser: Any, files: dict[str, Path]) -> None:
+    """Its last tick label and its strokes too, at any width."""
+    inside = """() => { const box = document.querySelector('.lines').getBoundingClientRect();
+      return [...document.querySelectorAll('.lines :is(.stretched rect, .axis text:not(.fine))')].every((one) => {
+        const { left, right } = one.getBoundingClientRect();
+        return left >= box.left && right <= box.right + 1; }); }"""
+    with opened(browser, files["gate"]) as shown:
+        for width in (400, 800, 1600):
+            shown.set_viewport_size({"width": width, "height": 800})
+            assert shown.evaluate(inside), width

@@ -137,6 +137,10 @@ def until(true: Callable[[], object], seconds: float) -> None:
 
 
 def fill(page: Any, **fields: str) -> None:
+    for folded in ("Advanced options", "Custom parameters"):
+        button = page.locator("form").get_by_role("button", name=folded, expanded=False)
+        if button.count():
+            button.click()
     for name, text in fields.items():
         page.locator(f'[name="{name}"]').last.fill(text)
 

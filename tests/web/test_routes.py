@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gevent
+import msgspec
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.handmade import answered
@@ -86,7 +87,7 @@ def test_the_page_is_there_with_all_that_it_asks_for(pages: Callable[..., Page])
     assert answer.status_code == 200
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     wanted = re.findall(r'(?:src|href)="?llm/static/([\w.]+)', answer.text)
-    assert set(wanted) | {"locust.js"} == set(ASSETS)
+    assert set(wanted) == set(ASSETS)
     for name in ASSETS:
         asset = page.client.get(f"/llm/static/{name}")
         assert (asset.status_code, asset.data) == (200, (STATIC / name).read_bytes())
@@ -97,7 +98,7 @@ def test_the_page_is_there_with_all_that_it_asks_for(pages: Callable[..., Page])
 def test_the_page_is_small_and_asks_nothing_of_other_servers() -> None:
     names = [*ASSETS, "live.html"]
     assert sum((STATIC / name).stat().st_size for name in names) < 1_000_000
-    for name in ("live.html", "live.js", "live.css", "locust.js", "timeline.js", "plots.js", "plots.css"):
+    for name in ("live.html", "live.js", "live.css", "timeline.js", "plots.js", "plots.css"):
         text = (STATIC / name).read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?:|//\w+\.\w+/|@import|url\(", text), name
 
@@ -106,7 +107,9 @@ def test_it_lies_below_locusts_base_path(pages: Callable[..., Page]) -> None:
     page = pages("--web-base-path", "/deep/er")
     assert page.client.get("/deep/er/llm").status_code == 200
     assert page.client.get("/llm").status_code == 404
-    assert './llm/static/locust.js"' in page.client.get("/deep/er/").text
+    assert '"href": "./llm"' in page.client.get("/deep/er/").text
+    stats = page.client.get("/deep/er/stats/requests").get_json()
+    assert [table["key"] for table in stats["extended_stats"]] == ["llm"]
 
 
 def test_it_is_behind_locusts_login(pages: Callable[..., Page]) -> None:
@@ -272,6 +275,31 @@ def test_the_form_of_changes_turns_the_gate_at_once(on: tuple[Page, Any]) -> Non
     assert page.live()["marks"][-1][1] == "no gate"
 
 
+def test_a_limit_that_was_not_edited_in_the_form_does_not_undo_the_live_pages(on: tuple[Page, Any]) -> None:
+    page, run = on
+    page.client.post("/llm/gate", data={"limit": "3"})
+    answer = page.start({"user_count": "9", "prefill_concurrency": "4"})
+    assert answer["message"] == "The prefill limit is not changed: the live page set it to 3"
+    assert page.start({"user_count": "9", "prefill_concurrency": "5"})["message"] == "Changed"
+    assert run.turned == [(3, None), (5, None)]
+
+
+def test_a_tab_of_somebody_else_stays(on: tuple[Page, Any]) -> None:
+    page, _ = on
+
+    @page.ui.app.after_request
+    def theirs(answer: Any) -> Any:
+        if answer.is_json:
+            answer.set_data(
+                msgspec.json.encode({**answer.get_json(), "extended_stats": [{"key": "theirs", "data": []}]})
+            )
+        return answer
+
+    for _ in range(2):
+        stats = page.client.get("/stats/requests").get_json()
+        assert [table["key"] for table in stats["extended_stats"]] == ["theirs", "llm"]
+
+
 def test_the_form_of_changes_changes_the_users(on: tuple[Page, Any]) -> None:
     page, run = on
     assert page.start({"user_count": "12", "prefill_concurrency": "4"})["success"]
@@ -349,7 +377,7 @@ def test_it_is_turned_by_post_and_during_a_run_only(pages: Callable[..., Page]) 
     assert page.client.get("/llm/gate?limit=7").status_code == 405
     answer = page.client.post("/llm/gate", data={"limit": "7"})
     assert (answer.status_code, answer.get_json()["message"]) == (
-        422, "there is no run whose gate could be turned: start one first",
+        422, "no run is active: start one first",
     )  # fmt: skip
 
 
@@ -381,7 +409,11 @@ def test_the_tab_of_locusts_page_says_the_same(on: tuple[Page, Any]) -> None:
     run.pulse.hear("local", used=2, waiting=3, decoding=4, ttfts_s=[0.1])
     page.view.live.add(answered(100, 150))
     index = page.client.get("/").text
-    for text in ('"extended_tabs": [{"title": "LLM", "key": "llm"}]', '"href": "./llm/last/report.html"', "locust.js"):
+    for text in (
+        '"extended_tabs": [{"title": "LLM", "key": "llm"}]',
+        '"href": "./llm"',
+        '"href": "./llm/last/report.html"',
+    ):
         assert text in index
     told = page.client.get("/stats/requests").get_json()
     (ours,) = told["extended_stats"]
@@ -410,10 +442,10 @@ def test_the_tab_is_there_in_the_moment_in_which_a_run_begins(pages: Callable[..
 def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path) -> None:
     page, run = pages(), Run(tmp_path / "one", slo=("ttft p95 < 1s", "itl p95 < 1ms", "goodput >= 1/s given ttft < 1s"))
     page.view.begins(run)  # type: ignore[arg-type]
-    assert [state for _, state, _ in page.live()["rules"]] == ["nothing yet", "nothing yet", "told at the end"]
+    assert [state for _, state, _ in page.live()["rules"]] == ["nothing yet", "nothing yet", "checked at the end"]
     run.abort.add(answered(100, 150))
     page.view._status = (0.0, {})
-    assert [state for _, state, _ in page.live()["rules"]] == ["held so far", "broken so far", "told at the end"]
+    assert [state for _, state, _ in page.live()["rules"]] == ["held so far", "broken so far", "checked at the end"]
 
 
 @pytest.mark.parametrize("state", ["cleanup", "stopping", "stopped"])

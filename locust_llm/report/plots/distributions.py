@@ -89,8 +89,8 @@ def _spectrum(
     base = log_base(y)
     yield Plot(
         title=title,
-        caption="The share of values (to the left: below, to the right: rarer) that are at most so high; each line ends "
-        "with its highest value." + (" The dashed line counts every failure as infinitely late." if failed else "")
+        caption="The value at each percentile, with room for the rare ones on the right; each line ends at the highest "
+        "value." + (" The dashed line counts every failure as infinitely late." if failed else "")
         + (LOG if base else ""),
         label=f"{title}: {'; '.join(said)}" + (f"; {failed:.2%} of the requests failed" if failed else ""),
         x=Axis(label="percentile", log=10, low=1.0, high=most, ticks=tuple(t for t in TICKS if t[0] <= most)),

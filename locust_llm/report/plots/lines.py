@@ -13,13 +13,13 @@ import msgspec
 from locust_llm.core.record import FAILURES, OK, Record
 
 DOTS: Final = 400
-"""So many dots lie beside each other at the most in such a line; chunks nearer to each other than that are one."""
+"""Dots beside each other in a line, at most; chunks nearer to each other are one."""
 STALLED: Final = 4.0
-"""A gap of so many median gaps is drawn as a stall, as in timeline.py, if it is as wide as two dots."""
+"""A gap of more median gaps is a stall, if it is as wide as two dots."""
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request as timeline.js draws it; times in ms after the start of the window."""
+    """A request; times in ms after the start of the window."""
 
     text: str
     asked: float
@@ -30,6 +30,21 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     chunks: tuple[float, ...] = ()
     tokens: int | None = None
     outcome: str = ""
+
+
+class Lines(msgspec.Struct, frozen=True, kw_only=True):
+    """Some requests of a window of a run, in the order in which they came."""
+
+    rows: tuple[Line, ...]
+    start: float
+    """Of the window, seconds since the start of the run."""
+    length: float
+    """Milliseconds."""
+    slow: float
+    """A gap of more milliseconds is a stall; 0: none is."""
+    stall: tuple[float, float] | None = None
+    """The longest stall, ms after the start of the window."""
+    stall_text: str = ""
 
 
 def line(record: Record, start: float, dot: float, slow: float) -> Line:

@@ -61,7 +61,7 @@ def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run, limits: Limit
     marks = tuple(_marks(run, time, warm=bool((requests["phase"] == "warmup").any())))
     plots = [
         *_latency(requests, "ttft_s", ("Time to first token", "TTFT"), time, marks + limits.get("ttft_s", ())),
-        *_latency(requests, "itl_s", ("Inter token latency", "ITL"), time, marks + limits.get("itl_s", ())),
+        *_latency(requests, "itl_s", ("Inter-token latency", "ITL"), time, marks + limits.get("itl_s", ())),
         *_throughput(requests, time, marks),
         *_gate(levels, time, marks),
     ]
@@ -119,7 +119,7 @@ def _latency(
     p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
     yield Plot(
         title=title,
-        caption=said + " It stands where the request was sent." + made_of
+        caption=said + " Its place is the time of the send." + made_of
         + lost + (LOG if base else ""),
         label=f"{what} over time: median {worded(p50)}, p99 {worded(p99)}, highest {worded(highest)}",
         x=time.axis,
@@ -158,10 +158,10 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
     if told.any():
         rate = spread(first[told], last[told], tokens[told], edges) / width
         yield Plot(
-            title="Output tokens a second",
+            title="Output tokens per second",
             caption=f"{each}. Tokens of successful requests, spread evenly between the first and the "
             "last chunk of each.",
-            label=f"Output tokens a second over time: at most {rate.max():,.0f}",
+            label=f"Output tokens per second over time: at most {rate.max():,.0f}",
             x=time.axis,
             y=Axis(label="output tokens/s", unit="/s"),
             series=(_steps("output tokens/s", "decode", edges, rate, "area"),),
@@ -174,9 +174,9 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
     if failed.any():
         series.append(_steps("failed", "fail", edges, lost))
     yield Plot(
-        title="Requests a second",
+        title="Requests per second",
         caption=f"{each}; a request counts where it ended.",
-        label=f"Requests finished a second over time: at most {done.max():.3g}"
+        label=f"Requests finished per second over time: at most {done.max():.3g}"
         + (f"; failed at most {lost.max():.3g}" if failed.any() else ", none failed"),
         x=time.axis,
         y=Axis(label="requests/s", unit="/s"),
@@ -204,7 +204,7 @@ def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...]) -> Iterator
         series.append(_steps("limit", "limit", edges, limit))
     yield Plot(
         title="In prefill, and the gate's limit" if gated else "In prefill",
-        caption=f"{each}. In prefill: sent, and the first token has not come.",
+        caption=f"{each}. In prefill: sent, before the first token.",
         label=f"Requests in prefill over time: at most {used.max():.3g} on average over a step"
         + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
         x=time.axis,

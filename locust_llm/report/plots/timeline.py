@@ -19,7 +19,7 @@ from locust_llm.core.text import clean, many
 from locust_llm.report.analysis.columns import Columns
 from locust_llm.report.analysis.gaps import Gaps
 
-from .lines import DOTS, STALLED, Line, line
+from .lines import DOTS, STALLED, Line, Lines, line
 from .model import Floats, worded
 
 ROWS: Final = 60
@@ -59,19 +59,13 @@ class Window(NamedTuple):
     stall: "Stall | None"
 
 
-class Timeline(msgspec.Struct, frozen=True, tag_field="kind", tag="timeline", omit_defaults=True):
+class Timeline(Lines, frozen=True, kw_only=True):
+    """The same with its texts."""
+
     title: str
     caption: str
     label: str
-    start: float
-    """Of the window, seconds after the start of the run."""
-    length: float
-    """Milliseconds."""
-    slow: float
-    """From how many milliseconds on a gap is a stall; 0: none is."""
-    rows: tuple[Line, ...]
-    stall: tuple[float, float] | None = None
-    stall_text: str = ""
+    """Its main figures in words, for those who do not see it."""
 
 
 class Scene(NamedTuple):
@@ -171,10 +165,10 @@ def _caption(scene: Scene) -> str:
     if shown < count:
         culprits = f"; those longest in prefill during the stall first (at most {CULPRITS})" if window.stall else ""
         which = f"{shown:,} of the {count:,} requests under way, a sample{culprits}"
-    stalls = f" Red: a gap of more than {worded(scene.slow)}." if scene.slow else ""
+    stalls = f" Red: a gap above {worded(scene.slow)}." if scene.slow else ""
     return (
-        f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in the order in which "
-        f"they came. Each dot is a chunk; those that would lie upon each other are one.{stalls}"
+        f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in order of "
+        f"arrival. Each dot is a chunk; overlapping ones are drawn as one.{stalls}"
     )
 
 

@@ -29,7 +29,7 @@ def test_a_run_by_hand() -> None:
     two = failed(sent_at=12.0, asked_at=11.0, admitted_at=12.0, closed_at=13.0)
     plots = drawn(a_run(((0.0, 1),)), one, two)
     assert list(plots) == [
-        "Time to first token", "Inter token latency", "Output tokens a second", "Requests a second",
+        "Time to first token", "Inter-token latency", "Output tokens per second", "Requests per second",
         "In prefill, and the gate's limit", "Decoding, and waiting at the gate",
     ]  # fmt: skip
     assert {p.group for p in plots.values()} == {"time"}
@@ -38,10 +38,10 @@ def test_a_run_by_hand() -> None:
     dots, ticks = plots["Time to first token"].series
     assert (dots.kind, dots.x, dots.y) == ("dots", [10.0], [1000.0])
     assert (ticks.kind, ticks.x) == ("rug", [13.0])
-    tokens = plots["Output tokens a second"].series[0]
+    tokens = plots["Output tokens per second"].series[0]
     assert tokens.x == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 13.0]
     assert tokens.y == [0.0] * 5 + [0.75, 1.5, 1.5]  # three tokens from second 11 to 13; the last step is 1 s
-    finished, lost = plots["Requests a second"].series
+    finished, lost = plots["Requests per second"].series
     assert finished.y == lost.y == [0.0] * 6 + [1.0, 1.0]
     used, limit = plots["In prefill, and the gate's limit"].series
     at = np.array(used.x, np.float64)
@@ -56,19 +56,19 @@ def test_a_run_by_hand() -> None:
 def test_labels_say_the_main_figures() -> None:
     plots = drawn(a_run(), *(answered(100.0 + i, 200.0 + i, sent_at=10.0 + i) for i in range(101)))
     assert plots["Time to first token"].label == "TTFT over time: median 150 ms, p99 199 ms, highest 200 ms"
-    assert "none failed" in plots["Requests a second"].label
+    assert "none failed" in plots["Requests per second"].label
 
 
 def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:
     run = a_run(((0.0, 1), (4.0, 2), (6.0, 2), (8.0, 3)))
     warm = answered(5, phase="warmup", sent_at=1.0)
     plots = drawn(run, warm, answered(5, 10, sent_at=99.0, closed_at=101.0))
-    assert [(m.text, m.x) for m in plots["Requests a second"].marks] == [
+    assert [(m.text, m.x) for m in plots["Requests per second"].marks] == [
         ("profiling", 0.0), ("stop", 100.0), ("limit 2", 4.0), ("limit 3", 8.0),
     ]  # fmt: skip
     assert [s.name for s in plots["Time to first token"].series] == ["warmup", "request"]
     many = drawn(a_run(tuple((float(i), i + 1) for i in range(20))), answered(5))
-    assert many["Requests a second"].marks == ()
+    assert many["Requests per second"].marks == ()
 
 
 def test_stages_are_marked_by_their_value() -> None:
@@ -77,7 +77,7 @@ def test_stages_are_marked_by_their_value() -> None:
     plots = drawn(
         Run(**{f: getattr(run, f) for f in run.__struct_fields__} | {"stages": stages}), answered(5, sent_at=11.0)
     )
-    assert [(m.text, m.x) for m in plots["Requests a second"].marks] == [("2", 10.0), ("4", 20.0)]
+    assert [(m.text, m.x) for m in plots["Requests per second"].marks] == [("2", 10.0), ("4", 20.0)]
     assert "each stage begins" in plots["Time to first token"].caption
 
 
@@ -93,21 +93,21 @@ def test_limits_stand_in_the_plot_that_they_are_about() -> None:
     limits = {"ttft_s": (Mark("ttft p95 < 20ms", y=20.0), Mark("ttft max < 1s", y=1000.0))}
     plots = drawn(a_run(), answered(10, 20), answered(11, 20), limits=limits)
     assert [m.text for m in plots["Time to first token"].marks] == ["ttft p95 < 20ms"]  # the other lies far above
-    assert plots["Inter token latency"].marks == ()
+    assert plots["Inter-token latency"].marks == ()
 
 
 def test_a_tail_makes_the_scale_logarithmic() -> None:
     plots = drawn(a_run(), answered(10, 11), answered(10, 11), answered(900, 901))
     assert plots["Time to first token"].y.log == 10
     assert "logarithmic" in plots["Time to first token"].caption
-    assert plots["Inter token latency"].y.log == 0
+    assert plots["Inter-token latency"].y.log == 0
 
 
 def test_little_or_nothing() -> None:
     assert drawn(a_run()) == {}
     only_failures = drawn(a_run(), failed("refused", sent_at=None))
-    assert list(only_failures) == ["Requests a second"]
-    assert drawn(a_run(), answered(phase="warmup"))["Requests a second"].series[0].name == "finished"
+    assert list(only_failures) == ["Requests per second"]
+    assert drawn(a_run(), answered(phase="warmup"))["Requests per second"].series[0].name == "finished"
 
 
 @pytest.mark.parametrize(
