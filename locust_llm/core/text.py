@@ -1,4 +1,4 @@
-"""text."""
+"""How figures and lines of text are written."""
 
 import math
 

@@ -22,7 +22,7 @@ from locust_llm.run.discovery import Discovery
 
 from .archive import FILES, Archive
 from .form import SPAWN_RATE, TURNED, Swarm, fields
-from .live import QUANTILES
+from .live import PERCENTILES
 from .origin import guarded, names
 from .view import View
 
@@ -83,9 +83,9 @@ INLINE: Final = (".html", ".md", ".svg")
 TAB: Final = {"title": "LLM", "key": "llm"}
 COLUMNS: Final = (
     ("figure", "Times in ms"),
-    *((f"recent{q * 100:g}", f"last 10 s p{q * 100:g}") for q in QUANTILES),
+    *((f"recent{p}", f"last 10 s p{p}") for p in PERCENTILES),
     ("count", "whole run, count"),
-    *((f"whole{q * 100:g}", f"p{q * 100:g}") for q in QUANTILES),
+    *((f"whole{p}", f"p{p}") for p in PERCENTILES),
 )
 SCRIPT: Final = '<script src="./llm/static/locust.js"></script>'
 

@@ -14,7 +14,7 @@ from locust_llm.run.control.progress import where
 from locust_llm.slo import grammar as slo
 
 from .archive import Archive, Ended, ended
-from .live import QUANTILES, SHOWN, Latencies, Live
+from .live import PERCENTILES, SHOWN, Latencies, Live
 
 EVERY_S: Final = 1.0
 """How often the live figures look."""
@@ -170,8 +170,8 @@ class View:
         for row in status["table"]:
             cells = {"figure": row.label, "count": f"{row.whole_count:,}"}
             for name, values in (("recent", row.recent_ms), ("whole", row.whole_ms)):
-                for quantile, value in zip(QUANTILES, values or (), strict=False):
-                    cells[f"{name}{quantile * 100:g}"] = f"{value:,.1f}"
+                for percentile, value in zip(PERCENTILES, values or (), strict=False):
+                    cells[f"{name}{percentile}"] = f"{value:,.1f}"
             yield cells
         if self.control is not None:
             limit = status["limit"]
@@ -218,6 +218,6 @@ def _at_last(facts: Ended, rows: list[Latencies], rates: Json) -> Json:
 
 def _exact(label: str, figure: Json) -> Latencies:
     """From the report."""
-    values = [figure.get(f"p{quantile * 100:g}") for quantile in QUANTILES]
+    values = [figure.get(f"p{percentile}") for percentile in PERCENTILES]
     known = [float(value) for value in values if isinstance(value, (int, float))]
     return Latencies(label, 0, None, int(figure.get("count") or 0), known if len(known) == len(values) else None)
