@@ -17,7 +17,7 @@ from flask import Response
 
 from locust_llm.core.phases import OVER, PROFILING, stage_of
 from locust_llm.run.control.control import Control
-from locust_llm.run.control.prometheus import CONTENT_TYPE, standing
+from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges
 from locust_llm.run.discovery import Discovery
 
 from .archive import FILES, Archive
@@ -59,7 +59,8 @@ def text(control: Control) -> str:
         "stage": "" if stepper is None or not stepper.number else f"{stepper.asked.axis}={stepper.value:g}",
     }
     users = 0 if runner is None else runner.user_count
-    return "".join((*standing(control.pulse, users=users, limit=control.limit, info=info), *control.totals.families()))
+    now = gauges(control.pulse, users=users, limit=control.limit, info=info)
+    return exposition(*now, *control.totals.families())
 
 
 ASSETS: Final = {
