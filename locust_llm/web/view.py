@@ -9,6 +9,7 @@ from locust.env import Environment
 import gevent
 
 from locust_llm.core.phases import BETWEEN, WARMUP
+from locust_llm.core.text import brief
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
 from locust_llm.slo import grammar as slo
@@ -171,7 +172,7 @@ class View:
             cells = {"figure": row.label, "count": f"{row.whole_count:,}"}
             for name, values in (("recent", row.recent_ms), ("whole", row.whole_ms)):
                 for percentile, value in zip(PERCENTILES, values or (), strict=False):
-                    cells[f"{name}{percentile}"] = f"{value:,.1f}"
+                    cells[f"{name}{percentile}"] = brief(value, digits=3)
             yield cells
         if self.control is not None:
             limit = status["limit"]
@@ -206,7 +207,7 @@ def _standing(control: Control) -> Iterator[tuple[str, str, str]]:
 def _at_last(facts: Ended, rows: list[Latencies], rates: Json) -> Json:
     rules = []
     for rule in facts.slos:
-        observed = "" if rule.observed is None else f"{rule.observed:.4g} {rule.unit}".strip()
+        observed = "" if rule.observed is None else brief(rule.observed, rule.unit)
         rules.append((rule.rule, rule.status, "; ".join(filter(None, (observed, rule.reason)))))
     said = {"client": facts.client, "rules": rules, "slo": facts.slo_status}
     if (sweep := facts.sweep) is None:

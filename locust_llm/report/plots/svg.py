@@ -13,11 +13,10 @@ from typing import Final
 import numpy as np
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import clean, cut
+from locust_llm.core.text import clean, cut, duration
 from locust_llm.report.analysis.delivery import arrivals
 
 from .lines import Line
-from .model import worded
 from .timeline import Scene, Timeline, timeline
 
 WIDTH, HEIGHT = 1600, 900
@@ -252,7 +251,7 @@ class _Plot:
             (
                 any(self.stood(row, line) for row, line in enumerate(self.rows)),
                 f'<path d="M0 {y}h34" stroke="{STALL}" stroke-width="3"/>',
-                f"nothing for over {worded(self.shown.slow)}",
+                f"nothing for over {duration(self.shown.slow / 1e3)}",
             ),
             ("" in ends, _end("", 17, y, 9), "end"),
             ("failed" in ends, f'<g stroke="{FAIL}">{_end("failed", 17, y, 8)}</g>', "failed"),
