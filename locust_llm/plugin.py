@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-import locust.stats
+import locust.log
 from locust import User, events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -33,6 +33,7 @@ from locust_llm.run.control.progress import keep_apart, progress
 from locust_llm.run.control.run_store import give_up
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
+from locust_llm.run.locust_table import three_digits_in_locust
 from locust_llm.run.options import add_options, check, look_through, settings_of
 from locust_llm.run.preflight import headers_of, raise_open_files, ready, the_address, written_host
 from locust_llm.run.protocol import LOCAL
@@ -85,13 +86,7 @@ def _keep_survey(found: Discovery, address: str) -> None:
     _surveyed, _address = found, address
 
 
-def three_digits(value: float) -> float:
-    """Locust's buckets, with three significant digits instead of two: 12.4 ms stays 12.4, 1,234 becomes 1,230. Below a
-    millisecond two decimals: it keeps twenty copies of all that there are."""
-    return float(f"{value:.3g}") if value >= 1 else round(value, 2)
-
-
-locust.stats.bucket_response_time = three_digits  # type: ignore[assignment]
+three_digits_in_locust()
 withhold()
 
 

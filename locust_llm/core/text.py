@@ -3,32 +3,38 @@
 import math
 
 
-def number(value: float | None) -> str:
-    """Two decimals; ``-`` for nothing, ``fail`` for a percentile that lands on a failure."""
+def number(value: float | None, digits: int | None = None) -> str:
+    """Of a table: two decimals, fewer where that is more than ``digits``: with 4 12.35, 123.5, 12346. ``-`` for nothing,
+    ``fail`` for a percentile that lands on a failure."""
     if value is None:
         return "-"
-    return f"{value:.2f}" if math.isfinite(value) else "fail"
+    if not math.isfinite(value):
+        return "fail"
+    decimals = 2 if digits is None or value < 1 else digits - 1 - math.floor(math.log10(value))
+    return f"{value:.{max(0, min(2, decimals))}f}"
 
 
-def brief(value: float | None) -> str:
-    """Four significant digits and no fraction above: 12.35, 123.5, 1235, 12346."""
-    if value is None:
+def brief(value: float | None, unit: str = "", digits: int = 4) -> str:
+    """Of a sentence: significant digits, no zeros at the end, no power of ten: ``612.3ms``, ``0.98%``, ``12,346/s``."""
+    if value is None or math.isnan(value):
         return "-"
-    return f"{value:.{max(0, min(2, 3 - math.floor(math.log10(value)))) if value >= 1 else 2}f}"
+    if math.isinf(value):
+        return "fail"
+    size = math.floor(math.log10(abs(value))) if value else 0
+    text = f"{value:,.{max(0, min(6, digits - 1 - size))}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+
+
+def duration(seconds: float | None) -> str:
+    """Three digits, from a second on in seconds: ``12.3 ms``, ``1.23 s``."""
+    if seconds is not None and abs(seconds) < 0.9995:
+        return brief(seconds * 1e3, " ms", 3)
+    return brief(seconds, " s", 3)
 
 
 def clean(text: str) -> str:
     """One line without control or direction characters: an error message may hold anything."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def amount(value: float | None, unit: str) -> str:
-    """Four significant digits: ``612.3ms``, ``0.98%``, ``12346/s``; ``?`` for nothing, ``fail`` for what lands on one."""
-    if value is None:
-        return "?"
-    if not math.isfinite(value):
-        return "fail"
-    return (f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}") + unit
 
 
 def title(percentile: float) -> str:

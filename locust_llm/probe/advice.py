@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from locust_llm.core.text import duration
+
 from .diagnosis import CANNOT_TELL, CHUNKED, DISAGGREGATED, PARTIAL, PREFILL_FIRST, STATIC, Diagnosis
 from .symptoms import Crowd, Stall, Symptoms
 
@@ -61,14 +63,14 @@ def _stopped(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> I
         if two_s >= TWICE * one_s and (cost := _in_turn(found)):
             yield Advice(
                 "Limit the prefills to one at a time (--prefill-concurrency 1): no stall is longer than that of one prompt.",
-                f"Two prompts of {_tokens(pairs):,.0f} tokens at one moment stopped the decoders for {_ms(two_s)} at a "
-                f"stretch, one for {_ms(one_s)}; {cost}.",
+                f"Two prompts of {_tokens(pairs):,.0f} tokens at one moment stopped the decoders for {duration(two_s)} at a "
+                f"stretch, one for {duration(one_s)}; {cost}.",
             )
         elif two_s < TWICE * one_s:
             yield Advice(
                 "A prefill limit makes no stall shorter: the stalls of prompts that come together do not add up.",
-                f"The longest gap beside two prompts of {_tokens(pairs):,.0f} tokens at one moment was {_ms(two_s)}, beside "
-                f"one {_ms(one_s)}.",
+                f"The longest gap beside two prompts of {_tokens(pairs):,.0f} tokens at one moment was {duration(two_s)}, "
+                f"beside one {duration(one_s)}.",
             )
     if found.quiet_s is not None:
         yield from _chunk(tokens, stall_s, found.quiet_s, tokens, target_s, EXAMPLE)
@@ -94,7 +96,7 @@ def _limit_of_slots(found: Symptoms, slots: int) -> Iterator[Advice]:
     gaps = ""
     if single and pairs:
         one_s, two_s = median(s.usual_s for s in single), median(s.usual_s for s in pairs)
-        gaps = f" Gaps beside two prompts are {_ms(two_s)}, beside one {_ms(one_s)}: a limit changes them little."
+        gaps = f" Gaps beside two prompts are {duration(two_s)}, beside one {duration(one_s)}: a limit changes them little."
     if slots > 1 and found.crowds:
         crowd = found.crowds[-1]
         yield Advice(
@@ -128,8 +130,8 @@ def _static(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> It
     yield Advice(
         "Use continuous batching, or keep outputs short: TTFT waits for the longest output of the batch before. A prefill "
         "limit does nothing for ITL here.",
-        f"A prompt of {_tokens(stalls):,.0f} tokens waited {_ms(waited_s)} until the decoders had ended, then took "
-        f"{_ms(median(s.after_s for s in stalls))}; their gaps were not disturbed.",
+        f"A prompt of {_tokens(stalls):,.0f} tokens waited {duration(waited_s)} until the decoders had ended, then took "
+        f"{duration(median(s.after_s for s in stalls))}; their gaps were not disturbed.",
     )
 
 
@@ -142,10 +144,11 @@ def _unnamed(found: Symptoms, diagnosis: Diagnosis, target_s: float | None) -> I
     stall_s = median(s.longest_s for s in stalls)
     if stall_s > 2 * found.quiet_s:
         yield Advice(
-            f"Expect gaps of {_ms(stall_s)} beside prompts of {_tokens(stalls):,.0f} tokens, whatever the scheduler is.",
-            f"That was the longest gap of a decoder ({_ms(min(s.longest_s for s in stalls))} to "
-            f"{_ms(max(s.longest_s for s in stalls))}); {_ms(found.quiet_s)} without prefill. Alone such a prompt takes "
-            f"{_ms(alone_s)}.",
+            f"Expect gaps of {duration(stall_s)} beside prompts of {_tokens(stalls):,.0f} tokens, whatever the scheduler "
+            "is.",
+            f"That was the longest gap of a decoder ({duration(min(s.longest_s for s in stalls))} to "
+            f"{duration(max(s.longest_s for s in stalls))}); {duration(found.quiet_s)} without prefill. Alone such a "
+            f"prompt takes {duration(alone_s)}.",
         )
 
 
@@ -157,7 +160,7 @@ def _shorts(found: Symptoms) -> Iterator[Advice]:
         yield Advice(
             "Give short requests a way of their own (another server, or partial prefills where the server has them).",
             f"A short request behind a prompt of {found.longest:,} tokens waited {waited:.0%} of its time: TTFT "
-            f"{_ms(took_s)}, {_ms(found.short_s)} alone.",
+            f"{duration(took_s)}, {duration(found.short_s)} alone.",
         )
 
 
@@ -171,8 +174,9 @@ def _users(found: Symptoms) -> Iterator[Advice]:
     yield Advice(
         f"Above about {users:.0f} users with prompts of {PROMPT:,} and answers of {ANSWER} tokens, prompts queue "
         "for each other's prefill: more concurrency adds TTFT, not throughput.",
-        f"Such a prompt takes {_ms(alone_s)}, and prompts are computed one after the other; {ANSWER} gaps of "
-        f"{_ms(quiet_s)} are {_ms(ANSWER * quiet_s)}. A first guess: gaps grow with the streams, which moves it up.",
+        f"Such a prompt takes {duration(alone_s)}, and prompts are computed one after the other; {ANSWER} gaps of "
+        f"{duration(quiet_s)} are {duration(ANSWER * quiet_s)}. A first guess: gaps grow with the streams, "
+        "which moves it up.",
     )
 
 
@@ -182,7 +186,8 @@ def _caching(found: Symptoms) -> Iterator[Advice]:
         first_s, again_s = median(p.first_s for p in pairs), median(p.again_s for p in pairs)
         yield Advice(
             "Measure with prompts that do not repeat, or know that they do: the server has a prefix cache.",
-            f"A prompt of {pairs[0].input_tokens:,} tokens took {_ms(first_s)}, and {_ms(again_s)} when it came again.",
+            f"A prompt of {pairs[0].input_tokens:,} tokens took {duration(first_s)}, and {duration(again_s)} when it came "
+            "again.",
         )
 
 
@@ -190,7 +195,8 @@ def _early(found: Symptoms) -> Iterator[Advice]:
     if found.early_s is not None and found.early_s >= EARLY_S:
         yield Advice(
             "Do not compare TTFT with a tool that takes the first event for the first token.",
-            f"An event without content came up to {_ms(found.early_s)} before the first token: it would be too low by that.",
+            f"An event without content came up to {duration(found.early_s)} before the first token: it would be too "
+            "low by that.",
         )
 
 
@@ -203,7 +209,7 @@ def _in_turn(found: Symptoms) -> str:
     alone_s = found.alone_s(crowd.input_tokens) or math.nan
     return (
         f"{len(crowd.ttft_s)} prompts of {crowd.input_tokens:,} tokens at one moment had their last first token after "
-        f"{_ms(crowd.ttft_s[-1])}, {crowd.ttft_s[-1] / alone_s:.1f} times as long as one alone"
+        f"{duration(crowd.ttft_s[-1])}, {crowd.ttft_s[-1] / alone_s:.1f} times as long as one alone"
     )
 
 
@@ -233,23 +239,23 @@ def _chunk(
     size = usual if target_s is None else (target_s - quiet_s) / a_token_s
     if size < 1:
         yield Advice(
-            f"No chunk size gives gaps of {_ms(target_s or 0.0)}: fewer streams at a time might.",
-            f"Without any prefill the gaps are {_ms(quiet_s)}.",
+            f"No chunk size gives gaps of {duration(target_s or 0.0)}: fewer streams at a time might.",
+            f"Without any prefill the gaps are {duration(quiet_s)}.",
         )
         return
     size = _round(size)
-    wanted = "Smaller gaps take" if target_s is None else f"Gaps of {_ms(target_s)} take"
+    wanted = "Smaller gaps take" if target_s is None else f"Gaps of {duration(target_s)} take"
     if size > step:
-        wanted = f"Gaps of {_ms(target_s or gap_s)} leave room for"
+        wanted = f"Gaps of {duration(target_s or gap_s)} leave room for"
         beyond = "In proportion to tokens beyond what was measured: true gaps may be longer."
     else:
         beyond = "In proportion to tokens between these two; true gaps may be shorter, which another probe tells."
     yield Advice(
         f"{wanted} chunks of about {size:,} tokens (vLLM: --max-num-batched-tokens {size}, or for long prompts alone "
-        f"--long-prefill-token-threshold {size}): about {_ms(quiet_s + size * a_token_s)} beside a prompt, and "
-        f"{_ms(tokens * (quiet_s / size + a_token_s))} for one of {tokens:,.0f} tokens.",
-        f"With steps of about {step:,.0f} tokens the gaps beside a prompt are {_ms(gap_s)}, without one {_ms(quiet_s)}. "
-        f"{beyond}",
+        f"--long-prefill-token-threshold {size}): about {duration(quiet_s + size * a_token_s)} beside a prompt, and "
+        f"{duration(tokens * (quiet_s / size + a_token_s))} for one of {tokens:,.0f} tokens.",
+        f"With steps of about {step:,.0f} tokens the gaps beside a prompt are {duration(gap_s)}, without one "
+        f"{duration(quiet_s)}. {beyond}",
     )
 
 
@@ -260,8 +266,3 @@ def _round(tokens: float) -> int:
         return whole
     unit = int(10 ** max(0, len(str(whole)) - 2))
     return max(1, whole // unit * unit)
-
-
-def _ms(seconds: float) -> str:
-    ms = seconds * 1e3
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"

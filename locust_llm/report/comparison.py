@@ -9,7 +9,7 @@ import msgspec
 
 from locust_llm.core.record import FAILURES
 from locust_llm.core.sweep import AXES
-from locust_llm.core.text import amount, cut
+from locust_llm.core.text import brief, cut
 from locust_llm.report.analysis.baseline import LoadedRun, condition_changes, load
 from locust_llm.report.analysis.compare import Change, change
 from locust_llm.report.analysis.goodput import good_request
@@ -287,7 +287,7 @@ def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
 
 def _cells(line: Line) -> tuple[str, ...]:
     reach = "-" if line.low is None or line.high is None else f"{_signed(line.low)} to {_signed(line.high)}"
-    figures = (amount(line.base, ""), amount(line.value, ""), _signed(line.difference))
+    figures = (brief(line.base), brief(line.value), _signed(line.difference))
     return *figures, _percent(line), reach, line.word
 
 

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import clean
+from locust_llm.core.text import brief, clean, duration
 from locust_llm.probe.diagnosis import CANNOT_TELL
 from locust_llm.probe.result import ProbeFindings
 from locust_llm.report.analysis.columns import Columns
@@ -28,7 +28,7 @@ from locust_llm.report.document.blocks import Block, Heading, Table
 from locust_llm.report.document.document import document, titled
 from locust_llm.report.document.probe import BESIDE, named
 from locust_llm.report.plots.distributions import distributions
-from locust_llm.report.plots.model import Limits, Mark, Plot, worded
+from locust_llm.report.plots.model import Limits, Mark, Plot
 from locust_llm.report.plots.over_time import over_time
 from locust_llm.report.plots.probe import by_length
 from locust_llm.report.plots.sweep import ladder
@@ -236,11 +236,11 @@ def _probe_tiles(probe: ProbeFindings) -> Iterator[tuple[str, str, str]]:
     yield "Scheduler", name, more
     if stalls := found.of("stall", found.longest):
         longest = median(stall.longest_s for stall in stalls)
-        yield "Longest gap, median", worded(longest * 1e3), f"beside a prompt of {found.longest:,} tokens"
+        yield "Longest gap, median", duration(longest), f"beside a prompt of {found.longest:,} tokens"
     if found.quiet_s is not None:
-        yield "Gap without prompts", worded(found.quiet_s * 1e3), "mean"
+        yield "Gap without prompts", duration(found.quiet_s), "mean"
     if found.token_s is not None and found.token_s > 0:
-        yield "Prefill", worded(1 / found.token_s, ""), "prompt tokens per second, alone"
+        yield "Prefill", brief(1 / found.token_s, digits=3), "prompt tokens per second, alone"
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
@@ -255,7 +255,7 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
     ):
         best, at = max(((rate, value) for rate, value in rates if rate is not None), default=(None, 0.0))
         if best is not None:
-            yield name, worded(best, ""), f"per second, at {at:g} {sweep.unit}"
+            yield name, brief(best, digits=3), f"per second, at {at:g} {sweep.unit}"
 
 
 def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
@@ -265,11 +265,15 @@ def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
     def latency(tag: str, name: str) -> Iterator[tuple[str, str, str]]:
         row = rows.get(tag)
         if row and row.count:
-            yield f"{name}, median", worded(row.percentiles.get(50.0)), f"p99 {worded(row.percentiles.get(99.0))}"
+            yield (
+                f"{name}, median",
+                duration(row.percentiles[50.0] / 1e3),
+                f"p99 {duration(row.percentiles[99.0] / 1e3)}",
+            )
 
     def rate(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.avg is not None:
-            yield name, worded(row.avg, ""), "per second"
+            yield name, brief(row.avg, digits=3), "per second"
 
     yield from latency("time_to_first_token", "TTFT")
     yield from latency("inter_token_latency", "ITL")
@@ -284,8 +288,8 @@ def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
 def _health(evidence: Sequence[Evidence]) -> Iterator[Section]:
     """What each process of the load generator knows of its own lateness, against the limits of the client verdict."""
     rows = [
-        (e.worker, signal.what, f"{signal.value:.3g}{signal.unit}", f"{signal.degraded:.3g}{signal.unit}",
-         "-" if signal.invalid == float("inf") else f"{signal.invalid:.3g}{signal.unit}", signal.level)
+        (e.worker, signal.what, brief(signal.value, signal.unit, 3), brief(signal.degraded, signal.unit, 3),
+         "-" if signal.invalid == float("inf") else brief(signal.invalid, signal.unit, 3), signal.level)
         for e in evidence for signal in signals(e)
     ]  # fmt: skip
     if rows:

@@ -6,27 +6,26 @@ rates over any stretch come out right whichever points are left.
 """
 
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
+from locust_llm.core.histogram import Histogram, Window
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import OK, Record
 from locust_llm.report.plots.lines import DOTS, STALLED, Lines, line
-from locust_llm.run.control.live_stats import LiveStats, quantile
+from locust_llm.run.control.live_stats import WINDOW_S, LiveStats
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 
-WINDOW_S: Final = 10
-"""How far back "now" reaches."""
 POINTS: Final = 1200
 """The most points of the history: 20 minutes at one a second, then one each two seconds, and so on."""
 REQUESTS: Final = 32
 """How many requests, the last that ended, are shown line by line."""
-QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
+PERCENTILES: Final = (50, 90, 95, 99)
 """Of the table."""
-LINES: Final = (0.5, 0.95, 0.99)
+LINES: Final = (50, 95, 99)
 """Over time."""
 ICL: Final = "inter_chunk_latency"
 LATENCY: Final = "request_latency"
@@ -39,45 +38,6 @@ SHOWN: Final = {
     TTFT_FROM_DUE.tag: "TTFT from due",
 }
 """The rows of the table, by tag."""
-
-
-def three_digits(us: int) -> int:
-    """123,456 becomes 123,000: an error of at most 0.5 %."""
-    step = 1
-    while us >= 1000 * step:
-        step *= 10
-    return us if step == 1 else (us + step // 2) // step * step
-
-
-class Spread:
-    """How often each time came, in microseconds with three significant digits."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-
-    @property
-    def count(self) -> int:
-        return self._counts.total()
-
-    def add(self, counts: Mapping[int, int]) -> None:
-        self._counts.update(counts)
-
-    def merge(self, other: "Spread") -> None:
-        self._counts.update(other._counts)
-
-    def quantiles_ms(self, quantiles: Iterable[float]) -> list[float] | None:
-        """Interpolated linearly between neighbouring ranks; ``quantiles`` in rising order. None of nothing."""
-        places = [quantile * (self.count - 1) for quantile in quantiles]
-        if not self._counts:
-            return None
-        found, below, upto = list[float](), 0.0, 0
-        for value in sorted(self._counts):
-            first, upto = upto, upto + self._counts[value]  # the ranks of this value
-            while len(found) < len(places) and places[len(found)] <= upto - 1:
-                share = min(1.0, places[len(found)] - first + 1)  # above the last rank of the value before
-                found.append(round((below + (value - below) * share if first else value) / 1e3, 4))
-            below = float(value)
-        return found
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
@@ -131,15 +91,11 @@ class Live:
         self._ticks = 0
         self._phase = ""
         self._stage = 0
-        self._recent: deque[tuple[int, dict[str, Spread]]] = deque()
-        """(a second, what came in it)."""
-        self._whole: dict[str, Spread] = defaultdict(Spread)
+        self._recent = {tag: Window(WINDOW_S, clock) for tag in SHOWN}
+        self._whole: dict[str, Histogram] = defaultdict(Histogram)
         self._last: deque[Record] = deque(maxlen=REQUESTS)
 
     def add(self, record: Record) -> None:
-        second = int(self._clock())
-        if not self._recent or self._recent[-1][0] != second:
-            self._recent.append((second, defaultdict(Spread)))
         if record.stage != self._stage:  # figures of two loads do not mix
             self._stage = record.stage
             self._whole.clear()
@@ -148,10 +104,9 @@ class Live:
         self.ended += 1
         self._last.append(record)
         for tag, times_us in times_of(record):
-            counts = Counter(map(three_digits, times_us))
-            self._recent[-1][1][tag].add(counts)
+            self._recent[tag].add(times_us)
             if record.phase == PROFILING:
-                self._whole[tag].add(counts)
+                self._whole[tag].add(*times_us)
 
     @property
     def seconds(self) -> float:
@@ -172,8 +127,8 @@ class Live:
         if self._ticks % self.step:
             return
         pulse = self.pulse
-        ttft_s = pulse.ttft_s(*LINES)
-        itl_ms = self._in_window(ITL.tag).quantiles_ms(LINES)
+        ttft_ms = pulse.recent_ttft.histogram().percentiles_ms(*LINES)
+        itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*LINES)
         self.points.append(
             Point(
                 at=self.seconds,
@@ -182,7 +137,7 @@ class Live:
                 used=pulse.used,
                 waiting=pulse.waiting,
                 decoding=pulse.decoding,
-                ttft_ms=None if ttft_s is None else tuple(round(s * 1e3, 1) for s in ttft_s),
+                ttft_ms=None if ttft_ms is None else tuple(round(ms, 1) for ms in ttft_ms),
                 itl_ms=None if itl_ms is None else tuple(round(ms, 2) for ms in itl_ms),
                 tokens_per_s=round(pulse.tokens_per_s(), 1),
                 done=pulse.done,
@@ -204,13 +159,10 @@ class Live:
         """TTFT of the last seconds is told by first chunks, all else by requests that are over."""
         rows = []
         for tag, label in SHOWN.items():
-            recent, whole = self._in_window(tag), self._whole.get(tag, Spread())
-            count, recent_ms = recent.count, recent.quantiles_ms(QUANTILES)
-            if tag == TTFT.tag:
-                ttfts_s = self.pulse.ttfts_s()
-                count = len(ttfts_s)
-                recent_ms = [round(quantile(ttfts_s, q) * 1e3, 4) for q in QUANTILES] if ttfts_s else None
-            rows.append(Latencies(label, count, recent_ms, whole.count, whole.quantiles_ms(QUANTILES)))
+            window = self.pulse.recent_ttft if tag == TTFT.tag else self._recent[tag]
+            recent, whole = window.histogram(), self._whole[tag]
+            recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
+            rows.append(Latencies(label, recent.count, recent_ms, whole.count, whole_ms))
         return rows
 
     def lines(self) -> Lines | None:
@@ -221,7 +173,7 @@ class Live:
         start = _asked_at(records[0])
         end = max(record.closed_at + record.clock_offset_s for record in records)
         length = max(1.0, round((end - start) * 1e3, 1))
-        gap_ms = self._in_window(ICL).quantiles_ms((0.5,)) or self._whole[ICL].quantiles_ms((0.5,))
+        gap_ms = self._recent[ICL].histogram().percentiles_ms(50) or self._whole[ICL].percentiles_ms(50)
         slow = max(STALLED * gap_ms[0], 2 * length / DOTS) if gap_ms else 0.0
         return Lines(
             rows=tuple(line(record, start, length / DOTS, slow) for record in records),
@@ -234,18 +186,8 @@ class Live:
         """So far, by class."""
         return {name: self.pulse.counts[name] for name in self.classes}
 
-    def _in_window(self, tag: str) -> Spread:
-        oldest = int(self._clock()) - WINDOW_S
-        while self._recent and self._recent[0][0] <= oldest:
-            self._recent.popleft()
-        found = Spread()
-        for _, spreads in self._recent:
-            if tag in spreads:
-                found.merge(spreads[tag])
-        return found
 
-
-def times_of(record: Record) -> Iterator[tuple[str, Iterable[int]]]:
+def times_of(record: Record) -> Iterator[tuple[str, Sequence[int]]]:
     """What a request adds to the figures, in microseconds: as in the report's main table, of what was answered, but for
     the wait at the gate, which failed ones had like any other."""
     times_s = [(GATE_WAIT.tag, record.gate_wait_s)]

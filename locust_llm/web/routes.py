@@ -19,12 +19,12 @@ from flask import Response
 from locust_llm.core.phases import OVER, PROFILING, stage_of
 from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.run.control.control import Control
-from locust_llm.run.control.prometheus import CONTENT_TYPE, standing
+from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges
 from locust_llm.run.discovery import Discovery
 
 from .archive import FILES, Archive
 from .form import SPAWN_RATE, TURNED, Swarm, fields
-from .live import QUANTILES
+from .live import PERCENTILES
 from .origin import guarded, names
 from .view import View
 
@@ -61,7 +61,8 @@ def text(control: Control) -> str:
         "stage": "" if stepper is None or not stepper.number else f"{stepper.asked.axis}={stepper.value:g}",
     }
     users = 0 if runner is None else runner.user_count
-    return "".join((*standing(control.pulse, users=users, limit=control.limit, info=info), *control.totals.families()))
+    now = gauges(control.pulse, users=users, limit=control.limit, info=info)
+    return exposition(*now, *control.totals.families())
 
 
 ASSETS: Final = {
@@ -84,9 +85,9 @@ INLINE: Final = (".html", ".md", ".svg")
 TAB: Final = {"title": "LLM", "key": "llm"}
 COLUMNS: Final = (
     ("figure", "Times in ms"),
-    *((f"recent{q * 100:g}", f"last 10 s p{q * 100:g}") for q in QUANTILES),
+    *((f"recent{p}", f"last 10 s p{p}") for p in PERCENTILES),
     ("count", "whole run, count"),
-    *((f"whole{q * 100:g}", f"p{q * 100:g}") for q in QUANTILES),
+    *((f"whole{p}", f"p{p}") for p in PERCENTILES),
 )
 PAGE: Final = {"href": "./llm", "title": "LLM live page: plots and the prefill gate"}
 """On Locust's tab of downloads: the one place where its page has links of an extension."""

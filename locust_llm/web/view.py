@@ -10,12 +10,12 @@ import gevent
 
 from locust_llm.core.phases import BETWEEN, WARMUP
 from locust_llm.core.report_result import Figure, ReportResult
-from locust_llm.core.text import many
+from locust_llm.core.text import brief, many
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
 
 from .archive import Archive
-from .live import QUANTILES, SHOWN, Latencies, Live
+from .live import PERCENTILES, SHOWN, Latencies, Live
 
 EVERY_S: Final = 1.0
 """How often the live figures look."""
@@ -165,8 +165,8 @@ class View:
         for row in status["table"]:
             cells = {"figure": row.label, "count": f"{row.whole_count:,}"}
             for name, values in (("recent", row.recent_ms), ("whole", row.whole_ms)):
-                for quantile, value in zip(QUANTILES, values or (), strict=False):
-                    cells[f"{name}{quantile * 100:g}"] = f"{value:,.1f}"
+                for percentile, value in zip(PERCENTILES, values or (), strict=False):
+                    cells[f"{name}{percentile}"] = brief(value, digits=3)
             yield cells
         if self.control is not None:
             limit = status["limit"]
@@ -201,7 +201,7 @@ def _standing(control: Control) -> Iterator[tuple[str, str, str]]:
 def _at_last(result: ReportResult) -> Json:
     rules = []
     for rule in result.rules:
-        observed = "" if rule.observed is None else f"{rule.observed:.4g} {rule.unit}".strip()
+        observed = "" if rule.observed is None else brief(rule.observed, rule.unit)
         rules.append((rule.rule, rule.status, "; ".join(filter(None, (observed, rule.reason)))))
     status = {"client": result.client, "rules": rules, "slo": result.slo_status}
     if result.swept:
@@ -212,5 +212,5 @@ def _at_last(result: ReportResult) -> Json:
 
 def _exact(label: str, figure: Figure) -> Latencies:
     """From the report."""
-    known = [figure.percentiles[p] for quantile in QUANTILES if (p := 100 * quantile) in figure.percentiles]
-    return Latencies(label, 0, None, figure.count or 0, known if len(known) == len(QUANTILES) else None)
+    known = [figure.percentiles[p] for percentile in PERCENTILES if (p := float(percentile)) in figure.percentiles]
+    return Latencies(label, 0, None, figure.count or 0, known if len(known) == len(PERCENTILES) else None)

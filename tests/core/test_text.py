@@ -1,27 +1,33 @@
 """How figures are written in tables."""
 
-from locust_llm.core.text import amount, brief, clean, many, number, title
+from locust_llm.core.text import brief, clean, duration, many, number, title
 from locust_llm.report.analysis.summary import Row
 from locust_llm.report.document.blocks import marked
 
 
 def test_numbers() -> None:
     assert [number(value) for value in (None, 0.0, 1234567.891, float("inf"))] == ["-", "0.00", "1234567.89", "fail"]
+    values = (0.456, 9.999, 12.345, 99.996, 123.45, 1234.5, 12_345.6, -1.0)
+    found = ["0.46", "10.00", "12.35", "100.00", "123.5", "1234", "12346", "-1.00"]
+    assert [number(value, 4) for value in values] == found
 
 
 def test_brief_numbers() -> None:
-    values = (None, 0.0, 0.456, 9.999, 12.345, 99.996, 123.45, 1234.5, 12_345.6, -1.0)
-    said = ["-", "0.00", "0.46", "10.00", "12.35", "100.00", "123.5", "1234", "12346", "-1.00"]
-    assert [brief(value) for value in values] == said
+    values = (None, 0.0, 0.456, 9.9996, 12.345, 99.996, 123.45, 1234.5, 12_345.6, -1.0, 0.00012346, 1e-9, float("inf"))
+    found = ["-", "0", "0.456", "10", "12.35", "100", "123.5", "1,234", "12,346", "-1", "0.000123", "0", "fail"]
+    assert [brief(value) for value in values] == found
+    assert [brief(value, "ms") for value in (None, 612.345, float("inf"))] == ["-", "612.3ms", "fail"]
+    assert [brief(value, digits=3) for value in (1.2345, 12.345, 999.6, 1234.5)] == ["1.23", "12.3", "1,000", "1,234"]
+
+
+def test_durations() -> None:
+    seconds = (None, 0.0, 0.0000123, 0.012345, 0.5, 0.99949, 0.9996, 1.2345, 123.4, 3661.0, float("nan"))
+    found = ["-", "0 ms", "0.0123 ms", "12.3 ms", "500 ms", "999 ms", "1 s", "1.23 s", "123 s", "3,661 s", "-"]
+    assert [duration(value) for value in seconds] == found
 
 
 def test_clean() -> None:
     assert clean("a\tb\nc\x00µ…") == "a b c\N{REPLACEMENT CHARACTER}µ…"
-
-
-def test_amounts_have_their_unit() -> None:
-    values = (None, 0.0, 612.345, 12_345.6, float("inf"))
-    assert [amount(value, "ms") for value in values] == ["?", "0ms", "612.3ms", "12346ms", "fail"]
 
 
 def test_a_percentile_of_too_few_values_is_marked() -> None:

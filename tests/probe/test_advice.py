@@ -108,7 +108,7 @@ def test_disaggregated_a_limit_is_for_ttft() -> None:
 def test_static_the_batch_is_waited_for() -> None:
     stalls = tuple(stall(turn, n, ttft_s=2.0, after_s=0.4, ended=3) for turn in (1, 2) for n in LENGTHS)
     said = about(advice(symptoms(stalls=stalls), Diagnosis(STATIC)), "continuous batching")
-    assert "waited 1,600 ms until the decoders had ended, then took 400 ms" in said.why
+    assert "waited 1.6 s until the decoders had ended, then took 400 ms" in said.why
 
 
 def test_without_a_name_only_what_the_figures_say() -> None:

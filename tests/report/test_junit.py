@@ -85,7 +85,7 @@ def test_only_github_gets_what_is_githubs(tmp_path: Path) -> None:
         ({"observed": float("inf"), "unit": "s", "low": 1.0, "high": float("inf"), "reason": "it failed"},
          "observed fail (95 % interval 1s to fail): it failed"),
         ({"reason": "there is nothing"}, "there is nothing"),
-        ({"observed": 12345.6, "unit": "/s"}, "observed 12346/s"),
+        ({"observed": 12345.6, "unit": "/s"}, "observed 12,346/s"),
     ],
 )  # fmt: skip
 def test_a_sentence(result: dict[str, object], said: str) -> None:

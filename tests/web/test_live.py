@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.handmade import UNIX, answered, failed
 
 from locust_llm.report.plots.lines import thinned
-from locust_llm.run.control.live_stats import LiveStats, quantile
+from locust_llm.run.control.live_stats import WINDOW_S, LiveStats
 from locust_llm.web import live as module
-from locust_llm.web.live import ICL, LATENCY, POINTS, QUANTILES, REQUESTS, Live, Spread, three_digits
+from locust_llm.web.live import ICL, LATENCY, PERCENTILES, POINTS, REQUESTS, Live
 
 
 class Clock:
@@ -53,44 +53,6 @@ def row(live: Live, label: str) -> module.Latencies:
     return next(row for row in live.table() if row.label == label)
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("us", "rounded"),
-    [(0, 0), (7, 7), (999, 999), (1000, 1000), (1234, 1230), (1235, 1240), (9996, 10000), (123_456, 123_000)],
-)
-def test_three_digits_by_pencil(us: int, rounded: int) -> None:
-    assert three_digits(us) == rounded
-
-
-def spread(*values: int) -> Spread:
-    found = Spread()
-    for value in values:
-        found.add({value: 1})
-    return found
-
-
-def test_quantiles_by_pencil() -> None:
-    # ranks 0 to 4; the median is rank 2, p75 rank 3, p90 at 3.6: 40 + 0.6 (50 - 40)
-    assert spread(50, 10, 30, 20, 40).quantiles_ms((0.5, 0.75, 0.9, 1.0)) == [0.03, 0.04, 0.046, 0.05]
-    assert spread(7).quantiles_ms((0.5, 0.99)) == [0.007, 0.007]
-    assert Spread().quantiles_ms((0.5,)) is None
-
-
-@given(st.lists(st.integers(0, 999), min_size=1, max_size=60), st.lists(st.floats(0, 1), min_size=1, max_size=5))
-def test_quantiles_are_those_of_the_sorted_values(values: list[int], quantiles: list[float]) -> None:
-    quantiles.sort()
-    expected = [quantile([float(value) for value in sorted(values)], q) / 1e3 for q in quantiles]
-    assert spread(*values).quantiles_ms(quantiles) == pytest.approx(expected, abs=1e-4)
-
-
-def test_two_spreads_are_one() -> None:
-    both = spread(10, 30)
-    both.merge(spread(20))
-    assert (both.count, both.quantiles_ms((0.5,))) == (3, [0.02])
-
-
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +82,7 @@ def test_failed_requests_are_in_the_gate_wait_alone(live: Live) -> None:
 
 def test_what_is_old_is_in_the_whole_alone(live: Live, clock: Clock) -> None:
     keep(live, answered(100, 200))
-    clock.now += module.WINDOW_S - 1
+    clock.now += WINDOW_S - 1
     keep(live, answered(100, 300))
     assert row(live, "Request latency").count == 2
     clock.now += 2
@@ -255,8 +217,7 @@ def test_its_size_does_not_grow_with_the_run(live: Live, clock: Clock) -> None:
     sizes = []
     for _ in range(2):
         run_for(live, clock, 1000, busy)
-        sizes.append(len(live._whole[ICL]._counts))
-        assert len(live._recent) <= module.WINDOW_S + 1
+        sizes.append(len(live._whole[ICL].counts))
     assert sizes[1] < 5000  # 900 values a decade
-    assert len(live._whole[LATENCY]._counts) < 5000
-    assert len(row(live, "ICL").recent_ms or ()) == len(QUANTILES)
+    assert len(live._whole[LATENCY].counts) < 5000
+    assert len(row(live, "ICL").recent_ms or ()) == len(PERCENTILES)

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from locust_llm.core.record import CUT, OK, RETRIED, Record
-from locust_llm.core.text import amount
+from locust_llm.core.text import brief
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.intervals import SECTIONS, Ends, needed
 from locust_llm.slo.metrics import BY_WORD, POOLED, RATE, SHARE, TIME
@@ -117,7 +117,7 @@ def worse(rule: Rule, base: Evaluation, here: Evaluation) -> Found:
         reach = low, high
     measure = BY_WORD[rule.metric]
     unit = "ms" if measure.units is TIME else next(iter(measure.units))
-    here_said, base_said = (amount(value * measure.units[unit], unit) for value in (here_is, base_is))
+    here_said, base_said = (brief(value * measure.units[unit], unit) for value in (here_is, base_is))
     told = [f"{here_said} here, {base_said} in {rule.base}", found.note]
     return Found(sign * (value - nothing), reach, found.here.count, "; ".join(filter(None, told)))
 

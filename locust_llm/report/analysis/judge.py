@@ -25,11 +25,12 @@ from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import needed
 from locust_llm.slo.metrics import BY_WORD, GIVEN
 from locust_llm.slo.rules import Entry
+from locust_llm.slo.selectors import plain
 
 from .baseline import partner
 from .compare import worse
 from .delivery import CLIENT
-from .knee import at, blamed, bounds, plain, unsound, within
+from .knee import at, blamed, bounds, unsound, within
 from .slo_figures import Evaluation, Found, figure
 from .summary import Level, SloResult, SweepSummary
 

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from locust_llm.core.sweep import CONCURRENCY, GAIN, PREFILL, RATE, REPEAT
+from locust_llm.core.text import brief
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import FAIL, PASS
+from locust_llm.slo.selectors import plain
 
 from .summary import Knee, Level
 from .window import ACHIEVED
@@ -230,8 +232,8 @@ def asymptotic(axis: str, levels: Sequence[Level]) -> Knee:
     lowest, (best, most) = known[0][0], max(known, key=lambda pair: pair[1])
     value = most * latency.avg / 1e3
     said = [
-        f"{most:.4g} requests/s, the most there were (at {at(axis, best)}), x {latency.avg / 1e3:.4g} s a request at "
-        f"{at(axis, lowest)} = {value:.3g} in flight: with fewer the server has room, more have to wait"
+        f"{brief(most)} requests/s, the most there were (at {at(axis, best)}), x {brief(latency.avg / 1e3)} s a request at "
+        f"{at(axis, lowest)} = {brief(value, digits=3)} in flight: with fewer the server has room, more have to wait"
     ]
     if lowest.value > 1:
         said.append(
@@ -259,8 +261,8 @@ def scalability(axis: str, levels: Sequence[Level]) -> Knee:
     if law.r2 < FITS:
         return Knee(rule=USL, value=None, text=f"{said}: it does not describe what was measured (R2 below {FITS:g}).")
     if law.peak <= REACH * n[-1]:
-        beyond = f", beyond what was measured (up to {plain(n[-1])})" if law.peak > n[-1] else ""
-        text = f"{said}: throughput peaks at {axis} {law.peak:.3g}{beyond}."
+        beyond = f", beyond what was measured (up to {plain(float(n[-1]))})" if law.peak > n[-1] else ""
+        text = f"{said}: throughput peaks at {axis} {brief(law.peak, digits=3)}{beyond}."
         return Knee(rule=USL, value=law.peak, low=float(n[-1]) if beyond else None, text=text)
     closer = law.sigma * n[-1] > NOTHING
     limit = f"it comes ever closer to {law.lam / law.sigma:.4g} requests/s" if closer else "it rises with the users"
@@ -310,8 +312,8 @@ def best_limit(axis: str, levels: Sequence[Level]) -> Knee:
     others = [
         level for level, _ in known if level is not best and _overlap(ends, (level.goodput_low, level.goodput_high))
     ]
-    told = f"{ends[0]:.4g} to {ends[1]:.4g}" if None not in ends else "unknown, there are too few requests"
-    text = f"The best goodput, {most:.4g} requests/s (95 % interval {told}), is that of {at(axis, best)}"
+    told = f"{brief(ends[0])} to {brief(ends[1])}" if None not in ends else "unknown, there are too few requests"
+    text = f"The best goodput, {brief(most)} requests/s (95 % interval {told}), is that of {at(axis, best)}"
     if others:
         text += f"; it cannot be told apart from that of {at(axis, *others)}"
     values = [level.value for level in (best, *others)]
@@ -327,11 +329,6 @@ def _overlap(one: tuple[float | None, float | None], other: tuple[float | None, 
 def _measured(levels: Sequence[Level]) -> list[tuple[Level, float]]:
     """Sound stages that have a throughput, with it: requests a second."""
     return [(level, level.requests_per_s) for level in levels if level.sound and level.requests_per_s]
-
-
-def plain(value: float) -> str:
-    """``16``, ``2.5``: of what the sweep changes."""
-    return f"{value:.0f}" if value == int(value) else f"{value:g}"
 
 
 def _sentence(text: str) -> str:

@@ -9,9 +9,11 @@ import numpy as np
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import AXES, CONCURRENCY, REPEAT
+from locust_llm.core.text import brief
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.selectors import plain
 
-from .knee import SLO, at, knees, plain
+from .knee import SLO, at, knees
 from .summary import Knee, Level, Row, Summary, SweepSummary
 
 EARLY: Final = 8.0
@@ -83,8 +85,8 @@ def _wasted(axis: str, sound: Sequence[Level]) -> Iterator[str]:
     before, after = _throughput(best), _throughput(last)
     if last.value > best.value and least < FALLEN * most and before and after and after >= FALLEN * before:
         yield (
-            f"Beyond {at(axis, best)} goodput falls, from {most:.4g} to {least:.4g} good requests/s at {plain(last.value)}, "
-            f"while throughput is {after / before:.0%} of what it was there."
+            f"Beyond {at(axis, best)} goodput falls, from {brief(most)} to {brief(least)} good requests/s at "
+            f"{plain(last.value)}, while throughput is {after / before:.0%} of what it was there."
         )
 
 
@@ -97,8 +99,10 @@ def _gateway(axis: str, level: Level) -> Iterator[str]:
         for what, per_s in (("input", level.input_tokens_per_s), ("output", level.output_tokens_per_s))
         if per_s is not None
     ]
-    parallel = f", {level.in_flight:.3g} requests in parallel on average" if level.in_flight is not None else ""
-    amounts = ", ".join([f"{level.requests_per_s * 60:.4g} requests", *tokens])
+    parallel = (
+        f", {brief(level.in_flight, digits=3)} requests in parallel on average" if level.in_flight is not None else ""
+    )
+    amounts = ", ".join([f"{brief(level.requests_per_s * 60)} requests", *tokens])
     yield f"Limits for a gateway, at the SLO ({at(axis, level)}): {amounts} a minute{parallel}."
 
 
@@ -109,9 +113,9 @@ def _cost(axis: str, level: Level, settings: Settings) -> Iterator[str]:
     cost = ""
     if settings.gpu_hour is not None:
         million = gpus * settings.gpu_hour / 3600 / per_s * 1e6
-        cost = f", and a million output tokens cost {million:.4g} (at {settings.gpu_hour:g} for an hour of one)"
+        cost = f", and a million output tokens cost {brief(million)} (at {settings.gpu_hour:g} for an hour of one)"
     count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    yield f"At the SLO ({at(axis, level)}), on {count}: {per_s / gpus:.4g} output tokens/s a GPU{cost}."
+    yield f"At the SLO ({at(axis, level)}), on {count}: {brief(per_s / gpus)} output tokens/s a GPU{cost}."
 
 
 def _throughput(level: Level) -> float | None:

@@ -1,10 +1,9 @@
 """Blocks: what a document is made of, headings, texts and tables, and how figures are written in them."""
 
 import math
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import amount, number
+from locust_llm.core.text import brief, number
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Row, SloResult
 
@@ -44,13 +43,10 @@ def observed(result: SloResult) -> str:
     if result.observed is None:
         return "-"
     if result.worst is None:
-        return amount(result.observed, result.unit)
+        return brief(result.observed, result.unit)
     low, high = sorted((result.observed, result.worst))
-    return (
-        f"≥ {amount(low, result.unit)}"
-        if math.isinf(high)
-        else f"{amount(low, result.unit)} to {amount(high, result.unit)}"
-    )
+    least, most = brief(low, result.unit), brief(high, result.unit)
+    return f"≥ {least}" if math.isinf(high) else f"{least} to {most}"
 
 
 def interval(result: SloResult) -> str:
@@ -58,12 +54,14 @@ def interval(result: SloResult) -> str:
     if result.low is None and result.high is None:
         return "-"
     if result.worst is not None and result.high == math.inf:
-        return f"{amount(result.low, result.unit)} and more"
-    return f"{amount(result.low, result.unit)} to {amount(result.high, result.unit)}"
+        return f"{brief(result.low, result.unit)} and more"
+    low, high = ("?" if end is None else brief(end, result.unit) for end in (result.low, result.high))
+    return f"{low} to {high}"
 
 
-def marked(row: Row, percentile: float, number: Callable[[float | None], str] = number) -> str:
-    """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at least."""
+def marked(row: Row, percentile: float, digits: int | None = None) -> str:
+    """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at
+    least. ``digits``: see ``number``."""
     value, least = row.percentiles.get(percentile), row.at_least.get(percentile)
     few = value is not None and row.count is not None and scarce(row.count, percentile)
-    return (number(value) if least is None else f"≥ {number(least)}") + ("*" if few else "")
+    return (number(value, digits) if least is None else f"≥ {number(least, digits)}") + ("*" if few else "")

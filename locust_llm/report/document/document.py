@@ -7,9 +7,8 @@ from typing import Final
 from locust_llm.core.record import FAILURES
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
-from locust_llm.core.text import brief, cut, many, number, title
+from locust_llm.core.text import cut, many, number, title
 from locust_llm.report.analysis.breakdowns import PERCENTILES
-from locust_llm.report.analysis.knee import plain
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Breakdown, Conditions, Failure, Group, Row, SloResult, Summary
 from locust_llm.report.analysis.window import measured
@@ -17,6 +16,7 @@ from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import Rules
+from locust_llm.slo.selectors import plain
 
 from .blocks import LABEL, Block, Heading, Table, Text, interval, label_of, marked, observed
 from .interference import stalls
@@ -149,9 +149,9 @@ def _breakdown(breakdown: Breakdown) -> Table:
         yield cut(group.label, 2 * LABEL)
         yield str(group.succeeded)
         yield "-" if group.failure_rate is None else f"{group.failure_rate:.1%}"
-        yield from (marked(row, p, brief) for row in group.rows for p in PERCENTILES)
+        yield from (marked(row, p, 4) for row in group.rows for p in PERCENTILES)
         if told:
-            yield brief(group.input_tokens)
+            yield number(group.input_tokens, 4)
             yield "-" if group.cached_share is None else f"{group.cached_share:.1%}"
 
     head = (breakdown.by, "ok", "failed", *titles, *(("input", "cached") if told else ()))

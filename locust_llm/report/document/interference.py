@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from locust_llm.core.text import brief, title
+from locust_llm.core.text import number, title
 from locust_llm.report.analysis.interference import ICL, ITL, TTFT, USUAL
 from locust_llm.report.analysis.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.report.analysis.selection import scarce
@@ -40,7 +40,8 @@ def _gaps(rows: tuple[DisturbedGaps, ...]) -> Table:
         icl = (_marked(row.icl_ms, p, row.gaps) for p in ICL)
         slower = "-" if row.slowdown is None else f"{row.slowdown:.2f}"
         return (
-            row.label, str(row.gaps), f"{row.share:.1%}", brief(row.streams), *itl, *icl, brief(row.longest_ms), slower
+            row.label, str(row.gaps), f"{row.share:.1%}", number(row.streams, 4), *itl, *icl, number(row.longest_ms, 4),
+            slower,
         )  # fmt: skip
 
     head = (
@@ -115,4 +116,4 @@ def _slope(found: Slope) -> str:
 
 
 def _marked(percentiles: dict[float, float], p: float, count: int) -> str:
-    return brief(percentiles[p]) + ("*" if scarce(count, p) else "")
+    return number(percentiles[p], 4) + ("*" if scarce(count, p) else "")

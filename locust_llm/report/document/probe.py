@@ -3,12 +3,12 @@
 Every figure is the median over the rounds of the probe, with the least and the greatest of them in brackets.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from statistics import median
 from typing import Final
 
-from locust_llm.core.text import many
+from locust_llm.core.text import brief, duration, many
 from locust_llm.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.probe.result import ProbeFindings
 from locust_llm.probe.symptoms import Alone, Crowd, Stall, Symptoms
@@ -103,7 +103,7 @@ def _costs(found: Symptoms) -> Table:
         rate = "-"
         if before is not None and cost.input_tokens > before.input_tokens:
             rate = f"{(cost.typical_s - before.typical_s) / (cost.input_tokens - before.input_tokens) * 1e6:.1f}"
-        return f"{cost.input_tokens:,} tokens", _spread(cost.ttft_s, _ms), str(len(cost.ttft_s)), rate
+        return f"{cost.input_tokens:,} tokens", _ms(cost.ttft_s), str(len(cost.ttft_s)), rate
 
     rows = [cells(None, cost) for cost in found.costs[:1]] + [cells(*pair) for pair in pairwise(found.costs)]
     head = ("prompt", "TTFT (ms)", "times", "\N{MICRO SIGN}s for a token more")
@@ -116,12 +116,12 @@ def _stalls(found: Symptoms) -> Table:
         alone_s = found.alone_s(asked)
         return (
             f"{KINDS.get(kind, kind)} {median(stall.input_tokens for stall in stalls):,.0f}",
-            "-" if alone_s is None else _ms(alone_s * (2 if kind == "pair" else 1)),
-            _spread([stall.ttft_s for stall in stalls], _ms),
-            _spread([stall.longest_s for stall in stalls], _ms),
-            _spread([stall.steps for stall in stalls], _count),
-            _spread([100 * stall.pace for stall in stalls], _count),
-            _spread([stall.meanwhile for stall in stalls], _count),
+            "-" if alone_s is None else _ms([alone_s * (2 if kind == "pair" else 1)]),
+            _ms([stall.ttft_s for stall in stalls]),
+            _ms([stall.longest_s for stall in stalls]),
+            _spread([stall.steps for stall in stalls]),
+            _spread([100 * stall.pace for stall in stalls]),
+            _spread([stall.meanwhile for stall in stalls]),
         )
 
     head = ("prompt tokens", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace (%)", "got")
@@ -129,7 +129,7 @@ def _stalls(found: Symptoms) -> Table:
 
 
 def _legend(found: Symptoms) -> str:
-    quiet = "" if found.quiet_s is None else f" Without a prompt their gap is {_ms(found.quiet_s)} ms on average."
+    quiet = "" if found.quiet_s is None else f" Without a prompt their gap is {duration(found.quiet_s)} on average."
     few = {stall.decoders for stall in found.stalls}
     decoders = f"{min(few)} to {max(few)}" if len(few) > 1 else f"{max(few)}"
     return (
@@ -142,7 +142,7 @@ def _legend(found: Symptoms) -> str:
 
 def _crowds(crowds: Sequence[Crowd]) -> Table:
     def cells(crowd: Crowd) -> tuple[str, ...]:
-        each = " ".join(_ms(s) for s in crowd.ttft_s)
+        each = " ".join(brief(s * 1e3, digits=3) for s in crowd.ttft_s)
         return f"{crowd.input_tokens:,} tokens", str(len(crowd.ttft_s)), str(crowd.side_by_side or "?"), each
 
     return Table(("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, crowds)))
@@ -151,10 +151,10 @@ def _crowds(crowds: Sequence[Crowd]) -> Table:
 def _behind(found: Symptoms) -> Iterator[str]:
     if found.behind:
         waited, took = ([one.waited for one in found.behind], [one.ttft_s for one in found.behind])
-        alone = "" if found.short_s is None else f", {_ms(found.short_s)} ms alone"
+        alone = "" if found.short_s is None else f", {duration(found.short_s)} alone"
         yield (
-            f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_spread(took, _ms)} ms{alone}, which is "
-            f"{_spread(waited, _share)} of the time that the long one was still in prefill."
+            f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_ms(took)} ms{alone}, which is "
+            f"{_spread([100 * share for share in waited], '%')} of the time that the long one was still in prefill."
         )
 
 
@@ -164,11 +164,11 @@ def _cached(found: Symptoms) -> Iterator[str]:
     first, again = [pair.first_s for pair in found.cached], [pair.again_s for pair in found.cached]
     hits = sum(pair.again_s <= CACHED * pair.first_s for pair in found.cached)
     said = [pair.cached_tokens for pair in found.cached if pair.cached_tokens]
-    told = f", {_spread(said, _tokens)} of its tokens cached, as the server says" if said else ""
+    told = f", {_spread(said)} of its tokens cached, as the server says" if said else ""
     name = "Prefix caching" if 2 * hits > len(found.cached) else "No prefix caching was seen"
     yield (
-        f"{name}: a prompt of {found.cached[0].input_tokens:,} tokens took {_spread(first, _ms)} ms, and "
-        f"{_spread(again, _ms)} ms when it came again{told}."
+        f"{name}: a prompt of {found.cached[0].input_tokens:,} tokens took {_ms(first)} ms, and "
+        f"{_ms(again)} ms when it came again{told}."
     )
 
 
@@ -176,7 +176,7 @@ def _early(found: Symptoms) -> Iterator[str]:
     if found.early_s is None:
         yield "No event without content came well before a first token."
     else:
-        yield f"An event without content came before the first token, at most {_ms(found.early_s)} ms."
+        yield f"An event without content came before the first token, at most {duration(found.early_s)}."
 
 
 def _agreement(found: Symptoms) -> Iterator[str]:
@@ -198,25 +198,11 @@ def _agreement(found: Symptoms) -> Iterator[str]:
         yield f"How far the rounds agree: none is further from the median of its figure than: {', '.join(said)}."
 
 
-def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
+def _ms(values_s: Sequence[float]) -> str:
+    return _spread([seconds * 1e3 for seconds in values_s], digits=3)
+
+
+def _spread(values: Sequence[float], unit: str = "", digits: int = 2) -> str:
     """``275 (268 to 280)``; without brackets where both ends read as the median does."""
-    middle, low, high = text(median(values)), text(min(values)), text(max(values))
+    middle, low, high = (brief(value, unit, digits) for value in (median(values), min(values), max(values)))
     return middle if low == middle == high else f"{middle} ({low} to {high})"
-
-
-def _ms(seconds: float) -> str:
-    ms = seconds * 1e3
-    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}"
-
-
-def _tokens(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _count(value: float) -> str:
-    text = f"{value:,.1f}"
-    return f"{value:,.0f}" if value >= 10 or text.endswith(".0") else text
-
-
-def _share(value: float) -> str:
-    return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"

@@ -5,9 +5,10 @@ from typing import Final
 
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, RESIDUAL
 from locust_llm.core.text import brief, number
-from locust_llm.report.analysis.knee import at, blamed, plain, unsound
+from locust_llm.report.analysis.knee import at, blamed, unsound
 from locust_llm.report.analysis.summary import Knee, Level, Row, SweepSummary
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.selectors import plain
 
 from .blocks import Block, Heading, Table, Text, label_of, marked
 
@@ -72,19 +73,19 @@ def _latencies(sweep: SweepSummary) -> Iterator[Column]:
 
 def _rates(sweep: SweepSummary) -> Iterator[Column]:
     levels, limits = sweep.levels, sweep.axis == PREFILL
-    yield "tokens/s", lambda level: brief(level.output_tokens_per_s)
+    yield "tokens/s", lambda level: number(level.output_tokens_per_s, 4)
     yield "per user", _percentile(PER_USER.tag, 50.0)
-    yield "requests/s", lambda level: brief(level.requests_per_s)
+    yield "requests/s", lambda level: number(level.requests_per_s, 4)
     if not limits:  # there all users are, under any of them
-        yield "in flight", lambda level: brief(level.in_flight)
+        yield "in flight", lambda level: number(level.in_flight, 4)
     if any(level.slowdown is not None for level in levels):
         yield "slower", lambda level: "-" if level.slowdown is None else f"{level.slowdown:.2f}"
         yield "lost", lambda level: "-" if level.lost_share is None else f"{level.lost_share:.1%}"
     if any(level.attainment is not None for level in levels):
         yield "good", lambda level: "-" if level.attainment is None else f"{level.attainment:.1%}"
-        yield "goodput", lambda level: brief(level.goodput_per_s)
+        yield "goodput", lambda level: number(level.goodput_per_s, 4)
     if limits and any(level.goodput_low is not None for level in levels):
-        yield "95 % interval", lambda level: f"{brief(level.goodput_low)} to {brief(level.goodput_high)}"
+        yield "95 % interval", lambda level: f"{number(level.goodput_low, 4)} to {number(level.goodput_high, 4)}"
     if any(level.slo_status for level in levels):
         yield "SLO", lambda level: level.slo_status or "-"
     if any(map(blamed, levels)):
@@ -131,14 +132,16 @@ def _spread(rows: Sequence[Row]) -> Table:
 def _knee(sweep: SweepSummary, knee: Knee) -> str:
     if knee.value is None:
         return f"{knee.rule}: none. {knee.text}"
-    value = plain(knee.value) if any(level.value == knee.value for level in sweep.levels) else f"{knee.value:.3g}"
+    value = (
+        plain(knee.value) if any(level.value == knee.value for level in sweep.levels) else brief(knee.value, digits=3)
+    )
     return f"{knee.rule}: {sweep.axis} {value}. {knee.text}"
 
 
 def _percentile(tag: str, p: float) -> Callable[[Level], str]:
     def cell(level: Level) -> str:
         row = level.latencies.get(tag)
-        return "-" if row is None else marked(row, p, brief)
+        return "-" if row is None else marked(row, p, 4)
 
     return cell
 

@@ -12,10 +12,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.record import FAILURES, OK
+from locust_llm.core.text import duration
 from locust_llm.report.analysis.columns import Columns
 from locust_llm.report.analysis.gaps import Gaps
 
-from .model import LOG, Axis, Floats, Limits, Mark, Plot, Series, cloud, log_base, short, within, worded
+from .model import LOG, Axis, Floats, Limits, Mark, Plot, Series, cloud, log_base, short, within
 
 POINTS: Final = 150
 TICKS: Final = (
@@ -77,7 +78,9 @@ def _spectrum(
         everything.append(y)
         series.append(Series(name, hue, short(x), short(np.maximum(y, 1e-3))))
         middle, tail = np.interp([2.0, 100.0], x, y).tolist()
-        said.append(f"{name} median {worded(middle)}" + (f", p99 {worded(tail)}" if count >= 100 else ""))
+        said.append(
+            f"{name} median {duration(middle / 1e3)}" + (f", p99 {duration(tail / 1e3)}" if count >= 100 else "")
+        )
         if failed and len(series) == 1:
             ranks = np.append(1 - 1 / x[:-1], 1.0) * (1 - failed)  # of all requests; beyond the last lie the failures
             worse = 1 / (1 - ranks)
@@ -127,13 +130,13 @@ def _by_length(requests: pd.DataFrame, ok: Mask, limits: tuple[Mark, ...]) -> It
     dots, said = cloud(length, ttft)
     at, median = medians(length, ttft)
     lines = (Series("median", "p50", short(at), short(median)),) if len(at) > 1 else ()
-    ends = np.interp([different[0], different[-1]], at, median).tolist() if len(at) else [None, None]
+    ends = np.interp([different[0], different[-1]], at, median).tolist() if len(at) else [np.nan, np.nan]
     yield Plot(
         title="Time to first token by input length",
         caption=said + f" The line is the median of requests of about one length, where there are "
         f"{NEED} or more." + (LOG if base else ""),
-        label=f"TTFT by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: median {worded(ends[0])} of the "
-        f"shortest, {worded(ends[1])} of the longest",
+        label=f"TTFT by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: median "
+        f"{duration(ends[0] / 1e3)} of the shortest, {duration(ends[1] / 1e3)} of the longest",
         x=Axis(label="input tokens", unit="tokens", log=wide),
         y=Axis(label="TTFT", unit="ms", log=base),
         series=(dots, *lines),

@@ -171,12 +171,3 @@ def doubles(values: Sequence[float]) -> int:
     """2 where each value is about twice the one before, as those of a ladder by doubling; else 0."""
     steps = [b / a for a, b in pairwise(values) if a > 0]
     return 2 if len(steps) > 1 and values[0] > 0 and float(np.median(steps)) > 1.5 else 0
-
-
-def worded(value: float | None, unit: str = "ms") -> str:
-    """For labels: ``12.3 ms``, ``1.23 s``, ``1,234 tokens/s``."""
-    if value is None or not np.isfinite(value):
-        return "none"
-    if unit == "ms" and value >= 1000:
-        value, unit = value / 1000, "s"
-    return f"{value:,.0f} {unit}".strip() if value >= 1000 else f"{value:.3g} {unit}".strip()

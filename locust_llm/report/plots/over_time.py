@@ -11,6 +11,7 @@ import pandas as pd
 
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Run
+from locust_llm.core.text import brief, duration
 from locust_llm.report.analysis.occupancy import Occupancy, thinned
 
 from .model import (
@@ -28,7 +29,6 @@ from .model import (
     sample,
     short,
     within,
-    worded,
 )
 
 GROUP: Final = "time"
@@ -121,7 +121,8 @@ def _latency(
         title=title,
         caption=said + " Its place is the time of the send." + made_of
         + lost + (LOG if base else ""),
-        label=f"{what} over time: median {worded(p50)}, p99 {worded(p99)}, highest {worded(highest)}",
+        label=f"{what} over time: median {duration(p50 / 1e3)}, p99 {duration(p99 / 1e3)}, "
+        f"highest {duration(highest / 1e3)}",
         x=time.axis,
         y=Axis(label=what, unit="ms", log=base),
         series=(*series, dots, *lines, *failures),
@@ -176,8 +177,8 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
     yield Plot(
         title="Requests per second",
         caption=f"{each}; a request counts where it ended.",
-        label=f"Requests finished per second over time: at most {done.max():.3g}"
-        + (f"; failed at most {lost.max():.3g}" if failed.any() else ", none failed"),
+        label=f"Requests finished per second over time: at most {brief(done.max(), digits=3)}"
+        + (f"; failed at most {brief(lost.max(), digits=3)}" if failed.any() else ", none failed"),
         x=time.axis,
         y=Axis(label="requests/s", unit="/s"),
         series=tuple(series),
@@ -205,7 +206,7 @@ def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...]) -> Iterator
     yield Plot(
         title="In prefill, and the gate's limit" if gated else "In prefill",
         caption=f"{each}. In prefill: sent, before the first token.",
-        label=f"Requests in prefill over time: at most {used.max():.3g} on average over a step"
+        label=f"Requests in prefill over time: at most {brief(used.max(), digits=3)} on average over a step"
         + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
         x=time.axis,
         y=Axis(label="requests"),
@@ -220,8 +221,8 @@ def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...]) -> Iterator
     yield Plot(
         title="Decoding, and waiting at the gate" if gated else "Decoding",
         caption=f"{each}. Decoding: between the first token and the end.",
-        label=f"Requests decoding over time: at most {decoding.max():.3g}"
-        + (f"; waiting at the gate at most {waiting.max():.3g}" if gated else ""),
+        label=f"Requests decoding over time: at most {brief(decoding.max(), digits=3)}"
+        + (f"; waiting at the gate at most {brief(waiting.max(), digits=3)}" if gated else ""),
         x=time.axis,
         y=Axis(label="requests"),
         series=tuple(others[::-1]),

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Final
 
+from locust_llm.core.text import duration
 from locust_llm.probe.symptoms import Stall, Symptoms
 
-from .model import Axis, Mark, Plot, Series, Value, doubles, worded
+from .model import Axis, Mark, Plot, Series, Value, doubles
 
 MARGIN: Final = 1.15
 Points = list[tuple[float, float]]
@@ -24,8 +25,8 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
             "TTFT by prompt length",
             "Each ring is a prompt, each time that it was tried; the line joins the medians of those alone. Both scales are "
             "logarithmic.",
-            label=f"TTFT of a prompt alone: {worded(typical[0][1] * 1e3)} at {typical[0][0]:,.0f} tokens, "
-            f"{worded(typical[-1][1] * 1e3)} at {typical[-1][0]:,.0f}",
+            label=f"TTFT of a prompt alone: {duration(typical[0][1])} at {typical[0][0]:,.0f} tokens, "
+            f"{duration(typical[-1][1])} at {typical[-1][0]:,.0f}",
             x=_tokens([cost.asked_tokens for cost in found.costs]),
             y=Axis(label="TTFT", unit="ms", log=10),
             series=tuple(
@@ -42,13 +43,13 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
     if found.stalls:
         worst = max(stall.longest_s for stall in found.stalls)
         quiet = () if found.quiet_s is None else (
-            Mark(f"without a prompt: {worded(found.quiet_s * 1e3)}", y=found.quiet_s * 1e3),
+            Mark(f"without a prompt: {duration(found.quiet_s)}", y=found.quiet_s * 1e3),
         )  # fmt: skip
         yield Plot(
             "Longest gap of the decoders by prompt length",
             "Each ring is a prompt beside decoders, or two at one moment: the longest gap of the median decoder until its "
             "first token. Of a server that computes whole prompts it grows as they do; with a budget a step, hardly.",
-            label=f"the longest gap was {worded(worst * 1e3)}",
+            label=f"the longest gap was {duration(worst)}",
             x=_tokens([stall.asked_tokens for stall in found.stalls]),
             y=Axis(label="longest gap", unit="ms", low=0.0),
             series=tuple(

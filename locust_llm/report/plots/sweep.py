@@ -5,11 +5,12 @@ from typing import Final
 
 import numpy as np
 
+from locust_llm.core.text import brief, duration
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Knee, Level, SweepSummary
 from locust_llm.slo.metrics import ITL, PER_USER, TTFT
 
-from .model import LOG, Axis, Limits, Mark, Plot, Series, doubles, log_base, short, within, worded
+from .model import LOG, Axis, Limits, Mark, Plot, Series, doubles, log_base, short, within
 
 UNSOUND: Final = " Hollow points: stages to which the load generator was not up; nothing follows from them."
 
@@ -50,7 +51,7 @@ def _knees(knees: Sequence[Knee]) -> Iterator[Mark]:
         if knee.value is not None:
             found.setdefault(knee.value, []).append(knee.rule)
     for value, rules in sorted(found.items()):
-        yield Mark(f"{value:.3g}: {', '.join(rules)}", x=value, hue="knee")
+        yield Mark(f"{brief(value, digits=3)}: {', '.join(rules)}", x=value, hue="knee")
 
 
 def _curve(
@@ -81,7 +82,8 @@ def _latency(sweep: SweepSummary, x: Axis, names: tuple[str, str, str], marks: t
         return
     values = np.array([y for curve in curves for y in curve.y], np.float64)
     base = log_base(values)
-    said = ", ".join(f"{worded(y)} at {at:g}" for at, y in zip(curves[1].x, curves[1].y, strict=True) if at is not None)
+    points = zip(curves[1].x, curves[1].y, strict=True)
+    said = ", ".join(f"{duration(None if y is None else y / 1e3)} at {at:g}" for at, y in points if at is not None)
     rings = _unsound(sweep.levels, *curves)
     yield Plot(
         title=title,
@@ -136,7 +138,7 @@ def _good(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plo
             title="Goodput",
             caption=f"Good requests a second, with their 95 % interval{_conditions(sweep)}, and all successful ones. Where "
             "they part, requests are answered too late.",
-            label=f"goodput: best {best.goodput_per_s:.3g} a second at {best.value:g}",
+            label=f"goodput: best {brief(best.goodput_per_s, digits=3)} a second at {best.value:g}",
             x=x,
             y=Axis(label="requests/s", unit="/s"),
             series=(everything, good, *_unsound(sweep.levels, curve)),
@@ -144,7 +146,7 @@ def _good(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plo
         )
     met = _curve("attainment", "ok", sweep.levels, _percent)
     if met.x:
-        said = ", ".join(f"{y:.4g} % at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None)
+        said = ", ".join(f"{brief(y)} % at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None)
         yield Plot(
             title="Attainment",
             caption=f"The share of requests that are good{_conditions(sweep)}; a failed one is not.",
@@ -185,7 +187,7 @@ def _pareto(sweep: SweepSummary) -> Iterator[Plot]:
         title="What the server gives, against what a user gets",
         caption=f"A point a stage, with its {sweep.axis}. To the right each user gets tokens faster (median), upwards the "
         "server makes more of them: the best stages lie at the upper right.",
-        label="; ".join(f"{level.value:g}: {y:,.0f} tokens/s, {x:.3g} a user" for level, x, y in points),
+        label="; ".join(f"{level.value:g}: {y:,.0f} tokens/s, {brief(x, digits=3)} a user" for level, x, y in points),
         x=Axis(label="output tokens/s a user (median)", unit="/s", low=max(least - room, 0.0), high=most + room),
         y=Axis(label="output tokens/s", unit="/s"),
         series=(curve, *rings),

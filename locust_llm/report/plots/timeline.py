@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import OK, Record
 from locust_llm.core.run import Run
-from locust_llm.core.text import clean, many
+from locust_llm.core.text import clean, duration, many
 from locust_llm.report.analysis.columns import Columns
 from locust_llm.report.analysis.gaps import Gaps
 
 from .lines import DOTS, STALLED, Line, Lines, line
-from .model import Floats, worded
+from .model import Floats
 
 ROWS: Final = 60
 """The most requests that are shown."""
@@ -144,7 +144,7 @@ def scene(
 def timeline(scene: Scene, dots: int = DOTS) -> Timeline:
     """``dots``: so many lie beside each other in a line; chunks nearer to each other than that are one."""
     window, stall = scene.window, scene.window.stall
-    long = "" if stall is None else worded((stall.end - stall.start) * 1e3)
+    long = "" if stall is None else duration(stall.end - stall.start)
     return Timeline(
         title=scene.title,
         caption=_caption(scene),
@@ -165,7 +165,7 @@ def _caption(scene: Scene) -> str:
     if shown < count:
         culprits = f"; those longest in prefill during the stall first (at most {CULPRITS})" if window.stall else ""
         which = f"{shown:,} of the {count:,} requests under way, a sample{culprits}"
-    stalls = f" Red: a gap above {worded(scene.slow)}." if scene.slow else ""
+    stalls = f" Red: a gap above {duration(scene.slow / 1e3)}." if scene.slow else ""
     return (
         f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in order of "
         f"arrival. Each dot is a chunk; overlapping ones are drawn as one.{stalls}"

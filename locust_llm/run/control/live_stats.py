@@ -4,42 +4,21 @@ Tokens a second are those of the last seconds, of answers that are not over too.
 looked yet, but their reads are counted; a read is worth as many tokens as those of the answers that are over were.
 """
 
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from locust_llm.core.histogram import Histogram, Window
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, Record
 from locust_llm.core.run import Health
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge
 
-TTFT_S: Final = 10.0
+WINDOW_S: Final = 10
+"""How far back the percentiles of the last seconds reach."""
 RATE_S: Final = 5.0
-"""How far back "now" reaches, for the percentiles of TTFT and for tokens a second."""
-
-
-class Tail:
-    """The 99th percentile of many numbers, each kept with four significant digits: enough for the limits of verdict.py."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[float] = Counter()
-        self.count = 0
-
-    def add(self, value: float) -> None:
-        self._counts[float(f"{value:.4g}")] += 1
-        self.count += 1
-
-    @property
-    def p99(self) -> float | None:
-        """Nearest rank; None of nothing."""
-        above = self.count - math.ceil(0.99 * self.count)
-        for value in sorted(self._counts, reverse=True):
-            above -= self._counts[value]
-            if above < 0:
-                return value
-        return None
+"""How far back tokens a second reach."""
 
 
 class Client:
@@ -48,36 +27,41 @@ class Client:
     def __init__(self) -> None:
         self.requests = 0
         self.chunks = self.merged = 0
-        self.ttft_ms, self.least_ms, self.read_lag_ms, self.send_lag_ms = Tail(), Tail(), Tail(), Tail()
+        self.ttft, self.least, self.read_lag, self.send_lag = Histogram(), Histogram(), Histogram(), Histogram()
         self.health: Health | None = None
 
     def add(self, record: Record) -> None:
         self.requests += 1
         if record.sent_at is not None and record.admitted_at is not None:
-            self.send_lag_ms.add((record.sent_at - record.admitted_at) * 1e3)
+            self.send_lag.add(round((record.sent_at - record.admitted_at) * 1e6))
         if record.outcome != OK:
             return
         self.chunks += len(record.chunk_us)
         self.merged += record.shared
-        self.read_lag_ms.add(record.read_lag_us / 1e3)
-        for tail, ttft_s in ((self.ttft_ms, record.ttft_s), (self.least_ms, record.ttft_soonest_s)):
+        self.read_lag.add(record.read_lag_us)
+        for histogram, ttft_s in ((self.ttft, record.ttft_s), (self.least, record.ttft_soonest_s)):
             if ttft_s is not None:
-                tail.add(ttft_s * 1e3)
+                histogram.add(round(ttft_s * 1e6))
 
     def evidence(self, worker: str) -> Evidence:
         health = self.health
         return Evidence(
             worker=worker,
             requests=self.requests,
-            ttft_p99_ms=self.ttft_ms.p99,
-            ttft_p99_least_ms=self.least_ms.p99,
+            ttft_p99_ms=_p99_ms(self.ttft),
+            ttft_p99_least_ms=_p99_ms(self.least),
             merged_share=self.merged / self.chunks if self.chunks else None,
-            read_lag_p99_ms=self.read_lag_ms.p99,
-            send_lag_p99_ms=self.send_lag_ms.p99,
+            read_lag_p99_ms=_p99_ms(self.read_lag),
+            send_lag_p99_ms=_p99_ms(self.send_lag),
             loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
             cpu_share=None if health is None else health.cpu_share,
             cpu_wait_share=None if health is None else health.cpu_wait_share,
         )
+
+
+def _p99_ms(histogram: Histogram) -> float | None:
+    found = histogram.percentiles_ms(99)
+    return found[0] if found else None
 
 
 class LiveStats:
@@ -96,7 +80,8 @@ class LiveStats:
         self._all_reads = 0
         """Since each process was first heard of."""
         self._reads_at: deque[tuple[float, int]] = deque()
-        self._ttfts_s: deque[tuple[float, float]] = deque(maxlen=20_000)
+        self.recent_ttft = Window(WINDOW_S, clock)
+        """Of first chunks that came in the last ``WINDOW_S``."""
 
     def add(self, record: Record) -> None:
         """A request is over."""
@@ -121,7 +106,7 @@ class LiveStats:
         runs; ``health``: of this run so far."""
         now = self._clock()
         self._stand[worker] = used, waiting, decoding
-        self._ttfts_s.extend((now, ttft_s) for ttft_s in ttfts_s)
+        self.recent_ttft.add(round(ttft_s * 1e6) for ttft_s in ttfts_s)
         if not self._reads_at:
             self._reads_at.append((now, 0))
         self._all_reads += reads - self._reads.get(worker, reads)
@@ -164,18 +149,6 @@ class LiveStats:
     def failed(self) -> int:
         return self.done - self.counts[OK]
 
-    def ttft_s(self, *quantiles: float) -> list[float] | None:
-        """Of first chunks that came in the last ``TTFT_S``; None of none."""
-        ordered = self.ttfts_s()
-        return [quantile(ordered, q) for q in quantiles] if ordered else None
-
-    def ttfts_s(self) -> list[float]:
-        """All of these, in rising order."""
-        now = self._clock()
-        while self._ttfts_s and now - self._ttfts_s[0][0] > TTFT_S:
-            self._ttfts_s.popleft()
-        return sorted(ttft_s for _, ttft_s in self._ttfts_s)
-
     def tokens_per_s(self) -> float:
         """Of the last ``RATE_S``, estimated as this file's first lines say."""
         if not self._reads_at:
@@ -188,11 +161,3 @@ class LiveStats:
         """The client verdict, were the run over now; None before any request of the profiling phase is."""
         clients = {worker: client for worker, client in self._clients.items() if client.requests}
         return judge([client.evidence(worker) for worker, client in clients.items()])
-
-
-def quantile(ordered: list[float], q: float) -> float:
-    """Of numbers in rising order, at least one; linear interpolation between the closest ranks."""
-    place = q * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -12,6 +12,7 @@ from typing import Final, TextIO
 import gevent
 
 from locust_llm.core.phases import BETWEEN, PROFILING, WARMUP
+from locust_llm.core.text import duration
 from locust_llm.slo.client_verdict import Verdict
 
 from .control import Control
@@ -27,8 +28,8 @@ def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[st
     """What the line says, the most important first. ``elapsed_s``: of this phase."""
     pulse = control.pulse
     found = [where(control, elapsed_s), f"{pulse.done}{_total(control)} requests", f"{pulse.failed} failed"]
-    if ttft_s := pulse.ttft_s(0.5, 0.99):
-        found.append(f"TTFT p50 {ttft_s[0] * 1e3:.0f} p99 {ttft_s[1] * 1e3:.0f} ms")
+    if ttft_ms := pulse.recent_ttft.histogram().percentiles_ms(50, 99):
+        found.append(f"TTFT p50 {duration(ttft_ms[0] / 1e3)}, p99 {duration(ttft_ms[1] / 1e3)}")
     found.append(f"{pulse.tokens_per_s():.0f} tokens/s")
     limit = control.limit
     found.append(f"{pulse.used} in prefill" if limit is None else f"gate {pulse.used}/{limit}, {pulse.waiting} waiting")

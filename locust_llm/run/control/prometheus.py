@@ -1,13 +1,21 @@
-"""Exposition: the counters and histograms of a run in the text format of Prometheus, version 0.0.4.
+"""The counters, histograms and gauges of a run for Prometheus, in its text format, version 0.0.4.
 
-Sixty lines, where its client library would be a dependency that registers metrics for a process, not for a run. Buckets are
-those of vLLM's own metrics, so that what users saw and what the server says of itself lie in the same ones.
+Its client library writes the text, from families made for each scrape, in a registry of their own. Its instruments would
+add a ``_created`` series to each counter, and become files where PROMETHEUS_MULTIPROC_DIR is set. Buckets are those of
+vLLM's own metrics, so that what users saw and what the server says of itself lie in the same ones.
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import accumulate
 from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from locust_llm.core.record import FAILURES, OK, Record
 from locust_llm.slo.client_verdict import LEVELS
@@ -16,10 +24,6 @@ from .live_stats import LiveStats
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "locust_llm_"
-
-Labels = Mapping[str, str]
-Sample = tuple[str, Labels, float]
-"""What follows on the name of its family (``_sum``), labels, value."""
 
 SECONDS: Final = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
@@ -41,25 +45,21 @@ HISTOGRAMS: Final = (
 )  # fmt: skip
 
 
-class Histogram:
-    """How many values were at most as large as each bucket."""
+class Buckets:
+    """How many values were at most as large as each bound."""
 
-    def __init__(self, buckets: tuple[float, ...]) -> None:
-        self._buckets = buckets
-        self._counts = [0] * (len(buckets) + 1)
-        self._sum = 0.0
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = (*bounds, float("inf"))
+        self._counts = [0] * len(self._bounds)
+        self.sum = 0.0
 
     def add(self, value: float) -> None:
-        self._counts[bisect_left(self._buckets, value)] += 1
-        self._sum += value
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
 
-    def samples(self, labels: Labels) -> Iterator[Sample]:
-        count = 0
-        for bound, here in zip((*self._buckets, float("inf")), self._counts, strict=True):
-            count += here
-            yield "_bucket", {**labels, "le": number(bound)}, count
-        yield "_sum", labels, self._sum
-        yield "_count", labels, count
+    def cumulative(self) -> list[tuple[str, float]]:
+        """(bound, how many values up to it)."""
+        return list(zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True))
 
 
 class Totals:
@@ -70,7 +70,8 @@ class Totals:
         self._chunks: Counter[str] = Counter()
         self._input_tokens: Counter[str] = Counter()
         self._output_tokens: Counter[str] = Counter()
-        self._histograms: dict[tuple[str, str], Histogram] = {}
+        self._buckets = {name: defaultdict[str, Buckets](partial(Buckets, bounds)) for name, _, bounds, _ in HISTOGRAMS}
+        """By name, then by phase."""
 
     def add(self, record: Record) -> None:
         """A request is over."""
@@ -79,31 +80,37 @@ class Totals:
         self._chunks[phase] += len(record.chunk_us)
         self._input_tokens[phase] += record.input_tokens or 0
         self._output_tokens[phase] += record.output_tokens or 0
-        for name, what, buckets, _ in HISTOGRAMS:
+        for name, what, _, _ in HISTOGRAMS:
             if record.outcome == OK or (what == "gate_wait_s" and record.outcome in FAILURES):
                 value = getattr(record, what)
                 if value is not None:
-                    if (name, phase) not in self._histograms:
-                        self._histograms[name, phase] = Histogram(buckets)
-                    self._histograms[name, phase].add(value)
+                    self._buckets[name][phase].add(value)
 
-    def families(self) -> Iterator[str]:
-        """As text, each with its help and its type."""
-        by_outcome = (("", {"phase": phase, "outcome": outcome}, n) for (phase, outcome), n in self._requests.items())
-        yield from family("requests_total", "counter", "Requests that are over, by what became of them", by_outcome)
-        for name, of, text in (
-            ("chunks_total", self._chunks, "Events with content in them, of requests that are over"),
-            ("input_tokens_total", self._input_tokens, "Tokens of the prompts of requests that are over"),
-            ("output_tokens_total", self._output_tokens, "Tokens of the answers of requests that are over"),
+    def families(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            f"{PREFIX}requests", "Requests that are over, by what became of them", labels=("phase", "outcome")
+        )
+        for labels, count in self._requests.items():
+            requests.add_metric(labels, count)
+        yield requests
+        for name, counts, text in (
+            ("chunks", self._chunks, "Events with content in them, of requests that are over"),
+            ("input_tokens", self._input_tokens, "Tokens of the prompts of requests that are over"),
+            ("output_tokens", self._output_tokens, "Tokens of the answers of requests that are over"),
         ):
-            yield from family(name, "counter", text, (("", {"phase": phase}, n) for phase, n in of.items()))
+            counter = CounterMetricFamily(PREFIX + name, text, labels=("phase",))
+            for phase, count in counts.items():
+                counter.add_metric((phase,), count)
+            yield counter
         for name, _, _, text in HISTOGRAMS:
-            found = (h.samples({"phase": phase}) for (of_name, phase), h in self._histograms.items() if of_name == name)
-            yield from family(name, "histogram", text, (sample for samples in found for sample in samples))
+            histogram = HistogramMetricFamily(PREFIX + name, text, labels=("phase",))
+            for phase, buckets in self._buckets[name].items():
+                histogram.add_metric((phase,), buckets.cumulative(), buckets.sum)
+            yield histogram
 
 
-def standing(pulse: LiveStats, *, users: int, limit: int | None, info: Labels) -> Iterator[str]:
-    """How the run stands: gauges. ``limit``: of the prefill gate; ``info``: what run it is."""
+def gauges(pulse: LiveStats, *, users: int, limit: int | None, info: Mapping[str, str]) -> Iterator[Metric]:
+    """The run at this moment. ``limit``: of the prefill gate; ``info``: what run it is."""
     client = pulse.client()
     for name, text, value in (
         ("users", "Users of Locust", users),
@@ -116,28 +123,23 @@ def standing(pulse: LiveStats, *, users: int, limit: int | None, info: Labels) -
         ("client_level", f"The load generator: {', '.join(f'{i} {level}' for i, level in enumerate(LEVELS))}",
          None if client is None else LEVELS.index(client.level)),
     ):  # fmt: skip
-        yield from family(name, "gauge", text, [] if value is None else [("", {}, value)])
-    yield from family("run_info", "gauge", "What this run is; always 1", [("", info, 1)])
+        if value is not None:
+            yield GaugeMetricFamily(PREFIX + name, text, value)
+    yield InfoMetricFamily(f"{PREFIX}run", "What this run is; always 1", dict(info))
 
 
-def family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Iterator[str]:
-    """Its lines; none without a sample."""
-    name = PREFIX + name
-    lines = [f"{name}{suffix}{_labels(labels)} {number(value)}\n" for suffix, labels, value in samples]
-    if lines:
-        yield f"# HELP {name} {_escaped(text)}\n# TYPE {name} {kind}\n"
-        yield from lines
+class Collected(Collector):
+    """Families that are there already."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
-def number(value: float) -> str:
-    return {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, repr(value))
-
-
-def _labels(labels: Labels) -> str:
-    told = ",".join(f'{name}="{_escaped(value, quoted=True)}"' for name, value in labels.items())
-    return f"{{{told}}}" if told else ""
-
-
-def _escaped(text: str, *, quoted: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quoted else text
+def exposition(*families: Metric) -> str:
+    """As text, those that have samples."""
+    registry = CollectorRegistry()
+    registry.register(Collected(family for family in families if family.samples))
+    return generate_latest(registry).decode()

@@ -18,7 +18,6 @@ from locust_llm.report.plots.model import (
     sample,
     short,
     within,
-    worded,
 )
 
 
@@ -108,12 +107,3 @@ def test_limits_far_above_all_values_are_left_out() -> None:
     near, far, upright = Mark("a", y=25), Mark("b", y=26), Mark("c", x=1e9)
     assert within((near, far, upright), 10, 0) == (near, upright)
     assert within((near, far, Mark("d", y=101)), 10, 10) == (near, far)
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "said"),
-    [(12.345, "ms", "12.3 ms"), (1234.5, "ms", "1.23 s"), (123456, "", "123,456"), (0.5, "", "0.5"), (None, "ms", "none"),
-     (math.inf, "ms", "none"), (1_500_000, "ms", "1,500 s")],
-)  # fmt: skip
-def test_figures_in_words(value: float | None, unit: str, said: str) -> None:
-    assert worded(value, unit) == said

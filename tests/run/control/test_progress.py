@@ -54,7 +54,7 @@ def test_a_sentence_with_everything() -> None:
     gated.pulse.hear("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
     gated.pulse.hear("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=Verdict(DEGRADED)) == (
-        "profiling 12/45 s | 42/110 requests | 2 failed | TTFT p50 150 p99 199 ms | 0 tokens/s | gate 3/3, 13 waiting | "
+        "profiling 12/45 s | 42/110 requests | 2 failed | TTFT p50 150 ms, p99 199 ms | 0 tokens/s | gate 3/3, 13 waiting | "
         "9 decoding | SLO 1 of 3 broken | client DEGRADED"
     )
 

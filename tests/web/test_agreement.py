@@ -1,0 +1,60 @@
+"""One set of records in all that shows percentiles: they agree with the report to three digits."""
+
+from random import Random
+
+import pytest
+from support import unpatched_locust  # noqa: F401  before the rest
+from support.handmade import a_run, answered
+
+from locust_llm.core.record import Record
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.run.control.live_stats import LiveStats
+from locust_llm.run.locust_table import three_digits_in_locust
+from locust_llm.web.live import PERCENTILES, SHOWN, Live
+
+
+def some_records(count: int = 400) -> list[Record]:
+    """Log-normal times, from tenths of a millisecond to a minute."""
+    random = Random(7)
+
+    def one() -> Record:
+        chunk_ms = [random.lognormvariate(5, 1.5)]
+        for _ in range(8):
+            chunk_ms.append(chunk_ms[-1] + random.lognormvariate(3, 1))
+        due_at = 10.0 - random.lognormvariate(-2, 1)
+        return answered(
+            *chunk_ms, asked_at=10.0, due_at=due_at, admitted_at=10.0 + random.lognormvariate(-4, 2), limit=4
+        )
+
+    return [one() for _ in range(count)]
+
+
+def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    import locust.stats  # after unpatched_locust
+
+    monkeypatch.setattr(locust.stats, "bucket_response_time", None)  # given back at the end
+    monkeypatch.setattr(locust.stats, "calculate_response_time_percentile", None)
+    three_digits_in_locust()
+    records, clock = some_records(), lambda: 100.0
+    pulse, table = LiveStats(clock), locust.stats.RequestStats()
+    live = Live(pulse, 100.0, clock)
+    pulse.hear("a", used=0, waiting=0, decoding=0, ttfts_s=[record.ttft_s or 0 for record in records])
+    for record in records:
+        pulse.add(record)
+        live.add(record)
+        assert record.ttft_s is not None
+        table.log_request("LLM", "TTFT", record.ttft_s * 1000, 0)  # type: ignore[arg-type]
+    rows = {row.tag: row for row in summarise(collect(records), a_run(percentiles=PERCENTILES)).rows}
+
+    for shown, (tag, label) in zip(live.table(), SHOWN.items(), strict=True):
+        report = [rows[tag].percentiles[p] for p in PERCENTILES]
+        assert (shown.label, shown.whole_count) == (label, rows[tag].count)
+        for found_ms in (shown.whole_ms, shown.recent_ms):
+            assert found_ms == pytest.approx(report, rel=5e-3), label
+    ttft_ms = [rows["time_to_first_token"].percentiles[p] for p in PERCENTILES]
+    entry = table.get("TTFT", "LLM")
+    assert [entry.get_response_time_percentile(p / 100) for p in PERCENTILES] == pytest.approx(ttft_ms, rel=5e-3)
+    assert pulse.recent_ttft.histogram().percentiles_ms(*PERCENTILES) == pytest.approx(ttft_ms, rel=5e-3)
+    (evidence,) = (client.evidence("a") for client in pulse._clients.values())
+    assert evidence.ttft_p99_ms == pytest.approx(ttft_ms[-1], rel=5e-3)
