@@ -239,6 +239,7 @@ def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(server:
     assert len(server.asked) == 3
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("line", [
     "vllm:num_requests_running{", "vllm:num_requests_running{a=\"", "vllm:" + "a" * 1_000, "vllm:a 1 ", "sglang:" * 9,
     "vllm:num_preemptions_total ", "\x1b[31m", "# HELP vllm:a " + "x" * 100,
