@@ -10,7 +10,7 @@ from html import escape
 from statistics import median
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import clean, cut
+from locust_llm.core.text import clean, cut, duration
 
 from .lines import Line, Lines
 
@@ -284,7 +284,7 @@ class TimelinePlot:
         yield f'<path d="M3 0h0m14 0h0m14 0h0" {dots}/>', "decoding, each chunk a dot"
         if any(self.stalls(row, line) for row, line in enumerate(self.rows)):
             stroke = f'<path d="M0 0h34" stroke="{hue["stall"]}" stroke-width="3"/>'
-            yield stroke, f"no chunk for over {duration(self.shown.slow)}"
+            yield stroke, f"no chunk for over {duration(self.shown.slow / 1e3)}"
         if "" in ends:
             yield self._end("", 17, 0, 9), "end"
         if "failed" in ends:
@@ -292,11 +292,6 @@ class TimelinePlot:
         if cut_off:
             back = "var(--back)" if self.frame.fluid else "#fff"
             yield f'<g fill="{back}">{self._end("cut", 17, 0, 8)}</g>', cut(", ".join(cut_off), LEGEND_LETTERS)
-
-
-def duration(ms: float) -> str:
-    """``12.3 ms``, ``1.23 s``."""
-    return f"{ms:.3g} ms" if ms < 1000 else f"{ms / 1000:.3g} s"
 
 
 def group(attributes: str, elements: Iterable[str]) -> Iterator[str]:
