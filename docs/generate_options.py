@@ -6,13 +6,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-os.environ.setdefault("LOCUST_SKIP_MONKEY_PATCH", "1")  # which the simulator could not be imported after
+os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # the simulator could not be imported after Locust's patches
 
 from locust_llm.core.option import GROUPS, Option, options_of
 from locust_llm.load.numbers import shown
 from locust_llm.probe_user import ProbeOptions
 from locust_llm.run.flags import OPTIONS, default_of, example_of, value_of
 from locust_llm.simulator.cli import add_arguments
+
+del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # else a process that was begun here would not be patched either
 
 PAGE: Final = Path(__file__).with_name("options.md")
 UNITS: Final = ("seconds", "ms", "tokens", "percent", "bytes", "numbers")

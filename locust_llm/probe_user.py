@@ -177,7 +177,10 @@ def _say(episode: Episode, number: int, seconds: float) -> None:
 
 
 def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
-    """Why a probe cannot be so: each a sentence. Its timetable alone says what is sent when, and by one process."""
+    """Why a probe cannot be so: each a sentence. Its timetable alone says what is sent when, and by one process. None of
+    options that a parser without the probe's has read."""
+    if not all(hasattr(options, option.dest) for option in options_of(ProbeOptions)):
+        return
     for option in options_of(ProbeOptions):
         if getattr(options, option.dest) is None and option.range is not None:
             yield f"{option.flag} must be at least {option.range.least}, got nothing"
