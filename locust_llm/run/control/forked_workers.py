@@ -45,20 +45,6 @@ def end(children: Iterable[psutil.Process], sleep: Callable[[float], object] = t
             asked = True
         sleep(0.05)
     _signal(children, signal.SIGKILL)
-    os.waitpid = _known_or_gone(os.waitpid)
-
-
-def _known_or_gone(waitpid: Callable[[int, int], tuple[int, int]]) -> Callable[[int, int], tuple[int, int]]:
-    """``waitpid`` for Locust's gathering: the event loop may have collected the status of a child that has ended, and Locust
-    would ask for it again and again for three seconds, with a traceback each time."""
-
-    def known_or_gone(pid: int, options: int) -> tuple[int, int]:
-        try:
-            return waitpid(pid, options)
-        except ChildProcessError:
-            return pid, 0
-
-    return known_or_gone
 
 
 def _signal(children: Iterable[psutil.Process], number: int) -> None:
