@@ -171,7 +171,7 @@ class LLMUser(HttpUser):
         try:
             item = permit.item if permit.item is not None else sender.item(permit.phase)
         except GateClosed:
-            sender.budget.put_back(permit)
+            sender.permits.put_back(permit)
             raise StopUser from None
         said = None if item is None else msgspec.msgpack.decode(item, type=Item)
         conversation = sender.sessions.begin(said)
@@ -182,7 +182,7 @@ class LLMUser(HttpUser):
                 if records:
                     following = self._next_permit(permit, ask, first_at, records)
                     if following.phase != permit.phase:  # the warmup is over, and its sessions with it
-                        sender.budget.put_back(following)
+                        sender.permits.put_back(following)
                         break
                     permit = following
                 first_at = ask.at_s if first_at is None else first_at
@@ -208,7 +208,7 @@ class LLMUser(HttpUser):
         try:
             if self._rests_until > time.monotonic():
                 self.sender.wait_until(self._rests_until)
-            return self.sender.budget.take(self.number, later=later)
+            return self.sender.permits.take(self.number, later=later)
         except GateClosed:
             raise StopUser from None
 
@@ -231,7 +231,7 @@ class LLMUser(HttpUser):
 
     def on_stop(self) -> None:
         self.line.close()
-        self.sender.budget.leave(self.number)
+        self.sender.permits.leave(self.number)
 
     def _send(
         self,
@@ -287,7 +287,7 @@ class LLMUser(HttpUser):
                 return request, prepared
 
         except BaseException:
-            sender.budget.put_back(permit)
+            sender.permits.put_back(permit)
             raise
         return self._attempts(permit, attempt)
 
@@ -318,7 +318,7 @@ class LLMUser(HttpUser):
                 if refused is not None:
                     self._finish(*refused, retried=cut is not None)
                 elif cut is None:
-                    sender.budget.put_back(permit)  # killed before it was sent
+                    sender.permits.put_back(permit)  # killed before it was sent
                 if cut is not None:
                     self._finish(cut, prepared)
                     if not isinstance(error, GreenletExit):

@@ -9,6 +9,7 @@ from locust.env import Environment
 import gevent
 
 from locust_llm.core.phases import BETWEEN, WARMUP
+from locust_llm.core.record import Record
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
 from locust_llm.slo import grammar as slo
@@ -53,7 +54,6 @@ class View:
 
     def begins(self, control: Control) -> None:
         live = Live(control.pulse, time.time())
-        control.watch = live.add
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name, self._phase = "", control.folder.name, ""
         self._status = (0.0, {})  # of before the run
@@ -61,6 +61,11 @@ class View:
         self.runs += 1
         self.archive.add(control.folder)
         gevent.spawn(self._look, control, live)
+
+    def on_record(self, record: Record) -> None:
+        """A request of the run that is on is over."""
+        if self.control is not None and self.live is not None:
+            self.live.add(record)
 
     def ends(self) -> None:
         """Its reports are there, as far as they could be made."""

@@ -27,7 +27,7 @@ from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
 from locust_llm.core.settings import BAD_SETTINGS
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.gate_quotas import LEASE_S
+from locust_llm.run.gate_shares import LEASE_S
 from locust_llm.run.protocol import GONE_S
 
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "10", "--no-probe")

@@ -1,31 +1,38 @@
 """The work of a run: requests, arrivals and sessions; which process has how much of it, and what goes with a lost one."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from locust_llm.core.phases import PROFILING, WARMUP, Plan
 from locust_llm.core.record import Record
 from locust_llm.core.run import Offer
 from locust_llm.core.settings import Settings
 from locust_llm.run.clock_sync import offset_s
+from locust_llm.run.protocol import (
+    Arrival,
+    AskAgain,
+    Grant,
+    ReleaseRequests,
+    SessionCounts,
+    SessionsReturned,
+)
 from locust_llm.run.schedule import Due, schedule, sessions
 
-from .dispatcher import Dispatcher, Packed, SessionDispatcher
+from .dispatcher import Dispatcher, SessionDispatcher
 from .users import UserPool
 from .worker_registry import Loss, WorkerRegistry
 
 
 class Allocator:
-    """``tell(kind, worker, **data)`` sends a message. ``on_next()`` is called when a phase is over, and the plan in the next
-    one; ``on_last()`` when the last session has ended."""
+    """``send(message, worker)`` sends to one process, ``send(message)`` to all. ``on_next()`` is called when a phase is
+    over, and the plan in the next one; ``on_last()`` when the last session has ended."""
 
     def __init__(
         self,
         settings: Settings,
         roster: WorkerRegistry,
         crowd: UserPool,
-        tell: Callable[..., None],
+        send: Callable[..., object],
         say: Callable[[str], None],
         on_next: Callable[[], None],
         on_last: Callable[[], None],
@@ -34,7 +41,7 @@ class Allocator:
             settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up,
             staged=settings.staged is not None,
         )  # fmt: skip
-        self.dealer = Dispatcher(tell, self._users, self._deal)
+        self.dealer = Dispatcher(send, self._users, self._deal)
         self.open = False
         """Arrivals come by a schedule in this phase."""
         self.held = False
@@ -45,8 +52,8 @@ class Allocator:
         """Arrivals that found no user, or went with a process that had not sent them."""
         self._profiled = 0
         """Records of the profiling phase."""
-        self._roster, self._crowd, self._tell, self._say, self._on_next = roster, crowd, tell, say, on_next
-        self._sessions = SessionDispatcher(tell, lambda: len(roster.there()), on_last, say)
+        self._roster, self._crowd, self._send, self._say, self._on_next = roster, crowd, send, say, on_next
+        self._sessions = SessionDispatcher(send, lambda: len(roster.there()), on_last, say)
 
     def begin(self, phase: str, s: Settings) -> Iterator[Due] | None:
         """This phase is on, and ``s`` are its settings. Where arrivals come by a schedule, all of them: to be dealt out."""
@@ -58,7 +65,7 @@ class Allocator:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def want(self, worker: str) -> None:
+    def grant_requests(self, worker: str) -> None:
         """A process asks for a share of the requests that are still to be sent."""
         count, phase = 0, self.plan.phase
         if not (self.open or self.held):
@@ -66,8 +73,8 @@ class Allocator:
             self._roster.give(worker, phase, count)
             for other in () if count else self._roster.there():
                 if other != worker:
-                    self._tell("llm_spare", other, phase=phase)
-        self._tell("llm_grant", worker, phase=phase, count=count)
+                    self._send(ReleaseRequests(phase), other)
+        self._send(Grant(phase, count), worker)
 
     def put_back(self, worker: str, phase: str, count: int) -> None:
         """A process gives back a share that it cannot use: to those that wait."""
@@ -75,7 +82,7 @@ class Allocator:
         if self.plan.put_back(phase, count):
             self._on_next()
         else:
-            self._tell("llm_again", phase=self.plan.phase)
+            self._send(AskAgain(self.plan.phase))
 
     def recorded(self, record: Record, phase: str) -> bool:
         """A request that was given out in ``phase`` is over. False: what its process had was accounted for already."""
@@ -97,9 +104,9 @@ class Allocator:
         if self.plan.phase == phase and self.plan.close():
             self._on_next()
 
-    def arrive_again(self, worker: str, phase: str, due: Sequence[Any]) -> None:
+    def put_back_arrivals(self, worker: str, phase: str, arrivals: list[Arrival]) -> None:
         """A process gives back arrivals that it has no users for."""
-        count = self.dealer.again(phase, due)
+        count = self.dealer.put_back(phase, arrivals)
         self._roster.back(worker, phase, count)
         self.plan.returned(phase, count)  # they went out again just before
 
@@ -131,7 +138,7 @@ class Allocator:
 
     def _users(self) -> dict[str, int]:
         """How many each process has; alike while their number follows the arrivals."""
-        return dict.fromkeys(self._roster.talking(), 1) if self._crowd.grows else self._roster.users()
+        return dict.fromkeys(self._roster.live(), 1) if self._crowd.grows else self._roster.users()
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -140,26 +147,26 @@ class Allocator:
         """There are no more sessions to give."""
         return self._sessions.over
 
-    def want_sessions(self, worker: str) -> None:
+    def grant_sessions(self, worker: str) -> None:
         """A process asks for sessions of the dataset, or of a number that was asked for."""
         if not self.held:  # else it will ask again
             self._sessions.ask(worker)
 
-    def sessions_told(self, worker: str, phase: str, begun: int, ended: int) -> None:
+    def count_sessions(self, worker: str, counts: SessionCounts) -> None:
         """A process is so far with the sessions that it has."""
-        self._sessions.told(worker, phase, begun, ended)
+        self._sessions.update(worker, counts)
 
-    def spared(self, worker: str, phase: str, items: Sequence[Packed], begun: int, ended: int) -> None:
+    def put_back_sessions(self, worker: str, returned: SessionsReturned) -> None:
         """Sessions that a process was asked for, as others wait for them."""
-        self._sessions.told(worker, phase, begun, ended)
-        self._sessions.back(worker, items)
+        self._sessions.update(worker, returned.counts)
+        self._sessions.put_back(worker, returned.items)
 
     # -- loss ----------------------------------------------------------------------------------------------------------
 
     def lose(self, worker: str, loss: Loss) -> tuple[int, int]:
         """What a lost process had to send goes to the others. How many sessions ended with it, and how many of its arrivals
         are never sent."""
-        self._crowd.heard(worker, 0)
+        self._crowd.update(worker, 0)
         gone, never = self._sessions.lost(worker, loss.phase, loss.sessions), 0
         for phase, count in loss.done.items():
             unsent = loss.unsent[phase]

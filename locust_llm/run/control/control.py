@@ -1,13 +1,13 @@
 """Control of a run, in the master or the only process: who takes part and who is lost, the records, the end, the report.
 
-Between it and the senders go Locust's messages, in one process too (there they are plain calls). Each carries the number
-of the run. When what is sent is said in course.py, who sends how much of it in work.py.
+When what is sent is decided in phase_runner.py, who sends how much of it in allocator.py.
 """
 
+import logging
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from locust.env import Environment
 
@@ -17,14 +17,27 @@ from gevent.event import Event
 
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import Record
-from locust_llm.core.run import Health, Run
+from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings, mistakes
 from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.protocol import Order
+from locust_llm.run.protocol import (
+    TO_SENDER,
+    Ack,
+    AskAgain,
+    Begin,
+    Cut,
+    Ended,
+    EndRun,
+    GateStatus,
+    Message,
+    Records,
+    Status,
+    pack,
+)
 from locust_llm.slo.grammar import ABORT
 
 from .early_stop import EarlyStop
@@ -33,6 +46,8 @@ from .run_store import RunStore
 from .shutdown import Shutdown
 from .users import UserPool
 from .worker_registry import WorkerRegistry
+
+logger = logging.getLogger("locust_llm")
 
 DRAIN_MARGIN_S: Final = 15.0
 HURRY_S: Final = 5.0
@@ -56,10 +71,11 @@ class Control:
         epoch: int,
         greeted: Callable[[str], bool] = lambda worker: True,
         reported: Event | None = None,
+        on_record_over: Callable[[Record], object] = lambda record: None,
     ) -> None:
-        """``greeted``: whether a worker said who it is, and may take part. ``reported``: set while no end of a run is under
-        way."""
-        self.environment = environment
+        """``greeted``: whether a worker has greeted, and may take part. ``reported``: set while no end of a run is under
+        way. ``on_record_over`` is called with each record of a request that is over, once it is kept."""
+        self.environment, self._on_record_over = environment, on_record_over
         self._greeted = greeted
         if (
             settings.random_seed is None
@@ -73,13 +89,11 @@ class Control:
         self.book = RunStore(settings, survey)
         self.folder, self.pulse, self.totals = self.book.folder, self.book.pulse, self.book.totals
         self._roster = WorkerRegistry(environment.runner, self.folder)
-        self.watch: Callable[[Record], None] = lambda record: None
-        """Hears of every record too: of the web page."""
         self._flushing: gevent.Greenlet | None = None
         self._watching: gevent.Greenlet | None = None
         self._crowd = UserPool(settings, environment.runner, self.book.say)
         self.ending = Shutdown(environment, self._roster.there, reported)
-        self.course = PhaseRunner(settings, self.book, self._roster, self._crowd, self.ending, self._tell, self.facts)
+        self.course = PhaseRunner(settings, self.book, self._roster, self._crowd, self.ending, self._send, self.facts)
         self.stepper, self.work, self.plan = self.course.stepper, self.course.work, self.course.plan
         """``stepper`` None: the run has no stages."""
 
@@ -89,7 +103,7 @@ class Control:
         """Give the order to every process, and start the first phase."""
         write_run(self.folder, self.facts())  # in case nothing comes after it
         for worker in filter(self._greeted, self._roster.clients()):
-            self.welcome(worker)
+            self.begin_worker(worker)
         self.course.begin()
         if not self._roster.alone:
             self._watching = gevent.spawn(self._watch_workers)
@@ -97,16 +111,16 @@ class Control:
             gevent.spawn(self.course.watch_rules)
         self._flushing = gevent.spawn(self._flush_each_second)
 
-    def welcome(self, worker: str) -> None:
-        """The order, to one process; it asks for its share by itself."""
-        order = Order(
-            epoch=self.epoch, settings=self.settings, survey=self.survey, worker=self._roster.welcome(worker).place,
+    def begin_worker(self, worker: str) -> None:
+        """One process takes part; it asks for its requests by itself."""
+        begin = Begin(
+            settings=self.settings, survey=self.survey, worker=self._roster.add(worker).place,
             folder=str(self.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
         )  # fmt: skip
-        self._tell("llm_begin", worker, order=msgspec.msgpack.encode(order))
-        self.course.limit.quotas.join(worker, time.monotonic())
+        self._send(begin, worker)
+        self.course.limit.shares.join(worker, time.monotonic())
         if self.stepper is not None and self.plan.phase not in (WARMUP, BETWEEN):
-            self.course.tell_stage(self.stepper.number, worker)
+            self.course.send_stage(self.stepper.number, worker)
 
     # -- the global limit, and how the processes stand -----------------------------------------------------------------
 
@@ -146,50 +160,29 @@ class Control:
         self._crowd.count = users
         return True
 
-    def hears(
-        self,
-        worker: str,
-        used: int,
-        number: int,
-        waiting: int = 0,
-        decoding: int = 0,
-        ttfts_s: Sequence[float] = (),
-        reads: int = 0,
-        health: dict[str, Any] | None = None,
-        unreserved: int = 0,
-        sessions: Sequence[Any] = ("", 0, 0),
-        spent: bool = False,
-        waited_s: float = 0.0,
-        users: int = 0,
-        admitted: int = 0,
-        over: int = 0,
-        clock_error_s: float | None = None,
-        failure: str = "",
-        at: float | None = None,
-    ) -> None:
-        """A process tells how it stands, and the number of the last quota that reached it. ``sessions``: supply.Sessions;
-        ``at``: when, by its monotonic clock; None: now, in this process."""
-        self._failed(worker, failure)
-        known = self._roster.heard(worker)
+    def on_status(self, worker: str, status: Status) -> None:
+        """A process reports; where it asks for an answer, its lease is renewed."""
+        self._failed(worker, status.failure)
+        known = self._roster.seen(worker)
         if known is None:
             return
-        known.phase, begun, ended = sessions
-        if health is not None:
-            known.health = msgspec.convert(health, Health)
-        known.users, known.admitted, known.reads = users, admitted, reads
-        known.clock_error_s = clock_error_s
-        at = time.monotonic() if at is None else at
-        self.course.counted(worker, at, admitted=admitted, over=over, waiting=waiting, decoding=decoding)
+        if status.health is not None:
+            known.health = status.health
+        known.phase, known.clock_error_s = status.sessions.phase, status.clock_error_s
+        known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
+        self.course.count(worker, time.monotonic() if status.at is None else status.at, status)
         self.pulse.hear(
-            worker, used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s, reads=reads,
-            health=None if health is None else known.health,
+            worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding, ttfts_s=status.ttfts_s,
+            reads=status.reads, health=status.health,
         )  # fmt: skip
-        quotas = self.course.limit.quotas
-        quotas.prefill_s = max(quotas.prefill_s, *ttfts_s, 0.0)
+        shares = self.course.limit.shares
+        shares.prefill_s = max(shares.prefill_s, *status.ttfts_s, 0.0)
         if self.work.open and not self.ending.begun:
-            self._crowd.heard(worker, unreserved)
-        self.work.sessions_told(worker, known.phase, begun, ended)
-        self.stands(worker, used=used, waiting=waiting, number=number, spent=spent, waited_s=waited_s)
+            self._crowd.update(worker, status.unreserved)
+        self.work.count_sessions(worker, status.sessions)
+        self.on_gate_status(worker, status.gate)
+        if status.at is not None and worker in self._roster.there():
+            self.course.limit.renew(worker, status.at)
 
     def _failed(self, worker: str, failure: str) -> None:
         """What a process that failed cannot send nobody sends in its place: the run ends, with a report of what there is."""
@@ -198,15 +191,10 @@ class Control:
             self.book.say(f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete")
             self.ending.begin()
 
-    def stands(self, worker: str, **stand: Any) -> None:
-        """A process tells how its gate stands."""
-        if self._roster.heard(worker) is not None:
-            self.course.limit.heard(worker, **stand)
-
-    def answer(self, worker: str, at: float) -> None:
-        """To its word of that moment of its own clock: for so long it may use what it has."""
-        if worker in self._roster.there():
-            self.course.limit.answer(worker, at)
+    def on_gate_status(self, worker: str, status: GateStatus) -> None:
+        """A process reports on its gate."""
+        if self._roster.seen(worker) is not None:
+            self.course.limit.update(worker, status)
 
     # -- lost processes ------------------------------------------------------------------------------------------------
 
@@ -215,7 +203,7 @@ class Control:
         alone_s = 0.0
         while True:
             gevent.sleep(WORKERS_S)
-            for worker in self.course.limit.quotas.look(time.monotonic()):
+            for worker in self.course.limit.shares.expire(time.monotonic()):
                 self.book.say(
                     f"WARNING: worker {worker} was silent {self.book.since_start()}: its slots went to the others"
                 )
@@ -228,7 +216,7 @@ class Control:
                 self.ending.begin()
                 return
 
-    def refused(self, worker: str, why: str) -> str:
+    def on_begin_failed(self, worker: str, why: str) -> str:
         """A worker could not begin; why the run cannot be, empty where the others can do without it."""
         why = f"worker {worker} cannot begin: {why}"
         if self.pulse.done and len(self._roster.there()) > 1:
@@ -244,9 +232,9 @@ class Control:
         """What it had made is recovered, what it had to send goes to the others, and what cannot is counted as lost."""
         recovered = self._roster.recover(worker)
         for record in recovered:
-            self.keep(record)
+            self.add_record(record)
         loss = self._roster.drop(worker)
-        self.course.limit.quotas.leave(worker)
+        self.course.limit.shares.leave(worker)
         self.pulse.hear(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
         if loss.health is not None:
             self.book.health.append(loss.health)
@@ -259,11 +247,11 @@ class Control:
             + (f", {sessions} sessions ended with it" if sessions else "")
         )
         if not self.draining:
-            self._tell("llm_again", phase=self.plan.phase)
+            self._send(AskAgain(self.plan.phase))
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def keep(self, record: Record) -> None:
+    def add_record(self, record: Record) -> None:
         """Onto the disk, before anything else is made of it."""
         phase = profiling(record.stage) if record.phase == PROFILING else record.phase
         if self.stepper is not None and record.stage == self.stepper.number and record.stage:
@@ -271,17 +259,22 @@ class Control:
         self.course.sends.over(record)
         if not self.book.write(record, gated=self.limit is not None):
             return  # the request is not over
-        self.watch(record)
+        self._on_record_over(record)
         if not self.work.recorded(record, phase):
             self.book.lost -= 1  # of a process that was given up
 
-    def batch(self, worker: str, batch: dict[str, Any]) -> None:
-        """Records of a worker."""
-        self._roster.heard(worker)
-        for record in self._roster.take(worker, batch):
-            self.keep(record)
+    def on_records(self, worker: str, batch: Records) -> None:
+        """Of a worker."""
+        self._roster.seen(worker)
+        try:
+            records = self._roster.take(worker, batch)
+        except ValueError as error:
+            logger.error(f"{len(batch.packed)} records of worker {worker} are damaged, and were ignored: {error}")
+            return
+        for record in records:
+            self.add_record(record)
         self.flush()  # what is acknowledged outlives this process
-        self._tell("llm_ack", worker, number=batch["number"])
+        self._send(Ack(batch.number), worker)
 
     def _flush_each_second(self) -> None:
         while True:
@@ -312,7 +305,7 @@ class Control:
         self.ending.expect(self._roster.there())
         if clocks := self._roster.clocks():
             self.book.say(clocks)
-        self._tell("llm_end")
+        self._send(EndRun())
         if self._roster.alone:
             self.ending.over.set()
             return  # its users are stopped next, by Locust
@@ -324,21 +317,21 @@ class Control:
         """The drain does not wait for what is still open: that is cut."""
         self.ending.within(HURRY_S)
         if not self._roster.alone:
-            self._tell("llm_hurry")
+            self._send(Cut())
 
-    def ended(self, worker: str, data: dict[str, Any]) -> None:
-        """A process is through: what it turned away, and what it could not deliver."""
-        self._failed(worker, data.get("failure", ""))
-        self.book.turned_away += data["turned_away"]
-        if data["undelivered"]:
+    def on_ended(self, worker: str, ended: Ended) -> None:
+        """A process has ended what it had."""
+        self._failed(worker, ended.failure)
+        self.book.turned_away += ended.turned_away
+        if ended.undelivered:
             recovered = self._roster.recover(worker)
             for record in recovered:
-                self.keep(record)
-            self.book.lost += max(0, data["undelivered"] - len(recovered))
-        self.work.missed += data["missed"]
-        if data.get("health") is not None:
-            self.book.health.append(msgspec.convert(data["health"], Health))
-        if (known := self._roster.heard(worker)) is not None:
+                self.add_record(record)
+            self.book.lost += max(0, ended.undelivered - len(recovered))
+        self.work.missed += ended.missed
+        if ended.health is not None:
+            self.book.health.append(ended.health)
+        if (known := self._roster.seen(worker)) is not None:
             known.through = True
             if not self.draining:
                 self._lose(worker, "left")
@@ -385,6 +378,7 @@ class Control:
 
     # -- to the senders ------------------------------------------------------------------------------------------------
 
-    def _tell(self, kind: str, worker: str | None = None, **data: Any) -> None:
+    def _send(self, message: Message, worker: str | None = None) -> None:
+        """To one process, or to all."""
         assert self.environment.runner is not None
-        self.environment.runner.send_message(kind, {"epoch": self.epoch, **data}, worker)
+        self.environment.runner.send_message(TO_SENDER, pack(self.epoch, message), worker)

@@ -3,15 +3,15 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import gevent
-import msgspec
 
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
 from locust_llm.core.run import Health, Run, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY, INPUT
+from locust_llm.run.protocol import AskAgain, PhaseOver, StageBegin, Status
 from locust_llm.run.schedule import Due
 from locust_llm.slo.grammar import Rule, ready, texts
 
@@ -38,7 +38,7 @@ HEALTH_S: Final = 2.0
 
 
 class PhaseRunner:
-    """``tell(kind, worker, **data)`` sends a message; ``facts()``: the run as it is known now."""
+    """``send(message, worker)`` sends to one process, ``send(message)`` to all; ``facts()``: the run as it is known now."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class PhaseRunner:
         roster: WorkerRegistry,
         crowd: UserPool,
         ending: Shutdown,
-        tell: Callable[..., None],
+        send: Callable[..., object],
         facts: Callable[[], Run],
     ) -> None:
         stages = settings.staged
         self._settings, self._book, self._there = settings, book, roster.there
-        self._crowd, self._ending, self._tell, self._facts = crowd, ending, tell, facts
+        self._crowd, self._ending, self._send, self._facts = crowd, ending, send, facts
         self.sends = Sends()
         first_wave = 0 if settings.open_loop or stages else settings.users or 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
@@ -61,9 +61,9 @@ class PhaseRunner:
         """None: the run has no stages."""
         self.asked = settings if self.stepper is None else self.stepper.settings
         """The settings of this phase: in a sweep those of its stage."""
-        self.work = Allocator(settings, roster, crowd, tell, book.say, self._next_phase, self._sessions_over)
+        self.work = Allocator(settings, roster, crowd, send, book.say, self._next_phase, self._sessions_over)
         self.plan = self.work.plan
-        self.limit = GateLimit(settings, book, tell, lambda: self.plan.phase)
+        self.limit = GateLimit(settings, book, send, lambda: self.plan.phase)
         self._jobs: list[gevent.Greenlet] = []
         """Of this phase: the schedule, the clock."""
         self._dealing: gevent.Greenlet | None = None
@@ -94,7 +94,7 @@ class PhaseRunner:
         self._crowd.become(users)
         self.work.held = False
         self._begin_sending(phase)
-        self._tell("llm_again", phase=self.plan.phase)
+        self._send(AskAgain(self.plan.phase))
 
     def _begin_sending(self, phase: str) -> None:
         dues = self.work.begin(phase, self.asked)
@@ -157,7 +157,7 @@ class PhaseRunner:
         if self.plan.close():
             self._next_phase()
         else:
-            self._tell("llm_over", phase=phase)
+            self._send(PhaseOver(phase))
 
     def _sessions_over(self) -> None:
         """The last one has ended."""
@@ -180,7 +180,7 @@ class PhaseRunner:
             logger.info("Warmup is over, profiling begins")
             self._book.profiling_at = time.time()
         self.begin()
-        self._tell("llm_again", phase=self.plan.phase)
+        self._send(AskAgain(self.plan.phase))
 
     def stop(self) -> None:
         """The run is ending: nothing new starts."""
@@ -210,7 +210,7 @@ class PhaseRunner:
         self.work.due, self._stage_limits = None, len(self._book.limits)
         rules = [rule for rule in self.rules() if rule.at(stepper.value, stepper.asked.axis)]
         self.abort = EarlyStop(rules, sends=self.sends, overdue=False)  # its first wave is not measured
-        self.tell_stage(stepper.number)
+        self.send_stage(stepper.number)
         if stepper.asked.axis == CONCURRENCY:
             self._crowd.become(int(stepper.value))
         self.plan.begin(stepper.number, self.asked.request_count)
@@ -219,14 +219,14 @@ class PhaseRunner:
         self.work.held = False
         self._limit_of(False)
         self._begin_sending(self.plan.phase)
-        self._tell("llm_again", phase=self.plan.phase)
+        self._send(AskAgain(self.plan.phase))
 
-    def tell_stage(self, number: int, worker: str | None = None) -> None:
+    def send_stage(self, number: int, worker: str | None = None) -> None:
         """Which one is on; 0: none. To one process, or to all."""
         stepper = self.stepper
         assert stepper is not None
         tokens = stepper.value if number and stepper.asked.axis == INPUT else None
-        self._tell("llm_stage", worker, number=number, input_tokens=tokens)
+        self._send(StageBegin(number, tokens), worker)
 
     def _look(self, phase: str) -> None:
         """The greenlet that ends a stage when it has lasted long enough."""
@@ -242,7 +242,7 @@ class PhaseRunner:
         """All of it is back: its records and what is known of it go into its folder."""
         assert self.stepper is not None
         self.stepper.health.clear()
-        self.tell_stage(0)
+        self.send_stage(0)
         with gevent.Timeout(HEALTH_S, False):
             while len(self.stepper.health) < len(self._there()):
                 gevent.sleep(0.02)
@@ -250,10 +250,10 @@ class PhaseRunner:
         self.stepper.flush()
         self.stepper.close(self._facts_of, report=report)
 
-    def healthy(self, health: dict[str, Any]) -> None:
-        """How a process was in the stage that is over."""
+    def add_health(self, health: Health) -> None:
+        """Of a process, in the stage that is over."""
         if self.stepper is not None:
-            self.stepper.health.append(msgspec.convert(health, Health))
+            self.stepper.health.append(health)
 
     def _facts_of(self, stage: Stage) -> Run:
         """Of the stage that is over, as of a run of its own."""
@@ -268,9 +268,16 @@ class PhaseRunner:
         s = self._settings
         return [ready(text, s.goodput) for text in texts(s.slo, s.slo_preset)]
 
-    def counted(self, worker: str, at: float, **counts: int) -> None:
-        """A process reports what it has sent (sends.py): the rules look at its records up to then."""
-        for record in self.sends.report(worker, at, **counts):
+    def count(self, worker: str, at: float, status: Status) -> None:
+        """A process reports what it has sent (in_flight.py): the rules look at its records up to then."""
+        for record in self.sends.report(
+            worker,
+            at,
+            admitted=status.admitted,
+            over=status.over,
+            waiting=status.gate.waiting,
+            decoding=status.decoding,
+        ):
             if self.stepper is None or record.stage == self.stepper.number:
                 self.abort.add(record)
 

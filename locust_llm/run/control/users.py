@@ -47,8 +47,8 @@ class UserPool:
             while self._runner.user_count < max(1, self.count):
                 gevent.sleep(0.02)
 
-    def heard(self, worker: str, unreserved: int) -> None:
-        """A process tells how many arrivals are due soon and find no free user."""
+    def update(self, worker: str, unreserved: int) -> None:
+        """So many arrivals of a process are due soon and find no free user."""
         self._missing[worker] = unreserved
         missing = self.missing
         there = self._runner.user_count

@@ -9,7 +9,7 @@ from support.handmade import answered, failed
 
 from locust_llm.run.control import worker_registry as module
 from locust_llm.run.control.worker_registry import QUIET_S, Loss, WorkerRegistry
-from locust_llm.run.protocol import GONE_S
+from locust_llm.run.protocol import GONE_S, Records
 from locust_llm.run.worker.outbox import FOLDER, Journal, pack
 
 
@@ -25,7 +25,7 @@ class Desk:
             self.clients[worker] = WorkerNode(worker, STATE_RUNNING)
         self.roster = WorkerRegistry(self, folder, clock=lambda: self.now)
         for worker in workers:
-            self.roster.welcome(worker)
+            self.roster.add(worker)
 
 
 @pytest.fixture
@@ -38,19 +38,19 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_places_are_given_once_and_names_are_kept(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "a", "b")
-    assert [desk.roster.welcome(name).place for name in "abc"] == [0, 1, 2]
+    assert [desk.roster.add(name).place for name in "abc"] == [0, 1, 2]
     desk.roster.drop("a")
     assert (desk.roster.there(), desk.roster.names) == (["b", "c"], ["a", "b", "c"])
-    assert desk.roster.heard("a") is None
+    assert desk.roster.seen("a") is None
 
 
 def test_who_is_quiet_gets_no_arrivals_unless_all_are(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "a", "b")
     for name, users in (("a", 3), ("b", 2)):
-        desk.roster.heard(name).users = users  # type: ignore[union-attr]
+        desk.roster.seen(name).users = users  # type: ignore[union-attr]
     assert desk.roster.users() == {"a": 3, "b": 2}
     desk.now += QUIET_S
-    desk.roster.heard("b")
+    desk.roster.seen("b")
     assert desk.roster.users() == {"b": 2}
     desk.now += QUIET_S
     assert desk.roster.users() == {"a": 3, "b": 2}  # it is the control that is late
@@ -60,14 +60,14 @@ def test_dead_is_whose_connection_is_closed_or_who_left_or_is_silent_too_long(tm
     desk = Desk(tmp_path, "a", "b", "c", "d")
     cut |= {"a", "b"}
     desk.now += QUIET_S + 0.1
-    desk.roster.heard("b")  # it has another connection soon
+    desk.roster.seen("b")  # it has another connection soon
     assert desk.roster.lost() == ["a"]
     desk.roster.drop("a")
     del desk.clients["c"]
     assert desk.roster.lost() == ["c"]
-    desk.roster.welcome("c").through = True  # it has ended in order
+    desk.roster.add("c").through = True  # it has ended in order
     desk.now += GONE_S - QUIET_S - 0.2
-    desk.roster.heard("b")
+    desk.roster.seen("b")
     assert desk.roster.lost() == []  # the fourth is stopped, perhaps
     desk.now += 0.2
     assert desk.roster.lost() == ["d"]
@@ -75,7 +75,7 @@ def test_dead_is_whose_connection_is_closed_or_who_left_or_is_silent_too_long(tm
 
 def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "a")
-    member = desk.roster.heard("a")
+    member = desk.roster.seen("a")
     assert member is not None
     desk.roster.give("a", "warmup", 5)
     desk.roster.give("a", "profiling", 10)
@@ -83,9 +83,9 @@ def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Pat
     records = [answered(100, id=f"r{n}", admitted_at=10.0) for n in range(3)] + [
         failed("refused", sent_at=None, id="x")
     ]
-    frames = {"number": 1, "records": [pack(record) for record in records]}
-    assert desk.roster.take("a", frames) == records
-    assert desk.roster.take("a", frames) == []
+    batch = Records(1, [pack(record) for record in records])
+    assert desk.roster.take("a", batch) == records
+    assert desk.roster.take("a", batch) == []
     assert desk.roster.back("a", "profiling", 4)
     member.admitted = 5  # two are at the server
     loss = desk.roster.drop("a")
@@ -101,7 +101,7 @@ def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> Non
         for serial in (1, 2, 3):
             journal.add(serial, pack(answered(100, id=f"{name}{serial}", admitted_at=10.0)))
         journal.count(admitted=4, begun=6, ended=5)
-    desk.roster.take("a", {"number": 2, "records": [pack(answered(100, id="a2", admitted_at=10.0))]})
+    desk.roster.take("a", Records(2, [pack(answered(100, id="a2", admitted_at=10.0))]))
     assert [record.id for record in desk.roster.recover("a")] == ["a1", "a3"]
     loss: Any = desk.roster.drop("a")
     assert isinstance(loss, Loss)
@@ -116,6 +116,6 @@ def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Pat
     desk = Desk(tmp_path, "a", "b", "c")
     assert desk.roster.clocks() == ""
     for name, error_s in (("a", 0.0), ("b", 0.0004), ("c", 0.0012)):
-        desk.roster.heard(name).clock_error_s = error_s  # type: ignore[union-attr]
+        desk.roster.seen(name).clock_error_s = error_s  # type: ignore[union-attr]
     assert "2 workers on other machines" in desk.roster.clocks()
     assert "to within 1.2 ms" in desk.roster.clocks()
