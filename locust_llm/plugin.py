@@ -145,7 +145,7 @@ class Plugin:
     def _interrupted(self, number: int) -> None:
         """Ctrl-C, or another signal that ends: in order, and where nothing has begun at once."""
         options = self._environment.parsed_options
-        if not self._reported.is_set() or (self._control is not None and self._control.ending.begun):
+        if not self._reported.is_set() or (self._control is not None and self._control.shutdown.begun):
             logger.warning("The run is ending already; once more, and what is still open is cut")
             if self._environment.web_ui is not None:
                 self._reported.wait()
@@ -160,7 +160,7 @@ class Plugin:
         """Ctrl-C again: neither what is open nor a report is waited for."""
         give_up()
         if self._control is not None:
-            self._control.hurry()
+            self._control.cut_open()
         cut(self._environment)
 
     # -- the start -----------------------------------------------------------------------------------------------------
@@ -217,10 +217,10 @@ class Plugin:
             raise
         if settings.server_metrics:
             meter = MetricsPoller(
-                settings.host, headers_of(environment.parsed_options), control.book.folder,
-                verify=False if settings.insecure else authorities(), note=control.book.say,
+                settings.host, headers_of(environment.parsed_options), control.store.folder,
+                verify=False if settings.insecure else authorities(), note=control.store.add_note,
             )  # fmt: skip
-            control.book.meter = meter
+            control.store.meter = meter
             meter.start()
         if self._view is not None:
             self._view.begins(control)

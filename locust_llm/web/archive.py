@@ -101,7 +101,7 @@ class Archive:
         below = [
             path for path in there if not self._names or re.fullmatch(rf"{re.escape(self._names)}(-\d+)?", path.name)
         ]
-        return {_name(folder): folder for folder in (*below, *self._own) if _there(folder / RUN)}
+        return {_name(folder): folder for folder in (*below, *self._own) if _active(folder / RUN)}
 
     def _entry(self, name: str, folder: Path) -> Entry:
         changed = (folder / RUN).stat().st_mtime_ns
@@ -119,7 +119,7 @@ def _name(folder: Path) -> str:
     return folder.resolve().name.encode("utf-8", "replace").decode()
 
 
-def _there(path: Path) -> bool:
+def _active(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:

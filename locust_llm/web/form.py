@@ -237,7 +237,7 @@ class Swarm:
             refuse(f"--host cannot change while a run is on: it goes to {control.settings.host}")
         limit, users = getattr(after, TURNED), getattr(after, "llm_users", None)
         if TURNED in form and limit != self._view.target:
-            self._view.turn(limit)
+            self._view.change_limit(limit)
         self._view.refusal = ""
         if users and users != runner.target_user_count and control.change_users(users):
             before.llm_users = users

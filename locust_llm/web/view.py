@@ -80,11 +80,11 @@ class View:
         rows = [_exact(label, figures.get(tag, {})) for tag, label in SHOWN.items()]
         self._ended = facts, rows, {name: figures.get(tag, {}).get("avg") for name, tag in RATES.items()}
 
-    def turn(self, limit: int | None, ramp_s: float | None = None) -> str:
+    def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         """The gate of the run that is on; what was done. Raises ValueError of one sentence."""
         if self.control is None or self.live is None:
             raise ValueError("there is no run whose gate could be turned: start one first")
-        done = self.control.turn(limit, ramp_s)
+        done = self.control.change_limit(limit, ramp_s)
         self.target, self.refusal = limit, ""
         self.live.mark("no gate" if limit is None else f"gate {limit}")
         self._status = (0.0, {})
@@ -194,10 +194,10 @@ def _phase(control: Control) -> str:
         return "stop"
     if control.plan.phase == BETWEEN:
         return ""
-    stepper = control.stepper
-    if stepper is None or control.plan.phase == WARMUP or not stepper.number:
+    stages = control.stages
+    if stages is None or control.plan.phase == WARMUP or not stages.number:
         return control.plan.phase
-    return f"{stepper.asked.axis} {stepper.value:g}"
+    return f"{stages.asked.axis} {stages.value:g}"
 
 
 def _standing(control: Control) -> Iterator[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""The dealer: deals a phase's arrivals and sessions out to the processes that send; in the master or the only process."""
+"""Deals the arrivals and sessions of a phase out to the processes that send; in the master or the only process."""
 
 import time
 from collections import deque
@@ -148,13 +148,13 @@ class SessionDispatcher:
         send: Callable[[Message, str], object],
         senders: Callable[[], int],
         on_over: Callable[[], object],
-        say: Callable[[str], None],
+        add_note: Callable[[str], None],
     ) -> None:
         self.out = 0
         """Dealt out and not ended."""
         self.over = False
         """There are no more to deal."""
-        self._send, self._senders, self._on_over, self._say = send, senders, on_over, say
+        self._send, self._senders, self._on_over, self._add_note = send, senders, on_over, add_note
         self.begin("", None)
 
     def begin(self, phase: str, items: Iterator[Item | None] | None) -> None:
@@ -239,7 +239,7 @@ class SessionDispatcher:
         try:
             return [None if item is None else msgspec.msgpack.encode(item) for item in islice(self._items, count)]
         except (ValueError, OSError) as error:  # a row far behind those that were looked at before
-            self._say(f"the dataset ends early: {error}")
+            self._add_note(f"the dataset ends early: {error}")
             self._items = iter(())
             return []
 

@@ -56,14 +56,14 @@ logger = logging.getLogger("locust_llm")
 
 
 class GateLimit:
-    """``send(message, worker)`` sends to a process; ``phase()``: which one is on. Each change is written into the book."""
+    """``send(message, worker)`` sends to a process; ``phase()``: which one is on. Each change goes into the store."""
 
     def __init__(
-        self, settings: Settings, book: RunStore, send: Callable[[Message, str], object], phase: Callable[[], str]
+        self, settings: Settings, store: RunStore, send: Callable[[Message, str], object], phase: Callable[[], str]
     ) -> None:
         gated = settings.prefill_concurrency or settings.warmup_limit or settings.sweeps(PREFILL)
         self.shares = Shares(lambda worker, share: send(share, worker), gated=bool(gated))
-        self._book, self._send, self._phase = book, send, phase
+        self._store, self._send, self._phase = store, send, phase
         self._ramp: gevent.Greenlet | None = None
 
     @property
@@ -73,7 +73,7 @@ class GateLimit:
 
     def set_limit(self, limit: int | None) -> None:
         """From now on."""
-        self._book.limits.append(LimitChange(time.time(), limit, label_of(self._phase())))
+        self._store.limits.append(LimitChange(time.time(), limit, label_of(self._phase())))
         self.shares.set_limit(limit)
 
     def begin(self, s: Settings, *, warm: bool, users: str) -> None:
@@ -90,7 +90,7 @@ class GateLimit:
             logger.info(f"{name} concurrency ramping from 1 to {limit} over {ramp_s:g} seconds")
             self._follow(ramp(limit, ramp_s))
 
-    def turn(self, limit: int | None, ramp_s: float | None, asked: Settings) -> str:
+    def change_limit(self, limit: int | None, ramp_s: float | None, asked: Settings) -> str:
         """By hand: the limit, at once or from where it is in so many seconds. ``asked``: the settings of the phase, with the
         users and processes that there are. What was done; raises ValueError of one sentence."""
         before = self.now
@@ -101,11 +101,11 @@ class GateLimit:
         from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
         done = f"prefill limit turned by hand from {from_} to {to}{over}"
-        self._book.say(f"{done}, {self._book.since_start()}, in {label_of(self._phase())}")
+        self._store.add_note(f"{done}, {self._store.since_start()}, in {label_of(self._phase())}")
         if limit is None or ramp_s is None:
             self.set_limit(limit)
         else:
-            start = max(limit, self._book.pulse.used) if before is None else before
+            start = max(limit, self._store.pulse.used) if before is None else before
             self._follow(ramp(limit, ramp_s, start))
         return done
 

@@ -87,17 +87,17 @@ def _control_does(control: Control, worker: str, message: ToControl, refuse: Cal
         case Records():
             control.on_records(worker, message)
         case RequestsWanted():
-            control.work.grant_requests(worker)
+            control.allocator.grant_requests(worker)
         case RequestsReturned():
-            control.work.put_back(worker, message.phase, message.count)
+            control.allocator.put_back(worker, message.phase, message.count)
         case ArrivalsReturned():
-            control.work.put_back_arrivals(worker, message.phase, message.arrivals)
+            control.allocator.put_back_arrivals(worker, message.phase, message.arrivals)
         case SessionsWanted():
-            control.work.grant_sessions(worker)
+            control.allocator.grant_sessions(worker)
         case SessionsReturned():
-            control.work.put_back_sessions(worker, message)
+            control.allocator.put_back_sessions(worker, message)
         case StageHealth():
-            control.course.add_health(message.health)
+            control.phases.add_health(message.health)
         case BeginFailed():
             if why := control.on_begin_failed(worker, message.reason):
                 refuse(why)

@@ -1,4 +1,4 @@
-"""The course of a run: its phases and the stages of a sweep, one after the other; when each begins, and what ends it."""
+"""The phases of a run and the stages of a sweep, one after the other; when each begins, and what ends it."""
 
 import logging
 import time
@@ -43,27 +43,29 @@ class PhaseRunner:
     def __init__(
         self,
         settings: Settings,
-        book: RunStore,
-        roster: WorkerRegistry,
-        crowd: UserPool,
-        ending: Shutdown,
+        store: RunStore,
+        workers: WorkerRegistry,
+        users: UserPool,
+        shutdown: Shutdown,
         send: Callable[..., object],
         facts: Callable[[], Run],
     ) -> None:
         stages = settings.staged
-        self._settings, self._book, self._there = settings, book, roster.there
-        self._crowd, self._ending, self._send, self._facts = crowd, ending, send, facts
+        self._settings, self._store, self._active = settings, store, workers.active
+        self._users, self._shutdown, self._send, self._facts = users, shutdown, send, facts
         self.sends = Sends()
         first_wave = 0 if settings.open_loop or stages else settings.users or 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
         """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
-        self.stepper = None if stages is None else StageRunner(settings, stages, book.folder)
+        self.stages = None if stages is None else StageRunner(settings, stages, store.folder)
         """None: the run has no stages."""
-        self.asked = settings if self.stepper is None else self.stepper.settings
+        self.asked = settings if self.stages is None else self.stages.settings
         """The settings of this phase: in a sweep those of its stage."""
-        self.work = Allocator(settings, roster, crowd, send, book.say, self._next_phase, self._sessions_over)
-        self.plan = self.work.plan
-        self.limit = GateLimit(settings, book, send, lambda: self.plan.phase)
+        self.allocator = Allocator(
+            settings, workers, users, send, store.add_note, self._next_phase, self._sessions_over
+        )
+        self.plan = self.allocator.plan
+        self.limit = GateLimit(settings, store, send, lambda: self.plan.phase)
         self._jobs: list[gevent.Greenlet] = []
         """Of this phase: the schedule, the clock."""
         self._dealing: gevent.Greenlet | None = None
@@ -77,13 +79,13 @@ class PhaseRunner:
     def begin(self) -> None:
         """The phase that the plan is in."""
         if self.plan.phase == BETWEEN:
-            self.work.held = True
+            self.allocator.paused = True
             self._stepping = gevent.spawn(self._step)
             return
         s, phase = self.asked, self.plan.phase
         self._limit_of(phase == WARMUP)
         if s.warmup_concurrency:
-            self.work.held = True
+            self.allocator.paused = True
             users = s.warmup_concurrency if phase == WARMUP else s.users or 1
             self._jobs.append(gevent.spawn(self._begin_with, users, phase))
         else:
@@ -91,13 +93,13 @@ class PhaseRunner:
 
     def _begin_with(self, users: int, phase: str) -> None:
         """When there are just as many users."""
-        self._crowd.become(users)
-        self.work.held = False
+        self._users.become(users)
+        self.allocator.paused = False
         self._begin_sending(phase)
         self._send(AskAgain(self.plan.phase))
 
     def _begin_sending(self, phase: str) -> None:
-        dues = self.work.begin(phase, self.asked)
+        dues = self.allocator.begin(phase, self.asked)
         if dues is not None:
             logger.info("Open loop: requests come by a schedule, whatever the server does")
             self._dealing = gevent.spawn(self._deal_out, dues, phase)
@@ -107,17 +109,17 @@ class PhaseRunner:
 
     def _begin_clock(self, phase: str, lead_s: float = 0.0) -> None:
         """Bound the phase, which begins in ``lead_s``, in time."""
-        s, stepper = self._settings, self.stepper
-        if stepper is not None and label_of(phase) == PROFILING:
-            stepper.begin(time.time() + lead_s)
+        s, stages = self._settings, self.stages
+        if stages is not None and label_of(phase) == PROFILING:
+            stages.begin(time.time() + lead_s)
             self._jobs.append(gevent.spawn(self._look, phase))
-            if s.run_time_s and stepper.repeats:
+            if s.run_time_s and stages.repeats:
                 self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._close_phase, phase))
-            elif s.run_time_s and stepper.number == 1:
+            elif s.run_time_s and stages.number == 1:
                 gevent.spawn_later(s.run_time_s, self._time_is_up)
         elif phase == PROFILING:
             if lead_s:
-                self._book.profiling_at = time.time() + lead_s
+                self._store.profiling_at = time.time() + lead_s
             if s.run_time_s:
                 logger.info(f"Profiling for {s.run_time_s:g} s")
                 self._jobs.append(gevent.spawn_later(lead_s + s.run_time_s, self._time_is_up))
@@ -125,20 +127,20 @@ class PhaseRunner:
             self._jobs.append(gevent.spawn_later(lead_s + s.warmup_duration, self._close_phase, phase))
 
     def _time_is_up(self) -> None:
-        if self._ending.begun:
+        if self._shutdown.begun:
             return
         logger.info(f"Time is up after {self._settings.run_time_s:g} s")
-        self._ending.begin()
+        self._shutdown.begin()
 
     def _limit_of(self, warm: bool) -> None:
-        users = self.asked.users or ("as many as needed" if self._crowd.grows else "from the form")
+        users = self.asked.users or ("as many as needed" if self._users.grows else "from the form")
         self.limit.begin(self.asked, warm=warm, users=str(users))
 
     def _deal_out(self, dues: Iterator[Due], phase: str) -> None:
         """The schedule of an open loop, from its first arrival to its last."""
-        self._crowd.wait()
+        self._users.wait()
         self._begin_clock(phase, LEAD_S)
-        self.work.deal_out(dues, phase, LEAD_S, self._lasts_s(phase))
+        self.allocator.deal_out(dues, phase, LEAD_S, self._lasts_s(phase))
 
     def _lasts_s(self, phase: str) -> float | None:
         """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
@@ -151,9 +153,9 @@ class PhaseRunner:
             return
         if self._dealing is not None and self._dealing is not gevent.getcurrent():
             self._dealing.kill(block=False)
-        if self.stepper is not None and phase != WARMUP:
-            self.stepper.stop(time.time())
-        self.work.count_due(sent=self.work.exhausted)
+        if self.stages is not None and phase != WARMUP:
+            self.stages.stop(time.time())
+        self.allocator.count_due(sent=self.allocator.exhausted)
         if self.plan.close():
             self._next_phase()
         else:
@@ -173,12 +175,12 @@ class PhaseRunner:
 
     def _next_phase(self) -> None:
         self._kill_jobs()
-        if self.plan.phase == OVER or self._ending.begun:
-            self._ending.begin()
+        if self.plan.phase == OVER or self._shutdown.begun:
+            self._shutdown.begin()
             return
-        if self.stepper is None or not self.stepper.number:
+        if self.stages is None or not self.stages.number:
             logger.info("Warmup is over, profiling begins")
-            self._book.profiling_at = time.time()
+            self._store.profiling_at = time.time()
         self.begin()
         self._send(AskAgain(self.plan.phase))
 
@@ -187,79 +189,79 @@ class PhaseRunner:
         self._kill_jobs()
         if self._stepping is not None and self._stepping is not gevent.getcurrent():
             self._stepping.kill()
-        if self.stepper is not None:
-            self.stepper.end = self.stepper.end or "the run was stopped"
-            self.stepper.stop(self._book.stopping_at or time.time())
-        self.work.count_due()
+        if self.stages is not None:
+            self.stages.end = self.stages.end or "the run was stopped"
+            self.stages.stop(self._store.stopping_at or time.time())
+        self.allocator.count_due()
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         """From one stage to the next: nothing is sent meanwhile, and the reports of the one that is over are made."""
-        stepper = self.stepper
-        assert stepper is not None
-        if stepper.number:
+        stages = self.stages
+        assert stages is not None
+        if stages.number:
             self.end_stage(report=True)
-        if not stepper.next():
-            logger.info(f"The stages are over: {stepper.end}")
+        if not stages.next():
+            logger.info(f"The stages are over: {stages.end}")
             self.plan.end()
-            self._ending.begin()
+            self._shutdown.begin()
             return
-        logger.info(str(stepper).capitalize())
-        self.asked = stepper.settings
-        self.work.due, self._stage_limits = None, len(self._book.limits)
-        rules = [rule for rule in self.rules() if rule.at(stepper.value, stepper.asked.axis)]
+        logger.info(str(stages).capitalize())
+        self.asked = stages.settings
+        self.allocator.due, self._stage_limits = None, len(self._store.limits)
+        rules = [rule for rule in self.rules() if rule.at(stages.value, stages.asked.axis)]
         self.abort = EarlyStop(rules, sends=self.sends, overdue=False)  # its first wave is not measured
-        self.send_stage(stepper.number)
-        if stepper.asked.axis == CONCURRENCY:
-            self._crowd.become(int(stepper.value))
-        self.plan.begin(stepper.number, self.asked.request_count)
-        if stepper.number == 1:
-            self._book.profiling_at = time.time()
-        self.work.held = False
+        self.send_stage(stages.number)
+        if stages.asked.axis == CONCURRENCY:
+            self._users.become(int(stages.value))
+        self.plan.begin(stages.number, self.asked.request_count)
+        if stages.number == 1:
+            self._store.profiling_at = time.time()
+        self.allocator.paused = False
         self._limit_of(False)
         self._begin_sending(self.plan.phase)
         self._send(AskAgain(self.plan.phase))
 
     def send_stage(self, number: int, worker: str | None = None) -> None:
         """Which one is on; 0: none. To one process, or to all."""
-        stepper = self.stepper
-        assert stepper is not None
-        tokens = stepper.value if number and stepper.asked.axis == INPUT else None
+        stages = self.stages
+        assert stages is not None
+        tokens = stages.value if number and stages.asked.axis == INPUT else None
         self._send(StageBegin(number, tokens), worker)
 
     def _look(self, phase: str) -> None:
         """The greenlet that ends a stage when it has lasted long enough."""
-        assert self.stepper is not None
+        assert self.stages is not None
         while True:
             gevent.sleep(LOOK_S)
-            arrived, missing = self.work.arrived()
-            if self.stepper.look(time.time(), self._book.pulse.inside + missing, arrived):
+            arrived, missing = self.allocator.arrived()
+            if self.stages.look(time.time(), self._store.pulse.inside + missing, arrived):
                 self._close_phase(phase)
                 return
 
     def end_stage(self, *, report: bool) -> None:
         """All of it is back: its records and what is known of it go into its folder."""
-        assert self.stepper is not None
-        self.stepper.health.clear()
+        assert self.stages is not None
+        self.stages.health.clear()
         self.send_stage(0)
         with gevent.Timeout(HEALTH_S, False):
-            while len(self.stepper.health) < len(self._there()):
+            while len(self.stages.health) < len(self._active()):
                 gevent.sleep(0.02)
-        self._book.flush()
-        self.stepper.flush()
-        self.stepper.close(self._facts_of, report=report)
+        self._store.flush()
+        self.stages.flush()
+        self.stages.close(self._facts_of, report=report)
 
     def add_health(self, health: Health) -> None:
         """Of a process, in the stage that is over."""
-        if self.stepper is not None:
-            self.stepper.health.append(health)
+        if self.stages is not None:
+            self.stages.health.append(health)
 
     def _facts_of(self, stage: Stage) -> Run:
         """Of the stage that is over, as of a run of its own."""
-        assert self.stepper is not None
-        limits = known_limits(self._book.limits[self._stage_limits :])
-        return self.stepper.facts(stage, self._facts(), limits, self.work.offer(), self._crowd.missing)
+        assert self.stages is not None
+        limits = known_limits(self._store.limits[self._stage_limits :])
+        return self.stages.facts(stage, self._facts(), limits, self.allocator.offer(), self._users.missing)
 
     # -- rules ---------------------------------------------------------------------------------------------------------
 
@@ -278,19 +280,19 @@ class PhaseRunner:
             waiting=status.gate.waiting,
             decoding=status.decoding,
         ):
-            if self.stepper is None or record.stage == self.stepper.number:
+            if self.stages is None or record.stage == self.stages.number:
                 self.abort.add(record)
 
     def watch_rules(self) -> None:
         """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is certainly broken."""
-        while not self._ending.begun:
+        while not self._shutdown.begun:
             gevent.sleep(RULES_S)
             if not (why := self.abort.broken()):
                 continue
             self.abort = EarlyStop(())
-            if self.stepper is None:
-                self._book.say(f"The run was ended early: {why}.")
-                self._ending.begin()
+            if self.stages is None:
+                self._store.add_note(f"The run was ended early: {why}.")
+                self._shutdown.begin()
             else:
-                self._book.say(f"{str(self.stepper).capitalize()}, was ended early: {why}.")
+                self._store.add_note(f"{str(self.stages).capitalize()}, was ended early: {why}.")
                 self._close_phase(self.plan.phase)

@@ -1,4 +1,4 @@
-"""The crowd: how many users there are; in an open loop without a number as many as the arrivals need."""
+"""How many users there are; in an open loop without a number as many as the arrivals need."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,9 +12,9 @@ SPAWNING_S: Final = 3.0
 
 
 class UserPool:
-    """``say`` hears, once, that there may be no more users."""
+    """``add_note`` is called once, when there may be no more users."""
 
-    def __init__(self, settings: Settings, runner: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, runner: Any, add_note: Callable[[str], None]) -> None:
         self.most = settings.max_users
         self.grows = not settings.users and settings.open_loop
         """Nobody said how many users."""
@@ -22,7 +22,7 @@ class UserPool:
         """How many there are, or are asked for; never falls but by ``become``."""
         self.exhausted = False
         """There are as many as there may be, and arrivals wait."""
-        self._runner, self._say = runner, say
+        self._runner, self._add_note = runner, add_note
         self._missing: dict[str, int] = {}
 
     @property
@@ -60,4 +60,4 @@ class UserPool:
             gevent.spawn(self.become, self.count)
         elif not self.exhausted:
             self.exhausted = True
-            self._say(f"all {self.most} users are busy and arrivals wait: --max-users is reached")
+            self._add_note(f"all {self.most} users are busy and arrivals wait: --max-users is reached")

@@ -1,4 +1,4 @@
-"""The roster: the processes that send. Who is there, what each has of the run's work, and what is lost with one."""
+"""The processes that send: who takes part, what each has of the work of the run, and what is lost with one."""
 
 import time
 from collections import Counter
@@ -85,14 +85,14 @@ class WorkerRegistry:
         clients = self._runner.clients
         return [client.id for client in clients.ready + clients.spawning + clients.running]
 
-    def there(self) -> list[str]:
+    def active(self) -> list[str]:
         """Those that have orders, and are not lost."""
         return list(self._members)
 
     def live(self) -> list[str]:
         """Those of them that were heard of just now; all where none was: then it is the control that is late."""
         now = self._clock()
-        return [name for name, one in self._members.items() if now - one.seen_at < QUIET_S] or self.there()
+        return [name for name, one in self._members.items() if now - one.seen_at < QUIET_S] or self.active()
 
     def users(self) -> dict[str, int]:
         """How many the live ones have."""

@@ -21,8 +21,8 @@ from locust_llm.core.storage import RecordFile, make_folder, read_run
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.control import control as module
 from locust_llm.run.control import gate_limit as limit_module
-from locust_llm.run.control import phase_runner as course
-from locust_llm.run.control import stage_runner as stepper
+from locust_llm.run.control import phase_runner as phases
+from locust_llm.run.control import stage_runner as stages
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.gate_limit import follow
 from locust_llm.run.discovery import Discovery
@@ -194,14 +194,14 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
     )
     assert (control.plan.phase, control.limit) == (WARMUP, 2)
     runner.what_was_sent()
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
     assert runner.what_was_sent() == [Sent(Grant(WARMUP, 2), "a")]
     control.add_record(answered(100, id="2", phase=WARMUP))
     assert control.plan.phase == WARMUP
     control.add_record(answered(100, id="3", phase=WARMUP))
     assert (control.plan.phase, control.limit) == (PROFILING, 5)
     assert kinds_sent(runner) == [Share, AskAgain]
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
     assert runner.what_was_sent() == [Sent(Grant(PROFILING, 3), "a")]
     for number in range(3):
         assert runner.ended == []
@@ -221,11 +221,11 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
 def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     begun: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(stepper, "make_reports", lambda folder: "")
-    monkeypatch.setattr(course, "HEALTH_S", 0.0)
+    monkeypatch.setattr(stages, "make_reports", lambda folder: "")
+    monkeypatch.setattr(phases, "HEALTH_S", 0.0)
     runner = Master("a")
     control = begun(runner, users=None, repeats=2, request_count=2, warmup_request_count=1, prefill_concurrency=3)
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
     control.add_record(answered(100, id="w", phase=WARMUP))
     for number in (1, 2):
         with gevent.Timeout(5):
@@ -235,13 +235,13 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
         sent = runner.what_was_sent()
         assert Sent(StageBegin(number), None) in sent
         assert sent[-1] == Sent(AskAgain(f"profiling {number}"), None)
-        control.work.grant_requests("a")
+        control.allocator.grant_requests("a")
         assert runner.what_was_sent() == [Sent(Grant(f"profiling {number}", 2), "a")]
-        control.course.add_health(Health(worker="a", stage=number, cpu_share=0.1, loop_lag_p99_ms=1.0))
+        control.phases.add_health(Health(worker="a", stage=number, cpu_share=0.1, loop_lag_p99_ms=1.0))
         for request in "xy":
             assert runner.ended == []
             control.add_record(answered(100, id=f"{request}{number}", stage=number))
-        control.work.grant_requests("a")  # between two stages nothing is granted
+        control.allocator.grant_requests("a")  # between two stages nothing is granted
         assert last_count(runner) == 0
     with gevent.Timeout(5):
         while not runner.ended:
@@ -262,13 +262,13 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
 def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=8)
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
     assert [message.count for message, _ in runner.what_was_sent() if isinstance(message, Grant)] == [1]
-    control.work.put_back("a", PROFILING, 1)
+    control.allocator.put_back("a", PROFILING, 1)
     assert runner.what_was_sent() == [Sent(AskAgain(PROFILING), None)]
     counts = []
     for _ in range(9):
-        control.work.grant_requests("b")
+        control.allocator.grant_requests("b")
         counts.append(last_count(runner))
     assert counts == [1] * 8 + [0]
 
@@ -276,10 +276,10 @@ def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
 def test_who_has_a_share_to_spare_is_asked_for_it_when_there_is_none_left(begun: Any) -> None:
     runner = Master("a", "b", "c")
     control = begun(runner, request_count=2)
-    control.work.grant_requests("a")
-    control.work.grant_requests("b")
+    control.allocator.grant_requests("a")
+    control.allocator.grant_requests("b")
     runner.what_was_sent()
-    control.work.grant_requests("c")
+    control.allocator.grant_requests("c")
     assert [(type(message), worker) for message, worker in runner.what_was_sent()] == [
         (ReleaseRequests, "a"), (ReleaseRequests, "b"), (Grant, "c"),
     ]  # fmt: skip
@@ -288,9 +288,9 @@ def test_who_has_a_share_to_spare_is_asked_for_it_when_there_is_none_left(begun:
 def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -> None:
     runner = Master("a")
     control = begun(runner, headless=False, request_count=1)
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
     control.add_record(answered(100))
-    control.ending.begin()
+    control.shutdown.begin()
     turn()
     assert runner.ended == ["stop"]
 
@@ -332,7 +332,7 @@ def test_a_ramp_goes_no_further_than_its_phase(begun: Any, monkeypatch: pytest.M
     turn()
     assert control.limit == 1
     if end == "the next phase":
-        control.work.grant_requests("a")
+        control.allocator.grant_requests("a")
         control.add_record(answered(100, phase=WARMUP))
     else:
         del runner.clients["a"]  # nobody to wait for
@@ -385,8 +385,8 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
 def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=16, prefill_concurrency=4)
-    control.work.grant_requests("a")
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
+    control.allocator.grant_requests("a")
     granted = sum(message.count for message, _ in runner.sent if isinstance(message, Grant))
     assert granted == 3  # an eighth of 16, an eighth of 14
     journal = Journal(control.folder / "journal" / "a")
@@ -399,7 +399,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     assert runner.sent[-1] == Sent(AskAgain(PROFILING), None)
     counts = []
     for _ in range(14):
-        control.work.grant_requests("b")
+        control.allocator.grant_requests("b")
         counts.append(last_count(runner))
     assert sum(counts) == 14  # 16, less the one that was made and the one that is lost
     facts = control.facts()
@@ -415,7 +415,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
 def test_a_worker_that_leaves_in_order_leaves_its_share(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=16)
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
     control.on_ended("a", Ended())
     facts = control.facts()
     assert facts.records_lost == 0
@@ -481,7 +481,7 @@ def wait_for(true: Any) -> None:
 def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_rate=100.0, arrival_pattern="constant", request_count=6)
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
     assert runner.sent[-1] == Sent(Grant(PROFILING, 0), "a")
     wait_for(lambda: control.plan.left == 0)
     dealt = {worker: message for message, worker in runner.what_was_sent() if isinstance(message, Arrivals)}
@@ -492,7 +492,7 @@ def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -
         control.add_record(answered(100, id=str(number)))
         turn()
     assert runner.ended == ["quit"]
-    control.work.dealer._clock = lambda: time.monotonic() + 60  # the last one has been due
+    control.allocator.dispatcher._clock = lambda: time.monotonic() + 60  # the last one has been due
     drain = gevent.spawn(control.drain)
     turn()
     for worker in "ab":
@@ -534,7 +534,7 @@ def test_the_warmup_may_have_fewer_users(begun: Any) -> None:
     control = begun(runner, warmup_concurrency=3, warmup_request_count=1)
     turn()
     assert runner.asked_users == [3]
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
     control.add_record(answered(100, id="w", phase=WARMUP))
     turn()
     assert runner.asked_users == [3, 30]
@@ -545,14 +545,14 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     control = begun(runner, num_sessions=40)
     runner.what_was_sent()
     for worker in "ab":
-        control.work.grant_sessions(worker)
+        control.allocator.grant_sessions(worker)
     assert runner.what_was_sent() == [
         Sent(Sessions(PROFILING, [None] * 32), "a"), Sent(Sessions(PROFILING, [None] * 8), "b"),
     ]  # fmt: skip
-    control.work.grant_requests("a")
+    control.allocator.grant_requests("a")
     control.on_status("a", status(sessions=SessionCounts(PROFILING, 32, 31)))
     control.on_status("b", status(sessions=SessionCounts(PROFILING, 8, 0)))
-    control.work.grant_sessions("a")
+    control.allocator.grant_sessions("a")
     assert runner.what_was_sent()[-1] == Sent(Sessions(PROFILING, [], last=True), "a")
     control.on_status("a", status(sessions=SessionCounts(PROFILING, 32, 32)))
     assert control.plan.phase == PROFILING
@@ -560,7 +560,7 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     assert Sent(PhaseOver(PROFILING), None) in runner.sent
     assert runner.ended == []
     grant = PLENTY
-    control.work.put_back("a", PROFILING, grant)  # what the sender has left of its share
+    control.allocator.put_back("a", PROFILING, grant)  # what the sender has left of its share
     turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
 
@@ -588,9 +588,9 @@ def limits_of(control: Control) -> list[int | None]:
 
 def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
     control = begun(Master("a", "b"), prefill_concurrency=4)
-    assert control.turn(9) == "prefill limit turned by hand from 4 to 9"
-    assert control.turn(None) == "prefill limit turned by hand from 9 to no gate"
-    control.turn(2)
+    assert control.change_limit(9) == "prefill limit turned by hand from 4 to 9"
+    assert control.change_limit(None) == "prefill limit turned by hand from 9 to no gate"
+    control.change_limit(2)
     assert (control.limit, limits_of(control)) == (2, [4, 9, None, 2])
     notes = [note for note in control.facts().notes if "by hand" in note]
     assert len(notes) == 3
@@ -600,7 +600,7 @@ def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
 def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
     control = begun(Master("a"))
     assert limits_of(control) == []
-    control.turn(5)
+    control.change_limit(5)
     assert (control.limit, limits_of(control)) == (5, [5])  # that there was none before needs no word
 
 
@@ -610,12 +610,12 @@ def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any, monkeypatch: 
         limit_module, "follow", partial(follow, clock=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
     )
     control = begun(Master("a"), prefill_concurrency=6)
-    control.turn(3, 6.0)
+    control.change_limit(3, 6.0)
     turn()
     assert (limits_of(control), now) == ([6, 6, 5, 4, 3], [6.0])
     control.on_status("a", status(used=8))
-    control.turn(None)
-    control.turn(7, 1.0)  # from no gate: from as many as are in prefill
+    control.change_limit(None)
+    control.change_limit(7, 1.0)  # from no gate: from as many as are in prefill
     turn()
     assert limits_of(control)[-3:] == [None, 8, 7]
 
@@ -625,7 +625,7 @@ def test_a_new_turn_ends_the_ramp_before_it(begun: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
     control = begun(Master("a"), prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0)
     turn()
-    control.turn(5)
+    control.change_limit(5)
     wake.set()
     turn()
     assert limits_of(control) == [1, 5]
@@ -646,23 +646,23 @@ def test_a_turn_that_cannot_be_is_refused(
 ) -> None:
     control = begun(Master("a", "b"), **asked)
     with pytest.raises(ValueError, match=line):
-        control.turn(limit, ramp_s)
+        control.change_limit(limit, ramp_s)
     assert limits_of(control) == []
 
 
 def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
     control = begun(Master("a"), sweep="prefill-concurrency=1,2", users=9)
     with pytest.raises(ValueError, match="nothing is sent"):
-        control.turn(3)
+        control.change_limit(3)
     with gevent.Timeout(5):
         while control.plan.phase != f"{PROFILING} 1":
             turn()
     with pytest.raises(ValueError, match="from stage to stage"):
-        control.turn(3)
+        control.change_limit(3)
     ending = begun(Master("a"), prefill_concurrency=3)
-    ending.ending.begin()
+    ending.shutdown.begin()
     with pytest.raises(ValueError, match="nothing is sent"):
-        ending.turn(2)
+        ending.change_limit(2)
 
 
 def test_users_are_changed_by_hand_where_nothing_else_says_how_many(begun: Any) -> None:
