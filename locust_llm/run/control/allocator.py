@@ -18,30 +18,25 @@ from locust_llm.run.protocol import (
 )
 from locust_llm.run.schedule import Due, schedule, sessions
 
+from .context import RunContext
 from .dispatcher import Dispatcher, SessionDispatcher
 from .users import UserPool
-from .worker_registry import Loss, WorkerRegistry
+from .worker_registry import Loss
 
 
 class Allocator:
-    """``send(message, worker)`` sends to one process, ``send(message)`` to all. ``on_next()`` is called when a phase is
-    over, and the plan in the next one; ``on_last()`` when the last session has ended."""
+    """``on_next()`` is called when a phase is over, and the plan in the next one; ``on_last()`` when the last session has
+    ended."""
 
     def __init__(
-        self,
-        settings: Settings,
-        workers: WorkerRegistry,
-        users: UserPool,
-        send: Callable[..., object],
-        add_note: Callable[[str], None],
-        on_next: Callable[[], None],
-        on_last: Callable[[], None],
+        self, context: RunContext, users: UserPool, on_next: Callable[[], None], on_last: Callable[[], None]
     ) -> None:
+        settings, workers = context.settings, context.workers
         self.plan = Plan(
             settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up,
             staged=settings.staged is not None,
         )  # fmt: skip
-        self.dispatcher = Dispatcher(send, self._users_by_worker, self._deal)
+        self.dispatcher = Dispatcher(context.send, self._users_by_worker, self._deal)
         self.open = False
         """Arrivals come by a schedule in this phase."""
         self.paused = False
@@ -52,8 +47,9 @@ class Allocator:
         """Arrivals that found no user, or went with a process that had not sent them."""
         self._profiled = 0
         """Records of the profiling phase."""
-        self._workers, self._users, self._send, self._add_note, self._on_next = workers, users, send, add_note, on_next
-        self._sessions = SessionDispatcher(send, lambda: len(workers.active()), on_last, add_note)
+        self._workers, self._users, self._send, self._on_next = workers, users, context.send, on_next
+        self._store = context.store
+        self._sessions = SessionDispatcher(context.send, lambda: len(workers.active()), on_last, context.store.add_note)
 
     def begin(self, phase: str, s: Settings) -> Iterator[Due] | None:
         """This phase is on, and ``s`` are its settings. Where arrivals come by a schedule, all of them: to be dealt out."""
@@ -100,7 +96,7 @@ class Allocator:
         try:
             self.dispatcher.deal_out(dues, phase, time.monotonic() + offset_s(), lead_s, lasts_s)
         except (ValueError, OSError) as error:  # a row of the dataset, far behind those that were looked at before
-            self._add_note(f"the schedule ends early: {error}")
+            self._store.add_note(f"the schedule ends early: {error}")
         if self.plan.phase == phase and self.plan.close():
             self._on_next()
 

@@ -25,7 +25,6 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.protocol import (
-    TO_SENDER,
     Ack,
     AskAgain,
     Begin,
@@ -33,13 +32,12 @@ from locust_llm.run.protocol import (
     Ended,
     EndRun,
     GateStatus,
-    Message,
     Records,
     Status,
-    pack,
 )
 from locust_llm.slo.grammar import ABORT
 
+from .context import RunContext
 from .early_stop import EarlyStop
 from .phase_runner import PhaseRunner
 from .run_store import RunStore
@@ -91,11 +89,11 @@ class Control:
         self._workers = WorkerRegistry(environment.runner, self.folder)
         self._flushing: gevent.Greenlet | None = None
         self._watching: gevent.Greenlet | None = None
-        self._users = UserPool(settings, environment.runner, self.store.add_note)
+        context = RunContext(environment.runner, settings, survey, epoch, self.store, self._workers)
+        self._send = context.send
+        self._users = UserPool(context)
         self.shutdown = Shutdown(environment, self._workers.active, reported)
-        self.phases = PhaseRunner(
-            settings, self.store, self._workers, self._users, self.shutdown, self._send, self.facts
-        )
+        self.phases = PhaseRunner(context, self._users, self.shutdown, self.facts)
         self.stages, self.allocator, self.plan = self.phases.stages, self.phases.allocator, self.phases.plan
         """``stages`` None: the run has no stages."""
 
@@ -377,10 +375,3 @@ class Control:
         if self._watching is not None:
             self._watching.kill(block=False)
         self.store.close()
-
-    # -- to the senders ------------------------------------------------------------------------------------------------
-
-    def _send(self, message: Message, worker: str | None = None) -> None:
-        """To one process, or to all."""
-        assert self.environment.runner is not None
-        self.environment.runner.send_message(TO_SENDER, pack(self.epoch, message), worker)

@@ -14,9 +14,9 @@ from locust_llm.core.settings import Settings, mistakes
 from locust_llm.core.sweep import PREFILL
 from locust_llm.run.clock_sync import offset_s
 from locust_llm.run.gate_shares import Shares
-from locust_llm.run.protocol import GateStatus, Message, Renewal
+from locust_llm.run.protocol import GateStatus, Renewal
 
-from .run_store import RunStore
+from .context import RunContext
 
 
 def follow(
@@ -56,14 +56,13 @@ logger = logging.getLogger("locust_llm")
 
 
 class GateLimit:
-    """``send(message, worker)`` sends to a process; ``phase()``: which one is on. Each change goes into the store."""
+    """``phase()``: which one is on. Each change goes into the store."""
 
-    def __init__(
-        self, settings: Settings, store: RunStore, send: Callable[[Message, str], object], phase: Callable[[], str]
-    ) -> None:
+    def __init__(self, context: RunContext, phase: Callable[[], str]) -> None:
+        settings = context.settings
         gated = settings.prefill_concurrency or settings.warmup_limit or settings.sweeps(PREFILL)
-        self.shares = Shares(lambda worker, share: send(share, worker), gated=bool(gated))
-        self._store, self._send, self._phase = store, send, phase
+        self.shares = Shares(lambda worker, share: context.send(share, worker), gated=bool(gated))
+        self._store, self._send, self._phase = context.store, context.send, phase
         self._ramp: gevent.Greenlet | None = None
 
     @property

@@ -9,21 +9,20 @@ import gevent
 
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
 from locust_llm.core.run import Health, Run, Stage
-from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY, INPUT
 from locust_llm.run.protocol import AskAgain, PhaseOver, StageBegin, Status
 from locust_llm.run.schedule import Due
 from locust_llm.slo.grammar import Rule, ready, texts
 
 from .allocator import Allocator
+from .context import RunContext
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
 from .in_flight import Sends
-from .run_store import RunStore, known_limits
+from .run_store import known_limits
 from .shutdown import Shutdown
 from .stage_runner import StageRunner
 from .users import UserPool
-from .worker_registry import WorkerRegistry
 
 logger = logging.getLogger("locust_llm")
 
@@ -38,34 +37,23 @@ HEALTH_S: Final = 2.0
 
 
 class PhaseRunner:
-    """``send(message, worker)`` sends to one process, ``send(message)`` to all; ``facts()``: the run as it is known now."""
+    """``facts()``: the run as it is known now."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: RunStore,
-        workers: WorkerRegistry,
-        users: UserPool,
-        shutdown: Shutdown,
-        send: Callable[..., object],
-        facts: Callable[[], Run],
-    ) -> None:
-        stages = settings.staged
-        self._settings, self._store, self._active = settings, store, workers.active
-        self._users, self._shutdown, self._send, self._facts = users, shutdown, send, facts
+    def __init__(self, context: RunContext, users: UserPool, shutdown: Shutdown, facts: Callable[[], Run]) -> None:
+        self._settings, self._store, self._active = context.settings, context.store, context.workers.active
+        self._users, self._shutdown, self._send, self._facts = users, shutdown, context.send, facts
+        settings, stages = context.settings, context.settings.staged
         self.sends = Sends()
         first_wave = 0 if settings.open_loop or stages else settings.users or 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
         """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
-        self.stages = None if stages is None else StageRunner(settings, stages, store.folder)
+        self.stages = None if stages is None else StageRunner(settings, stages, context.folder)
         """None: the run has no stages."""
         self.asked = settings if self.stages is None else self.stages.settings
         """The settings of this phase: in a sweep those of its stage."""
-        self.allocator = Allocator(
-            settings, workers, users, send, store.add_note, self._next_phase, self._sessions_over
-        )
+        self.allocator = Allocator(context, users, self._next_phase, self._sessions_over)
         self.plan = self.allocator.plan
-        self.limit = GateLimit(settings, store, send, lambda: self.plan.phase)
+        self.limit = GateLimit(context, lambda: self.plan.phase)
         self._jobs: list[gevent.Greenlet] = []
         """Of this phase: the schedule, the clock."""
         self._dealing: gevent.Greenlet | None = None

@@ -1,20 +1,18 @@
 """How many users there are; in an open loop without a number as many as the arrivals need."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import gevent
 
-from locust_llm.core.settings import Settings
+from .context import RunContext
 
 SPAWNING_S: Final = 3.0
 """How long a phase waits for its first users."""
 
 
 class UserPool:
-    """``add_note`` is called once, when there may be no more users."""
-
-    def __init__(self, settings: Settings, runner: Any, add_note: Callable[[str], None]) -> None:
+    def __init__(self, context: RunContext) -> None:
+        settings = context.settings
         self.most = settings.max_users
         self.grows = not settings.users and settings.open_loop
         """Nobody said how many users."""
@@ -22,7 +20,7 @@ class UserPool:
         """How many there are, or are asked for; never falls but by ``become``."""
         self.exhausted = False
         """There are as many as there may be, and arrivals wait."""
-        self._runner, self._add_note = runner, add_note
+        self._runner, self._store = context.runner, context.store
         self._missing: dict[str, int] = {}
 
     @property
@@ -60,4 +58,4 @@ class UserPool:
             gevent.spawn(self.become, self.count)
         elif not self.exhausted:
             self.exhausted = True
-            self._add_note(f"all {self.most} users are busy and arrivals wait: --max-users is reached")
+            self._store.add_note(f"all {self.most} users are busy and arrivals wait: --max-users is reached")
