@@ -33,7 +33,7 @@ def log(
     latency_s = record.latency_s
     if latency_s is None:
         latency_s = record.closed_at - (record.sent_at or record.asked_at)
-    stats = environment.stats
+    stats: Any = environment.stats  # typed as whole milliseconds, and it takes any
     if retried:
         stats.get(record.name, RETRIED).log(latency_s * 1000, 0)
     else:
