@@ -28,23 +28,13 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE
+from locust_llm.run.guarded import guarded
 from locust_llm.run.options import request_headers
-from locust_llm.run.protocol import (
-    Ack,
-    AskAgain,
-    Begin,
-    Cut,
-    Ended,
-    EndRun,
-    GateStatus,
-    Records,
-    Status,
-)
+from locust_llm.run.protocol import Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
 from locust_llm.slo.grammar import ABORT
 
 from .context import RunContext
 from .early_stop import EarlyStop
-from .guarded import guarded
 from .phase_runner import PhaseRunner
 from .run_store import RunStore
 from .shutdown import Shutdown

@@ -11,6 +11,7 @@ import gevent
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
 from locust_llm.core.run import Health, Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT
+from locust_llm.run.guarded import guarded
 from locust_llm.run.protocol import AskAgain, PhaseOver, StageBegin, Status
 from locust_llm.run.schedule import Due
 from locust_llm.slo.grammar import Rule
@@ -19,7 +20,6 @@ from .allocator import Allocator
 from .context import RunContext
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
-from .guarded import guarded
 from .in_flight import Sends
 from .run_store import known_limits
 from .shutdown import Shutdown

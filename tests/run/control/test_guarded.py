@@ -19,7 +19,7 @@ from support.handmade import answered
 
 from locust_llm.__main__ import simulator
 from locust_llm.run.control import messages
-from locust_llm.run.control.guarded import guarded
+from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import PORT, master_port
 from locust_llm.run.worker.outbox import FOLDER, Journal, pack
 
