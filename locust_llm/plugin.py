@@ -1,18 +1,15 @@
 """The one file that attaches this library to Locust: importing it (LLMUser does) is all that a locustfile needs."""
 
-import contextlib
 import logging
-import socket
-import sys
 from argparse import Namespace
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import locust.log
 from locust import User, events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
+from locust.event import EventHook
 from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
 
 import gevent
@@ -20,70 +17,36 @@ import msgspec
 from gevent.event import Event
 
 from locust_llm.client.requests_bridge import authorities
+from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
 from locust_llm.core.validation import mistakes
 from locust_llm.load.numbers import cut_short
 from locust_llm.run.console import discard_if_unread, settle_at_exit, write
+from locust_llm.run.control import messages as from_senders
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.forked_workers import attend_children
-from locust_llm.run.control.messages import hears, to_control
 from locust_llm.run.control.metrics_poller import MetricsPoller
 from locust_llm.run.control.progress import keep_apart, progress
 from locust_llm.run.control.run_store import give_up
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
+from locust_llm.run.launch import Launch, before_load, launch_of
 from locust_llm.run.locust_table import three_digits_in_locust
-from locust_llm.run.options import add_options, check, look_through, settings_of
-from locust_llm.run.preflight import headers_of, raise_open_files, ready, the_address, written_host
-from locust_llm.run.protocol import LOCAL
+from locust_llm.run.options import add_options, look_through, settings_of
+from locust_llm.run.preflight import headers_of, ready, the_address
+from locust_llm.run.protocol import LOCAL, EndRun, Message
 from locust_llm.run.secrets import withhold
 from locust_llm.run.signals import end_at_once, interrupt, leave, listen
-from locust_llm.run.worker.messages import to_sender
-from locust_llm.run.worker.process import NEWS_S, cut, work
-from locust_llm.run.worker.sender import Sender, sender_of
+from locust_llm.run.worker import messages as from_control
+from locust_llm.run.worker.process import STATUS_S, cut, work
+from locust_llm.run.worker.sender import Sender, attach_sender
 from locust_llm.web.routes import attach, serve_metrics
-from locust_llm.web.view import View
 
 from .exit_status import ExitStatus, of_signal, worst
 from .user import LLMUser
 
 logger = logging.getLogger("locust_llm")
-
-PORT: Final = 5557
-"""Of the master, if no --master-bind-port is given."""
-
-_greeted: Callable[[str], bool]
-"""Whether a worker said who it is, and may take part."""
-_surveyed: Discovery | None = None
-_address = ""
-"""The server of the next run: of the command line, of the locustfile, or of our form. Nothing else can set it."""
-_view: View | None = None
-"""None: there is no web page here."""
-_control: Control | None = None
-_shown: Control | None = None
-"""That one, or that of the last run."""
-_progress: gevent.Greenlet | None = None
-_report = ""
-"""What the console shows at the end."""
-_status: int | None = None
-"""The exit status that the rules of the last run call for."""
-_incomplete = False
-"""Its result lacks something."""
-_forks = False
-"""This process, or the one that it was forked from, is the master of its children."""
-_refused = False
-"""There could be no such run."""
-_reported = Event()
-"""No report is being made."""
-_reported.set()
-_epoch = 0
-
-
-def _keep_survey(found: Discovery, address: str) -> None:
-    """For the run that begins next."""
-    global _surveyed, _address
-    _surveyed, _address = found, address
 
 
 three_digits_in_locust()
@@ -98,178 +61,262 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
 
 
 def _before_load(options: Namespace) -> None:
-    """Between parsing and forking: refuse what cannot be, and ask the server once, for all processes."""
-    global _surveyed, _forks, _address
-    _forks = bool(options.processes and not options.worker)
-    options.host = options.host or written_host(LLMUser, User)
-    settings = check(options)
-    _address = settings.host
-    options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
-    if options.headless or options.autostart:
-        options.llm_run_time, options.run_time = options.run_time, None  # -t is of the profiling phase: see course.py
-        options.llm_users = options.num_users  # before Locust makes it 1
-        options.num_users = settings.first_users  # Locust lets users go only when their tasks end
-        if options.llm_run_time or settings.staged is not None:
-            logging.getLogger("locust.main").addFilter(_says_no_run_time)
-    options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
-    if options.processes and not options.worker:
-        master_port(options)
-    if options.spawn_rate is None and options.num_users:
-        options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
-    if "--print-stats" not in sys.argv:
-        options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
-    raise_open_files()  # before the forks, so that children have as many
-    looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
-    if looking:
-        return
-    headers = headers_of(options)  # of a worker too: they do not come from the master
-    if options.worker:
-        return
-    if options.headless or options.autostart:
-        _surveyed = ready(settings, headers, here=not options.master)
-
-
-def _says_no_run_time(line: logging.LogRecord) -> bool:
-    """Locust believes that there is no -t, as this library bounds the run: that line would mislead."""
-    return not line.getMessage().startswith("No run time limit set")
-
-
-def master_port(options: Namespace) -> None:
-    """Where the master of ``--processes`` listens, and for whom."""
-    wanted = options.master_bind_port
-    if not options.master and options.master_bind_host == "*":
-        options.master_bind_host = "127.0.0.1"  # all workers are on this machine: nobody else is to join
-        if wanted == PORT:  # nobody needs to know it, and runs that start at once would both find it free
-            wanted = 0
-    options.master_port = options.master_bind_port = _free_port(wanted)
-
-
-def _free_port(port: int) -> int:
-    """``port``, or another one where some other run on this machine has it: workers would wait a minute, and give up."""
-    for wanted in (port, 0):
-        with contextlib.suppress(OSError), socket.create_server(("", wanted)) as listener:
-            return int(listener.getsockname()[1])
-    return port
+    before_load(options, LLMUser, User)
 
 
 @events.init.add_listener
 def _init(environment: Environment, runner: Any, **kw: Any) -> None:
-    global _view, _greeted
     keep_apart()
-    sender = sender_of(environment)
+    launch = launch_of(environment.parsed_options)
     if isinstance(runner, WorkerRunner):
-        work(environment, runner, sender, forked=_forks)
+        work(environment, runner, forked=launch.forks)
     else:
-        _greeted = to_control(environment, runner, lambda: _control, partial(_refuse, environment))
-        listen(partial(_interrupted, environment), partial(_hurry, environment))
-        _view = None if environment.web_ui is None else attach(environment, _keep_survey)
-        serve_metrics(environment, lambda: _shown)
-    if isinstance(runner, LocalRunner):
-        to_sender(runner, sender)
-    if isinstance(runner, MasterRunner) and environment.parsed_options and environment.parsed_options.processes:
-        attend_children(runner, lambda: leave(ExitStatus.BROKEN))
+        Plugin(environment, runner, launch)
 
 
-def _interrupted(environment: Environment, number: int) -> None:
-    """Ctrl-C, or another signal that ends: in order, and where nothing has begun at once."""
-    runner, options = environment.runner, environment.parsed_options
-    assert runner is not None
-    if not _reported.is_set() or (_control is not None and _control.ending.begun):
-        logger.warning("The run is ending already; once more, and what is still open is cut")
-        if environment.web_ui is not None:
-            _reported.wait()
+class Plugin:
+    """In the master, or the only process: begins each run, ends it in order, and judges the exit status."""
+
+    def __init__(self, environment: Environment, runner: Any, launch: Launch) -> None:
+        self._environment, self._runner = environment, runner
+        self._survey, self._address = launch.survey, launch.address
+        """Of the server of the next run: of the command line, of the locustfile, or of our form. Nothing else can set it."""
+        self._epoch = 0
+        self._control: Control | None = None
+        self._shown: Control | None = None
+        """That one, or that of the last run."""
+        self._progress: gevent.Greenlet | None = None
+        self._report = ""
+        """What the console shows at the end."""
+        self._status: int | None = None
+        """The exit status that the rules of the last run call for."""
+        self._incomplete = False
+        """Its result lacks something."""
+        self._refused = False
+        """The run could not start."""
+        self._reported = Event()
+        """No report is being made."""
+        self._reported.set()
+        self._sender: Sender | None = None
+        """None: in the workers."""
+        self._greeted = from_senders.receive(environment, runner, lambda: self._control, self._refuse)
+        listen(self._interrupted, self._hurry)
+        self._view = None if environment.web_ui is None else attach(environment, self._set_survey)
+        """None: there is no web page here."""
+        serve_metrics(environment, lambda: self._shown)
+        if isinstance(runner, LocalRunner):
+            self._sender = Sender(environment, self._add_record)
+            attach_sender(environment, self._sender)
+            from_control.receive(runner, self._sender, self._end_sender)
+        if isinstance(runner, MasterRunner) and environment.parsed_options and environment.parsed_options.processes:
+            attend_children(runner, lambda: leave(ExitStatus.BROKEN))
+        hooks = environment.events
+        _listen_first(hooks.test_start, self.start)
+        _listen_first(hooks.test_stopping, self.stopping)
+        _listen_first(hooks.test_stop, self.stop)
+        _listen_first(hooks.quitting, self.quitting)
+        _listen_first(hooks.quit, self.quit)
+
+    def _set_survey(self, found: Discovery, address: str) -> None:
+        """For the run that begins next."""
+        self._survey, self._address = found, address
+
+    # -- in the only process -------------------------------------------------------------------------------------------
+
+    def _add_record(self, record: Record) -> None:
+        if self._control is not None:
+            self._control.add_record(record)
+
+    def _end_sender(self, message: Message) -> None:
+        if isinstance(message, EndRun) and self._sender is not None:
+            self._sender.close()
+
+    def _report_status(self, sender: Sender, control: Control) -> None:
+        while control is self._control:
+            control.on_status(LOCAL, sender.status())
+            gevent.sleep(STATUS_S)
+
+    # -- signals -------------------------------------------------------------------------------------------------------
+
+    def _interrupted(self, number: int) -> None:
+        """Ctrl-C, or another signal that ends: in order, and where nothing has begun at once."""
+        options = self._environment.parsed_options
+        if not self._reported.is_set() or (self._control is not None and self._control.shutdown.begun):
+            logger.warning("The run is ending already; once more, and what is still open is cut")
+            if self._environment.web_ui is not None:
+                self._reported.wait()
+                interrupt()
+        elif self._runner.state == STATE_INIT and options is not None and (options.headless or options.autostart):
+            self._runner.quit()  # Locust waits for workers; it would not tell those that are there
+            leave(of_signal(number))
+        else:
             interrupt()
-    elif runner.state == STATE_INIT and options is not None and (options.headless or options.autostart):
-        runner.quit()  # Locust waits for workers; it would not tell those that are there
-        leave(of_signal(number))
-    else:
-        interrupt()
 
+    def _hurry(self) -> None:
+        """Ctrl-C again: neither what is open nor a report is waited for."""
+        give_up()
+        if self._control is not None:
+            self._control.cut_open()
+        cut(self._environment)
 
-def _hurry(environment: Environment) -> None:
-    """Ctrl-C again: neither what is open nor a report is waited for."""
-    give_up()
-    if _control is not None:
-        _control.hurry()
-    cut(environment)
+    # -- the start -----------------------------------------------------------------------------------------------------
 
+    def start(self, **kw: Any) -> None:
+        """A run begins (workers begin with the master's message)."""
+        try:
+            self._begin()
+        except (Refused, OSError, ValueError) as error:
+            self._refuse(str(error))
+        except Exception as error:  # whatever it is, a run that has not begun must not go on without an end
+            logger.debug("the start of the run failed", exc_info=True)
+            kind = type(error).__name__
+            self._refuse(f"{kind}: {error} (is a number or a text among the settings too large?)")
 
-@events.test_start.add_listener
-def _start(environment: Environment, **kw: Any) -> None:
-    """Master or only process: a run begins (workers begin with the master's order)."""
-    runner = environment.runner
-    if runner is None or isinstance(runner, WorkerRunner):
-        return
-    try:
-        _begin(environment, runner)
-    except (Refused, OSError, ValueError) as error:
-        _refuse(environment, str(error))
-    except Exception as error:  # whatever it is, a run that has not begun must not go on without an end
-        logger.debug("the start of the run failed", exc_info=True)
-        kind = type(error).__name__
-        _refuse(environment, f"{kind}: {error} (is a number or a text among the settings too large?)")
+    def _refuse(self, reason: str) -> None:
+        """The run that is to begin cannot be: it ends, and an unattended process with it."""
+        line = f"The run cannot start: {cut_short(reason, LINE)}"
+        logger.error(line)
+        runner, options = self._runner, self._environment.parsed_options
+        if self._view is not None:
+            self._view.refusal = line
+        if options is None or options.headless or options.autostart:
+            self._refused = True
+        unattended = options is None or options.headless
+        gevent.spawn(runner.quit if unattended else runner.stop)
 
-
-def _refuse(environment: Environment, reason: str) -> None:
-    """The run that is to begin cannot be: it ends, and an unattended process with it."""
-    global _refused
-    line = f"The run cannot start: {cut_short(reason, LINE)}"
-    logger.error(line)
-    runner, options = environment.runner, environment.parsed_options
-    assert runner is not None
-    if _view is not None:
-        _view.refusal = line
-    if options is None or options.headless or options.autostart:
-        _refused = True
-    unattended = options is None or options.headless
-    gevent.spawn(runner.quit if unattended else runner.stop)
-
-
-def _begin(environment: Environment, runner: Any) -> None:
-    """Look at the settings, ask the server, and begin. Raises whatever may be wrong."""
-    global _control, _shown, _progress, _epoch, _surveyed, _refused
-    _refused = False
-    settings = settings_of(environment.parsed_options)
-    environment.host = address = the_address(environment.host, _address or settings.host)
-    settings = msgspec.structs.replace(
-        settings,
-        host=address,
-        users=_users(runner, settings),
-        processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
-    )
-    found, _surveyed = _surveyed, None  # the next run asks anew: the form may name another server
-    if found is None:
-        for mistake in mistakes(settings):
-            refuse(mistake)
-        options = environment.parsed_options
-        here = isinstance(runner, LocalRunner) or bool(options is not None and options.processes)
-        found = ready(settings, headers_of(options), here=here)
-    _epoch += 1
-    if dataset := look_through(settings):  # again: in the web page it came from the form
-        counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
-        found = msgspec.structs.replace(found, dataset_sessions=counted, notes=(*found.notes, f"dataset: {dataset}"))
-    control = Control(environment, settings, found, _epoch, _greeted, _reported)
-    for note in found.notes:
-        logger.warning(note)
-    if isinstance(runner, LocalRunner):
-        sender_of(environment).keep = control.keep
-    _control = _shown = control  # its workers' answers are for it
-    try:
-        control.begin()
-    except Exception:
-        _control = None
-        control.abandon()
-        raise
-    if settings.server_metrics:
-        meter = MetricsPoller(
-            settings.host, headers_of(environment.parsed_options), control.book.folder,
-            verify=False if settings.insecure else authorities(), note=control.book.say,
+    def _begin(self) -> None:
+        """Look at the settings, ask the server, and begin. Raises whatever may be wrong."""
+        environment, runner = self._environment, self._runner
+        self._refused = False
+        settings = settings_of(environment.parsed_options)
+        environment.host = address = the_address(environment.host, self._address or settings.host)
+        settings = msgspec.structs.replace(
+            settings,
+            host=address,
+            users=_users(runner, settings),
+            processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
+        )
+        survey = self._surveyed(settings)
+        self._epoch += 1
+        control = Control(
+            environment, settings, survey, self._epoch, self._greeted, self._reported,
+            on_record_over=self._view.on_record if self._view is not None else lambda record: None,
         )  # fmt: skip
-        control.book.meter = meter
-        meter.start()
-    if _view is not None:
-        _view.begins(control)
-    _progress = gevent.spawn(_watch, environment, control)
+        for note in survey.notes:
+            logger.warning(note)
+        self._control = self._shown = control  # its workers' answers are for it
+        try:
+            control.begin()
+        except Exception:
+            self._control = None
+            control.abandon()
+            raise
+        if settings.server_metrics:
+            meter = MetricsPoller(
+                settings.host, headers_of(environment.parsed_options), control.store.folder,
+                verify=False if settings.insecure else authorities(), note=control.store.add_note,
+            )  # fmt: skip
+            control.store.meter = meter
+            meter.start()
+        if self._view is not None:
+            self._view.begins(control)
+        if self._sender is not None:
+            gevent.spawn(self._report_status, self._sender, control)
+        self._progress = gevent.spawn(progress, control)
+
+    def _surveyed(self, settings: Settings) -> Discovery:
+        """What is known of the server and of the dataset. Raises ValueError and OSError."""
+        survey, self._survey = self._survey, None  # the next run asks anew: the form may name another server
+        if survey is None:
+            for mistake in mistakes(settings):
+                refuse(mistake)
+            options = self._environment.parsed_options
+            here = isinstance(self._runner, LocalRunner) or bool(options is not None and options.processes)
+            survey = ready(settings, headers_of(options), here=here)
+        if dataset := look_through(settings):  # again: in the web page it came from the form
+            counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
+            notes = (*survey.notes, f"dataset: {dataset}")
+            survey = msgspec.structs.replace(survey, dataset_sessions=counted, notes=notes)
+        return survey
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def stopping(self, **kw: Any) -> None:
+        """Nothing new starts, and what is open comes to its end."""
+        if self._sender is not None:
+            self._sender.close()  # also where a run could not start: its users wait for a message that never comes
+        if self._control is None:
+            return
+        self._reported.clear()
+        draining = gevent.spawn(self._control.drain)
+        try:
+            draining.get()
+        except (
+            gevent.GreenletExit
+        ):  # Locust has killed the greenlet that ends the run, as it does when its last worker quits
+            gevent.spawn(self._go_on, draining)
+            raise
+
+    def _go_on(self, draining: gevent.Greenlet) -> None:
+        draining.join()
+        self.stop()
+
+    def stop(self, **kw: Any) -> None:
+        """All users are gone: the report."""
+        runner, options = self._runner, self._environment.parsed_options
+        if self._progress is not None:
+            self._progress.kill()
+            self._progress = None
+        control, self._control = self._control, None
+        if control is None:
+            return
+        gevent.spawn(self._conclude, control).get()  # which a kill of this greenlet does not end
+        if self._environment.web_ui is not None:
+            self._print()
+        if options is not None and options.headless and gevent.getcurrent() in runner.greenlet:
+            gevent.spawn(runner.quit)  # Locust has stopped, as its last worker is gone, and would wait for ever
+
+    def _conclude(self, control: Control) -> None:
+        """The report of a run, and what it means for the exit status."""
+        self._incomplete = True  # until it is known better
+        try:
+            if self._sender is not None:
+                control.on_ended(LOCAL, self._sender.ended())
+            self._report = control.report()
+            self._status, self._incomplete = control.exit_status(), control.incomplete
+            control.close()
+        finally:
+            self._reported.set()
+            if self._view is not None:
+                self._view.ends()
+
+    def quitting(self, **kw: Any) -> None:
+        """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the exit status."""
+        self._runner.stop()
+        self._reported.wait()
+        status = _judged(self._environment, self._runner, self._status)
+        worse = [ExitStatus.INCOMPLETE] * self._incomplete
+        worse += [ExitStatus.BROKEN] * locust.log.unhandled_greenlet_exception
+        if self._refused:
+            status = ExitStatus.REFUSED
+        elif worse:
+            status = worst((_locusts(self._environment, self._runner) if status is None else status, *worse))
+        self._environment.process_exit_code = status
+        discard_if_unread()
+
+    def quit(self, **kw: Any) -> None:
+        self._print()
+
+    def _print(self) -> None:
+        """The tables, last on the console."""
+        if self._report:
+            write(self._report + "\n")
+        self._report = ""
+
+
+def _listen_first(hook: EventHook, listener: Callable[..., Any]) -> None:
+    """Before the listeners of the locustfile, which were added when it was loaded: they find the report made."""
+    hook._handlers.insert(0, listener)
 
 
 def _users(runner: Any, settings: Settings) -> int | None:
@@ -282,101 +329,10 @@ def _users(runner: Any, settings: Settings) -> int | None:
     return runner.target_user_count or settings.users
 
 
-def _watch(environment: Environment, control: Control) -> None:
-    if isinstance(environment.runner, LocalRunner):
-        sender = sender_of(environment)
-        gevent.spawn(_tell_news, sender, control)
-    progress(control)
-
-
-def _tell_news(sender: Sender, control: Control) -> None:
-    while control is _control:
-        hears(control, LOCAL, sender.news())
-        gevent.sleep(NEWS_S)
-
-
-@events.test_stopping.add_listener
-def _stopping(environment: Environment, **kw: Any) -> None:
-    if not isinstance(environment.runner, MasterRunner):
-        sender_of(environment).close()  # also where a run could not start: its users wait for an order that never comes
-    if _control is None:
-        return
-    _reported.clear()
-    draining = gevent.spawn(_control.drain)
-    try:
-        draining.get()
-    except (
-        gevent.GreenletExit
-    ):  # Locust has killed the greenlet that ends the run, as it does when its last worker quits
-        gevent.spawn(_go_on, environment, draining)
-        raise
-
-
-def _go_on(environment: Environment, draining: gevent.Greenlet) -> None:
-    draining.join()
-    _stop(environment)
-
-
-@events.test_stop.add_listener
-def _stop(environment: Environment, **kw: Any) -> None:
-    """All users are gone: the report. A worker only makes itself ready for the next run."""
-    global _control, _progress
-    runner, options = environment.runner, environment.parsed_options
-    if isinstance(runner, WorkerRunner):
-        # Locust's worker would sleep another stop_timeout before it is ready again; the next spawn restores the value
-        environment.stop_timeout = 0
-        return
-    if _progress is not None:
-        _progress.kill()
-        _progress = None
-    control, _control = _control, None
-    if control is None:
-        return
-    gevent.spawn(_conclude, environment, control).get()  # which a kill of this greenlet does not end
-    if environment.web_ui is not None:
-        _print()
-    if runner is not None and options is not None and options.headless and gevent.getcurrent() in runner.greenlet:
-        gevent.spawn(runner.quit)  # Locust has stopped, as its last worker is gone, and would wait for ever
-
-
-def _conclude(environment: Environment, control: Control) -> None:
-    """The report of a run, and what it means for the exit status."""
-    global _report, _status, _incomplete
-    _incomplete = True  # until it is known better
-    try:
-        if isinstance(environment.runner, LocalRunner):
-            control.ended(LOCAL, {**sender_of(environment).last_words(), "undelivered": 0})
-        _report = control.report()
-        _status, _incomplete = control.exit_status(), control.incomplete
-        control.close()
-    finally:
-        _reported.set()
-        if _view is not None:
-            _view.ends()
-
-
-@events.quitting.add_listener
-def _quitting(environment: Environment, **kw: Any) -> None:
-    """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the exit status."""
-    runner = environment.runner
-    if runner is None or isinstance(runner, WorkerRunner):
-        return
-    runner.stop()
-    _reported.wait()
-    status = _judged(environment, runner)
-    worse = [ExitStatus.INCOMPLETE] * _incomplete + [ExitStatus.BROKEN] * locust.log.unhandled_greenlet_exception
-    if _refused:
-        status = ExitStatus.REFUSED
-    elif worse:
-        status = worst((_locusts(environment, runner) if status is None else status, *worse))
-    environment.process_exit_code = status
-    discard_if_unread()
-
-
-def _judged(environment: Environment, runner: Any) -> int | None:
+def _judged(environment: Environment, runner: Any, by_rules: int | None) -> int | None:
     """The exit status; None: as Locust has it. Where there are rules they alone decide."""
-    if _status is not None:
-        return _status
+    if by_rules is not None:
+        return by_rules
     if environment.process_exit_code is None and runner.errors and not runner.exceptions:
         harmless = ("RequestCut(", "RequestCancelled(")
         if all(str(_error(error)).startswith(harmless) for error in runner.errors.values()):
@@ -394,16 +350,3 @@ def _locusts(environment: Environment, runner: Any) -> int:
 
 def _error(error: Any) -> Any:
     return error.error if isinstance(error.error, str) else repr(error.error)
-
-
-@events.quit.add_listener
-def _quit(exit_code: int, **kw: Any) -> None:
-    _print()
-
-
-def _print() -> None:
-    """The tables, last on the console."""
-    global _report
-    if _report:
-        write(_report + "\n")
-    _report = ""

@@ -32,22 +32,11 @@ from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
 
 from . import events
+from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
 
 FAILED_S: Final = 1.0
 """In a closed loop a user whose request failed asks again no sooner than so long after it asked: a server that refuses at
 once would be asked thousands of times a second."""
-
-
-class RequestFailed(Exception):
-    """A failed request, as Locust's failure table shows it."""
-
-
-class RequestCut(Exception):
-    """Still running when the grace period at the end was over: no failure, and no reason for exit status 1."""
-
-
-class RequestCancelled(Exception):
-    """Given up on purpose: no failure, and no reason for exit status 1."""
 
 
 Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
@@ -171,7 +160,7 @@ class LLMUser(HttpUser):
         try:
             item = permit.item if permit.item is not None else sender.item(permit.phase)
         except GateClosed:
-            sender.budget.put_back(permit)
+            sender.permits.put_back(permit)
             raise StopUser from None
         said = None if item is None else msgspec.msgpack.decode(item, type=Item)
         conversation = sender.sessions.begin(said)
@@ -182,7 +171,7 @@ class LLMUser(HttpUser):
                 if records:
                     following = self._next_permit(permit, ask, first_at, records)
                     if following.phase != permit.phase:  # the warmup is over, and its sessions with it
-                        sender.budget.put_back(following)
+                        sender.permits.put_back(following)
                         break
                     permit = following
                 first_at = ask.at_s if first_at is None else first_at
@@ -208,7 +197,7 @@ class LLMUser(HttpUser):
         try:
             if self._rests_until > time.monotonic():
                 self.sender.wait_until(self._rests_until)
-            return self.sender.budget.take(self.number, later=later)
+            return self.sender.permits.take(self.number, later=later)
         except GateClosed:
             raise StopUser from None
 
@@ -231,17 +220,12 @@ class LLMUser(HttpUser):
 
     def on_stop(self) -> None:
         self.line.close()
-        self.sender.budget.leave(self.number)
+        self.sender.permits.leave(self.number)
 
     def _send(
-        self,
-        permit: Permit,
-        turn: "Turn",
-        name: str | None,
-        headers: dict[str, str] | None,
-        keep_text: bool,
+        self, permit: Permit, turn: Turn, name: str | None, headers: dict[str, str] | None, keep_text: bool,
         body: dict[str, Any],
-    ) -> Record:
+    ) -> Record:  # fmt: skip
         """One request, all the way to its record."""
         sender = self.sender
         settings = sender.settings
@@ -287,7 +271,7 @@ class LLMUser(HttpUser):
                 return request, prepared
 
         except BaseException:
-            sender.budget.put_back(permit)
+            sender.permits.put_back(permit)
             raise
         return self._attempts(permit, attempt)
 
@@ -318,7 +302,7 @@ class LLMUser(HttpUser):
                 if refused is not None:
                     self._finish(*refused, retried=cut is not None)
                 elif cut is None:
-                    sender.budget.put_back(permit)  # killed before it was sent
+                    sender.permits.put_back(permit)  # killed before it was sent
                 if cut is not None:
                     self._finish(cut, prepared)
                     if not isinstance(error, GreenletExit):
@@ -357,12 +341,8 @@ class LLMUser(HttpUser):
                 del prepared.headers[name]
             self._plain_key, self._plain = key, (prepared, head(prepared))
         prepared, beginning = self._plain
-        return prepared, b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-            beginning,
-            request_id.encode(),
-            len(data),
-            data,
-        )
+        values = (beginning, request_id.encode(), len(data), data)
+        return prepared, b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % values
 
     def _ask_requests(self, data: bytes, request_id: str, headers: dict[str, str] | None) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "X-Request-Id": request_id, **(headers or {})}
@@ -370,9 +350,8 @@ class LLMUser(HttpUser):
         request = requests.Request("POST", self.sender.url, data=data, headers=own)
         # of requests itself: Locust's own override belongs to its request(), which this is not
         prepared = requests.Session.prepare_request(self.client, request)
-        strip_abroad(
-            self.client, self.sender.headers, self.sender.address, prepared
-        )  # an auth of the user's may rewrite it
+        # an auth of the user's may rewrite the address
+        strip_abroad(self.client, self.sender.headers, self.sender.address, prepared)
         return prepared
 
     def _first_token(self, stream: Response, labels: dict[str, Any]) -> None:
@@ -392,28 +371,7 @@ class LLMUser(HttpUser):
             self._rests_until = record.asked_at + FAILED_S
         if stream is not None:
             learn(self.client, prepared, stream)
-        latency_s = record.latency_s
-        if latency_s is None:
-            latency_s = record.closed_at - (record.sent_at or record.asked_at)
-        stats = self.environment.stats
-        if retried:
-            stats.get(record.name, RETRIED).log(latency_s * 1000, 0)
-        else:
-            self.environment.events.request.fire(
-                request_type="POST",
-                name=record.name,
-                response_time=latency_s * 1000,
-                response_length=record.response_bytes,
-                response=None,
-                context=self.context(),
-                exception=_exception(record, failure),
-                start_time=record.clock_offset_s + (record.sent_at or record.asked_at),
-                url=prepared.url,
-            )
-        for row, seconds in (("TTFT", record.ttft_s), ("ITL", record.itl_s), ("gate wait", record.gate_wait_s)):
-            # as in the report: latencies are those of answers, but failed requests waited at the gate like any other
-            if seconds is not None and (record.outcome == OK or row == "gate wait"):
-                stats.get(record.name, row).log(seconds * 1000, 0)
+        log(self.environment, record, failure, prepared.url, self.context(), retried=retried)
         events.record.fire(user=self, record=record)
         return record
 
@@ -434,14 +392,3 @@ class LLMUser(HttpUser):
         if first and record.failed and stream is not None:
             record = replace(record, sample=shown(stream.sample, secrets, lines=True))
         return record, name
-
-
-def _exception(record: Record, name: str) -> Exception | None:
-    """``name``: of the failure, as Locust's table shows it."""
-    if record.outcome == OK:
-        return None
-    if record.outcome == CUT:
-        return RequestCut(record.outcome)
-    if record.outcome == CANCELLED:
-        return RequestCancelled(record.outcome)
-    return RequestFailed(name)

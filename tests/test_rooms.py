@@ -46,7 +46,7 @@ def test_who_asks_for_the_user_gets_it_attached_to_locust() -> None:
 from locust_llm import LLMUser, events
 import locust, locust_llm.plugin
 assert issubclass(LLMUser, locust.User)
-assert locust_llm.plugin._start in locust.events.test_start._handlers
+assert locust_llm.plugin._init in locust.events.init._handlers
 """
     assert {"locust", "gevent"} <= loaded_by(code)
 

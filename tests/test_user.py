@@ -27,6 +27,7 @@ from locust_llm.client.exchange import Request
 from locust_llm.client.gate import GateClosed
 from locust_llm.core.record import CUT, OK, RETRIED, Record
 from locust_llm.run.worker.permits import Permit
+from locust_llm.run.worker.sender import Sender
 
 
 class User(LLMUser):
@@ -136,8 +137,8 @@ class Attempts:
         self.shown: list[Any] = []
         self.asked: list[tuple[int, float | None]] = []
         self.user, self.answers = user, list(answers)
+        user.sender = Sender(user.environment, self.kept.append)
         user.sender.settings = replace(user.sender.settings, **settings)
-        user.sender.keep = self.kept.append
         user.sender.wait_until = lambda at: self.waits.append(at - time.monotonic())  # type: ignore[method-assign]
         monkeypatch.setattr(user_module, "exchange", self.exchange)
         user.environment.events.request.add_listener(lambda exception, **_: self.shown.append(str(exception)))
@@ -243,8 +244,8 @@ def test_killed_between_two_attempts_or_in_the_second(user: User, monkeypatch: p
 
 def test_killed_before_the_first_was_sent_the_permit_goes_back(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     back: list[Permit] = []
-    user.sender.budget.put_back = back.append  # type: ignore[method-assign]
     attempts = Attempts(user, monkeypatch, GreenletExit())
+    user.sender.permits.put_back = back.append  # type: ignore[method-assign]
     with pytest.raises(GreenletExit):
         attempts.go()
     assert (attempts.kept, back) == ([], [PERMIT])
@@ -265,7 +266,7 @@ def test_after_a_failure_a_user_of_a_closed_loop_rests(user: User, monkeypatch: 
         attempts = Attempts(user, monkeypatch, failed(outcome, sent_at=None, asked_at=asked_at))
         user._rests_until = 0.0
         attempts.go()
-        user.sender.budget.grant("profiling", 1)
+        user.sender.permits.grant("profiling", 1)
         user._permit()
         assert [0.5 < wait <= 1.0 for wait in attempts.waits] == ([True] if rests else [])
     good = Attempts(user, monkeypatch, answered(200, asked_at=now))

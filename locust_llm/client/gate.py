@@ -6,7 +6,7 @@ a newcomer of the same loop turn overtake those who wait. Lowering the limit is 
 any waiter gets one, and nothing that runs is ended. The bound of the semaphore catches a slot given back twice.
 
 Where several processes share one limit, each has a gate with a part of it, for as long as the control of the run is heard of
-(quotas.py, lease.py).
+(run/gate_shares.py).
 """
 
 import math

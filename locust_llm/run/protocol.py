@@ -1,14 +1,14 @@
-"""The greeting: what a worker says of itself first. One with another version or another locustfile is refused."""
+"""The messages between the control and the processes that send, as types: what each end may say, packed and unpacked once.
 
-import hashlib
-import inspect
-from collections.abc import Iterable
-from importlib.metadata import version
-from pathlib import Path
+They travel as bytes in two of Locust's messages, one a direction: between a master and its workers over the wire, in one
+process as plain calls. With each goes the number of the run (its epoch); an end ignores those of another run.
+"""
+
 from typing import Any, Final
 
 import msgspec
 
+from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
 
 from .discovery import Discovery
@@ -17,31 +17,23 @@ LOCAL: Final = "local"
 """The only process."""
 GONE_S: Final = 15.0
 """A process that has said nothing for so long is given up, whatever has become of it."""
+TO_CONTROL: Final = "llm_to_control"
+TO_SENDER: Final = "llm_to_sender"
+
+Arrival = tuple[float, int | None, bytes | None]
+"""When it is due (seconds from the start of the schedule), the slot of its user, and the session that begins with it, packed
+(load.formats.Item)."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the master tells each process at the start of a run."""
-
-    epoch: int
-    """The number of the run; messages of another one are ignored."""
-    settings: Settings
-    survey: Discovery
-    worker: int = 0
-    """The place of the process among the workers: its prompts are its own."""
-    folder: str = ""
-    """Of the run, on the machine of the control."""
-    boot: str = ""
-    """That machine: see clocks.boot_id."""
-    clock_offset_s: float = 0.0
-    """Of its monotonic clock to Unix time."""
+class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Tagged with the name of its class."""
 
 
-NAME_LENGTH: Final = 200
-"""Of a worker. Locust takes the name of the host, and 33 characters more."""
+# -- from a process that sends -----------------------------------------------------------------------------------------
 
 
-class Greeting(msgspec.Struct, frozen=True):
-    """Of a worker, or what the master would say."""
+class Hello(Message, frozen=True):
+    """The first one of a worker, of no run: all that decides whether it may take part."""
 
     version: str = "an older one"
     locustfile: str = ""
@@ -50,53 +42,296 @@ class Greeting(msgspec.Struct, frozen=True):
     """The names of headers and flags of which it has a value. No hash of one: whoever listens could try short ones out."""
 
 
-def greeting(user_classes: Iterable[type], secrets: tuple[str, ...] = ()) -> Greeting:
-    return Greeting(version("locust-llm"), " and ".join(sorted({_file_of(kind) for kind in user_classes})), secrets)
+class RequestsWanted(Message, frozen=True):
+    """Its share of the requests is used up."""
 
 
-def _contents(said: Greeting) -> list[str]:
-    """Without the names: a file that the master sent has one of its own."""
-    return sorted(file.rpartition(" (")[2] for file in said.locustfile.split(" and "))
+class RequestsReturned(Message, frozen=True):
+    """A part of its share that it cannot use."""
+
+    phase: str
+    count: int
 
 
-def _file_of(kind: type) -> str:
+class ArrivalsReturned(Message, frozen=True):
+    """Arrivals that it has no users for, due at Unix seconds."""
+
+    phase: str
+    arrivals: list[Arrival]
+
+
+class SessionsWanted(Message, frozen=True):
+    """It has no sessions left to begin."""
+
+
+class SessionCounts(Message, frozen=True):
+    """How far a process is with the sessions of a phase."""
+
+    phase: str = ""
+    begun: int = 0
+    ended: int = 0
+
+
+class SessionsReturned(Message, frozen=True):
+    """Sessions that nobody there waits for."""
+
+    items: list[bytes | None]
+    counts: SessionCounts
+
+
+class GateStatus(Message, frozen=True):
+    """Of the prefill gate of one process."""
+
+    used: int
+    """Requests in prefill."""
+    waiting: int
+    """At the gate."""
+    number: int
+    """Of the last share that reached it."""
+    exhausted: bool = False
+    """The admissions of this share are used up: it may go to another process."""
+    waited_s: float = 0.0
+    """For how long the first at the gate has waited."""
+
+
+class Status(Message, frozen=True, kw_only=True):
+    """Of one process, four times a second."""
+
+    gate: GateStatus
+    admitted: int = 0
+    """Requests that the gate has let through."""
+    over: int = 0
+    """Of them, those that have ended."""
+    decoding: int = 0
+    ttfts_s: list[float] = []
+    """Since the last status."""
+    unreserved: int = 0
+    """Arrivals that are due soon and find no free user."""
+    sessions: SessionCounts = SessionCounts()
+    users: int = 0
+    reads: int = 0
+    """Of sockets, so far."""
+    clock_error_s: float | None = None
+    health: Health | None = None
+    failure: str = ""
+    """Why this process can send nothing more."""
+    at: float | None = None
+    """When it was sent, by the monotonic clock there; it asks for an answer. None: in the control's own process."""
+
+
+class StageHealth(Message, frozen=True):
+    """Of the stage that is over."""
+
+    health: Health
+
+
+class Records(Message, frozen=True):
+    """Finished requests, to be acknowledged."""
+
+    number: int
+    """Serial of the first one."""
+    packed: list[bytes]
+    """See worker.outbox.pack."""
+
+
+class BeginFailed(Message, frozen=True):
+    """It cannot take part in this run."""
+
+    reason: str
+
+
+class Ended(Message, frozen=True, kw_only=True):
+    """It has ended what it had, and handed over its records."""
+
+    turned_away: int = 0
+    missed: int = 0
+    """Arrivals that were due and found no user."""
+    undelivered: int = 0
+    """Records that were not acknowledged."""
+    health: Health | None = None
+    failure: str = ""
+
+
+ToControl = (
+    Hello
+    | RequestsWanted
+    | RequestsReturned
+    | ArrivalsReturned
+    | SessionsWanted
+    | SessionsReturned
+    | GateStatus
+    | Status
+    | StageHealth
+    | Records
+    | BeginFailed
+    | Ended
+)
+
+
+# -- from the control --------------------------------------------------------------------------------------------------
+
+
+class Refused(Message, frozen=True):
+    """To a worker that may not take part."""
+
+    reason: str
+
+
+class Begin(Message, frozen=True, kw_only=True):
+    """A run begins."""
+
+    settings: Settings
+    survey: Discovery
+    worker: int = 0
+    """The place of the process among the workers: its prompts are its own."""
+    folder: str = ""
+    """Of the run, on the machine of the control."""
+    boot: str = ""
+    """That machine: see clock_sync.boot_id."""
+    clock_offset_s: float = 0.0
+    """Of its monotonic clock to Unix time."""
+
+
+class StageBegin(Message, frozen=True):
+    """A stage of a sweep begins."""
+
+    number: int
+    """0: the last one is over."""
+    input_tokens: float | None = None
+    """Mean length of its prompts; None: as in the settings."""
+
+
+class Share(Message, frozen=True):
+    """A process's part of the limit on concurrent prefills."""
+
+    share: int | None
+    """None: no gate."""
+    number: int
+    """A later one has a higher number."""
+    turns: int | None = None
+    """After so many admissions the process gives it up by itself; None: it keeps it."""
+    limit: int | None = None
+    """Over all processes."""
+    wanted: bool = False
+    """There are more requests than the limit: a process reports at once when a part of its share is free."""
+
+
+class Renewal(Message, frozen=True):
+    """The answer to a status: its share, which is good for some seconds more, and the time."""
+
+    share: Share
+    at: float
+    """That of the status."""
+    unix_s: float
+    """The control's clock."""
+
+
+class Grant(Message, frozen=True):
+    """So many requests more are its to send; 0: it asks again when there may be some."""
+
+    phase: str
+    count: int
+
+
+class AskAgain(Message, frozen=True):
+    """There may be requests and sessions to be had."""
+
+    phase: str
+
+
+class Arrivals(Message, frozen=True):
+    """Of the schedule, in the order in which they are due."""
+
+    phase: str
+    started_at: float
+    """Of the schedule, in Unix seconds."""
+    arrivals: list[Arrival]
+
+
+class Sessions(Message, frozen=True):
+    """Sessions to begin."""
+
+    phase: str
+    items: list[bytes | None]
+    """Packed (load.formats.Item); None: one that is made up."""
+    last: bool = False
+    """There are no more."""
+
+
+class ReleaseRequests(Message, frozen=True):
+    """Others wait: return the requests that nobody there waits for."""
+
+    phase: str
+
+
+class ReleaseSessions(Message, frozen=True):
+    """Others wait: return the sessions that nobody there waits for."""
+
+    phase: str
+
+
+class PhaseOver(Message, frozen=True):
+    """Nothing new starts in this phase: what is left of its share comes back."""
+
+    phase: str
+
+
+class EndRun(Message, frozen=True):
+    """Nothing new starts; end what is open and hand over the records."""
+
+
+class Cut(Message, frozen=True):
+    """Cut what is still open."""
+
+
+class Ack(Message, frozen=True):
+    """These records are on the disk."""
+
+    number: int
+
+
+ToSender = (
+    Refused
+    | Begin
+    | StageBegin
+    | Share
+    | Renewal
+    | Grant
+    | AskAgain
+    | Arrivals
+    | Sessions
+    | ReleaseRequests
+    | ReleaseSessions
+    | PhaseOver
+    | EndRun
+    | Cut
+    | Ack
+)
+
+
+# -- packed ------------------------------------------------------------------------------------------------------------
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_to_control: Final = msgspec.msgpack.Decoder(tuple[int, ToControl])
+_to_sender: Final = msgspec.msgpack.Decoder(tuple[int, ToSender])
+
+
+def pack(epoch: int, message: Message) -> bytes:
+    """Raises OverflowError for a number beyond 64 bits."""
+    return _pack((epoch, message))
+
+
+def to_control(data: Any) -> tuple[int, ToControl]:
+    """The epoch and the message. Raises ValueError for what is none, whatever it is."""
     try:
-        path = Path(inspect.getfile(kind))
-        return f"{path.name} ({hashlib.sha256(path.read_bytes()).hexdigest()[:8]})"
-    except (OSError, TypeError):
-        return kind.__name__
+        return _to_control.decode(data)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
-def refusal(worker: str, theirs: Any, ours: Greeting) -> str:
-    """Why a worker that greets so cannot take part; empty if it can."""
-    if not worker.isprintable() or not 0 < len(worker) <= NAME_LENGTH or worker[0] == "." or set(worker) & set("/\\"):
-        return "its name is none of Locust's: files are named after workers, so it may be no path, nor begin with a dot"
+def to_sender(data: Any) -> tuple[int, ToSender]:
+    """The epoch and the message. Raises ValueError for what is none, whatever it is."""
     try:
-        said = msgspec.convert(theirs, Greeting)
-    except msgspec.ValidationError:
-        said = Greeting()
-    if said.version != ours.version:
-        return f"its locust-llm is {said.version}, the master's is {ours.version}"
-    if _contents(said) != _contents(ours):
-        return f"its locustfile is {said.locustfile}, the master's is {ours.locustfile}"
-    if lacking := sorted(set(ours.secrets) - set(said.secrets)):
-        return (
-            f"it has no {' and no '.join(lacking)}, which the master has: secrets do not travel, so start the worker with "
-            f"{_ways(lacking)} too"
-        )
-    if strange := sorted(set(said.secrets) - set(ours.secrets)):
-        return (
-            f"it has {' and '.join(strange)}, which the master has not: take it away, or start the master with it too"
-        )
-    return ""
-
-
-def _ways(names: Iterable[str]) -> str:
-    """To give a process these secrets."""
-    ways = []
-    for name in names:
-        if name == "Authorization":
-            ways.append("OPENAI_API_KEY in its environment (or --api-key-file, or --header)")
-        else:
-            ways.append(name if name.startswith("--") else f"--header '{name}: ...' (or LOCUST_LLM_HEADERS)")
-    return " and ".join(ways)
+        return _to_sender.decode(data)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from error

@@ -244,7 +244,7 @@ class Swarm:
         limit, users = getattr(after, TURNED), getattr(after, "llm_users", None)
         message = "Changed"
         if limit != getattr(before, TURNED):
-            self._view.turn(limit)
+            self._view.change_limit(limit)
             setattr(before, TURNED, limit)
         elif limit != (target := self._view.target):
             message = (

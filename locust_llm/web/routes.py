@@ -51,14 +51,14 @@ def serve_metrics(environment: Environment, shown: Callable[[], Control | None])
 def text(control: Control) -> str:
     """Of a run, as it stands."""
     runner = control.environment.runner
-    s, stepper, phase = control.settings, control.stepper, control.plan.phase
+    s, stages, phase = control.settings, control.stages, control.plan.phase
     info = {
         "run": control.folder.name,
         "model": control.survey.model or s.model or "",
         "server": s.host,
         "loop": "open" if s.open_loop else "closed",
         "phase": OVER if control.draining else PROFILING if stage_of(phase) else phase,
-        "stage": "" if stepper is None or not stepper.number else f"{stepper.asked.axis}={stepper.value:g}",
+        "stage": "" if stages is None or not stages.number else f"{stages.asked.axis}={stages.value:g}",
     }
     users = 0 if runner is None else runner.user_count
     now = gauges(control.pulse, users=users, limit=control.limit, info=info)
@@ -149,7 +149,7 @@ def _gate(view: View) -> flask.Response:
     """Turn it: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
     limit, ramp_s = (flask.request.form.get(name, "").strip() for name in ("limit", "ramp_s"))
     try:
-        done = view.turn(
+        done = view.change_limit(
             _number(int, "the limit takes a whole number", limit), _number(float, "the ramp takes seconds", ramp_s)
         )
     except ValueError as no:

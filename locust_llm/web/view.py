@@ -9,6 +9,7 @@ from locust.env import Environment
 import gevent
 
 from locust_llm.core.phases import BETWEEN, WARMUP
+from locust_llm.core.record import Record
 from locust_llm.core.report_result import Figure, ReportResult
 from locust_llm.core.text import brief, many
 from locust_llm.run.control.control import Control
@@ -54,7 +55,6 @@ class View:
 
     def begins(self, control: Control) -> None:
         live = Live(control.pulse, time.time())
-        control.watch = live.add
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name, self._phase = "", control.folder.name, ""
         self._status = (0.0, {})  # of before the run
@@ -63,6 +63,11 @@ class View:
         self.archive.add(control.folder)
         gevent.spawn(self._look, control, live)
 
+    def on_record(self, record: Record) -> None:
+        """A request of the run that is on is over."""
+        if self.control is not None and self.live is not None:
+            self.live.add(record)
+
     def ends(self) -> None:
         """Its reports are there, as far as they could be made."""
         control, self.control = self.control, None
@@ -70,11 +75,11 @@ class View:
         if control is not None:
             self._ended = control.result
 
-    def turn(self, limit: int | None, ramp_s: float | None = None) -> str:
+    def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         """The gate of the run that is on; what was done. Raises ValueError of one sentence."""
         if self.control is None or self.live is None:
             raise ValueError("no run is active: start one first")
-        done = self.control.turn(limit, ramp_s)
+        done = self.control.change_limit(limit, ramp_s)
         self.target, self.refusal = limit, ""
         self.live.mark("no gate" if limit is None else f"gate {limit}")
         self._status = (0.0, {})
@@ -185,10 +190,10 @@ def _phase(control: Control) -> str:
         return "stop"
     if control.plan.phase == BETWEEN:
         return ""
-    stepper = control.stepper
-    if stepper is None or control.plan.phase == WARMUP or not stepper.number:
+    stages = control.stages
+    if stages is None or control.plan.phase == WARMUP or not stages.number:
         return control.plan.phase
-    return f"{stepper.asked.axis} {stepper.value:g}"
+    return f"{stages.asked.axis} {stages.value:g}"
 
 
 def _standing(control: Control) -> Iterator[tuple[str, str, str]]:

@@ -14,20 +14,34 @@ from typing import Any
 
 from locust.rpc.protocol import Message
 
-import msgspec
 import psutil
 import zmq
 from load import CHAT
 
 from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
+from locust_llm.run.greeting import greeting
 from locust_llm.run.protocol import (
-    LOCAL,  # noqa: F401  Locust first
-    greeting,
+    TO_CONTROL,
+    TO_SENDER,
+    Ack,
+    Begin,
+    Ended,
+    EndRun,
+    GateStatus,
+    Hello,
+    Records,
+    Renewal,
+    RequestsWanted,
+    Share,
+    Status,
+    to_sender,
 )
+from locust_llm.run.protocol import Message as LlmMessage
+from locust_llm.run.protocol import pack as pack_message
 from locust_llm.run.worker.outbox import BATCH_RECORDS, pack
 
-NEWS_S = 0.25
+STATUS_S = 0.25
 
 
 def a_record(worker: str, chunks: int) -> Record:
@@ -45,14 +59,14 @@ def a_record(worker: str, chunks: int) -> Record:
 class Worker:
     """What a worker would say."""
 
-    def __init__(self, port: int, number: int, per_s: float, chunks: int, hello: dict[str, Any]) -> None:
+    def __init__(self, port: int, number: int, per_s: float, chunks: int, hello: Hello) -> None:
         self.name = f"bench_{number:032x}"
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.IDENTITY, self.name.encode())
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(f"tcp://127.0.0.1:{port}")
         self.hello, self.per_s, self.packed = hello, per_s, pack(a_record(self.name, chunks))
-        self.epoch, self.quota, self.sent, self.batches, self.acknowledged = 0, -1, 0, 0, 0
+        self.epoch, self.share, self.sent, self.batches, self.acknowledged = 0, -1, 0, 0, 0
         self.began_at: float | None = None
         self.over = False
         self.say("client_ready", "2.47.0")
@@ -60,43 +74,51 @@ class Worker:
     def say(self, kind: str, data: Any = None) -> None:
         self.socket.send(Message(kind, data, self.name).serialize())
 
+    def send(self, message: LlmMessage) -> None:
+        self.say(TO_CONTROL, pack_message(self.epoch, message))
+
     def hear(self) -> None:
         while self.socket.poll(0):
             message = Message.unserialize(self.socket.recv())
             data = message.data or {}
             if message.type == "ack":
-                self.say("llm_hello", {"greeting": self.hello})
+                self.send(self.hello)
             elif message.type == "spawn":
                 counts = data["user_classes_count"]
                 self.say("spawning")
                 self.say("spawning_complete", {"user_classes_count": counts, "user_count": sum(counts.values())})
                 self.began_at = self.began_at or time.monotonic()
-            elif message.type == "llm_begin":
-                self.epoch = data["epoch"]
-                self.say("llm_want", {"epoch": self.epoch})
-            elif message.type == "llm_limit":
-                self.quota = data["number"]
-            elif message.type == "llm_ack":
-                self.acknowledged += 1
-            elif message.type == "llm_end":
-                last = {"turned_away": 0, "missed": 0, "health": None, "undelivered": 0}
-                self.say("llm_ended", {"epoch": self.epoch, **last})
+            elif message.type == TO_SENDER:
+                self.obey(*to_sender(data))
             elif message.type == "quit":
                 self.over = True
+
+    def obey(self, epoch: int, message: LlmMessage) -> None:
+        match message:
+            case Begin():
+                self.epoch = epoch
+                self.send(RequestsWanted())
+            case Share():
+                self.share = message.number
+            case Renewal():
+                self.share = message.share.number
+            case Ack():
+                self.acknowledged += 1
+            case EndRun():
+                self.send(Ended())
 
     def tick(self, now: float) -> None:
         """Four times a second."""
         self.say("heartbeat", {"state": "running" if self.began_at else "ready", "current_cpu_usage": 1})
         if not self.epoch or self.began_at is None:
             return
-        self.say("llm_news", {
-            "epoch": self.epoch, "used": 1, "waiting": 3, "number": self.quota, "waited_s": 0.1, "decoding": 50, "users": 60,
-            "admitted": self.sent, "ttfts_s": [0.2] * int(self.per_s * NEWS_S), "reads": self.sent * 50, "at": now,
-        })  # fmt: skip
+        self.send(Status(
+            gate=GateStatus(used=1, waiting=3, number=self.share, waited_s=0.1), decoding=50, users=60,
+            admitted=self.sent, ttfts_s=[0.2] * int(self.per_s * STATUS_S), reads=self.sent * 50, at=now,
+        ))  # fmt: skip
         while self.sent < int((now - self.began_at) * self.per_s):
             count = min(BATCH_RECORDS, int((now - self.began_at) * self.per_s) - self.sent)
-            batch = {"number": self.sent + 1, "count": count, "records": [self.packed] * count}
-            self.say("llm_records", {"epoch": self.epoch, **batch})
+            self.send(Records(self.sent + 1, [self.packed] * count))
             self.sent += count
             self.batches += 1
 
@@ -112,7 +134,7 @@ def main() -> None:
     sys.path.insert(0, str(CHAT.parent))
     from chat import ChatUser
 
-    hello = msgspec.to_builtins(greeting([ChatUser]))
+    hello = greeting([ChatUser])
     with tempfile.TemporaryDirectory() as name, simulator() as url:  # it is asked for its models, and nothing else
         command = [
             sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", url, "--no-probe", "-u", "480",
@@ -128,7 +150,7 @@ def main() -> None:
             print(Path(f"{name}/log").read_text()[-1500:] if master.wait() not in (0, -9) else "", end="")
 
 
-def measure(master: "subprocess.Popen[bytes]", hello: dict[str, Any], options: argparse.Namespace) -> None:
+def measure(master: "subprocess.Popen[bytes]", hello: Hello, options: argparse.Namespace) -> None:
     seen, per_s = psutil.Process(master.pid), options.rate / options.workers
     workers = [Worker(options.port, number, per_s, options.chunks, hello) for number in range(options.workers)]
     due, begun, spent, sent = time.monotonic(), None, 0.0, 0
@@ -137,7 +159,7 @@ def measure(master: "subprocess.Popen[bytes]", hello: dict[str, Any], options: a
             worker.hear()
         now = time.monotonic()
         if now >= due:
-            due += NEWS_S
+            due += STATUS_S
             for worker in workers:
                 worker.tick(now)
         if begun is None and all(worker.sent > per_s for worker in workers):

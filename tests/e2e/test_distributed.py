@@ -26,7 +26,7 @@ from support.runs import CHAT, ROOT, Server, command, free_port, records
 from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.gate_quotas import LEASE_S
+from locust_llm.run.gate_shares import LEASE_S
 from locust_llm.run.protocol import GONE_S
 
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "10", "--no-probe")

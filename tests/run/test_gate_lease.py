@@ -1,4 +1,4 @@
-"""The lease: nobody is admitted without leave of the control, it hears at once what others wait for, and with its quotas
+"""The lease: nobody is admitted without leave of the control, it hears at once what others wait for, and with its shares
 nearly all of the limit is in use and nobody waits much longer than in one queue.
 """
 
@@ -13,22 +13,23 @@ from gevent.event import Event
 from support.desktop import Desktop, turn
 
 from locust_llm.client.gate import Gate, Slot
-from locust_llm.run.gate_quotas import LEASE_S, GateStatus, Lease, Quota, Quotas
+from locust_llm.run.gate_shares import LEASE_S, Lease, Shares
+from locust_llm.run.protocol import GateStatus, Share
 
 
 def test_nobody_is_admitted_without_a_lease() -> None:
     one = Desktop(users=2)
-    one.lease.told(5, 1)
+    one.lease.renew(Share(5, 1))
     turn()
     assert one.gate.used == 0  # said unasked: it may be old
-    one.lease.told(5, 1, total=9, at=49.0)
+    one.lease.renew(Share(5, 1, limit=9), at=49.0)
     turn()
     assert (one.gate.used, one.slots[0].limit) == (2, 9)
     one.now = 49.0 + LEASE_S
     one.go()
     one.come()
     assert (one.gate.used, one.gate.waiting) == (1, 1)
-    one.lease.told(5, 1, at=one.now)
+    one.lease.renew(Share(5, 1), at=one.now)
     turn()
     assert (one.gate.used, one.gate.waiting) == (2, 0)
     one.close()
@@ -36,7 +37,7 @@ def test_nobody_is_admitted_without_a_lease() -> None:
 
 def test_who_was_admitted_while_the_process_slept_goes_back_to_the_head_of_the_queue() -> None:
     one = Desktop(users=1)
-    one.lease.told(1, 1, at=50.0)
+    one.lease.renew(Share(1, 1), at=50.0)
     one.come()
     first, second = one.users
     one.slots[0].release()  # the second is admitted, and before its turn comes the process sleeps
@@ -44,7 +45,7 @@ def test_who_was_admitted_while_the_process_slept_goes_back_to_the_head_of_the_q
     turn()
     assert (one.gate.used, one.gate.waiting, one.gate.admitted) == (0, 1, 1)
     one.come()
-    one.lease.told(1, 1, at=one.now)
+    one.lease.renew(Share(1, 1), at=one.now)
     turn()
     assert second.ready()
     assert not one.users[2].ready()
@@ -54,32 +55,32 @@ def test_who_was_admitted_while_the_process_slept_goes_back_to_the_head_of_the_q
 
 def test_a_quota_that_was_overtaken_is_void() -> None:
     one = Desktop()
-    one.lease.told(3, 2, at=50.0)
-    one.lease.told(7, 1, at=50.0)
+    one.lease.renew(Share(3, 2), at=50.0)
+    one.lease.renew(Share(7, 1), at=50.0)
     assert (one.gate.limit, one.lease.number) == (3, 2)
-    one.lease.told(7, 3)  # unasked, and the lease is good
+    one.lease.renew(Share(7, 3))  # unasked, and the lease is good
     assert one.gate.limit == 7
 
 
 def test_it_is_told_at_once_when_a_smaller_quota_is_kept() -> None:
     one = Desktop(users=3)
-    one.lease.told(3, 1, at=50.0)
+    one.lease.renew(Share(3, 1), at=50.0)
     turn()
     one.stirred()
-    one.lease.told(1, 2)
+    one.lease.renew(Share(1, 2))
     assert one.stirred()
     one.go()
     assert one.stirred()
     one.go()
     assert one.stirred()
     one.go()
-    assert not one.stirred()  # now it is within its quota, and nobody waits for it
+    assert not one.stirred()  # now it is within its share, and nobody waits for it
     one.close()
 
 
 def test_it_is_told_at_once_when_somebody_waits_or_a_slot_is_free_that_others_want() -> None:
     one = Desktop(users=1)
-    one.lease.told(2, 1, wanted=True, at=50.0)
+    one.lease.renew(Share(2, 1, wanted=True), at=50.0)
     turn()
     assert one.stirred()  # one of the two is free
     one.come()
@@ -98,7 +99,7 @@ def test_it_is_told_at_once_when_somebody_waits_or_a_slot_is_free_that_others_wa
 
 def test_a_turn_is_over_after_its_admissions_and_said_with_the_last_prefill() -> None:
     one = Desktop(users=3)
-    one.lease.told(1, 1, turns=2, at=50.0)
+    one.lease.renew(Share(1, 1, turns=2), at=50.0)
     turn()
     one.stirred()
     one.go()
@@ -106,11 +107,11 @@ def test_a_turn_is_over_after_its_admissions_and_said_with_the_last_prefill() ->
     one.stirred()
     one.go()
     assert one.stirred()
-    assert one.lease.stand() == {"used": 0, "waiting": 1, "number": 1, "spent": True, "waited_s": 0.0}
-    one.lease.told(1, 1, turns=2, at=50.0)  # the same again: no new turn
+    assert one.lease.status() == GateStatus(used=0, waiting=1, number=1, exhausted=True)
+    one.lease.renew(Share(1, 1, turns=2), at=50.0)  # the same again: no new turn
     turn()
     assert one.gate.used == 0
-    one.lease.told(1, 2, turns=2, at=50.0)
+    one.lease.renew(Share(1, 2, turns=2), at=50.0)
     turn()
     assert one.gate.used == 1
     one.close()
@@ -118,16 +119,16 @@ def test_a_turn_is_over_after_its_admissions_and_said_with_the_last_prefill() ->
 
 def test_a_turn_is_over_when_nobody_is_left() -> None:
     one = Desktop(users=1)
-    one.lease.told(1, 1, turns=8, at=50.0)
+    one.lease.renew(Share(1, 1, turns=8), at=50.0)
     turn()
     one.stirred()
     one.go()
     assert one.stirred()
-    assert one.lease.stand()["spent"]
+    assert one.lease.status().exhausted
     two = Desktop()
-    two.lease.told(1, 1, turns=8, at=50.0)
+    two.lease.renew(Share(1, 1, turns=8), at=50.0)
     assert two.stirred()
-    assert two.lease.stand()["spent"]
+    assert two.lease.status().exhausted
 
 
 # -- use and fairness, in virtual time ---------------------------------------------------------------------------------
@@ -147,11 +148,11 @@ class Load:
         self.used, self.used_s, self.since = 0, 0.0, 0.0
         self.waits_s: list[float] = []
         self.messages = 0
-        self.quotas = Quotas(self._tell, gated=True)
+        self.shares = Shares(self._tell, gated=True)
         self.seats = {f"w{number}": Seat(self, f"w{number}", count) for number, count in enumerate(users)}
         for name in self.seats:
-            self.quotas.join(name, 0.0)
-        self.quotas.set_limit(limit)
+            self.shares.join(name, 0.0)
+        self.shares.set_limit(limit)
         self.at(0.0, self._look)
 
     def at(self, delay_s: float, do: Callable[[], None]) -> None:
@@ -159,18 +160,18 @@ class Load:
         heappush(self.events, (self.now + delay_s, self.number, do))
 
     def _look(self) -> None:
-        self.quotas.look(self.now)
+        self.shares.expire(self.now)
         self.at(LOOK_S, self._look)
 
-    def _tell(self, name: str, quota: Quota, at: float | None = None) -> None:
+    def _tell(self, name: str, share: Share, at: float | None = None) -> None:
         self.messages += 1
-        self.at(WIRE_S, lambda: self.seats[name].told(quota, at))
+        self.at(WIRE_S, lambda: self.seats[name].told(share, at))
 
-    def hear(self, name: str, stand: dict[str, Any], at: float | None) -> None:
+    def hear(self, name: str, status: GateStatus, at: float | None) -> None:
         self.messages += 1
-        self.quotas.heard(name, GateStatus(**stand), self.now)
+        self.shares.update(name, status, self.now)
         if at is not None:
-            self._tell(name, self.quotas.quota(name), at)
+            self._tell(name, self.shares.share(name), at)
 
     def count(self, change: int) -> None:
         """One more at the server, or one less."""
@@ -213,17 +214,17 @@ class Seat:
         self.users.append(gevent.spawn(lambda: self.admitted.append((asked_at, self.gate.enter()))))
 
     def news(self) -> None:
-        stand, at = self.lease.stand(), self.load.now
-        self.load.at(WIRE_S, lambda: self.load.hear(self.name, stand, at))
+        status, at = self.lease.status(), self.load.now
+        self.load.at(WIRE_S, lambda: self.load.hear(self.name, status, at))
         self.load.at(NEWS_S, self.news)
 
     def push(self) -> None:
         self.pushing, self.free_at = False, self.load.now + AT_ONCE_S
-        stand = self.lease.stand()
-        self.load.at(WIRE_S, lambda: self.load.hear(self.name, stand, None))
+        status = self.lease.status()
+        self.load.at(WIRE_S, lambda: self.load.hear(self.name, status, None))
 
-    def told(self, quota: Quota, at: float | None) -> None:
-        self.lease.told(**quota._asdict(), at=at)
+    def told(self, share: Share, at: float | None) -> None:
+        self.lease.renew(share, at)
 
     def through(self, slot: Slot) -> None:
         self.load.count(-1)

@@ -31,7 +31,6 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith(("LOCUST", "OPENAI"))]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "argv", ["/somewhere/locust"])
-    monkeypatch.setattr(plugin, "_surveyed", None)
     monkeypatch.chdir(tmp_path)
 
 

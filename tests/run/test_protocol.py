@@ -1,47 +1,104 @@
-"""The greeting: a worker with another version or another locustfile is refused, both named."""
+"""The messages: each arrives as it was sent, and bytes of strangers are ignored with a line."""
 
-import msgspec
+import logging
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
-from support.handmade import answered
+from hypothesis import given
+from hypothesis import strategies as st
+from support import unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.run.protocol import Greeting, greeting, refusal
-
-OURS = Greeting("1.2", "chat.py (0123abcd)")
-
-
-class Here:
-    """A class of this file."""
-
-
-def test_it_names_the_files_of_the_users_by_what_is_in_them() -> None:
-    said = greeting([Here, Here])
-    assert said.version
-    assert said.locustfile.startswith("test_protocol.py (")
-    both = greeting([Here, type(answered(1.0))]).locustfile
-    assert both.startswith("record.py (")
-    assert " and test_protocol.py (" in both
-    assert greeting([int]).locustfile == "int"  # without a file
+from locust_llm.core.run import Health
+from locust_llm.run import protocol
+from locust_llm.run.control import messages
+from locust_llm.run.greeting import greeting
+from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, GateStatus, Grant, Hello, Status, pack, to_control, to_sender
 
 
-@pytest.mark.parametrize(
-    ("theirs", "why"),
-    [
-        (OURS, ""),
-        (Greeting("1.3", "chat.py (0123abcd)"), "its locust-llm is 1.3, the master's is 1.2"),
-        (
-            Greeting("1.2", "mixed.py (99999999)"),
-            "its locustfile is mixed.py (99999999), the master's is chat.py (0123abcd)",
-        ),
-        (Greeting("1.2", "renamed.py (0123abcd)"), ""),  # Locust names it anew where the master sent it
-        (None, "its locust-llm is an older one, the master's is 1.2"),
-    ],
-)
-def test_what_does_not_belong_is_named(theirs: Greeting | None, why: str) -> None:
-    assert refusal("gpu7_4f", None if theirs is None else msgspec.to_builtins(theirs), OURS) == why
+def test_a_message_arrives_as_it_was_sent_with_its_epoch() -> None:
+    health = Health(worker="a", stage=0, cpu_share=0.1, loop_lag_p99_ms=1.0)
+    status = Status(
+        gate=GateStatus(used=3, waiting=0, number=7), ttfts_s=[0.25], health=health, clock_error_s=float("inf")
+    )
+    assert to_control(pack(5, status)) == (5, status)
+    assert to_sender(pack(5, Grant("profiling", 3))) == (5, Grant("profiling", 3))
 
 
-@pytest.mark.parametrize("worker", ["/etc/passwd", "../run.json", "..", "a/b", "a\x1b[31m", "", "a" * 201, "a\\b"])
-def test_a_name_that_files_cannot_be_named_after_is_refused(worker: str) -> None:
-    """What a lost worker leaves is read in a file of its name, which is removed then."""
-    assert "files are named after workers" in refusal(worker, msgspec.to_builtins(OURS), OURS)
-    assert refusal("gpu-7.example.com_0123456789abcdef", msgspec.to_builtins(OURS), OURS) == ""
+def test_each_direction_has_messages_of_its_own() -> None:
+    with pytest.raises(ValueError, match="Grant"):
+        to_control(pack(1, Grant("profiling", 3)))
+    with pytest.raises(ValueError, match="Hello"):
+        to_sender(pack(1, Hello()))
+
+
+@given(st.binary(max_size=40) | st.none() | st.integers() | st.dictionaries(st.text(max_size=3), st.integers()))
+def test_damaged_bytes_are_a_value_error(data: Any) -> None:
+    for unpack in (to_control, to_sender):
+        with pytest.raises(ValueError):  # noqa: PT011  the words are msgspec's
+            unpack(data)
+
+
+def test_a_message_that_was_cut_off_or_is_nested_deep_is_a_value_error() -> None:
+    whole = pack(1, Status(gate=GateStatus(1, 2, 3)))
+    for data in (*(whole[:length] for length in range(len(whole))), b"\x92\x01\x81\xa1x" + b"\x91" * 100_000):
+        with pytest.raises(ValueError):  # noqa: PT011  the words are msgspec's
+            to_control(data)
+
+
+class Site:
+    """What a master has of its workers' messages, and what is called for a run of epoch 7."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[Any, ...]] = []
+        self.listeners: dict[str, Any] = {}
+        self.sent: list[tuple[str, bytes, str]] = []
+        self.epoch = 7
+        listener = SimpleNamespace(add_listener=lambda listener: None)
+        environment: Any = SimpleNamespace(
+            parsed_options=None, user_classes=[], events=SimpleNamespace(worker_connect=listener)
+        )
+        runner = SimpleNamespace(
+            register_message=self.listeners.__setitem__, send_message=lambda *message: self.sent.append(message)
+        )
+        self.greeted = messages.receive(environment, runner, lambda: self)  # type: ignore[arg-type, return-value]
+
+    def begin_worker(self, worker: str) -> None:
+        self.called.append(("begin", worker))
+
+    def on_gate_status(self, worker: str, status: GateStatus) -> None:
+        self.called.append((worker, status.used))
+
+    def say(self, worker: str, data: Any) -> None:
+        self.listeners[TO_CONTROL](environment=None, msg=SimpleNamespace(node_id=worker, data=data))
+
+
+def test_who_has_not_greeted_and_what_is_of_another_run_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    site.say("a", pack(7, GateStatus(1, 0, 0)))
+    site.say("a", pack(0, greeting([])))
+    for epoch in (7, 6):
+        site.say("a", pack(epoch, GateStatus(2, 0, 0)))
+    assert site.called == [("begin", "a"), ("a", 2)]
+    assert (site.greeted("a"), site.greeted("b"), caplog.messages) == (True, False, [])
+
+
+def test_who_is_of_another_version_is_refused_and_told_why() -> None:
+    site = Site()
+    site.say("a", pack(0, Hello(version="0.0")))
+    ((kind, data, worker),) = site.sent
+    _, refused = to_sender(data)
+    assert (kind, worker, site.greeted("a")) == (TO_SENDER, "a", False)
+    assert isinstance(refused, protocol.Refused)
+    assert refused.reason.startswith("its locust-llm is 0.0, the master's is ")
+
+
+def test_damaged_bytes_are_ignored_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    caplog.set_level(logging.DEBUG)
+    site.say("x\n" * 100, b"\xc1\x00")
+    (message,) = caplog.messages
+    assert "ignored" in message
+    assert "\n" not in message
+    assert len(message) < 300
+    assert site.called == site.sent == []

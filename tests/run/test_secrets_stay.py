@@ -17,7 +17,6 @@ from typing import Any
 from locust import __version__
 from locust.rpc.protocol import Message
 
-import msgspec
 import pytest
 import zmq
 from support.command_line import parse
@@ -26,7 +25,8 @@ from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run import options as options_module
-from locust_llm.run.protocol import Greeting, greeting, refusal
+from locust_llm.run.greeting import greeting, refusal
+from locust_llm.run.protocol import TO_CONTROL, TO_SENDER, Begin, GateStatus, Hello, Refused, pack, to_sender
 from locust_llm.run.secrets import secret_names, without_secrets
 
 KEY = "sk-of-the-environment-0123456789abcdef"
@@ -101,8 +101,8 @@ def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_worker_without_a_secret_is_refused_by_its_name(theirs: tuple[str, ...], why: str) -> None:
-    said = msgspec.to_builtins(Greeting("1", "f (0)", theirs))
-    assert refusal("gpu7_4f", said, Greeting("1", "f (0)", ("Authorization", "X-Api-Key"))) == why
+    said, ours = Hello("1", "f (0)", theirs), Hello("1", "f (0)", ("Authorization", "X-Api-Key"))
+    assert refusal("gpu7_4f", said, ours) == why
 
 
 def test_the_command_that_a_run_keeps_hides_the_locustfiles_own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_a_stranger_who_joins_gets_no_secret(server: TinyServer, tmp_path: Path)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt_string(zmq.IDENTITY, me)
         socket.connect(f"tcp://127.0.0.1:{its.port}")
-        ours: dict[str, Any] = {"version": greeting([]).version, "locustfile": "", "secrets": []}
+        version = greeting([]).version
         got: list[bytes] = []
 
         def send(kind: str, data: Any) -> None:
@@ -201,20 +201,32 @@ def test_a_stranger_who_joins_gets_no_secret(server: TinyServer, tmp_path: Path)
                         return message.data
             raise AssertionError(its.log("master"))
 
+        def refused() -> str:
+            _, message = to_sender(hear(TO_SENDER))
+            assert isinstance(message, Refused)
+            return message.reason
+
         send("client_ready", __version__)
         hear("ack")
-        send("llm_hello", {"greeting": ours})
-        why = hear("llm_refused")["why"]  # which tells it what to say
-        ours["locustfile"] = why.rpartition("the master's is ")[2]
-        send("llm_hello", {"greeting": ours})
-        assert "Authorization and no X-Api-Key and no X-Tenant" in hear("llm_refused")["why"]
-        ours["secrets"] = ["--my-password", "Authorization", "X-Api-Key", "X-Tenant"]
-        send("llm_hello", {"greeting": ours})
+        send(TO_CONTROL, pack(1, GateStatus(1, 1, 1)))  # nobody has greeted
+        send(TO_CONTROL, b"\xc1")
+        send(TO_CONTROL, {"epoch": 1})
+        send(TO_CONTROL, pack(0, Hello(version)))
+        why = refused()  # which tells it what to say
+        locustfile = why.rpartition("the master's is ")[2]
+        send(TO_CONTROL, pack(0, Hello(version, locustfile)))
+        assert "Authorization and no X-Api-Key and no X-Tenant" in refused()
+        secrets = ("--my-password", "Authorization", "X-Api-Key", "X-Tenant")
+        send(TO_CONTROL, pack(0, Hello(version, locustfile, secrets)))
         options = hear("spawn")["parsed_options"]
         assert options["model"] is None
         assert not {"header", "api_key_file", "my_password"} & set(options)
         socket.close()
-    assert b"llm_begin" in b"".join(got)
+        said = its.log("master")
+    assert said.count("is damaged, or of another version, and was ignored") == 2
+    assert "Traceback" not in said
+    messages = [Message.unserialize(one) for one in got]
+    assert Begin in [type(to_sender(one.data)[1]) for one in messages if one.type == TO_SENDER]
     assert [secret for secret in (KEY, FLAG, TENANT, OWN) if secret.encode() in b"".join(got)] == []
 
 

@@ -7,7 +7,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 
 
 class Desk:
-    """A roster of a master with these workers, on a clock of its own."""
+    """The workers of a master with these workers, on a clock of its own."""
 
     def __init__(self, folder: Path, *workers: str) -> None:
         from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes  # not before unpatched_locust
@@ -16,6 +16,6 @@ class Desk:
         self.clients = WorkerNodes()
         for worker in workers:
             self.clients[worker] = WorkerNode(worker, STATE_RUNNING)
-        self.roster = WorkerRegistry(self, folder, clock=lambda: self.now)
+        self.workers = WorkerRegistry(self, folder, clock=lambda: self.now)
         for worker in workers:
-            self.roster.welcome(worker)
+            self.workers.add(worker)

@@ -6,7 +6,7 @@ import gevent
 from gevent.event import Event
 
 from locust_llm.client.gate import Gate, Slot
-from locust_llm.run.gate_quotas import Lease
+from locust_llm.run.gate_shares import Lease
 
 
 def turn() -> None:
@@ -48,7 +48,7 @@ class Desktop:
         """Since it was last asked; and what there is to tell is told."""
         was = self.stir.is_set()
         self.stir.clear()
-        self.lease.stand()
+        self.lease.status()
         return was
 
     def close(self) -> None:

@@ -49,14 +49,14 @@ class Run:
         self.pulse = LiveStats()
         self.abort = EarlyStop(self.settings.rules.readable)
         self.plan = SimpleNamespace(phase=PROFILING)
-        self.stepper = None
+        self.stages = None
         self.draining = False
         self.result: ReportResult | None = None
         self.limit: int | None = 4
         self.turned: list[tuple[int | None, float | None]] = []
         self.users: list[int] = []
 
-    def turn(self, limit: int | None, ramp_s: float | None = None) -> str:
+    def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         if limit == 99:
             raise ValueError("99 is too many")
         self.turned.append((limit, ramp_s))
@@ -508,7 +508,7 @@ def test_a_second_run_begins_clean(on: tuple[Page, Any], tmp_path: Path) -> None
     assert page.view.live is not None
     page.view.live.add(answered(100, 150))
     page.view.live.tick(9, 4, "profiling")
-    page.view.turn(7)
+    page.view.change_limit(7)
     page.view.ends()
     page.view.begins(Run(tmp_path / "reports" / "two", prefill_concurrency=3))  # type: ignore[arg-type]
     status = page.live(run=1, step=1, after=0)
@@ -522,8 +522,8 @@ def test_phases_are_marked_as_they_come(on: tuple[Page, Any], monkeypatch: pytes
     _, run = on
     run.plan.phase = WARMUP
     assert view_module._phase(run) == "warmup"
-    stepper: Any = SimpleNamespace(number=2, value=8.0, asked=SimpleNamespace(axis="concurrency"))
-    run.stepper, run.plan.phase = stepper, "profiling 2"
+    stages: Any = SimpleNamespace(number=2, value=8.0, asked=SimpleNamespace(axis="concurrency"))
+    run.stages, run.plan.phase = stages, "profiling 2"
     assert view_module._phase(run) == "concurrency 8"
     run.plan.phase = "between stages"
     assert view_module._phase(run) == ""

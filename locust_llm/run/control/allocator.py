@@ -1,43 +1,45 @@
 """The work of a run: requests, arrivals and sessions; which process has how much of it, and what goes with a lost one."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from locust_llm.core.phases import PROFILING, WARMUP, Plan
 from locust_llm.core.record import Record
 from locust_llm.core.run import Offer
 from locust_llm.core.settings import Settings
 from locust_llm.run.clock_sync import offset_s
+from locust_llm.run.protocol import (
+    Arrival,
+    AskAgain,
+    Grant,
+    ReleaseRequests,
+    SessionCounts,
+    SessionsReturned,
+)
 from locust_llm.run.schedule import Due, schedule, sessions
 
-from .dispatcher import Dispatcher, Packed, SessionDispatcher
+from .context import RunContext
+from .dispatcher import Dispatcher, SessionDispatcher
 from .users import UserPool
-from .worker_registry import Loss, WorkerRegistry
+from .worker_registry import Loss
 
 
 class Allocator:
-    """``tell(kind, worker, **data)`` sends a message. ``on_next()`` is called when a phase is over, and the plan in the next
-    one; ``on_last()`` when the last session has ended."""
+    """``on_next()`` is called when a phase is over, and the plan in the next one; ``on_last()`` when the last session has
+    ended."""
 
     def __init__(
-        self,
-        settings: Settings,
-        roster: WorkerRegistry,
-        crowd: UserPool,
-        tell: Callable[..., None],
-        say: Callable[[str], None],
-        on_next: Callable[[], None],
-        on_last: Callable[[], None],
+        self, context: RunContext, users: UserPool, on_next: Callable[[], None], on_last: Callable[[], None]
     ) -> None:
+        settings, workers = context.settings, context.workers
         self.plan = Plan(
             settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up,
             staged=settings.staged is not None,
         )  # fmt: skip
-        self.dealer = Dispatcher(tell, self._users, self._deal)
+        self.dispatcher = Dispatcher(context.send, self._users_by_worker, self._deal)
         self.open = False
         """Arrivals come by a schedule in this phase."""
-        self.held = False
+        self.paused = False
         """Nothing is sent yet: the phase waits for its users."""
         self.due: tuple[int, float] | None = None
         """Arrivals of the profiling phase that were due by its end, and over how many seconds; None: a closed loop."""
@@ -45,8 +47,9 @@ class Allocator:
         """Arrivals that found no user, or went with a process that had not sent them."""
         self._profiled = 0
         """Records of the profiling phase."""
-        self._roster, self._crowd, self._tell, self._say, self._on_next = roster, crowd, tell, say, on_next
-        self._sessions = SessionDispatcher(tell, lambda: len(roster.there()), on_last, say)
+        self._workers, self._users, self._send, self._on_next = workers, users, context.send, on_next
+        self._store = context.store
+        self._sessions = SessionDispatcher(context.send, lambda: len(workers.active()), on_last, context.store.add_note)
 
     def begin(self, phase: str, s: Settings) -> Iterator[Due] | None:
         """This phase is on, and ``s`` are its settings. Where arrivals come by a schedule, all of them: to be dealt out."""
@@ -58,29 +61,29 @@ class Allocator:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def want(self, worker: str) -> None:
+    def grant_requests(self, worker: str) -> None:
         """A process asks for a share of the requests that are still to be sent."""
         count, phase = 0, self.plan.phase
-        if not (self.open or self.held):
-            count = self.plan.grant(max(1, len(self._roster.there())))
-            self._roster.give(worker, phase, count)
-            for other in () if count else self._roster.there():
+        if not (self.open or self.paused):
+            count = self.plan.grant(max(1, len(self._workers.active())))
+            self._workers.give(worker, phase, count)
+            for other in () if count else self._workers.active():
                 if other != worker:
-                    self._tell("llm_spare", other, phase=phase)
-        self._tell("llm_grant", worker, phase=phase, count=count)
+                    self._send(ReleaseRequests(phase), other)
+        self._send(Grant(phase, count), worker)
 
     def put_back(self, worker: str, phase: str, count: int) -> None:
         """A process gives back a share that it cannot use: to those that wait."""
-        self._roster.back(worker, phase, count)
+        self._workers.back(worker, phase, count)
         if self.plan.put_back(phase, count):
             self._on_next()
         else:
-            self._tell("llm_again", phase=self.plan.phase)
+            self._send(AskAgain(self.plan.phase))
 
     def recorded(self, record: Record, phase: str) -> bool:
         """A request that was given out in ``phase`` is over. False: what its process had was accounted for already."""
         self._profiled += record.phase == PROFILING
-        if not self._roster.back(record.worker, phase, 1):
+        if not self._workers.back(record.worker, phase, 1):
             return False
         if self.plan.returned(phase, 1):
             self._on_next()
@@ -91,26 +94,26 @@ class Allocator:
     def deal_out(self, dues: Iterator[Due], phase: str, lead_s: float, lasts_s: float | None) -> None:
         """From the first arrival, in ``lead_s``, to the last. ``lasts_s``: when the schedule ends; None: with that one."""
         try:
-            self.dealer.deal_out(dues, phase, time.monotonic() + offset_s(), lead_s, lasts_s)
+            self.dispatcher.deal_out(dues, phase, time.monotonic() + offset_s(), lead_s, lasts_s)
         except (ValueError, OSError) as error:  # a row of the dataset, far behind those that were looked at before
-            self._say(f"the schedule ends early: {error}")
+            self._store.add_note(f"the schedule ends early: {error}")
         if self.plan.phase == phase and self.plan.close():
             self._on_next()
 
-    def arrive_again(self, worker: str, phase: str, due: Sequence[Any]) -> None:
+    def put_back_arrivals(self, worker: str, phase: str, arrivals: list[Arrival]) -> None:
         """A process gives back arrivals that it has no users for."""
-        count = self.dealer.again(phase, due)
-        self._roster.back(worker, phase, count)
+        count = self.dispatcher.put_back(phase, arrivals)
+        self._workers.back(worker, phase, count)
         self.plan.returned(phase, count)  # they went out again just before
 
     def arrived(self) -> tuple[int, int]:
         """How many arrivals have been due so far, and how many due about now find no user; (0, 0) in a closed loop."""
-        return (self.dealer.due()[0], self._crowd.missing) if self.open else (0, 0)
+        return (self.dispatcher.due()[0], self._users.missing) if self.open else (0, 0)
 
     def count_due(self, *, sent: bool = False) -> None:
         """Once, when nothing new is sent. ``sent``: there was nothing to send in the arrivals that are left."""
         if self.open and self.plan.phase != WARMUP and self.due is None:  # the run may be over by now
-            count, span_s = self.dealer.due()
+            count, span_s = self.dispatcher.due()
             self.due = (self._profiled if sent else count), span_s
 
     def offer(self) -> Offer | None:
@@ -121,17 +124,17 @@ class Allocator:
             due=self.due[0],
             never_started=self.missed,
             duration_s=self.due[1],
-            most_users=self._crowd.count,
-            out_of_users=self._crowd.exhausted,
+            most_users=self._users.count,
+            out_of_users=self._users.exhausted,
         )
 
     def _deal(self, worker: str, count: int) -> None:
-        self._roster.give(worker, self.plan.phase, count)
+        self._workers.give(worker, self.plan.phase, count)
         self.plan.deal(count)
 
-    def _users(self) -> dict[str, int]:
+    def _users_by_worker(self) -> dict[str, int]:
         """How many each process has; alike while their number follows the arrivals."""
-        return dict.fromkeys(self._roster.talking(), 1) if self._crowd.grows else self._roster.users()
+        return dict.fromkeys(self._workers.live(), 1) if self._users.grows else self._workers.users()
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -140,26 +143,26 @@ class Allocator:
         """There are no more sessions to give."""
         return self._sessions.over
 
-    def want_sessions(self, worker: str) -> None:
+    def grant_sessions(self, worker: str) -> None:
         """A process asks for sessions of the dataset, or of a number that was asked for."""
-        if not self.held:  # else it will ask again
+        if not self.paused:  # else it will ask again
             self._sessions.ask(worker)
 
-    def sessions_told(self, worker: str, phase: str, begun: int, ended: int) -> None:
+    def count_sessions(self, worker: str, counts: SessionCounts) -> None:
         """A process is so far with the sessions that it has."""
-        self._sessions.told(worker, phase, begun, ended)
+        self._sessions.update(worker, counts)
 
-    def spared(self, worker: str, phase: str, items: Sequence[Packed], begun: int, ended: int) -> None:
+    def put_back_sessions(self, worker: str, returned: SessionsReturned) -> None:
         """Sessions that a process was asked for, as others wait for them."""
-        self._sessions.told(worker, phase, begun, ended)
-        self._sessions.back(worker, items)
+        self._sessions.update(worker, returned.counts)
+        self._sessions.put_back(worker, returned.items)
 
     # -- loss ----------------------------------------------------------------------------------------------------------
 
     def lose(self, worker: str, loss: Loss) -> tuple[int, int]:
         """What a lost process had to send goes to the others. How many sessions ended with it, and how many of its arrivals
         are never sent."""
-        self._crowd.heard(worker, 0)
+        self._users.update(worker, 0)
         gone, never = self._sessions.lost(worker, loss.phase, loss.sessions), 0
         for phase, count in loss.done.items():
             unsent = loss.unsent[phase]

@@ -1,13 +1,13 @@
 """Control of a run, in the master or the only process: who takes part and who is lost, the records, the end, the report.
 
-Between it and the senders go Locust's messages, in one process too (there they are plain calls). Each carries the number
-of the run. When what is sent is said in course.py, who sends how much of it in work.py.
+When what is sent is decided in phase_runner.py, who sends how much of it in allocator.py.
 """
 
+import logging
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from locust.env import Environment
 
@@ -19,7 +19,7 @@ from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import Health, Run
+from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
@@ -28,20 +28,23 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE
+from locust_llm.run.guarded import guarded
 from locust_llm.run.options import request_headers
-from locust_llm.run.protocol import Order
+from locust_llm.run.protocol import Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
 from locust_llm.slo.grammar import ABORT
 
+from .context import RunContext
 from .early_stop import EarlyStop
-from .guarded import guarded
 from .phase_runner import PhaseRunner
 from .run_store import RunStore
 from .shutdown import Shutdown
 from .users import UserPool
 from .worker_registry import WorkerRegistry
 
+logger = logging.getLogger("locust_llm")
+
 DRAIN_MARGIN_S: Final = 15.0
-HURRY_S: Final = 5.0
+CUT_S: Final = 5.0
 """How long processes have to hand over their records when the end is not waited for."""
 ALONE_S: Final = 3.0
 """How long a run waits, when all workers are lost, for others to take their place."""
@@ -62,10 +65,11 @@ class Control:
         epoch: int,
         greeted: Callable[[str], bool] = lambda worker: True,
         reported: Event | None = None,
+        on_record_over: Callable[[Record], object] = lambda record: None,
     ) -> None:
-        """``greeted``: whether a worker said who it is, and may take part. ``reported``: set while no end of a run is under
-        way."""
-        self.environment = environment
+        """``greeted``: whether a worker has greeted, and may take part. ``reported``: set while no end of a run is under
+        way. ``on_record_over`` is called with each record of a request that is over, once it is kept."""
+        self.environment, self._on_record_over = environment, on_record_over
         self._greeted = greeted
         if (
             settings.random_seed is None
@@ -78,128 +82,105 @@ class Control:
         self.epoch = epoch
         self.failure = ""
         """Why a process could send nothing more; empty while all can."""
-        self.book = RunStore(settings, survey)
-        self.folder, self.pulse, self.totals = self.book.folder, self.book.pulse, self.book.totals
-        self._roster = WorkerRegistry(environment.runner, self.folder)
-        self.watch: Callable[[Record], None] = lambda record: None
-        """Hears of every record too: of the web page."""
+        self.store = RunStore(settings, survey)
+        self.folder, self.pulse, self.totals = self.store.folder, self.store.pulse, self.store.totals
+        self._workers = WorkerRegistry(environment.runner, self.folder)
         self._flushing: gevent.Greenlet | None = None
         self._watching: gevent.Greenlet | None = None
-        self._crowd = UserPool(settings, environment.runner, self.book.say)
-        self.ending = Shutdown(environment, self._roster.there, reported)
-        self.course = PhaseRunner(
-            settings, self.book, self._roster, self._crowd, self.ending, self._tell, self.facts, self._breaks
-        )
-        self.stepper, self.work, self.plan = self.course.stepper, self.course.work, self.course.plan
-        """``stepper`` None: the run has no stages."""
+        context = RunContext(environment.runner, settings, survey, epoch, self.store, self._workers)
+        self._send = context.send
+        self._users = UserPool(context)
+        self.shutdown = Shutdown(environment, self._workers.active, reported)
+        self.phases = PhaseRunner(context, self._users, self.shutdown, self.facts, self._breaks)
+        self.stages, self.allocator, self.plan = self.phases.stages, self.phases.allocator, self.phases.plan
+        """``stages`` None: the run has no stages."""
 
     # -- the start -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Give the order to every process, and start the first phase."""
         write_run(self.folder, self.facts())  # in case nothing comes after it
-        for worker in filter(self._greeted, self._roster.clients()):
-            self.welcome(worker)
-        self.course.begin()
-        if not self._roster.alone:
+        for worker in filter(self._greeted, self._workers.clients()):
+            self.begin_worker(worker)
+        self.phases.begin()
+        if not self._workers.alone:
             self._watching = guarded(self._breaks, 0.0, self._watch_workers)
-        if any(rule.kind == ABORT for rule in self.course.rules()):
-            guarded(self._breaks, 0.0, self.course.watch_rules)
+        if any(rule.kind == ABORT for rule in self.phases.rules()):
+            guarded(self._breaks, 0.0, self.phases.watch_rules)
         self._flushing = guarded(self._breaks, 0.0, self._flush_each_second)
 
-    def welcome(self, worker: str) -> None:
-        """The order, to one process; it asks for its share by itself."""
-        order = Order(
-            epoch=self.epoch, settings=self.settings, survey=self.survey, worker=self._roster.welcome(worker).place,
+    def begin_worker(self, worker: str) -> None:
+        """One process takes part; it asks for its requests by itself."""
+        begin = Begin(
+            settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
             folder=str(self.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
         )  # fmt: skip
-        self._tell("llm_begin", worker, order=msgspec.msgpack.encode(order))
-        self.course.limit.quotas.join(worker, time.monotonic())
-        if self.stepper is not None and self.plan.phase not in (WARMUP, BETWEEN):
-            self.course.tell_stage(self.stepper.number, worker)
+        self._send(begin, worker)
+        self.phases.limit.shares.join(worker, time.monotonic())
+        if self.stages is not None and self.plan.phase not in (WARMUP, BETWEEN):
+            self.phases.send_stage(self.stages.number, worker)
 
     # -- the global limit, and how the processes stand -----------------------------------------------------------------
 
     @property
     def abort(self) -> EarlyStop:
         """The rules that are watched: of the run, in a sweep of its stage."""
-        return self.course.abort
+        return self.phases.abort
 
     @property
     def limit(self) -> int | None:
         """Over all processes; None: no gate."""
-        return self.course.limit.now
+        return self.phases.limit.now
 
-    def turn(self, limit: int | None, ramp_s: float | None = None) -> str:
+    def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         """By hand, while requests are sent: the limit, at once or from where it is in so many seconds. What was done;
         raises ValueError of one sentence."""
-        if self.ending.begun or self.draining or self.work.held or self.plan.phase in (BETWEEN, OVER):
+        if self.shutdown.begun or self.draining or self.allocator.paused or self.plan.phase in (BETWEEN, OVER):
             raise ValueError("nothing is sent at this moment, so there is no gate to turn")
         if self.settings.sweeps(PREFILL):
             raise ValueError("this sweep turns the gate itself, from stage to stage")
         runner = self.environment.runner
         assert runner is not None
-        users = None if self._crowd.grows else max(runner.target_user_count, self.course.asked.users or 0)
-        processes = max(1, len(self._roster.there()))
-        return self.course.limit.turn(
-            limit, ramp_s, msgspec.structs.replace(self.course.asked, users=users, processes=processes)
+        users = None if self._users.grows else max(runner.target_user_count, self.phases.asked.users or 0)
+        processes = max(1, len(self._workers.active()))
+        return self.phases.limit.change_limit(
+            limit, ramp_s, msgspec.structs.replace(self.phases.asked, users=users, processes=processes)
         )
 
     def change_users(self, users: int) -> bool:
         """By hand, while requests are sent; False: how many there are follows from the load. Raises ValueError."""
-        if self._crowd.grows or self.stepper is not None or self.work.held:
+        if self._users.grows or self.stages is not None or self.allocator.paused:
             return False
         limit = self.limit
-        for mistake in mistakes(msgspec.structs.replace(self.course.asked, users=users, prefill_concurrency=limit)):
+        for mistake in mistakes(msgspec.structs.replace(self.phases.asked, users=users, prefill_concurrency=limit)):
             raise ValueError(mistake)
-        self.book.say(f"users changed by hand from {self._crowd.count} to {users}, {self.book.since_start()}")
-        self._crowd.count = users
+        self.store.add_note(f"users changed by hand from {self._users.count} to {users}, {self.store.since_start()}")
+        self._users.count = users
         return True
 
-    def hears(
-        self,
-        worker: str,
-        used: int,
-        number: int,
-        waiting: int = 0,
-        decoding: int = 0,
-        ttfts_s: Sequence[float] = (),
-        reads: int = 0,
-        health: dict[str, Any] | None = None,
-        unreserved: int = 0,
-        sessions: Sequence[Any] = ("", 0, 0),
-        spent: bool = False,
-        waited_s: float = 0.0,
-        users: int = 0,
-        admitted: int = 0,
-        over: int = 0,
-        clock_error_s: float | None = None,
-        failure: str = "",
-        at: float | None = None,
-    ) -> None:
-        """A process tells how it stands, and the number of the last quota that reached it. ``sessions``: supply.Sessions;
-        ``at``: when, by its monotonic clock; None: now, in this process."""
-        self._failed(worker, failure)
-        known = self._roster.heard(worker)
+    def on_status(self, worker: str, status: Status) -> None:
+        """A process reports; where it asks for an answer, its lease is renewed."""
+        self._failed(worker, status.failure)
+        known = self._workers.seen(worker)
         if known is None:
             return
-        known.phase, begun, ended = sessions
-        if health is not None:
-            known.health = msgspec.convert(health, Health)
-        known.users, known.admitted, known.reads = users, admitted, reads
-        known.clock_error_s = clock_error_s
-        at = time.monotonic() if at is None else at
-        self.course.counted(worker, at, admitted=admitted, over=over, waiting=waiting, decoding=decoding)
+        if status.health is not None:
+            known.health = status.health
+        known.phase, known.clock_error_s = status.sessions.phase, status.clock_error_s
+        known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
+        self.phases.count(worker, time.monotonic() if status.at is None else status.at, status)
         self.pulse.hear(
-            worker, used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s, reads=reads,
-            health=None if health is None else known.health,
+            worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding, ttfts_s=status.ttfts_s,
+            reads=status.reads, health=status.health,
         )  # fmt: skip
-        quotas = self.course.limit.quotas
-        quotas.prefill_s = max(quotas.prefill_s, *ttfts_s, 0.0)
-        if self.work.open and not self.ending.begun:
-            self._crowd.heard(worker, unreserved)
-        self.work.sessions_told(worker, known.phase, begun, ended)
-        self.stands(worker, used=used, waiting=waiting, number=number, spent=spent, waited_s=waited_s)
+        shares = self.phases.limit.shares
+        shares.prefill_s = max(shares.prefill_s, *status.ttfts_s, 0.0)
+        if self.allocator.open and not self.shutdown.begun:
+            self._users.update(worker, status.unreserved)
+        self.allocator.count_sessions(worker, status.sessions)
+        self.on_gate_status(worker, status.gate)
+        if status.at is not None and worker in self._workers.active():
+            self.phases.limit.renew(worker, status.at)
 
     def _shown(self, why: str) -> str:
         """The text of an exception as one line; it may quote what a server has sent, or a header."""
@@ -212,18 +193,13 @@ class Control:
         """What a process that failed cannot send nobody sends in its place: the run ends, with a report of what there is."""
         if failure:
             self.failure = failure = self._shown(failure)
-            self.book.say(f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete")
-            self.ending.begin()
+            self.store.add_note(f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete")
+            self.shutdown.begin()
 
-    def stands(self, worker: str, **stand: Any) -> None:
-        """A process tells how its gate stands."""
-        if self._roster.heard(worker) is not None:
-            self.course.limit.heard(worker, **stand)
-
-    def answer(self, worker: str, at: float) -> None:
-        """To its word of that moment of its own clock: for so long it may use what it has."""
-        if worker in self._roster.there():
-            self.course.limit.answer(worker, at)
+    def on_gate_status(self, worker: str, status: GateStatus) -> None:
+        """A process reports on its gate."""
+        if self._workers.seen(worker) is not None:
+            self.phases.limit.update(worker, status)
 
     # -- lost processes ------------------------------------------------------------------------------------------------
 
@@ -232,73 +208,78 @@ class Control:
         alone_s = 0.0
         while True:
             gevent.sleep(WORKERS_S)
-            for worker in self.course.limit.quotas.look(time.monotonic()):
-                self.book.say(
-                    f"WARNING: worker {worker} was silent {self.book.since_start()}: its slots went to the others"
+            for worker in self.phases.limit.shares.expire(time.monotonic()):
+                self.store.add_note(
+                    f"WARNING: worker {worker} was silent {self.store.since_start()}: its slots went to the others"
                 )
-            for worker in self._roster.lost():
+            for worker in self._workers.lost():
                 self._lose(worker)
-            alone_s = 0.0 if self._roster.there() else alone_s + WORKERS_S
-            if alone_s >= (ALONE_S if self._roster.names else NOBODY_S) and not self.draining:
-                lost = "all workers were lost" if self._roster.names else "no worker took part, given up"
-                self.book.lacks(f"{lost} {self.book.since_start()}: the run ended early")
-                self.ending.begin()
+            alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
+            if alone_s >= (ALONE_S if self._workers.names else NOBODY_S) and not self.draining:
+                lost = "all workers were lost" if self._workers.names else "no worker took part, given up"
+                self.store.add_gap(f"{lost} {self.store.since_start()}: the run ended early")
+                self.shutdown.begin()
                 return
 
-    def refused(self, worker: str, why: str) -> str:
+    def on_begin_failed(self, worker: str, why: str) -> str:
         """A worker could not begin; why the run cannot be, empty where the others can do without it."""
         why = f"worker {worker} cannot begin: {self._shown(why)}"
-        if self.pulse.done and len(self._roster.there()) > 1:
+        if self.pulse.done and len(self._workers.active()) > 1:
             self._lose(worker, f"could not begin ({why}), and was left out")
             return ""
-        if self.ending.begun:
+        if self.shutdown.begun:
             return ""
-        self.ending.begun = True
-        self.book.lacks(why)
+        self.shutdown.begun = True
+        self.store.add_gap(why)
         return why
 
     def _lose(self, worker: str, how: str = "was lost") -> None:
         """What it had made is recovered, what it had to send goes to the others, and what cannot is counted as lost."""
-        recovered = self._roster.recover(worker)
+        recovered = self._workers.recover(worker)
         for record in recovered:
-            self.keep(record)
-        loss = self._roster.drop(worker)
-        self.course.limit.quotas.leave(worker)
+            self.add_record(record)
+        loss = self._workers.drop(worker)
+        self.phases.limit.shares.leave(worker)
         self.pulse.hear(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
         if loss.health is not None:
-            self.book.health.append(loss.health)
-        self.book.lost += loss.sent
-        sessions, never = self.work.lose(worker, loss)
-        self.book.say(
-            f"WARNING: worker {worker} {how} {self.book.since_start()}: "
+            self.store.health.append(loss.health)
+        self.store.lost += loss.sent
+        sessions, never = self.allocator.lose(worker, loss)
+        self.store.add_note(
+            f"WARNING: worker {worker} {how} {self.store.since_start()}: "
             f"{loss.sent} requests that it had sent have no record, {len(recovered)} records were recovered from its disk"
             + (f", {never} arrivals were never sent" if never else "")
             + (f", {sessions} sessions ended with it" if sessions else "")
         )
         if not self.draining:
-            self._tell("llm_again", phase=self.plan.phase)
+            self._send(AskAgain(self.plan.phase))
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def keep(self, record: Record) -> None:
+    def add_record(self, record: Record) -> None:
         """Onto the disk, before anything else is made of it."""
         phase = profiling(record.stage) if record.phase == PROFILING else record.phase
-        if self.stepper is not None and record.stage == self.stepper.number and record.stage:
-            record = self.stepper.keep(record)
-        self.course.sends.over(record)
-        if not self.book.write(record, gated=self.limit is not None):
+        if self.stages is not None and record.stage == self.stages.number and record.stage:
+            record = self.stages.add_record(record)
+        self.phases.sends.over(record)
+        if not self.store.write(record, gated=self.limit is not None):
             return  # the request is not over
-        self.watch(record)
-        if not self.work.recorded(record, phase):
-            self.book.lost -= 1  # of a process that was given up
+        self._on_record_over(record)
+        if not self.allocator.recorded(record, phase):
+            self.store.lost -= 1  # of a process that was given up
 
-    def batch(self, worker: str, batch: dict[str, Any]) -> None:
-        """Records of a worker."""
-        self._roster.heard(worker)
-        for record in self._roster.take(worker, batch):
-            self.keep(record)
+    def on_records(self, worker: str, batch: Records) -> None:
+        """Of a worker."""
+        self._workers.seen(worker)
+        try:
+            records = self._workers.take(worker, batch)
+        except ValueError as error:
+            logger.error(f"{len(batch.packed)} records of worker {worker} are damaged, and were ignored: {error}")
+            return
+        for record in records:
+            self.add_record(record)
         self.flush()  # what is acknowledged outlives this process
-        self._tell("llm_ack", worker, number=batch["number"])
+        self._send(Ack(batch.number), worker)
 
     def _flush_each_second(self) -> None:
         while True:
@@ -307,109 +288,103 @@ class Control:
 
     def flush(self) -> None:
         """Each second, and at the end."""
-        self.book.flush()
-        if self.stepper is not None:
-            self.stepper.flush()
+        self.store.flush()
+        if self.stages is not None:
+            self.stages.flush()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     @property
     def draining(self) -> bool:
         """The end of the run has begun: what is still on may come back."""
-        return self.book.stopping_at is not None
+        return self.store.stopping_at is not None
 
     def drain(self) -> None:
         """Nothing new starts; wait until every process has ended what it had and handed over its records."""
-        if self.book.stopping_at is not None:
-            self.ending.over.wait()
+        if self.store.stopping_at is not None:
+            self.shutdown.over.wait()
             return
-        self.book.stopping_at = time.time()
-        self.ending.begun = True
-        self.course.stop()
-        self.ending.expect(self._roster.there())
-        if clocks := self._roster.clocks():
-            self.book.say(clocks)
-        self._tell("llm_end")
-        if self._roster.alone:
-            self.ending.over.set()
+        self.store.stopping_at = time.time()
+        self.shutdown.begun = True
+        self.phases.stop()
+        self.shutdown.expect(self._workers.active())
+        if clocks := self._workers.clocks():
+            self.store.add_note(clocks)
+        self._send(EndRun())
+        if self._workers.alone:
+            self.shutdown.over.set()
             return  # its users are stopped next, by Locust
-        for worker in self.ending.wait(self.settings.stop_timeout_s + DRAIN_MARGIN_S):
-            if worker in self._roster.there():
+        for worker in self.shutdown.wait(self.settings.stop_timeout_s + DRAIN_MARGIN_S):
+            if worker in self._workers.active():
                 self._lose(worker, "did not hand over its last records, and was given up")
 
-    def hurry(self) -> None:
+    def cut_open(self) -> None:
         """The drain does not wait for what is still open: that is cut."""
-        self.ending.within(HURRY_S)
-        if not self._roster.alone:
-            self._tell("llm_hurry")
+        self.shutdown.within(CUT_S)
+        if not self._workers.alone:
+            self._send(Cut())
 
-    def ended(self, worker: str, data: dict[str, Any]) -> None:
-        """A process is through: what it turned away, and what it could not deliver."""
-        self._failed(worker, data.get("failure", ""))
-        self.book.turned_away += data["turned_away"]
-        if data["undelivered"]:
-            recovered = self._roster.recover(worker)
+    def on_ended(self, worker: str, ended: Ended) -> None:
+        """A process has ended what it had."""
+        self._failed(worker, ended.failure)
+        self.store.turned_away += ended.turned_away
+        if ended.undelivered:
+            recovered = self._workers.recover(worker)
             for record in recovered:
-                self.keep(record)
-            self.book.lost += max(0, data["undelivered"] - len(recovered))
-        self.work.missed += data["missed"]
-        if data.get("health") is not None:
-            self.book.health.append(msgspec.convert(data["health"], Health))
-        if (known := self._roster.heard(worker)) is not None:
+                self.add_record(record)
+            self.store.lost += max(0, ended.undelivered - len(recovered))
+        self.allocator.missed += ended.missed
+        if ended.health is not None:
+            self.store.health.append(ended.health)
+        if (known := self._workers.seen(worker)) is not None:
             known.through = True
             if not self.draining:
                 self._lose(worker, "left")
-        self.ending.ended(worker)
+        self.shutdown.ended(worker)
 
     def facts(self) -> Run:
         """The run as it is known now."""
-        stepper = self.stepper
-        return self.book.facts(
-            workers=tuple(self._roster.names),
-            offer=None if stepper is not None else self.work.offer(),
-            stages=() if stepper is None else tuple(stepper.stages),
-            sweep_end="" if stepper is None else stepper.end,
+        stages = self.stages
+        return self.store.facts(
+            workers=tuple(self._workers.names),
+            offer=None if stages is not None else self.allocator.offer(),
+            stages=() if stages is None else tuple(stages.finished),
+            sweep_end="" if stages is None else stages.end,
         )
 
     def report(self) -> str:
         """Make the reports; what the console shall show."""
-        if self.stepper is not None:
+        if self.stages is not None:
             try:
-                self.course.end_stage(report=False)
+                self.phases.end_stage(report=False)
             except OSError as error:
-                self.book.lacks(f"the last stage has no place for its files: {error}")
-        self.book.look()
-        return self.book.report(self.facts())
+                self.store.add_gap(f"the last stage has no place for its files: {error}")
+        self.store.look()
+        return self.store.report(self.facts())
 
     def abandon(self) -> None:
         """The start failed: no folder is left of it where there was none."""
         self.close()
-        self.book.remove_if_empty()
+        self.store.remove_if_empty()
 
     @property
     def result(self) -> ReportResult | None:
         """Of the report process; None: there are no reports."""
-        return self.book.result
+        return self.store.result
 
     def exit_status(self) -> ExitStatus | None:
         """What the rules say of this run, once it has its report; None without rules. Of a load generator that failed they
         say nothing."""
-        return ExitStatus.BROKEN if self.failure else self.book.exit_status()
+        return ExitStatus.BROKEN if self.failure else self.store.exit_status()
 
     @property
     def incomplete(self) -> bool:
         """Something is missing of the result."""
-        return self.book.incomplete
+        return self.store.incomplete
 
     def close(self) -> None:
         if self._flushing is not None:
             self._flushing.kill(block=False)
         if self._watching is not None:
             self._watching.kill(block=False)
-        self.book.close()
-
-    # -- to the senders ------------------------------------------------------------------------------------------------
-
-    def _tell(self, kind: str, worker: str | None = None, **data: Any) -> None:
-        assert self.environment.runner is not None
-        self.environment.runner.send_message(kind, {"epoch": self.epoch, **data}, worker)
+        self.store.close()

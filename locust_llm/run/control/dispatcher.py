@@ -1,4 +1,4 @@
-"""The dealer: deals a phase's arrivals and sessions out to the processes that send; in the master or the only process."""
+"""Deals the arrivals and sessions of a phase out to the processes that send; in the master or the only process."""
 
 import time
 from collections import deque
@@ -10,12 +10,13 @@ import gevent
 import msgspec
 
 from locust_llm.load.formats import Item
+from locust_llm.run.protocol import Arrival, Arrivals, Message, ReleaseSessions, SessionCounts, Sessions
 from locust_llm.run.schedule import Due
 
 AHEAD_S: Final = 1.0
 """How long before they are due arrivals are dealt out: messages take time, and requests are made ready."""
 TICK_S: Final = 0.1
-MOST_SESSIONS: Final = 64
+MAX_SESSIONS: Final = 64
 """In one answer."""
 
 Packed = bytes | None
@@ -23,19 +24,19 @@ Packed = bytes | None
 
 
 class Dispatcher:
-    """``tell(kind, worker, **data)`` sends a message; ``users()``: the processes that there are now, and how many users each
-    has; ``on_deal(worker, count)`` hears how many requests go where."""
+    """``users()``: the processes that there are now, and how many users each has; ``on_deal(worker, count)`` is called with
+    how many requests go where."""
 
     def __init__(
         self,
-        tell: Callable[..., None],
+        send: Callable[[Message, str], object],
         users: Callable[[], Mapping[str, int]],
         on_deal: Callable[[str, int], object],
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = gevent.sleep,
     ) -> None:
-        self._tell, self._users, self._on_deal, self._clock, self._sleep = tell, users, on_deal, clock, sleep
+        self._send, self._users, self._on_deal, self._clock, self._sleep = send, users, on_deal, clock, sleep
         self._credits: dict[str, float] = {}
         self._owners: dict[int, str] = {}
         """By slot: the process of its user."""
@@ -67,7 +68,7 @@ class Dispatcher:
                 self._dealt += len(batch)
                 while self._ahead[0] < self._ahead[-1] - 2 * AHEAD_S:
                     self._ahead.popleft()
-                while not self._send(batch):
+                while not self._deal(batch):
                     self._sleep(TICK_S)
             if following is not None:
                 self._sleep(TICK_S)
@@ -84,7 +85,7 @@ class Dispatcher:
             elapsed_s = self._ahead[-1] * count / (count - 1)
         return count, elapsed_s
 
-    def again(self, phase: str, back: Iterable[tuple[float, int | None, Packed]]) -> int:
+    def put_back(self, phase: str, back: Iterable[Arrival]) -> int:
         """Arrivals that a process had no users for: to the others. How many requests they are."""
         if phase != self._phase:
             return 0
@@ -92,9 +93,9 @@ class Dispatcher:
             Due(unix_s - self._started_at, slot, None if item is None else msgspec.msgpack.decode(item, type=Item))
             for unix_s, slot, item in back
         ]
-        return sum(map(_requests, dues)) if self._send(dues) else 0
+        return sum(map(_requests, dues)) if self._deal(dues) else 0
 
-    def _send(self, batch: list[Due]) -> bool:
+    def _deal(self, batch: list[Due]) -> bool:
         """False: there is nobody to send it to."""
         users = self._users()
         if not users:
@@ -108,7 +109,7 @@ class Dispatcher:
             packed = [
                 (due.at_s, due.slot, None if due.item is None else msgspec.msgpack.encode(due.item)) for due in hand
             ]
-            self._tell("llm_arrivals", worker, phase=self._phase, started_at=self._started_at, due=packed)
+            self._send(Arrivals(self._phase, self._started_at, packed), worker)
         return True
 
     def _next(self, users: Mapping[str, int]) -> str:
@@ -144,16 +145,16 @@ class SessionDispatcher:
 
     def __init__(
         self,
-        tell: Callable[..., None],
+        send: Callable[[Message, str], object],
         senders: Callable[[], int],
         on_over: Callable[[], object],
-        say: Callable[[str], None],
+        add_note: Callable[[str], None],
     ) -> None:
         self.out = 0
         """Dealt out and not ended."""
         self.over = False
         """There are no more to deal."""
-        self._tell, self._senders, self._on_over, self._say = tell, senders, on_over, say
+        self._send, self._senders, self._on_over, self._add_note = send, senders, on_over, add_note
         self.begin("", None)
 
     def begin(self, phase: str, items: Iterator[Item | None] | None) -> None:
@@ -163,7 +164,7 @@ class SessionDispatcher:
         self._hands: dict[str, deque[Packed]] = {}
         """By process: what it has, as far as is known, and has not begun."""
         self._begun: dict[str, tuple[int, int]] = {}
-        """By process: (begun, ended), as told."""
+        """By process: (begun, ended), as it reported."""
         self._asking: list[str] = []
         self._recalled: set[str] = set()
         self.out, self.over = 0, False
@@ -173,10 +174,11 @@ class SessionDispatcher:
             self._asking.append(worker)
         self._serve()
 
-    def told(self, worker: str, phase: str, begun: int, ended: int) -> None:
-        """A process is so far with what it has of this phase."""
-        if phase != self._phase:
+    def update(self, worker: str, counts: SessionCounts) -> None:
+        """A process is so far with its sessions."""
+        if counts.phase != self._phase:
             return
+        begun, ended = counts.begun, counts.ended
         before, ended_before = self._begun.get(worker, (0, 0))
         hand = self._hands.get(worker, deque())
         for _ in range(min(begun - before, len(hand))):
@@ -185,7 +187,7 @@ class SessionDispatcher:
         self.out -= ended - ended_before
         self._look()
 
-    def back(self, worker: str, items: Iterable[Packed]) -> None:
+    def put_back(self, worker: str, items: Iterable[Packed]) -> None:
         """The answer of a process that was asked for what nobody there begins."""
         returned = list(items)
         self._recalled.discard(worker)
@@ -197,12 +199,12 @@ class SessionDispatcher:
     def lost(self, worker: str, phase: str, sessions: tuple[int, int] | None) -> int:
         """A process is gone, which had begun and ended so many of ``phase`` (None: nobody knows): what it had not begun
         goes to others. How many are lost with it."""
-        told, ended_before = self._begun.pop(worker, (0, 0))
+        reported, ended_before = self._begun.pop(worker, (0, 0))
         hand = list(self._hands.pop(worker, ()))
         known = sessions is not None and phase == self._phase
-        begun, ended = sessions if sessions is not None and known else (told + len(hand), ended_before)
-        unbegun = hand[max(0, begun - told) :]
-        gone = len(hand) - len(unbegun) + told - ended
+        begun, ended = sessions if sessions is not None and known else (reported + len(hand), ended_before)
+        unbegun = hand[max(0, begun - reported) :]
+        gone = len(hand) - len(unbegun) + reported - ended
         self._asking = [other for other in self._asking if other != worker]
         self._recalled.discard(worker)
         self._back.extend(unbegun)
@@ -218,18 +220,18 @@ class SessionDispatcher:
                 self._asking.pop(0)
                 self._hands.setdefault(worker, deque()).extend(packed)
                 self.out += len(packed)
-                self._tell("llm_sessions", worker, phase=self._phase, items=packed, over=False)
+                self._send(Sessions(self._phase, packed), worker)
             elif not self._recall():
                 self._asking.pop(0)
                 self.over = True
-                self._tell("llm_sessions", worker, phase=self._phase, items=[], over=True)
+                self._send(Sessions(self._phase, [], last=True), worker)
                 self._look()
             else:
                 return
 
     def _more(self) -> list[Packed]:
         senders = max(1, self._senders())
-        count = max(1, MOST_SESSIONS // senders)
+        count = max(1, MAX_SESSIONS // senders)
         if self._back:
             return [self._back.popleft() for _ in range(max(1, len(self._back) // senders))]
         if self._items is None:
@@ -237,7 +239,7 @@ class SessionDispatcher:
         try:
             return [None if item is None else msgspec.msgpack.encode(item) for item in islice(self._items, count)]
         except (ValueError, OSError) as error:  # a row far behind those that were looked at before
-            self._say(f"the dataset ends early: {error}")
+            self._add_note(f"the dataset ends early: {error}")
             self._items = iter(())
             return []
 
@@ -246,7 +248,7 @@ class SessionDispatcher:
         for worker, hand in self._hands.items():
             if hand and worker not in self._asking and worker not in self._recalled:
                 self._recalled.add(worker)
-                self._tell("llm_spare_sessions", worker, phase=self._phase)
+                self._send(ReleaseSessions(self._phase), worker)
         return bool(self._recalled)
 
     def _look(self) -> None:

@@ -1,9 +1,8 @@
-"""The limit of prefills over all processes: what each phase asks for, its ramp, turned by hand, and shared out as quotas."""
+"""The limit of prefills over all processes: what each phase asks for, its ramp, turned by hand, and divided into shares."""
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import gevent
 import msgspec
@@ -15,9 +14,10 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import PREFILL
 from locust_llm.core.validation import mistakes
 from locust_llm.run.clock_sync import offset_s
-from locust_llm.run.gate_quotas import GateStatus, Quota, Quotas
+from locust_llm.run.gate_shares import Shares
+from locust_llm.run.protocol import GateStatus, Renewal
 
-from .run_store import RunStore
+from .context import RunContext
 
 
 def follow(
@@ -57,25 +57,24 @@ logger = logging.getLogger("locust_llm")
 
 
 class GateLimit:
-    """``tell(kind, worker, **data)`` sends a message; ``phase()``: which one is on. Each change is written into the book."""
+    """``phase()``: which one is on. Each change goes into the store."""
 
-    def __init__(
-        self, settings: Settings, book: RunStore, tell: Callable[..., object], phase: Callable[[], str]
-    ) -> None:
+    def __init__(self, context: RunContext, phase: Callable[[], str]) -> None:
+        settings = context.settings
         gated = settings.prefill_concurrency or settings.warmup_limit or settings.sweeps(PREFILL)
-        self.quotas = Quotas(self._tell_quota, gated=bool(gated))
-        self._book, self._tell, self._phase = book, tell, phase
+        self.shares = Shares(lambda worker, share: context.send(share, worker), gated=bool(gated))
+        self._store, self._send, self._phase = context.store, context.send, phase
         self._ramp: gevent.Greenlet | None = None
 
     @property
     def now(self) -> int | None:
         """None: no gate."""
-        return self.quotas.limit
+        return self.shares.limit
 
     def set_limit(self, limit: int | None) -> None:
         """From now on."""
-        self._book.limits.append(LimitChange(time.time(), limit, label_of(self._phase())))
-        self.quotas.set_limit(limit)
+        self._store.limits.append(LimitChange(time.time(), limit, label_of(self._phase())))
+        self.shares.set_limit(limit)
 
     def begin(self, s: Settings, *, warm: bool, users: str) -> None:
         """What a phase asks for, at once or as its ramp has it. ``users``: how many there are, in words."""
@@ -91,7 +90,7 @@ class GateLimit:
             logger.info(f"{name} concurrency ramping from 1 to {limit} over {ramp_s:g} seconds")
             self._follow(ramp(limit, ramp_s))
 
-    def turn(self, limit: int | None, ramp_s: float | None, asked: Settings) -> str:
+    def change_limit(self, limit: int | None, ramp_s: float | None, asked: Settings) -> str:
         """By hand: the limit, at once or from where it is in so many seconds. ``asked``: the settings of the phase, with the
         users and processes that there are. What was done; raises ValueError of one sentence."""
         before = self.now
@@ -102,11 +101,11 @@ class GateLimit:
         from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
         done = f"prefill limit turned by hand from {from_} to {to}{over}"
-        self._book.say(f"{done}, {self._book.since_start()}, in {label_of(self._phase())}")
+        self._store.add_note(f"{done}, {self._store.since_start()}, in {label_of(self._phase())}")
         if limit is None or ramp_s is None:
             self.set_limit(limit)
         else:
-            start = max(limit, self._book.pulse.used) if before is None else before
+            start = max(limit, self._store.pulse.used) if before is None else before
             self._follow(ramp(limit, ramp_s, start))
         return done
 
@@ -120,13 +119,10 @@ class GateLimit:
 
     # -- the processes -------------------------------------------------------------------------------------------------
 
-    def heard(self, worker: str, **stand: Any) -> None:
-        """A process tells how its gate stands."""
-        self.quotas.heard(worker, GateStatus(**stand), time.monotonic())
+    def update(self, worker: str, status: GateStatus) -> None:
+        """A process reports on its gate."""
+        self.shares.update(worker, status, time.monotonic())
 
-    def answer(self, worker: str, at: float) -> None:
-        """To the word of a process of that moment of its own clock: for so long it may use what it has."""
-        self._tell_quota(worker, self.quotas.quota(worker), at=at, unix_s=time.monotonic() + offset_s())
-
-    def _tell_quota(self, worker: str, quota: Quota, **more: Any) -> None:
-        self._tell("llm_limit", worker, **quota._asdict(), **more)
+    def renew(self, worker: str, at: float) -> None:
+        """The answer to its status of that moment of its own clock: for so long it may use its share."""
+        self._send(Renewal(self.shares.share(worker), at, time.monotonic() + offset_s()), worker)

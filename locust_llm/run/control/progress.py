@@ -49,15 +49,15 @@ def where(control: Control, elapsed_s: float) -> str:
         return f"ending {elapsed_s:.0f} s"
     if phase == BETWEEN:
         return phase
-    if control.stepper is not None and phase != WARMUP:
-        return f"{control.stepper}, {elapsed_s:.0f} s"
+    if control.stages is not None and phase != WARMUP:
+        return f"{control.stages}, {elapsed_s:.0f} s"
     lasts_s = s.warmup_duration if phase == WARMUP else s.run_time_s if phase == PROFILING else None
     return f"{phase} {elapsed_s:.0f} s" if lasts_s is None else f"{phase} {min(elapsed_s, lasts_s):.0f}/{lasts_s:.0f} s"
 
 
 def _total(control: Control) -> str:
     s = control.settings
-    if s.request_count is None or control.stepper is not None:
+    if s.request_count is None or control.stages is not None:
         return ""
     return f"/{s.request_count + (s.warmup_request_count or 0)}"
 

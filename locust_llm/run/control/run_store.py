@@ -1,4 +1,4 @@
-"""The book of a run: its records on the disk, what is known of it beside them, and its reports."""
+"""The store of a run: its records on the disk, what is known of it beside them, and its reports."""
 
 import logging
 import os
@@ -197,19 +197,19 @@ class RunStore:
             for remark in self.buffering.remarks():
                 logger.warning(remark)
         if self.settings.streaming and not record.streamed and record.outcome == OK:
-            self.say(
+            self.add_note(
                 "the server answered a streaming request with one JSON body: such answers have no time to first token"
                 + (", and their slots of the prefill gate are free only at their end" if gated else "")
             )
         return True
 
-    def say(self, note: str) -> None:
+    def add_note(self, note: str) -> None:
         """Once a run, on the console and in the reports."""
         if note not in self._notes:
             self._notes.append(note)
             logger.warning(note)
 
-    def lacks(self, what: str) -> None:
+    def add_gap(self, what: str) -> None:
         """The result is incomplete: said first on the console and in the reports, and the exit status is not 0."""
         if what not in self._missing:
             self._missing.append(what)
@@ -221,7 +221,9 @@ class RunStore:
     def flush(self) -> None:
         """Each second, and at the end. What the disk does not take stays in memory."""
         if not self._file.flush():
-            self.say(f"records could not be written at once: {self._file.error}; they were kept in memory meanwhile")
+            self.add_note(
+                f"records could not be written at once: {self._file.error}; they were kept in memory meanwhile"
+            )
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -270,29 +272,29 @@ class RunStore:
         self.flush()
         try:
             if self._file.restore():
-                self.lacks(
+                self.add_gap(
                     f"the report folder {self.folder} was deleted during the run: it was made anew with the records, "
                     "and all else that was in it is lost"
                 )
         except OSError as error:
-            self.lacks(f"the records were deleted during the run, and could not be restored: {error}")
+            self.add_gap(f"the records were deleted during the run, and could not be restored: {error}")
         if self.lost:
-            self.lacks(f"{self.lost} requests have no record: their workers were lost")
+            self.add_gap(f"{self.lost} requests have no record: their workers were lost")
         counts = self.pulse.counts
         if not counts.total():
-            self.lacks("no request was made: there is nothing to report")
+            self.add_gap("no request was made: there is nothing to report")
         elif not (counts[OK] or counts[CANCELLED]):
             cut = f"{counts[CUT]} were cut when the run ended" if counts[CUT] else "all of them failed"
-            self.lacks(f"none of the {counts.total()} requests succeeded: {cut}")
+            self.add_gap(f"none of the {counts.total()} requests succeeded: {cut}")
 
     def report(self, facts: Run) -> str:
         """Make the reports; what the console shall show."""
         try:
             write_run(self.folder, facts)
         except OSError as error:
-            self.lacks(f"{self.folder / RUN} cannot be written: {error.strerror}")
+            self.add_gap(f"{self.folder / RUN} cannot be written: {error.strerror}")
         if self._file.waiting:
-            self.lacks(left_over(self._file))
+            self.add_gap(left_over(self._file))
             return ""
         self.result, missing = make_reports(self.folder)
         result = self.result or ReportResult()

@@ -11,10 +11,10 @@ from gevent.event import Event
 
 
 class Shutdown:
-    """``there()``: the processes that are not lost."""
+    """``active()``: the processes that are not lost."""
 
     def __init__(
-        self, environment: Environment, there: Callable[[], Sequence[str]], reported: Event | None = None
+        self, environment: Environment, active: Callable[[], Sequence[str]], reported: Event | None = None
     ) -> None:
         """``reported``: set while no end of a run is under way."""
         self.begun = False
@@ -23,7 +23,7 @@ class Shutdown:
         """All is handed over, as far as it ever will be."""
         self._environment = environment
         self._reported = reported
-        self._there = there
+        self._active = active
         self._ended: dict[str, Event] = {}
         self._by = math.inf
         """When it is over at the latest (monotonic seconds)."""
@@ -51,7 +51,7 @@ class Shutdown:
         """Until all of them have ended or are lost, at most so long. Those that have not ended."""
         self.within(seconds)
         for worker, ended in self._ended.items():
-            while not ended.wait(0.2) and worker in self._there() and time.monotonic() < self._by:
+            while not ended.wait(0.2) and worker in self._active() and time.monotonic() < self._by:
                 continue
         self.over.set()
         return [worker for worker, ended in self._ended.items() if not ended.is_set()]

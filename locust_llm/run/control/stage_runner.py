@@ -1,4 +1,4 @@
-"""The stepper: takes a run through its stages. Each has a folder of its own, and its reports as soon as it is over."""
+"""Takes a run through its stages. Each has a folder of its own, and its reports as soon as it is over."""
 
 import logging
 import time
@@ -36,7 +36,7 @@ class StageRunner:
         self.value = asked.values[0]
         self.settings = of_stage(settings, asked.axis, self.value)
         """Of this stage; before the first one those of the first."""
-        self.stages: list[Stage] = []
+        self.finished: list[Stage] = []
         self.end = ""
         """Why there are no more."""
         self.health: list[Health] = []
@@ -90,7 +90,7 @@ class StageRunner:
         if not self.repeats:
             self._stretch = Stretch(now, users, at_least_s=at_least_s, at_most_s=at_most_s, requests=requests)
 
-    def keep(self, record: Record) -> Record:
+    def add_record(self, record: Record) -> Record:
         """A record of this stage, with the phase that it counts in: what is sent in the first or the last wave is warmup."""
         if self._stretch is not None and record.outcome != RETRIED:
             offset_s = record.clock_offset_s
@@ -177,7 +177,7 @@ class StageRunner:
             return
         self._file.close()
         stage = self.stage()
-        self.stages.append(stage)
+        self.finished.append(stage)
         write_run(self.folder, facts(stage))
         if not report:
             return

@@ -1,20 +1,18 @@
-"""The crowd: how many users there are; in an open loop without a number as many as the arrivals need."""
+"""How many users there are; in an open loop without a number as many as the arrivals need."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import gevent
 
-from locust_llm.core.settings import Settings
+from .context import RunContext
 
 SPAWNING_S: Final = 3.0
 """How long a phase waits for its first users."""
 
 
 class UserPool:
-    """``say`` hears, once, that there may be no more users."""
-
-    def __init__(self, settings: Settings, runner: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, context: RunContext) -> None:
+        settings = context.settings
         self.most = settings.max_users
         self.grows = not settings.users and settings.open_loop
         """Nobody said how many users."""
@@ -22,7 +20,7 @@ class UserPool:
         """How many there are, or are asked for; never falls but by ``become``."""
         self.exhausted = False
         """There are as many as there may be, and arrivals wait."""
-        self._runner, self._say = runner, say
+        self._runner, self._store = context.runner, context.store
         self._missing: dict[str, int] = {}
 
     @property
@@ -47,8 +45,8 @@ class UserPool:
             while self._runner.user_count < max(1, self.count):
                 gevent.sleep(0.02)
 
-    def heard(self, worker: str, unreserved: int) -> None:
-        """A process tells how many arrivals are due soon and find no free user."""
+    def update(self, worker: str, unreserved: int) -> None:
+        """So many arrivals of a process are due soon and find no free user."""
         self._missing[worker] = unreserved
         missing = self.missing
         there = self._runner.user_count
@@ -60,4 +58,4 @@ class UserPool:
             gevent.spawn(self.become, self.count)
         elif not self.exhausted:
             self.exhausted = True
-            self._say(f"all {self.most} users are busy and arrivals wait: --max-users is reached")
+            self._store.add_note(f"all {self.most} users are busy and arrivals wait: --max-users is reached")

@@ -1,4 +1,4 @@
-"""The roster: the processes that send. Who is there, what each has of the run's work, and what is lost with one."""
+"""The processes that send: who takes part, what each has of the work of the run, and what is lost with one."""
 
 import time
 from collections import Counter
@@ -14,7 +14,7 @@ import zmq
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
-from locust_llm.run.protocol import GONE_S, LOCAL
+from locust_llm.run.protocol import GONE_S, LOCAL, Records
 from locust_llm.run.worker.outbox import FOLDER, Inbox, frames, read, records_of
 
 QUIET_S: Final = 1.0
@@ -27,7 +27,7 @@ class WorkerState:
     def __init__(self, place: int, now: float) -> None:
         self.place = place
         """Its prompts are its own."""
-        self.heard_at = now
+        self.seen_at = now
         self.users = 0
         self.reads = 0
         self.health: Health | None = None
@@ -85,21 +85,21 @@ class WorkerRegistry:
         clients = self._runner.clients
         return [client.id for client in clients.ready + clients.spawning + clients.running]
 
-    def there(self) -> list[str]:
+    def active(self) -> list[str]:
         """Those that have orders, and are not lost."""
         return list(self._members)
 
-    def talking(self) -> list[str]:
+    def live(self) -> list[str]:
         """Those of them that were heard of just now; all where none was: then it is the control that is late."""
         now = self._clock()
-        return [name for name, one in self._members.items() if now - one.heard_at < QUIET_S] or self.there()
+        return [name for name, one in self._members.items() if now - one.seen_at < QUIET_S] or self.active()
 
     def users(self) -> dict[str, int]:
-        """How many the talking ones have."""
+        """How many the live ones have."""
         clients = {} if self.alone else self._runner.clients
-        return {name: self._members[name].users or _users(clients, name) for name in self.talking()}
+        return {name: self._members[name].users or _users(clients, name) for name in self.live()}
 
-    def welcome(self, name: str) -> WorkerState:
+    def add(self, name: str) -> WorkerState:
         """It has its orders, or gets them again."""
         if name not in self._members:
             if name not in self.names:
@@ -107,11 +107,11 @@ class WorkerRegistry:
             self._members[name] = WorkerState(self.names.index(name), self._clock())
         return self._members[name]
 
-    def heard(self, name: str) -> WorkerState | None:
-        """A process said something; None where it has no orders, or is lost."""
+    def seen(self, name: str) -> WorkerState | None:
+        """A process has sent something; None where it takes no part, or is lost."""
         worker = self._members.get(name)
         if worker is not None:
-            worker.heard_at = self._clock()
+            worker.seen_at = self._clock()
         return worker
 
     # -- what it has ---------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class WorkerRegistry:
             self._members[name].out[phase] -= count
         return name in self._members or name not in self.names
 
-    def take(self, name: str, batch: dict[str, Any]) -> list[Record]:
+    def take(self, name: str, batch: Records) -> list[Record]:
         """The records of a batch that were not here yet."""
         return self._count(name, self.inbox.take(name, frames(batch)))
 
@@ -157,8 +157,8 @@ class WorkerRegistry:
             name for name, worker in self._members.items()
             if not worker.through and (
                 name not in clients
-                or now - worker.heard_at > GONE_S
-                or (now - worker.heard_at > QUIET_S and not connected(self._runner, name))
+                or now - worker.seen_at > GONE_S
+                or (now - worker.seen_at > QUIET_S and not connected(self._runner, name))
             )
         ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a process that sends understands of what the control sends it."""
+"""What a process that sends does with each message of the control."""
 
 import logging
 from collections.abc import Callable
@@ -6,54 +6,92 @@ from typing import Any
 
 from locust.runners import LocalRunner
 
-import msgspec
-
-from locust_llm.run.protocol import Order
+from locust_llm.run.protocol import (
+    TO_SENDER,
+    Arrivals,
+    AskAgain,
+    Begin,
+    BeginFailed,
+    Cut,
+    EndRun,
+    Grant,
+    Message,
+    PhaseOver,
+    Refused,
+    ReleaseRequests,
+    ReleaseSessions,
+    Renewal,
+    Sessions,
+    Share,
+    StageBegin,
+    ToSender,
+    to_sender,
+)
 
 from .sender import Sender
 
 logger = logging.getLogger("locust_llm")
 
 
-def to_sender(runner: Any, sender: Sender, on_begin: Callable[[Order], object] = lambda order: None) -> None:
-    """What a process that sends understands. ``on_begin`` hears of each new run."""
+def receive(
+    runner: Any,
+    sender: Sender,
+    on_process: Callable[[Message], object],
+    on_begin: Callable[[Begin], object] = lambda begin: None,
+) -> None:
+    """``on_begin`` is called for each new run, ``on_process`` for messages that concern the process, not its sender."""
 
-    def begin(msg: Any, **kw: Any) -> None:
+    def listener(msg: Any, **kw: Any) -> None:
         try:
-            order = msgspec.msgpack.decode(msg.data["order"], type=Order)
-            if sender.begin(order):
-                on_begin(order)
-        except Exception as error:
-            if isinstance(runner, LocalRunner):  # then this is a call of the control's
-                raise
-            logger.exception("this worker cannot begin")
-            why = f"{type(error).__name__}: {error}"
-            runner.send_message("llm_unable", {"epoch": msg.data["epoch"], "why": why})
+            epoch, message = to_sender(msg.data)
+        except ValueError as error:
+            logger.error(f"a message of the master was ignored: {error}")
+            return
+        if isinstance(message, Begin):
+            _begin(runner, sender, epoch, message, on_begin)
+        elif isinstance(message, Refused | EndRun | Cut) or (
+            epoch == sender.epoch and not _sender_does(sender, message)
+        ):
+            on_process(message)
 
-    def of_this_run(handle: Callable[..., object]) -> Callable[..., None]:
-        def handler(msg: Any, **kw: Any) -> None:
-            if msg.data["epoch"] == sender.epoch:
-                handle(**{name: value for name, value in msg.data.items() if name != "epoch"})
+    runner.register_message(TO_SENDER, listener)
 
-        return handler
 
-    def again(phase: str) -> None:
-        sender.budget.ask_again()
-        sender.supply.again(phase)
+def _begin(runner: Any, sender: Sender, epoch: int, begin: Begin, on_begin: Callable[[Begin], object]) -> None:
+    try:
+        if sender.begin(epoch, begin):
+            on_begin(begin)
+    except Exception as error:
+        if isinstance(runner, LocalRunner):  # then this is a call of the control's
+            raise
+        logger.exception("this worker cannot begin")
+        sender.send(BeginFailed(f"{type(error).__name__}: {error}"), epoch)
 
-    handlers: dict[str, Callable[..., object]] = {
-        "llm_stage": sender.stage,
-        "llm_limit": sender.told,
-        "llm_grant": lambda phase, count: sender.budget.grant(phase, count),
-        "llm_again": again,
-        "llm_arrivals": sender.arrive,
-        "llm_sessions": lambda phase, items, over: sender.supply.grant(phase, items, over=over),
-        "llm_spare": sender.spare,
-        "llm_spare_sessions": sender.spare_sessions,
-        "llm_over": sender.over,
-    }
-    runner.register_message("llm_begin", begin)
-    for kind, handle in handlers.items():
-        runner.register_message(kind, of_this_run(handle))
-    if isinstance(runner, LocalRunner):
-        runner.register_message("llm_end", lambda **kw: sender.close())
+
+def _sender_does(sender: Sender, message: ToSender) -> bool:
+    """False: the message is not for the sender."""
+    match message:
+        case StageBegin():
+            sender.begin_stage(message.number, message.input_tokens)
+        case Share():
+            sender.lease.renew(message)
+        case Renewal():
+            sender.renew(message)
+        case Grant():
+            sender.permits.grant(message.phase, message.count)
+        case AskAgain():
+            sender.permits.ask_again()
+            sender.tickets.ask_again(message.phase)
+        case Arrivals():
+            sender.add_arrivals(message.phase, message.started_at, message.arrivals)
+        case Sessions():
+            sender.tickets.grant(message.phase, message.items, over=message.last)
+        case ReleaseRequests():
+            sender.release_requests(message.phase)
+        case ReleaseSessions():
+            sender.release_sessions(message.phase)
+        case PhaseOver():
+            sender.end_phase(message.phase)
+        case _:
+            return False
+    return True

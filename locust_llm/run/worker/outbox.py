@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from locust_llm.core.record import Record
+from locust_llm.run.protocol import Records
 
 # -- the journal -----------------------------------------------------------------------------------------------------
 
@@ -152,9 +153,9 @@ def unpack(packed: bytes) -> Record:
 
 
 class Outbox:
-    """``send`` gets a dictionary that Locust's messages can carry."""
+    """Of one worker. ``send`` sends a message to the master, which may get lost."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, send: Callable[[Records], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
         self._clock = clock
         self.begin(None)
@@ -166,7 +167,7 @@ class Outbox:
         """Where records are that were not delivered."""
         self._packed: list[bytes] = []
         self._serial = 0
-        self._unacknowledged: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._unacknowledged: dict[int, tuple[float, Records]] = {}
 
     def add(self, record: Record) -> None:
         packed = pack(record)
@@ -201,7 +202,7 @@ class Outbox:
         now = self._clock()
         if self._packed:
             first = self._serial - len(self._packed) + 1
-            batch = {"number": first, "count": len(self._packed), "records": self._packed}
+            batch = Records(first, self._packed)
             self._packed = []
             self._unacknowledged[first] = (now, batch)
             self._send(batch)
@@ -217,13 +218,11 @@ class Outbox:
     @property
     def waiting(self) -> int:
         """Records that the master is not known to have."""
-        return len(self._packed) + sum(int(batch["count"]) for _, batch in self._unacknowledged.values())
+        return len(self._packed) + sum(len(batch.packed) for _, batch in self._unacknowledged.values())
 
     def undelivered(self) -> list[Record]:
         """They themselves."""
-        batches = (
-            batch["records"] for _, batch in sorted(self._unacknowledged.values(), key=lambda one: one[1]["number"])
-        )
+        batches = (batch.packed for _, (_, batch) in sorted(self._unacknowledged.items()))
         return [unpack(packed) for batch in (*batches, self._packed) for packed in batch]
 
 
@@ -261,6 +260,6 @@ def records_of(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
     return whole
 
 
-def frames(batch: dict[str, Any]) -> Iterable[tuple[int, bytes]]:
+def frames(batch: Records) -> Iterable[tuple[int, bytes]]:
     """Those of a batch."""
-    return enumerate(batch["records"], batch["number"])
+    return enumerate(batch.packed, batch.number)

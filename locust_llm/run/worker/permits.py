@@ -14,6 +14,7 @@ from gevent.event import Event
 
 from locust_llm.client.gate import GateClosed
 from locust_llm.core.phases import PROFILING
+from locust_llm.run.protocol import SessionCounts
 
 
 class Permit(NamedTuple):
@@ -145,7 +146,7 @@ class PermitQueue:
             self._due.insert(at, permit)
         self._hand_out()
 
-    def surrender(self, *, arrivals: bool = False) -> int:
+    def release_all(self, *, arrivals: bool = False) -> int:
         """Give up what is left of the share, and ``arrivals`` if they are over (else they wait for users to come); how much
         that was."""
         left, self._left = self._left, 0
@@ -155,18 +156,20 @@ class PermitQueue:
         self._asked = False
         return left
 
-    def spare(self) -> int:
+    def release_idle(self) -> int:
         """Others wait for a share: give up what nobody here waits for; how much that was."""
-        return 0 if self._queue else self.surrender()
+        return 0 if self._queue else self.release_all()
 
-    def strays(self, users: int) -> list[Permit]:
+    def unassignable(self, users: int) -> list[Permit]:
         """Give up the arrivals that none of so many users can have: all without users, else those of too many slots."""
         slots = {permit.slot for permit in self._due} - {None} - set(self._owners)
         room = users - len(self._owners)
         stay = set(self._owners) | set(sorted(slots)[: max(0, room)])  # type: ignore[type-var]
-        strays = [permit for permit in self._due if not users or (permit.slot is not None and permit.slot not in stay)]
-        self._due = deque(permit for permit in self._due if permit not in strays)
-        return strays
+        released = [
+            permit for permit in self._due if not users or (permit.slot is not None and permit.slot not in stay)
+        ]
+        self._due = deque(permit for permit in self._due if permit not in released)
+        return released
 
     def close(self, now: float | None = None) -> int:
         """Nothing more is sent; how many arrivals had been due by now (monotonic seconds), and found nobody."""
@@ -208,14 +211,6 @@ class SessionTicket(NamedTuple):
     """What it says, packed (formats.Item); None: something made up."""
 
 
-class SessionCounts(NamedTuple):
-    """How far this process is with those of a phase."""
-
-    phase: str
-    begun: int
-    ended: int
-
-
 class SessionQueue:
     """``ask`` is called when it is empty and somebody waits, or has become low; the answer comes through ``grant``."""
 
@@ -229,25 +224,25 @@ class SessionQueue:
         self._over = False
         self._low = 0
         self._phase = ""
-        self._begins: deque[SessionTicket] = deque()
+        self._tickets: deque[SessionTicket] = deque()
         self._more = Event()
         self._waiting = 0
 
     def take(self) -> SessionTicket:
         """The next session. Raises GateClosed when there is none any more."""
-        while not self._begins:
+        while not self._tickets:
             if self._over:
                 raise GateClosed
             self._more.clear()
             self._refill()
-            if not self._begins and not self._over:  # the answer may come at once
+            if not self._tickets and not self._over:  # the answer may come at once
                 self._wait()
-        begin = self._begins.popleft()
+        ticket = self._tickets.popleft()
         self.begun += 1
         self._changed()
-        if len(self._begins) <= self._low:
+        if len(self._tickets) <= self._low:
             self._refill()
-        return begin
+        return ticket
 
     def _wait(self) -> None:
         self._waiting += 1
@@ -259,21 +254,21 @@ class SessionQueue:
     def grant(self, phase: str, items: Iterable[bytes | None], *, over: bool) -> None:
         """More sessions of ``phase``; those of an earlier one are void. ``over``: they are the last."""
         self._enter(phase)
-        self._begins.extend(SessionTicket(phase, item) for item in items)
-        self._low = len(self._begins) // 4
+        self._tickets.extend(SessionTicket(phase, item) for item in items)
+        self._low = len(self._tickets) // 4
         self._over, self._asked = over, False
         self._more.set()
 
-    def spare(self, phase: str) -> list[bytes | None]:
+    def release_idle(self, phase: str) -> list[bytes | None]:
         """Others wait for sessions of ``phase``: give up those that nobody here waits for."""
         if phase != self._phase:
             return []
-        keep = min(self._waiting, len(self._begins))
-        spared = [self._begins.pop().item for _ in range(len(self._begins) - keep)]
+        keep = min(self._waiting, len(self._tickets))
+        released = [self._tickets.pop().item for _ in range(len(self._tickets) - keep)]
         self._low = 0
-        return spared[::-1]
+        return released[::-1]
 
-    def again(self, phase: str) -> None:
+    def ask_again(self, phase: str) -> None:
         """Something changed at the control; a phase that is new here has sessions of its own."""
         self._enter(phase)
         self._asked = False
@@ -281,7 +276,7 @@ class SessionQueue:
 
     def _enter(self, phase: str) -> None:
         if phase != self._phase:
-            self._begins.clear()
+            self._tickets.clear()
             self._phase, self._over = phase, False
             self.begun = self.ended = 0
 
@@ -295,13 +290,14 @@ class SessionQueue:
         if self.on_change is not None:
             self.on_change()
 
-    def told(self) -> SessionCounts:
-        """What the control shall know."""
+    @property
+    def counts(self) -> SessionCounts:
+        """For the control."""
         return SessionCounts(self._phase, self.begun, self.ended)
 
     def close(self) -> None:
         self._over = True
-        self._begins.clear()
+        self._tickets.clear()
         self._more.set()
 
     def _refill(self) -> None:

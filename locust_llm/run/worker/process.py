@@ -1,4 +1,4 @@
-"""A worker: greets the master, tells it how it stands, delivers its records, and ends in order, also without it."""
+"""A worker: greets the master, sends its status and its records, and ends in order, also without a master."""
 
 import logging
 import os
@@ -10,64 +10,67 @@ from typing import Any, Final
 from locust.env import Environment
 
 import gevent
-import msgspec
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import RECORDS
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.protocol import GONE_S, Order, greeting
+from locust_llm.run.greeting import greeting
+from locust_llm.run.protocol import GONE_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Message, Refused, pack
 from locust_llm.run.secrets import secret_names
 from locust_llm.run.signals import interrupt, listen
 
-from .messages import to_sender
+from .messages import receive
 from .outbox import FOLDER, Journal, Outbox, lock
-from .sender import Sender
+from .sender import Sender, attach_sender
 
 logger = logging.getLogger("locust_llm")
 
-NEWS_S: Final = 0.25
-"""How often a process tells how it stands."""
+STATUS_S: Final = 0.25
+"""How often a process sends its status."""
 AT_ONCE_S: Final = 0.005
-"""What the control should hear at once is said no more often."""
+"""What the control should learn at once is sent no more often."""
 DELIVER_S: Final = 10.0
 """How long at the end the master may take to acknowledge records."""
 LOCK_S: Final = 3.0
 """How long other workers of a dead master may take to write their records."""
 
 
-def work(environment: Environment, runner: Any, sender: Sender, *, forked: bool = False) -> None:
+def work(environment: Environment, runner: Any, *, forked: bool = False) -> None:
     """Make this process a worker. ``forked``: by its master, so that the terminal's Ctrl-C comes to both."""
-    worker = _Worker(environment, runner, sender)
+    worker = _Worker(environment, runner)
+    attach_sender(environment, worker.sender)
     listen(
         lambda number: worker.interrupted(leave_to_master=forked and number != signal.SIGTERM), lambda: cut(environment)
     )
-    sender.worker, sender.keep = runner.client_id, worker.outbox.add
-    sender.share()
-    to_sender(runner, sender, worker.begin)
-    runner.register_message("llm_ack", worker.acknowledged)
-    runner.register_message("llm_end", lambda **kw: worker.end(), concurrent=True)
-    runner.register_message("llm_hurry", lambda **kw: cut(environment))
-    runner.register_message("llm_refused", worker.refused)
+    receive(runner, worker.sender, worker.receive, worker.begin)
+    environment.events.test_stopping.add_listener(lambda **kw: worker.sender.close())
+    environment.events.test_stop.add_listener(lambda **kw: _ready_at_once(environment))
     environment.events.quitting.add_listener(lambda **kw: worker.end())
-    gevent.spawn(worker.talk)
+    gevent.spawn(worker.report)
     if (
         runner.last_heartbeat_timestamp is None
     ):  # a master that sent it away before this would never send one: see there
         runner.last_heartbeat_timestamp = time.time()
     hello = greeting(environment.user_classes, secret_names(environment.parsed_options))
-    runner.send_message("llm_hello", {"greeting": msgspec.to_builtins(hello)})
+    runner.send_message(TO_CONTROL, pack(0, hello))
+
+
+def _ready_at_once(environment: Environment) -> None:
+    """Locust's worker would sleep another stop_timeout before it is ready again; the next spawn restores the value."""
+    environment.stop_timeout = 0
 
 
 class _Worker:
-    def __init__(self, environment: Environment, runner: Any, sender: Sender) -> None:
-        self._environment, self._runner, self._sender = environment, runner, sender
-        self.outbox = Outbox(lambda batch: sender.tell("llm_records", **batch))
+    def __init__(self, environment: Environment, runner: Any) -> None:
+        self._environment, self._runner = environment, runner
+        self.outbox = Outbox(lambda records: self.sender.send(records))
+        self.sender = Sender(environment, self.outbox.add, self.outbox.count, worker=runner.client_id, shared=True)
         self._folder = Path()
         self._busy = False
         """A run is on, or its records are not all handed over."""
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: Begin) -> None:
         """A run begins: its records are kept in its folder, where that is on this machine, else in one of the same name."""
         self._busy = True
         self._folder = Path(order.folder)
@@ -78,30 +81,34 @@ class _Worker:
         except OSError as error:
             self.outbox.begin(None)
             logger.warning(f"records are not kept on disk, should this worker be lost: {error}")
-        self._sender.count = self.outbox.count
 
-    def acknowledged(self, msg: Any, **kw: Any) -> None:
-        if msg.data["epoch"] == self._sender.epoch:
-            self.outbox.acknowledged(msg.data["number"])
+    def receive(self, message: Message) -> None:
+        """From the master, and not for the sender."""
+        match message:
+            case Ack():
+                self.outbox.acknowledged(message.number)
+            case EndRun():
+                gevent.spawn(self.end)  # it takes its time
+            case Cut():
+                cut(self._environment)
+            case Refused():
+                logger.error(f"the master refuses this worker: {message.reason}")
+                self._environment.process_exit_code = ExitStatus.REFUSED
+                gevent.spawn(self._runner.quit)
 
-    def refused(self, msg: Any, **kw: Any) -> None:
-        logger.error(f"the master refuses this worker: {msg.data['why']}")
-        self._environment.process_exit_code = ExitStatus.REFUSED
-        gevent.spawn(self._runner.quit)
-
-    def talk(self) -> None:
-        """The greenlet that tells the master how this process stands: four times a second, and when others wait for it."""
-        sender, due = self._sender, time.monotonic()
+    def report(self) -> None:
+        """The greenlet that sends the status of this process: four times a second, and when others wait for its share."""
+        sender, due = self.sender, time.monotonic()
         while True:
             sender.stir.wait(max(0.0, due - time.monotonic()))
             sender.stir.clear()
             now = time.monotonic()
             if now < due:
-                sender.tell("llm_stand", **sender.lease.stand())
+                sender.send(sender.lease.status())
             else:
-                due = now + NEWS_S
+                due = now + STATUS_S
                 self.outbox.flush()
-                sender.tell("llm_news", **sender.news(), users=self._runner.user_count, at=time.monotonic())
+                sender.send(sender.status(users=self._runner.user_count, at=time.monotonic()))
                 sender.give_back(self._runner.user_count)
                 if sender.epoch and not sender.closed and now - sender.answered_at > GONE_S:
                     gevent.spawn(self._go_on_alone)
@@ -110,7 +117,7 @@ class _Worker:
 
     def end(self) -> None:
         """What runs ends, then every record and every statistic goes to the master."""
-        sender = self._sender
+        sender = self.sender
         if sender.closed or not sender.epoch:
             return
         try:
@@ -119,18 +126,18 @@ class _Worker:
         except Exception:  # a concurrent handler's exception would be lost in the hub
             logger.exception("the drain of this worker failed")
         finally:
-            sender.tell("llm_news", **sender.news(), users=0, at=time.monotonic())
-            sender.tell("llm_ended", **sender.last_words(), undelivered=self.outbox.waiting)
+            sender.send(sender.status(at=time.monotonic()))
+            sender.send(sender.ended(self.outbox.waiting))
             self._busy = False
 
     def interrupted(self, *, leave_to_master: bool) -> None:
         """A signal that ends: what runs ends in order, unless that is under way, or the master sees to it."""
-        while self._busy and (self._sender.closed or leave_to_master):
+        while self._busy and (self.sender.closed or leave_to_master):
             gevent.sleep(0.1)
         interrupt()
 
     def _drain(self, deliver_s: float) -> None:
-        self._sender.close()
+        self.sender.close()
         self._runner.stop()
         with gevent.Timeout(deliver_s, False):
             while self.outbox.waiting:

@@ -1,19 +1,18 @@
-"""The sender: what the users of one process share; gate, budget, prompts, and where finished records go.
+"""The sender: what the users of one process share; gate, permits, prompts, and where finished records go.
 
-It begins closed: users that Locust spawns before the master's order is here (a worker that joins late) wait.
+It begins closed: users that Locust spawns before the master's Begin is here (a worker that joins late) wait.
 """
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from locust.env import Environment
 
-import msgspec
 from gevent.event import Event
 
 from locust_llm.client.api import extra_inputs
@@ -28,9 +27,25 @@ from locust_llm.load.conversation import Sessions
 from locust_llm.load.lengths import independent, mix, normal
 from locust_llm.load.prompts import Prompts
 from locust_llm.run.clock_sync import Clock, boot_id
-from locust_llm.run.gate_quotas import Lease
+from locust_llm.run.gate_shares import Lease
 from locust_llm.run.options import request_headers, settings_of
-from locust_llm.run.protocol import Order
+from locust_llm.run.protocol import (
+    LOCAL,
+    TO_CONTROL,
+    Arrival,
+    ArrivalsReturned,
+    Begin,
+    Ended,
+    Message,
+    Renewal,
+    RequestsReturned,
+    RequestsWanted,
+    SessionsReturned,
+    SessionsWanted,
+    StageHealth,
+    Status,
+    pack,
+)
 
 from .alarm import Alarm
 from .health import HealthMonitor
@@ -41,28 +56,35 @@ logger = logging.getLogger("locust_llm")
 SOON_S: Final = 0.3
 """Users are added for arrivals that are due within it and find none free."""
 LAGS: Final = 200
-"""How many lags of the event loop, the last ones, the news are about: ten seconds of them."""
+"""How many lags of the event loop, the last ones, a status is about: ten seconds of them."""
 
 
 class Sender:
     """One a process, for all runs; ``begin`` makes it ready for the next."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
+    def __init__(
+        self,
+        environment: Environment,
+        on_record: Callable[[Record], object] = lambda record: None,
+        on_counts: Callable[[int, int, int], object] = lambda admitted, begun, ended: None,
+        *,
+        worker: str = LOCAL,
+        shared: bool = False,
+    ) -> None:
+        """``on_record`` is called with each finished record, ``on_counts`` with how many requests the gate has let through,
+        how many sessions were begun and how many have ended. ``shared``: this process has a share of the limit, as there
+        are others, and admits nothing without a lease."""
+        self._environment, self._on_record, self._on_counts = environment, on_record, on_counts
+        self.worker, self._shared = worker, shared
         self.settings: Settings = settings_of(environment.parsed_options)
         self._headers: tuple[int, dict[str, str]] | None = None
         self._strayed = -1
         """The run of which it was said that another address is not followed."""
-        self.worker = "local"
         self.epoch = 0
         self._alarm: Alarm | None = None
         self.clock = Clock()
-        self.shares = False
-        """This process has a part of the limit only, as there are others."""
         self.stir = Event()
-        """Set when the control should hear at once how this process stands."""
-        self.keep: Callable[[Record], None] = lambda record: None
-        """Where finished records go."""
+        """Set when the control should have a status at once."""
         self._renew()
 
     def _renew(self) -> None:
@@ -74,17 +96,17 @@ class Sender:
         self.done = 0
         """Requests that the gate had let through, and that are over."""
         self.ttfts_s: list[float] = []
-        """Of the first chunks since the progress line last heard of them."""
+        """Of the first chunks since the last status."""
         self.gate = Gate(0)
         self.lease = Lease(self.gate, self.stir)
-        self.count: Callable[[int, int, int], object] = lambda admitted, begun, ended: None
-        """Hears how many requests the gate has let through, how many sessions were begun, and how many have ended."""
         self.answered_at = time.monotonic()
         """When the control last answered."""
-        self.budget = PermitQueue(self._want)
-        self.supply = SessionQueue(self._want_sessions)
-        if self.shares:
-            self.share()
+        self.permits = PermitQueue(self._want)
+        self.tickets = SessionQueue(self._want_sessions)
+        if self._shared:
+            self.gate.lapses_at = -math.inf
+            self.gate.on_change = self.lease.changed
+            self.gate.on_enter = self.tickets.on_change = self._count
         self._missed = 0
         self._watch: HealthMonitor | None = None
         self._stage = 0
@@ -100,35 +122,27 @@ class Sender:
         self.counts_sessions = False
         """Sessions are dealt out by the control: each of the dataset once, or so many as were asked for."""
 
-    def share(self) -> None:
-        """This process is one of several: nothing is admitted but by leave of the control."""
-        self.shares = True
-        self.gate.lapses_at = -math.inf
-        self.gate.on_change = self.lease.changed
-        self.gate.on_enter = self.supply.on_change = self._counts
+    def _count(self) -> None:
+        self._on_counts(self.gate.admitted, self.tickets.begun, self.tickets.ended)
 
-    def _counts(self) -> None:
-        self.count(self.gate.admitted, self.supply.begun, self.supply.ended)
-
-    def told(self, at: float | None = None, unix_s: float | None = None, **quota: Any) -> None:
-        """A quota, and perhaps the answer to the word of ``at``: then the control's clock said ``unix_s``."""
-        if at is not None and unix_s is not None:
-            self.answered_at = time.monotonic()
-            self.clock.heard(at, unix_s, self.answered_at)
-        self.lease.told(**quota, at=at)
+    def renew(self, renewal: Renewal) -> None:
+        """The answer to a status: the share is good for some seconds more, and the clocks can be compared."""
+        self.answered_at = time.monotonic()
+        self.clock.heard(renewal.at, renewal.unix_s, self.answered_at)
+        self.lease.renew(renewal.share, renewal.at)
 
     @property
     def clock_offset_s(self) -> float:
         """What to add to a stamp of this process to get Unix time, as the control has it."""
         return self.clock.offset_s
 
-    def begin(self, order: Order) -> bool:
+    def begin(self, epoch: int, order: Begin) -> bool:
         """A run starts, if it is another one. Its limit and its first share come in messages of their own."""
-        if order.epoch == self.epoch:
+        if epoch == self.epoch:
             return False
         if self.epoch or self.closed:
             self._renew()
-        self.epoch = order.epoch
+        self.epoch = epoch
         new_reader()
         self._watch = HealthMonitor()
         self.settings = s = order.settings
@@ -160,16 +174,15 @@ class Sender:
             self.clock.same(order.clock_offset_s)
         self.answered_at = time.monotonic()
         self.stir.set()
-        self.budget.ask_again()
+        self.permits.ask_again()
         return True
 
-    def stage(self, number: int, input_tokens: float | None) -> None:
-        """This stage begins (0: none), with prompts of so many tokens; of the one before it the health is told."""
+    def begin_stage(self, number: int, input_tokens: float | None) -> None:
+        """This stage begins (0: none), with prompts of so many tokens; the health in the one before it is reported."""
         if number == self._stage:
             return
         if self._stage_watch is not None:
-            health = msgspec.to_builtins(self._stage_watch.stop(self.worker, self._stage))
-            self.tell("llm_health", health=health)
+            self.send(StageHealth(self._stage_watch.stop(self.worker, self._stage)))
         self._stage, self._stage_watch = number, HealthMonitor() if number else None
         s = self.settings
         if input_tokens is not None:
@@ -209,12 +222,12 @@ class Sender:
 
     def finished(self, record: Record) -> None:
         self.decoding -= bool(record.chunk_us)
-        self.keep(record)
+        self._on_record(record)
 
-    def arrive(self, phase: str, started_at: float, due: Iterable[tuple[float, int | None, bytes | None]]) -> None:
+    def add_arrivals(self, phase: str, started_at: float, arrivals: list[Arrival]) -> None:
         """Arrivals of the schedule, in seconds after its start, which was at ``started_at`` (Unix seconds)."""
         zero = started_at - self.clock_offset_s
-        self.budget.arrive(Permit(phase, zero + at_s, slot, item) for at_s, slot, item in due)
+        self.permits.arrive(Permit(phase, zero + at_s, slot, item) for at_s, slot, item in arrivals)
 
     def wait_until(self, at: float) -> None:
         """Sleep until a moment of the monotonic clock. Raises GateClosed if the run ends before."""
@@ -228,18 +241,18 @@ class Sender:
         """What the next session says, packed; None: something made up. Raises GateClosed when there is none any more."""
         if not self.counts_sessions:
             return None
-        begin = self.supply.take()
+        begin = self.tickets.take()
         while begin.phase != phase:  # of the warmup, and it is over
-            begin = self.supply.take()
+            begin = self.tickets.take()
         return begin.item
 
     def session_ended(self, permit: Permit, left: int, *, dealt: bool) -> None:
         """``left``: turns that were not asked."""
         if permit.item is not None:
             if left:  # the schedule had counted them
-                self.tell("llm_back", phase=permit.phase, count=left)
+                self.send(RequestsReturned(permit.phase, left))
         elif dealt:
-            self.supply.end(permit.phase)
+            self.tickets.end(permit.phase)
 
     def cancel_after_s(self, phase: str) -> float | None:
         """Drawn for each request: seconds after which it is cancelled on purpose."""
@@ -248,76 +261,81 @@ class Sender:
             return None
         return self.settings.request_cancellation_delay
 
-    def spare(self, phase: str) -> None:
-        """Others wait for a share of ``phase``."""
-        if self.budget.phase == phase and (left := self.budget.spare()):
-            self.tell("llm_back", phase=phase, count=left)
+    def release_requests(self, phase: str) -> None:
+        """Others wait for requests of ``phase``."""
+        if self.permits.phase == phase and (left := self.permits.release_idle()):
+            self.send(RequestsReturned(phase, left))
 
-    def spare_sessions(self, phase: str) -> None:
+    def release_sessions(self, phase: str) -> None:
         """Others wait for sessions of ``phase``."""
-        items, told = self.supply.spare(phase), self.supply.told()
-        self.tell("llm_spared_sessions", phase=phase, items=items, begun=told.begun, ended=told.ended)
+        self.send(SessionsReturned(self.tickets.release_idle(phase), self.tickets.counts))
 
     def give_back(self, users: int) -> None:
         """What none of so many users here can send."""
-        phase = self.budget.phase
+        phase = self.permits.phase
         comes = self.settings.open_loop and self.settings.users is None  # then users come where arrivals wait
-        if not comes and (strays := self.budget.strays(users)):
-            due = [((stray.due_at or 0.0) + self.clock_offset_s, stray.slot, stray.item) for stray in strays]
-            self.tell("llm_arrivals_back", phase=phase, due=due)
-        if users == 0 and (left := self.budget.surrender()):
-            self.tell("llm_back", phase=phase, count=left)
+        if not comes and (released := self.permits.unassignable(users)):
+            arrivals = [((one.due_at or 0.0) + self.clock_offset_s, one.slot, one.item) for one in released]
+            self.send(ArrivalsReturned(phase, arrivals))
+        if users == 0 and (left := self.permits.release_all()):
+            self.send(RequestsReturned(phase, left))
 
-    def over(self, phase: str) -> None:
+    def end_phase(self, phase: str) -> None:
         """Nothing new starts in this phase."""
-        if self.budget.phase == phase and (left := self.budget.surrender(arrivals=True)):
-            self.tell("llm_back", phase=phase, count=left)
+        if self.permits.phase == phase and (left := self.permits.release_all(arrivals=True)):
+            self.send(RequestsReturned(phase, left))
 
-    def news(self) -> dict[str, Any]:
-        """How it stands, for the progress line and for whoever waits for a smaller quota."""
+    def status(self, *, users: int = 0, at: float | None = None) -> Status:
+        """For the progress line, and for whoever waits for a part of this share. ``users``: how many there are here;
+        ``at``: now, by the monotonic clock, where an answer is wanted."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
-        return {
-            **self.lease.stand(),
-            "admitted": self.gate.admitted,
-            "over": self.done,
-            "decoding": self.decoding,
-            "ttfts_s": ttfts_s[-1000:],
-            "unreserved": self.budget.unreserved(time.monotonic() + SOON_S),
-            "sessions": self.supply.told(),
-            "clock_error_s": self.clock.error_s,
-            "reads": reads_so_far(),
-            "failure": reader_failure(),
-            "health": None if self._watch is None else msgspec.to_builtins(self._watch.so_far(self.worker, lags=LAGS)),
-        }
+        return Status(
+            gate=self.lease.status(),
+            admitted=self.gate.admitted,
+            over=self.done,
+            decoding=self.decoding,
+            ttfts_s=ttfts_s[-1000:],
+            unreserved=self.permits.unreserved(time.monotonic() + SOON_S),
+            sessions=self.tickets.counts,
+            users=users,
+            reads=reads_so_far(),
+            clock_error_s=self.clock.error_s,
+            health=None if self._watch is None else self._watch.so_far(self.worker, lags=LAGS),
+            failure=reader_failure(),
+            at=at,
+        )
 
     def close(self) -> None:
         """Nothing new starts from here on."""
         self.closed = True
         self.gate.close()
-        self._missed += self.budget.close()
-        self.supply.close()
+        self._missed += self.permits.close()
+        self.tickets.close()
         if self._alarm is not None:
             self._alarm.wake_all()
 
-    def last_words(self) -> dict[str, Any]:
-        """What the control of the run learns when this process is through."""
-        health = None if self._watch is None else msgspec.to_builtins(self._watch.stop(self.worker))
-        return {
-            "turned_away": self.turned_away, "missed": self._missed, "health": health, "failure": reader_failure(),
-        }  # fmt: skip
+    def ended(self, undelivered: int = 0) -> Ended:
+        """At the end of a run. ``undelivered``: records that were not acknowledged."""
+        return Ended(
+            turned_away=self.turned_away,
+            missed=self._missed,
+            undelivered=undelivered,
+            health=None if self._watch is None else self._watch.stop(self.worker),
+            failure=reader_failure(),
+        )
 
-    def tell(self, kind: str, **data: Any) -> None:
-        """A message to whoever controls the run; none before there is a runner (then the hello will do)."""
+    def send(self, message: Message, epoch: int | None = None) -> None:
+        """To the control, as of this run; lost before there is a runner (then the hello will do)."""
         if self._environment.runner is not None:
-            self._environment.runner.send_message(kind, {"epoch": self.epoch, **data})
+            self._environment.runner.send_message(TO_CONTROL, pack(self.epoch if epoch is None else epoch, message))
 
     def _want(self) -> None:
         if self.epoch:
-            self.tell("llm_want")
+            self.send(RequestsWanted())
 
     def _want_sessions(self) -> None:
         if self.epoch:
-            self.tell("llm_want_sessions")
+            self.send(SessionsWanted())
 
 
 _senders: WeakKeyDictionary[Environment, Sender] = WeakKeyDictionary()
@@ -326,5 +344,10 @@ _senders: WeakKeyDictionary[Environment, Sender] = WeakKeyDictionary()
 def sender_of(environment: Environment) -> Sender:
     """The sender of this process."""
     if environment not in _senders:
-        _senders[environment] = Sender(environment)
+        attach_sender(environment, Sender(environment))
     return _senders[environment]
+
+
+def attach_sender(environment: Environment, sender: Sender) -> None:
+    """From here on it is that of this process."""
+    _senders[environment] = sender

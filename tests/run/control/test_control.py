@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import gevent
-import msgspec
 import pytest
 from gevent.event import Event
 from support import unpatched_locust  # noqa: F401  before the rest
@@ -17,19 +16,40 @@ from support.handmade import answered
 
 from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import LimitChange
+from locust_llm.core.run import Health, LimitChange
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile, make_folder, read_run
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.control import control as module
 from locust_llm.run.control import gate_limit as limit_module
-from locust_llm.run.control import phase_runner as course
-from locust_llm.run.control import stage_runner as stepper
+from locust_llm.run.control import phase_runner as phases
+from locust_llm.run.control import stage_runner as stages
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.gate_limit import follow
 from locust_llm.run.control.run_store import Made
 from locust_llm.run.discovery import Discovery
-from locust_llm.run.protocol import Order
+from locust_llm.run.protocol import (
+    TO_SENDER,
+    Ack,
+    Arrivals,
+    AskAgain,
+    Begin,
+    Ended,
+    EndRun,
+    GateStatus,
+    Grant,
+    Message,
+    PhaseOver,
+    Records,
+    ReleaseRequests,
+    Renewal,
+    SessionCounts,
+    Sessions,
+    Share,
+    StageBegin,
+    Status,
+    to_sender,
+)
 from locust_llm.run.worker.outbox import Journal, pack
 
 
@@ -39,15 +59,14 @@ def turn() -> None:
         gevent.sleep(0)
 
 
-class Told(NamedTuple):
-    kind: str
+class Sent(NamedTuple):
+    message: Message
     worker: str | None
     """None: everybody."""
-    data: dict[str, Any]
 
 
 class Master:
-    """A runner: the workers that are there, what they were told, and how the run was ended."""
+    """A runner: the workers that are there, what was sent to them, and how the run was ended."""
 
     def __init__(self, *workers: str) -> None:
         from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes  # not before unpatched_locust
@@ -55,19 +74,22 @@ class Master:
         self.clients = WorkerNodes()
         for worker in workers:
             self.clients[worker] = WorkerNode(worker, STATE_RUNNING)
-        self.told: list[Told] = []
+        self.sent: list[Sent] = []
         self.ended: list[str] = []
         self.user_count = 30
         self.state = "running"
         self.target_user_count = 30
         self.asked_users: list[int] = []
 
-    def send_message(self, kind: str, data: dict[str, Any], worker: str | None) -> None:
-        self.told.append(Told(kind, worker, data))
+    def send_message(self, kind: str, data: bytes, worker: str | None) -> None:
+        assert kind == TO_SENDER
+        epoch, message = to_sender(data)
+        assert epoch == 7
+        self.sent.append(Sent(message, worker))
 
-    def what_was_told(self) -> list[Told]:
-        told, self.told = self.told, []
-        return told
+    def what_was_sent(self) -> list[Sent]:
+        sent, self.sent = self.sent, []
+        return sent
 
     def start(self, users: int, spawn_rate: float) -> None:
         self.asked_users.append(users)
@@ -89,11 +111,17 @@ def begun(tmp_path: Path) -> Iterator[Any]:
     """Makes a control that has begun, and ends it."""
     controls = []
 
-    def make(runner: Master, headless: bool = True, options: Any = None, **asked: Any) -> Control:
+    def make(
+        runner: Master,
+        headless: bool = True,
+        on_record_over: Any = lambda record: None,
+        options: Any = None,
+        **asked: Any,
+    ) -> Control:
         options = options or SimpleNamespace(headless=headless)
         environment: Any = SimpleNamespace(runner=runner, parsed_options=options)
         what = Settings(**{"report_dir": str(tmp_path / "run"), "users": 30, **asked})
-        control = Control(environment, what, Discovery(model="m"), epoch=7)
+        control = Control(environment, what, Discovery(model="m"), epoch=7, on_record_over=on_record_over)
         controls.append(control)
         control.begin()
         return control
@@ -109,8 +137,8 @@ def test_the_text_of_a_failure_is_one_line_without_secrets(begun: Any, monkeypat
     runner = Master("a", "b")
     options = SimpleNamespace(headless=True, header=[f"X-Tenant: {TENANT}"], api_key_file=None)
     control = begun(runner, options=options)
-    control.hears("a", used=0, number=0, failure=f"died: ValueError: \x1b[31m{KEY}\nx")
-    why = control.refused("b", f"ValueError: {TENANT}\x1b[2J") or control.facts().notes[-1]
+    control.on_status("a", Status(gate=GateStatus(0, 0, 0), failure=f"died: ValueError: \x1b[31m{KEY}\nx"))
+    why = control.on_begin_failed("b", f"ValueError: {TENANT}\x1b[2J") or control.facts().notes[-1]
     for text in (why, control.failure, *control.facts().notes):
         assert text.isprintable()
         assert KEY not in text
@@ -121,54 +149,63 @@ def test_the_text_of_a_failure_is_one_line_without_secrets(begun: Any, monkeypat
 # -- the limit ---------------------------------------------------------------------------------------------------------
 
 
-def limits_told(runner: Master) -> list[tuple[str | None, int | None]]:
-    return [(told.worker, told.data["limit"]) for told in runner.what_was_told() if told.kind == "llm_limit"]
+def shares_sent(runner: Master) -> list[tuple[str | None, int | None]]:
+    return [(worker, message.share) for message, worker in runner.what_was_sent() if isinstance(message, Share)]
+
+
+def status(used: int = 0, number: int = 0, waiting: int = 0, **more: Any) -> Status:
+    return Status(gate=GateStatus(used, waiting, number), **more)
 
 
 def test_the_limit_is_shared_out_and_each_news_is_answered(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, prefill_concurrency=6)
-    assert limits_told(runner) == [("a", 0), ("b", 0), ("a", 3), ("b", 3)]
-    control.hears("a", used=3, number=1, waiting=20)
-    assert limits_told(runner) == [("b", 0)]
-    control.stands("b", used=0, waiting=0, number=2)
-    assert limits_told(runner) == [("a", 6)]
-    control.answer("a", at=12.5)
-    (answer,) = (told.data for told in runner.what_was_told())
-    assert (answer["limit"], answer["total"], answer["at"]) == (6, 6, 12.5)
-    assert abs(answer["unix_s"] - time.time()) < 60
-    control.answer("stranger", at=1.0)
-    control.hears("stranger", used=0, number=0)
-    assert runner.what_was_told() == []
+    assert shares_sent(runner) == [("a", 0), ("b", 0), ("a", 3), ("b", 3)]
+    control.on_status("a", status(used=3, number=1, waiting=20))
+    assert shares_sent(runner) == [("b", 0)]
+    control.on_gate_status("b", GateStatus(used=0, waiting=0, number=2))
+    assert shares_sent(runner) == [("a", 6)]
+    control.on_status("a", status(used=3, number=3, waiting=20, at=12.5))
+    ((answer, to),) = runner.what_was_sent()
+    assert isinstance(answer, Renewal)
+    assert (answer.share.share, answer.share.limit, answer.at, to) == (6, 6, 12.5, "a")
+    assert abs(answer.unix_s - time.time()) < 60
+    control.on_status("stranger", status(at=1.0))
+    assert runner.what_was_sent() == []
 
 
 def test_without_a_limit_there_is_no_gate(begun: Any) -> None:
     runner = Master("a")
     control = begun(runner)
-    assert limits_told(runner) == [("a", None)]
-    control.hears("a", used=50, number=0)
-    assert limits_told(runner) == []
+    assert shares_sent(runner) == [("a", None)]
+    control.on_status("a", status(used=50))
+    assert shares_sent(runner) == []
 
 
 # -- phases ------------------------------------------------------------------------------------------------------------
 
 
-def kinds_told(runner: Master) -> list[str]:
-    return [told.kind for told in runner.what_was_told()]
+def kinds_sent(runner: Master) -> list[type[Message]]:
+    return [type(message) for message, _ in runner.what_was_sent()]
+
+
+def last_count(runner: Master) -> int:
+    """Of the grant that was sent last."""
+    grant = runner.what_was_sent()[-1].message
+    assert isinstance(grant, Grant)
+    return grant.count
 
 
 def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, prefill_concurrency=3, random_seed=5)
-    told = runner.what_was_told()
-    assert [(t.kind, t.worker) for t in told][:4] == [
-        (kind, worker) for worker in "ab" for kind in ("llm_begin", "llm_limit")
+    sent = runner.what_was_sent()
+    assert [(type(message), worker) for message, worker in sent][:4] == [
+        (kind, worker) for worker in "ab" for kind in (Begin, Share)
     ]
-    assert {t.data["epoch"] for t in told} == {7}
-    orders = [msgspec.msgpack.decode(t.data["order"], type=Order) for t in told if t.kind == "llm_begin"]
-    assert orders == [
-        Order(
-            epoch=7, settings=control.settings, survey=Discovery(model="m"), worker=place,
+    assert [message for message, _ in sent if isinstance(message, Begin)] == [
+        Begin(
+            settings=control.settings, survey=Discovery(model="m"), worker=place,
             folder=str(control.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
         )
         for place in (0, 1)
@@ -183,19 +220,19 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
         runner, prefill_concurrency=5, warmup_prefill_concurrency=2, warmup_request_count=2, request_count=3
     )
     assert (control.plan.phase, control.limit) == (WARMUP, 2)
-    runner.what_was_told()
-    control.work.want("a")
-    assert runner.what_was_told() == [Told("llm_grant", "a", {"epoch": 7, "phase": WARMUP, "count": 2})]
-    control.keep(answered(100, id="2", phase=WARMUP))
+    runner.what_was_sent()
+    control.allocator.grant_requests("a")
+    assert runner.what_was_sent() == [Sent(Grant(WARMUP, 2), "a")]
+    control.add_record(answered(100, id="2", phase=WARMUP))
     assert control.plan.phase == WARMUP
-    control.keep(answered(100, id="3", phase=WARMUP))
+    control.add_record(answered(100, id="3", phase=WARMUP))
     assert (control.plan.phase, control.limit) == (PROFILING, 5)
-    assert kinds_told(runner) == ["llm_limit", "llm_again"]
-    control.work.want("a")
-    assert runner.what_was_told() == [Told("llm_grant", "a", {"epoch": 7, "phase": PROFILING, "count": 3})]
+    assert kinds_sent(runner) == [Share, AskAgain]
+    control.allocator.grant_requests("a")
+    assert runner.what_was_sent() == [Sent(Grant(PROFILING, 3), "a")]
     for number in range(3):
         assert runner.ended == []
-        control.keep(answered(100, id=f"p{number}"))
+        control.add_record(answered(100, id=f"p{number}"))
         turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
     assert [message for message in caplog.messages if "oncurrency" in message or "Warmup" in message] == [
@@ -211,29 +248,28 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
 def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     begun: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(stepper, "make_reports", lambda folder: Made(None))
-    monkeypatch.setattr(course, "HEALTH_S", 0.0)
+    monkeypatch.setattr(stages, "make_reports", lambda folder: Made(None))
+    monkeypatch.setattr(phases, "HEALTH_S", 0.0)
     runner = Master("a")
     control = begun(runner, users=None, repeats=2, request_count=2, warmup_request_count=1, prefill_concurrency=3)
-    control.work.want("a")
-    control.keep(answered(100, id="w", phase=WARMUP))
+    control.allocator.grant_requests("a")
+    control.add_record(answered(100, id="w", phase=WARMUP))
     for number in (1, 2):
         with gevent.Timeout(5):
             while control.plan.phase != f"profiling {number}":
                 turn()
         turn()
-        told = runner.what_was_told()
-        assert Told("llm_stage", None, {"epoch": 7, "number": number, "input_tokens": None}) in told
-        assert told[-1] == Told("llm_again", None, {"epoch": 7, "phase": f"profiling {number}"})
-        control.work.want("a")
-        grant = {"epoch": 7, "phase": f"profiling {number}", "count": 2}
-        assert runner.what_was_told() == [Told("llm_grant", "a", grant)]
-        control.course.healthy({"worker": "a", "stage": number, "cpu_share": 0.1, "loop_lag_p99_ms": 1.0})
+        sent = runner.what_was_sent()
+        assert Sent(StageBegin(number), None) in sent
+        assert sent[-1] == Sent(AskAgain(f"profiling {number}"), None)
+        control.allocator.grant_requests("a")
+        assert runner.what_was_sent() == [Sent(Grant(f"profiling {number}", 2), "a")]
+        control.phases.add_health(Health(worker="a", stage=number, cpu_share=0.1, loop_lag_p99_ms=1.0))
         for request in "xy":
             assert runner.ended == []
-            control.keep(answered(100, id=f"{request}{number}", stage=number))
-        control.work.want("a")  # between two stages nothing is granted
-        assert runner.what_was_told()[-1].data["count"] == 0
+            control.add_record(answered(100, id=f"{request}{number}", stage=number))
+        control.allocator.grant_requests("a")  # between two stages nothing is granted
+        assert last_count(runner) == 0
     with gevent.Timeout(5):
         while not runner.ended:
             turn()
@@ -253,36 +289,35 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
 def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=8)
-    control.work.want("a")
-    (grant,) = (told.data for told in runner.what_was_told() if told.kind == "llm_grant")
-    assert grant["count"] == 1
-    control.work.put_back("a", PROFILING, 1)
-    assert [(told.kind, told.worker) for told in runner.what_was_told()] == [("llm_again", None)]
+    control.allocator.grant_requests("a")
+    assert [message.count for message, _ in runner.what_was_sent() if isinstance(message, Grant)] == [1]
+    control.allocator.put_back("a", PROFILING, 1)
+    assert runner.what_was_sent() == [Sent(AskAgain(PROFILING), None)]
     counts = []
     for _ in range(9):
-        control.work.want("b")
-        counts.append(runner.what_was_told()[-1].data["count"])
+        control.allocator.grant_requests("b")
+        counts.append(last_count(runner))
     assert counts == [1] * 8 + [0]
 
 
 def test_who_has_a_share_to_spare_is_asked_for_it_when_there_is_none_left(begun: Any) -> None:
     runner = Master("a", "b", "c")
     control = begun(runner, request_count=2)
-    control.work.want("a")
-    control.work.want("b")
-    runner.what_was_told()
-    control.work.want("c")
-    assert [(told.kind, told.worker) for told in runner.what_was_told()] == [
-        ("llm_spare", "a"), ("llm_spare", "b"), ("llm_grant", "c"),
+    control.allocator.grant_requests("a")
+    control.allocator.grant_requests("b")
+    runner.what_was_sent()
+    control.allocator.grant_requests("c")
+    assert [(type(message), worker) for message, worker in runner.what_was_sent()] == [
+        (ReleaseRequests, "a"), (ReleaseRequests, "b"), (Grant, "c"),
     ]  # fmt: skip
 
 
 def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -> None:
     runner = Master("a")
     control = begun(runner, headless=False, request_count=1)
-    control.work.want("a")
-    control.keep(answered(100))
-    control.ending.begin()
+    control.allocator.grant_requests("a")
+    control.add_record(answered(100))
+    control.shutdown.begin()
     turn()
     assert runner.ended == ["stop"]
 
@@ -306,7 +341,7 @@ def test_the_ramp_as_the_seed_page_has_it(
         LimitChange(at, limit, PROFILING) for at, limit in ((0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5))
     )
     # one by one, and some hold none for a while
-    assert limits_told(runner) == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)]
+    assert shares_sent(runner) == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)]
 
 
 @pytest.mark.parametrize("end", ["the next phase", "the drain"])
@@ -324,8 +359,8 @@ def test_a_ramp_goes_no_further_than_its_phase(begun: Any, monkeypatch: pytest.M
     turn()
     assert control.limit == 1
     if end == "the next phase":
-        control.work.want("a")
-        control.keep(answered(100, phase=WARMUP))
+        control.allocator.grant_requests("a")
+        control.add_record(answered(100, phase=WARMUP))
     else:
         del runner.clients["a"]  # nobody to wait for
         control.drain()
@@ -340,17 +375,14 @@ def test_a_ramp_goes_no_further_than_its_phase(begun: Any, monkeypatch: pytest.M
 def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner)
-    runner.what_was_told()
+    runner.what_was_sent()
     records = [answered(100, 120, id=f"r{number}", worker="a") for number in range(3)]
     first, second = (
-        {"number": first, "count": len(some), "records": [pack(record) for record in some]}
-        for first, some in ((1, records[:2]), (3, records[2:]))
+        Records(first, [pack(record) for record in some]) for first, some in ((1, records[:2]), (3, records[2:]))
     )
     for batch in (second, first, first, second):
-        control.batch("a", batch)
-    assert [(told.kind, told.worker, told.data["number"]) for told in runner.what_was_told()] == [
-        ("llm_ack", "a", number) for number in (3, 1, 1, 3)
-    ]
+        control.on_records("a", batch)
+    assert runner.what_was_sent() == [Sent(Ack(number), "a") for number in (3, 1, 1, 3)]
     control.flush()
     assert list(RecordFile(control.folder / "profile_export.jsonl")) == [records[2], *records[:2]]
     assert (control.pulse.counts, control.pulse.output_tokens) == ({"ok": 3}, 6)
@@ -359,43 +391,43 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
 def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner)
-    runner.what_was_told()
+    runner.what_was_sent()
     drain = gevent.spawn(control.drain)
     turn()
-    assert kinds_told(runner) == ["llm_end"]
-    control.ended("a", {"turned_away": 2, "undelivered": 0, "missed": 3})
+    assert kinds_sent(runner) == [EndRun]
+    control.on_ended("a", Ended(turned_away=2, missed=3))
     turn()
     assert not drain.ready()
     del runner.clients["b"]  # the other one died
     drain.join(timeout=5)
     assert drain.ready()
-    control.ended("b", {"turned_away": 1, "undelivered": 4, "missed": 0})
+    control.on_ended("b", Ended(turned_away=1, undelivered=4))
     facts = control.facts()
     assert (facts.turned_away, facts.records_lost) == (3, 4)
     assert facts.stopping_at is not None
     control.drain()  # once is enough
-    assert kinds_told(runner) == []
+    assert kinds_sent(runner) == []
 
 
 def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=16, prefill_concurrency=4)
-    control.work.want("a")
-    control.work.want("a")
-    granted = sum(told.data["count"] for told in runner.told if told.kind == "llm_grant")
+    control.allocator.grant_requests("a")
+    control.allocator.grant_requests("a")
+    granted = sum(message.count for message, _ in runner.sent if isinstance(message, Grant))
     assert granted == 3  # an eighth of 16, an eighth of 14
     journal = Journal(control.folder / "journal" / "a")
     journal.add(1, pack(answered(100, id="made", worker="a", admitted_at=10.0)))
     journal.count(admitted=2, begun=0, ended=0)  # and one is at the server
-    runner.what_was_told()
+    runner.what_was_sent()
     del runner.clients["a"]
     wait_for(lambda: control.facts().records_lost)
-    assert [told.data["limit"] for told in runner.told if told.kind == "llm_limit"][-1] == 4  # all of it is b's
-    assert runner.told[-1].kind == "llm_again"
+    assert [message.share for message, _ in runner.sent if isinstance(message, Share)][-1] == 4  # all of it is b's
+    assert runner.sent[-1] == Sent(AskAgain(PROFILING), None)
     counts = []
     for _ in range(14):
-        control.work.want("b")
-        counts.append(runner.told[-1].data["count"])
+        control.allocator.grant_requests("b")
+        counts.append(last_count(runner))
     assert sum(counts) == 14  # 16, less the one that was made and the one that is lost
     facts = control.facts()
     assert (facts.records_lost, facts.workers) == (1, ("a", "b"))
@@ -403,15 +435,15 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     assert "1 requests that it had sent have no record, 1 records were recovered from its disk" in note
     control.flush()
     assert [record.id for record in RecordFile(control.folder / "profile_export.jsonl")] == ["made"]
-    control.keep(answered(100, id="late", worker="a"))  # it was not dead after all
+    control.add_record(answered(100, id="late", worker="a"))  # it was not dead after all
     assert control.facts().records_lost == 0
 
 
 def test_a_worker_that_leaves_in_order_leaves_its_share(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=16)
-    control.work.want("a")
-    control.ended("a", {"turned_away": 0, "undelivered": 0, "missed": 0})
+    control.allocator.grant_requests("a")
+    control.on_ended("a", Ended())
     facts = control.facts()
     assert facts.records_lost == 0
     assert any("worker a left" in note for note in facts.notes)
@@ -476,22 +508,22 @@ def wait_for(true: Any) -> None:
 def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_rate=100.0, arrival_pattern="constant", request_count=6)
-    control.work.want("a")
-    assert runner.told[-1] == Told("llm_grant", "a", {"epoch": 7, "phase": PROFILING, "count": 0})
+    control.allocator.grant_requests("a")
+    assert runner.sent[-1] == Sent(Grant(PROFILING, 0), "a")
     wait_for(lambda: control.plan.left == 0)
-    dealt = [told for told in runner.what_was_told() if told.kind == "llm_arrivals"]
-    assert {told.worker for told in dealt} == {"a", "b"}
-    assert sorted(at_s for told in dealt for at_s, _, _ in told.data["due"]) == [n / 100 for n in range(6)]
+    dealt = {worker: message for message, worker in runner.what_was_sent() if isinstance(message, Arrivals)}
+    assert set(dealt) == {"a", "b"}
+    assert sorted(at_s for message in dealt.values() for at_s, _, _ in message.arrivals) == [n / 100 for n in range(6)]
     for number in range(6):
         assert runner.ended == []
-        control.keep(answered(100, id=str(number)))
+        control.add_record(answered(100, id=str(number)))
         turn()
     assert runner.ended == ["quit"]
-    control.work.dealer._clock = lambda: time.monotonic() + 60  # the last one has been due
+    control.allocator.dispatcher._clock = lambda: time.monotonic() + 60  # the last one has been due
     drain = gevent.spawn(control.drain)
     turn()
     for worker in "ab":
-        control.ended(worker, {"turned_away": 0, "undelivered": 0, "missed": 0})
+        control.on_ended(worker, Ended())
     drain.join(5)
     offer = control.facts().offer
     assert offer is not None
@@ -502,24 +534,24 @@ def test_users_are_added_for_arrivals_that_find_none_free_up_to_the_most(begun: 
     runner = Master("a")
     runner.user_count = 1
     control = begun(runner, users=None, request_rate=5.0, max_users=10)
-    control.hears("a", used=0, number=0, unreserved=4)
+    control.on_status("a", status(unreserved=4))
     turn()
     assert runner.asked_users == [5]
-    control.hears("a", used=0, number=0, unreserved=0)
-    control.hears("a", used=0, number=0, unreserved=20)
-    control.hears("a", used=0, number=0, unreserved=20)
-    control.hears("a", used=0, number=0, unreserved=20)
+    control.on_status("a", status(unreserved=0))
+    control.on_status("a", status(unreserved=20))
+    control.on_status("a", status(unreserved=20))
+    control.on_status("a", status(unreserved=20))
     turn()
     assert runner.asked_users[-1] == 10
     assert max(runner.asked_users) == 10
-    control.hears("a", used=0, number=0, unreserved=20)
+    control.on_status("a", status(unreserved=20))
     assert [note for note in control.facts().notes if "--max-users" in note] != []
 
 
 def test_a_number_of_users_that_was_asked_for_stays(begun: Any) -> None:
     runner = Master("a")
     control = begun(runner, request_rate=5.0)
-    control.hears("a", used=0, number=0, unreserved=4)
+    control.on_status("a", status(unreserved=4))
     turn()
     assert runner.asked_users == []
 
@@ -529,8 +561,8 @@ def test_the_warmup_may_have_fewer_users(begun: Any) -> None:
     control = begun(runner, warmup_concurrency=3, warmup_request_count=1)
     turn()
     assert runner.asked_users == [3]
-    control.work.want("a")
-    control.keep(answered(100, id="w", phase=WARMUP))
+    control.allocator.grant_requests("a")
+    control.add_record(answered(100, id="w", phase=WARMUP))
     turn()
     assert runner.asked_users == [3, 30]
 
@@ -538,24 +570,24 @@ def test_the_warmup_may_have_fewer_users(begun: Any) -> None:
 def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, num_sessions=40)
-    runner.what_was_told()
+    runner.what_was_sent()
     for worker in "ab":
-        control.work.want_sessions(worker)
-    assert [(told.worker, len(told.data["items"]), told.data["over"]) for told in runner.what_was_told()] == [
-        ("a", 32, False), ("b", 8, False),
+        control.allocator.grant_sessions(worker)
+    assert runner.what_was_sent() == [
+        Sent(Sessions(PROFILING, [None] * 32), "a"), Sent(Sessions(PROFILING, [None] * 8), "b"),
     ]  # fmt: skip
-    control.work.want("a")
-    control.hears("a", used=0, number=0, sessions=(PROFILING, 32, 31))
-    control.hears("b", used=0, number=0, sessions=(PROFILING, 8, 0))
-    control.work.want_sessions("a")
-    assert runner.what_was_told()[-1].data == {"epoch": 7, "phase": PROFILING, "items": [], "over": True}
-    control.hears("a", used=0, number=0, sessions=(PROFILING, 32, 32))
+    control.allocator.grant_requests("a")
+    control.on_status("a", status(sessions=SessionCounts(PROFILING, 32, 31)))
+    control.on_status("b", status(sessions=SessionCounts(PROFILING, 8, 0)))
+    control.allocator.grant_sessions("a")
+    assert runner.what_was_sent()[-1] == Sent(Sessions(PROFILING, [], last=True), "a")
+    control.on_status("a", status(sessions=SessionCounts(PROFILING, 32, 32)))
     assert control.plan.phase == PROFILING
-    control.hears("b", used=0, number=0, sessions=(PROFILING, 8, 8))
-    assert ("llm_over", None) in [(told.kind, told.worker) for told in runner.told]
+    control.on_status("b", status(sessions=SessionCounts(PROFILING, 8, 8)))
+    assert Sent(PhaseOver(PROFILING), None) in runner.sent
     assert runner.ended == []
     grant = PLENTY
-    control.work.put_back("a", PROFILING, grant)  # what the sender has left of its share
+    control.allocator.put_back("a", PROFILING, grant)  # what the sender has left of its share
     turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
 
@@ -569,14 +601,14 @@ def test_the_exit_status_follows_what_the_report_says_of_the_rules(
     begun: Any, result: ReportResult | None, status: int
 ) -> None:
     control = begun(Master("a"), slo=("ttft p95 < 1s",))
-    control.book.result = result
+    control.store.result = result
     assert control.exit_status() == status
 
 
 @pytest.mark.parametrize(("probe", "status"), [("named", 0), ("untold", 4), ("broken", None), ("", None)])
 def test_the_exit_status_of_a_probe(begun: Any, probe: str, status: int | None) -> None:
     control = begun(Master("a"))
-    control.book.result = ReportResult(probe=probe)
+    control.store.result = ReportResult(probe=probe)
     assert control.exit_status() == status
 
 
@@ -593,9 +625,9 @@ def limits_of(control: Control) -> list[int | None]:
 
 def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
     control = begun(Master("a", "b"), prefill_concurrency=4)
-    assert control.turn(9) == "prefill limit turned by hand from 4 to 9"
-    assert control.turn(None) == "prefill limit turned by hand from 9 to no gate"
-    control.turn(2)
+    assert control.change_limit(9) == "prefill limit turned by hand from 4 to 9"
+    assert control.change_limit(None) == "prefill limit turned by hand from 9 to no gate"
+    control.change_limit(2)
     assert (control.limit, limits_of(control)) == (2, [4, 9, None, 2])
     notes = [note for note in control.facts().notes if "by hand" in note]
     assert len(notes) == 3
@@ -606,7 +638,7 @@ def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
 def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
     control = begun(Master("a"))
     assert limits_of(control) == []
-    control.turn(5)
+    control.change_limit(5)
     assert (control.limit, limits_of(control)) == (5, [5])  # that there was none before needs no word
 
 
@@ -616,12 +648,12 @@ def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any, monkeypatch: 
         limit_module, "follow", partial(follow, clock=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
     )
     control = begun(Master("a"), prefill_concurrency=6)
-    control.turn(3, 6.0)
+    control.change_limit(3, 6.0)
     turn()
     assert (limits_of(control), now) == ([6, 6, 5, 4, 3], [6.0])
-    control.hears("a", used=8, number=0)
-    control.turn(None)
-    control.turn(7, 1.0)  # from no gate: from as many as are in prefill
+    control.on_status("a", status(used=8))
+    control.change_limit(None)
+    control.change_limit(7, 1.0)  # from no gate: from as many as are in prefill
     turn()
     assert limits_of(control)[-3:] == [None, 8, 7]
 
@@ -631,7 +663,7 @@ def test_a_new_turn_ends_the_ramp_before_it(begun: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
     control = begun(Master("a"), prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0)
     turn()
-    control.turn(5)
+    control.change_limit(5)
     wake.set()
     turn()
     assert limits_of(control) == [1, 5]
@@ -652,23 +684,23 @@ def test_a_turn_that_cannot_be_is_refused(
 ) -> None:
     control = begun(Master("a", "b"), **asked)
     with pytest.raises(ValueError, match=line):
-        control.turn(limit, ramp_s)
+        control.change_limit(limit, ramp_s)
     assert limits_of(control) == []
 
 
 def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
     control = begun(Master("a"), sweep="prefill-concurrency=1,2", users=9)
     with pytest.raises(ValueError, match="nothing is sent"):
-        control.turn(3)
+        control.change_limit(3)
     with gevent.Timeout(5):
         while control.plan.phase != f"{PROFILING} 1":
             turn()
     with pytest.raises(ValueError, match="from stage to stage"):
-        control.turn(3)
+        control.change_limit(3)
     ending = begun(Master("a"), prefill_concurrency=3)
-    ending.ending.begin()
+    ending.shutdown.begin()
     with pytest.raises(ValueError, match="nothing is sent"):
-        ending.turn(2)
+        ending.change_limit(2)
 
 
 def test_users_are_changed_by_hand_where_nothing_else_says_how_many(begun: Any) -> None:
@@ -682,9 +714,8 @@ def test_users_are_changed_by_hand_where_nothing_else_says_how_many(begun: Any) 
 
 
 def test_whoever_watches_hears_of_every_record_as_it_was_kept(begun: Any) -> None:
-    control = begun(Master("a"))
     heard: list[str] = []
-    control.watch = lambda record: heard.append(record.id)
-    control.keep(answered(100, id="x"))
-    control.keep(answered(100, id="y", phase=WARMUP))
+    control = begun(Master("a"), on_record_over=lambda record: heard.append(record.id))
+    control.add_record(answered(100, id="x"))
+    control.add_record(answered(100, id="y", phase=WARMUP))
     assert heard == ["x", "y"]

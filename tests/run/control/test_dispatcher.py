@@ -7,50 +7,54 @@ import msgspec
 
 from locust_llm.load.formats import Item, Turn
 from locust_llm.run.control.dispatcher import AHEAD_S, Dispatcher, SessionDispatcher
+from locust_llm.run.protocol import Arrivals, Message, ReleaseSessions, SessionCounts
+from locust_llm.run.protocol import Sessions as SessionsMessage
 from locust_llm.run.schedule import Due
 
 
 class World:
     def __init__(self, **users: int) -> None:
         self.now = 100.0
-        self.told: list[tuple[str, str, float, dict[str, Any]]] = []
+        self.sent: list[tuple[Arrivals, str, float]] = []
         self.users = users
         self.dealt: Counter[str] = Counter()
-        self.dealer = Dispatcher(self.tell, lambda: self.users, self.deal, clock=lambda: self.now, sleep=self.sleep)
+        self.dispatcher = Dispatcher(self.send, lambda: self.users, self.deal, clock=lambda: self.now, sleep=self.sleep)
 
     def deal(self, worker: str, count: int) -> None:
         self.dealt[worker] += count
 
-    def tell(self, kind: str, worker: str, **data: Any) -> None:
-        self.told.append((kind, worker, self.now - 100.0, data))
+    def send(self, message: Message, worker: str) -> None:
+        assert isinstance(message, Arrivals)
+        self.sent.append((message, worker, self.now - 100.0))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
     def due_of(self, worker: str) -> list[float]:
-        return [at_s for _, to, _, data in self.told if to == worker for at_s, _, _ in data["due"]]
+        return [at_s for message, to, _ in self.sent if to == worker for at_s, _, _ in message.arrivals]
 
 
 def test_arrivals_go_out_once_a_second_ahead_and_in_turn() -> None:
     world = World(a=3, b=3)
     dues = [Due(n / 10) for n in range(50)]
-    world.dealer.deal_out(iter(dues), "profiling", 4999.5, 0.5)
+    world.dispatcher.deal_out(iter(dues), "profiling", 4999.5, 0.5)
     assert world.dealt == {"a": 25, "b": 25}
     assert sorted(world.due_of("a") + world.due_of("b")) == [due.at_s for due in dues]
     assert world.due_of("a") == [n / 5 for n in range(25)]
-    for kind, _, said_s, data in world.told:
-        assert (kind, data["phase"], data["started_at"]) == ("llm_arrivals", "profiling", 5000.0)
+    for message, _, sent_s in world.sent:
+        assert (message.phase, message.started_at) == ("profiling", 5000.0)
         assert all(
-            said_s - 0.5 <= max(-0.5, at_s - AHEAD_S + 0.11) and at_s <= said_s - 0.5 + AHEAD_S
-            for at_s, _, _ in data["due"]
+            sent_s - 0.5 <= max(-0.5, at_s - AHEAD_S + 0.11) and at_s <= sent_s - 0.5 + AHEAD_S
+            for at_s, _, _ in message.arrivals
         )
 
 
 def test_a_slot_stays_with_its_process() -> None:
     world = World(a=2, b=1)
-    world.dealer.deal_out((Due(n / 10, n % 3) for n in range(12)), "profiling", 0.0, 0.0)
+    world.dispatcher.deal_out((Due(n / 10, n % 3) for n in range(12)), "profiling", 0.0, 0.0)
     slots = {
-        worker: {slot for _, to, _, data in world.told if to == worker for _, slot, _ in data["due"]} for worker in "ab"
+        worker: {slot for message, to, _ in world.sent if to == worker for _, slot, _ in message.arrivals}
+        for worker in "ab"
     }
     assert slots == {"a": {0, 1}, "b": {2}}
 
@@ -61,27 +65,27 @@ def test_what_has_been_due_is_counted_not_what_was_dealt_ahead() -> None:
     def dues() -> Any:
         for n in range(1000):
             if n == 45:
-                assert world.dealer.due()[0] in (34, 35)  # 3.4 s have passed, in steps of a tenth
+                assert world.dispatcher.due()[0] in (34, 35)  # 3.4 s have passed, in steps of a tenth
             yield Due(n / 10)
 
-    world.dealer.deal_out(dues(), "profiling", 0.0, 0.0)
+    world.dispatcher.deal_out(dues(), "profiling", 0.0, 0.0)
     world.now += AHEAD_S
-    count, span_s = world.dealer.due()
+    count, span_s = world.dispatcher.due()
     assert (count, round(span_s, 6)) == (1000, 100.0)  # 1,000 arrivals, 0.1 s apart
 
 
 def test_a_session_counts_with_all_its_turns_and_comes_whole() -> None:
     world = World(a=1)
     item = Item(id="x", turns=(Turn(row=1, input_tokens=5), Turn(row=2, input_tokens=6)), row=1)
-    world.dealer.deal_out(iter([Due(0.0, None, item)]), "profiling", 0.0, 0.0)
+    world.dispatcher.deal_out(iter([Due(0.0, None, item)]), "profiling", 0.0, 0.0)
     assert world.dealt == {"a": 2}
-    (_, _, packed) = world.told[0][3]["due"][0]
+    (_, _, packed) = world.sent[0][0].arrivals[0]
     assert msgspec.msgpack.decode(packed, type=Item) == item
 
 
 def test_processes_get_as_many_arrivals_as_they_have_users_for() -> None:
     world = World(a=1, b=3, c=0)
-    world.dealer.deal_out((Due(n / 10) for n in range(40)), "profiling", 0.0, 0.0)
+    world.dispatcher.deal_out((Due(n / 10) for n in range(40)), "profiling", 0.0, 0.0)
     assert world.dealt == {"a": 10, "b": 30}
 
 
@@ -94,10 +98,10 @@ def test_arrivals_wait_for_somebody_to_send_them() -> None:
         if world.now > 103.0:
             world.users = {"a": 1}
 
-    world.dealer._sleep = sleep
-    world.dealer.deal_out((Due(n / 10) for n in range(50)), "profiling", 0.0, 0.0)
+    world.dispatcher._sleep = sleep
+    world.dispatcher.deal_out((Due(n / 10) for n in range(50)), "profiling", 0.0, 0.0)
     assert world.due_of("a") == [n / 10 for n in range(50)]
-    assert world.dealer.due()[0] <= 50
+    assert world.dispatcher.due()[0] <= 50
 
 
 def test_slots_follow_the_users_when_processes_come_and_go() -> None:
@@ -112,11 +116,11 @@ def test_slots_follow_the_users_when_processes_come_and_go() -> None:
                 world.users = {"b": 3, "c": 4}
             yield Due(float(n // 7), n % 7)
 
-    world.dealer.deal_out(dues(), "profiling", 0.0, 0.0)
+    world.dispatcher.deal_out(dues(), "profiling", 0.0, 0.0)
     for first, counts in ((1.0, {"a": 4, "b": 3}), (4.0, {"a": 2, "b": 2, "c": 3}), (7.0, {"b": 3, "c": 4})):
         slots: dict[str, set[int]] = {}
-        for _, to, _, data in world.told:
-            for at_s, slot, _ in data["due"]:
+        for message, to, _ in world.sent:
+            for at_s, slot, _ in message.arrivals:
                 if at_s == first:
                     slots.setdefault(to, set()).add(slot)
         assert {worker: len(its) for worker, its in slots.items()} == counts
@@ -125,50 +129,53 @@ def test_slots_follow_the_users_when_processes_come_and_go() -> None:
 
 def test_arrivals_that_come_back_go_to_another() -> None:
     world = World(a=1, b=1)
-    world.dealer.deal_out((Due(float(n), n % 2) for n in range(4)), "profiling", 5000.0, 0.5)
-    world.told.clear()
+    world.dispatcher.deal_out((Due(float(n), n % 2) for n in range(4)), "profiling", 5000.0, 0.5)
+    world.sent.clear()
     world.users = {"a": 2, "b": 0}
-    assert world.dealer.again("profiling", [(5003.5, 1, None)]) == 1  # Unix time, as the other end has it
-    ((kind, to, _, data),) = world.told
-    assert (kind, to, data["due"], data["started_at"]) == ("llm_arrivals", "a", [(3.0, 1, None)], 5000.5)
-    assert world.dealer.again("warmup", [(5003.5, 1, None)]) == 0
+    assert world.dispatcher.put_back("profiling", [(5003.5, 1, None)]) == 1  # Unix time, as the other end has it
+    ((message, to, _),) = world.sent
+    assert (to, message.arrivals, message.started_at) == ("a", [(3.0, 1, None)], 5000.5)
+    assert world.dispatcher.put_back("warmup", [(5003.5, 1, None)]) == 0
     world.users = {}
-    assert world.dealer.again("profiling", [(5003.5, 1, None)]) == 0
+    assert world.dispatcher.put_back("profiling", [(5003.5, 1, None)]) == 0
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
 class Sessions:
-    """A dealer of sessions, and what it told."""
+    """A dealer of sessions, and what it sent."""
 
     def __init__(self, count: int | None, senders: int = 2) -> None:
-        self.told: list[tuple[str, str, Any]] = []
+        self.sent: list[tuple[Message, str]] = []
         self.overs = 0
         self.said: list[str] = []
-        self.dealer = SessionDispatcher(self._tell, lambda: senders, self._over, self.said.append)
-        self.dealer.begin("profiling", None if count is None else map(self._item, range(count)))
+        self.dispatcher = SessionDispatcher(self._send, lambda: senders, self._over, self.said.append)
+        self.dispatcher.begin("profiling", None if count is None else map(self._item, range(count)))
 
     def _item(self, number: int) -> Item:
         return Item(id=str(number), turns=(Turn(row=number, input_tokens=1),), row=number)
 
-    def _tell(self, kind: str, worker: str, **data: Any) -> None:
-        assert data.pop("phase") == "profiling"
-        self.told.append((kind, worker, data))
+    def _send(self, message: Message, worker: str) -> None:
+        assert isinstance(message, SessionsMessage | ReleaseSessions)
+        assert message.phase == "profiling"
+        self.sent.append((message, worker))
 
     def _over(self) -> None:
         self.overs += 1
 
     def ask(self, worker: str) -> list[tuple[str, str, Any]]:
-        """What is told then: with the numbers of the sessions, or None when they are over."""
-        self.told.clear()
-        self.dealer.ask(worker)
+        """What is sent then: with the numbers of the sessions, or None when they are over."""
+        self.sent.clear()
+        self.dispatcher.ask(worker)
         return self.answers()
 
     def answers(self) -> list[tuple[str, str, Any]]:
         return [
-            (kind.removeprefix("llm_"), worker, None if not data or data["over"] else ids(data["items"]))
-            for kind, worker, data in self.told
+            ("sessions", worker, None if message.last else ids(message.items))
+            if isinstance(message, SessionsMessage)
+            else ("release", worker, None)
+            for message, worker in self.sent
         ]
 
 
@@ -187,12 +194,12 @@ def test_sessions_are_dealt_until_there_are_none_and_all_have_ended() -> None:
     desk = Sessions(40)
     assert desk.ask("a") == [("sessions", "a", list(range(32)))]
     assert desk.ask("b") == [("sessions", "b", list(range(32, 40)))]
-    desk.dealer.told("a", "profiling", 32, 30)
-    desk.dealer.told("b", "profiling", 8, 8)
+    desk.dispatcher.update("a", SessionCounts("profiling", 32, 30))
+    desk.dispatcher.update("b", SessionCounts("profiling", 8, 8))
     assert desk.ask("a") == [("sessions", "a", None)]
-    assert (desk.overs, desk.dealer.out) == (0, 2)
-    desk.dealer.told("a", "warmup", 50, 50)  # of another phase
-    desk.dealer.told("a", "profiling", 32, 32)
+    assert (desk.overs, desk.dispatcher.out) == (0, 2)
+    desk.dispatcher.update("a", SessionCounts("warmup", 50, 50))  # of another phase
+    desk.dispatcher.update("a", SessionCounts("profiling", 32, 32))
     assert desk.overs == 1
     assert desk.ask("b") == [("sessions", "b", None)]
 
@@ -200,57 +207,57 @@ def test_sessions_are_dealt_until_there_are_none_and_all_have_ended() -> None:
 def test_who_asks_when_there_are_none_gets_what_others_do_not_begin() -> None:
     desk = Sessions(10)
     assert desk.ask("a") == [("sessions", "a", list(range(10)))]
-    assert desk.ask("b") == [("spare_sessions", "a", None)]
+    assert desk.ask("b") == [("release", "a", None)]
     assert desk.ask("b") == []  # the answer is still to come
-    desk.told.clear()
-    desk.dealer.told("a", "profiling", 4, 0)
-    desk.dealer.back("a", packed(4, 5, 6, 7, 8, 9))
+    desk.sent.clear()
+    desk.dispatcher.update("a", SessionCounts("profiling", 4, 0))
+    desk.dispatcher.put_back("a", packed(4, 5, 6, 7, 8, 9))
     assert desk.answers() == [("sessions", "b", [4, 5, 6])]  # and the rest for whoever asks next
     assert desk.ask("a") == [("sessions", "a", [7])]
     assert desk.ask("b") == [("sessions", "b", [8])]
     assert desk.ask("b") == [("sessions", "b", [9])]
-    assert desk.dealer.out == 10
+    assert desk.dispatcher.out == 10
 
 
 def test_without_anything_to_spare_they_are_over() -> None:
     desk = Sessions(3)
     desk.ask("a")
-    assert desk.ask("b") == [("spare_sessions", "a", None)]
-    desk.told.clear()
-    desk.dealer.told("a", "profiling", 3, 0)
-    desk.dealer.back("a", [])
+    assert desk.ask("b") == [("release", "a", None)]
+    desk.sent.clear()
+    desk.dispatcher.update("a", SessionCounts("profiling", 3, 0))
+    desk.dispatcher.put_back("a", [])
     assert desk.answers() == [("sessions", "b", None)]
 
 
 def test_what_a_lost_process_had_not_begun_goes_to_others_each_once() -> None:
     desk = Sessions(8)
     desk.ask("a")
-    desk.dealer.told("a", "profiling", 2, 1)
-    assert desk.ask("b") == [("spare_sessions", "a", None)]
-    desk.told.clear()
-    assert desk.dealer.lost("a", "profiling", (5, 3)) == 2
+    desk.dispatcher.update("a", SessionCounts("profiling", 2, 1))
+    assert desk.ask("b") == [("release", "a", None)]
+    desk.sent.clear()
+    assert desk.dispatcher.lost("a", "profiling", (5, 3)) == 2
     assert desk.answers() == [("sessions", "b", [5])]
     assert [desk.ask("b")[0][2] for _ in range(3)] == [[6], [7], None]
-    desk.dealer.told("b", "profiling", 3, 3)
-    assert (desk.overs, desk.dealer.out) == (1, 0)
+    desk.dispatcher.update("b", SessionCounts("profiling", 3, 3))
+    assert (desk.overs, desk.dispatcher.out) == (1, 0)
     other = Sessions(4)
     other.ask("a")
-    assert other.dealer.lost("a", "warmup", (9, 9)) == 4  # what it last told was of another phase
+    assert other.dispatcher.lost("a", "warmup", (9, 9)) == 4  # what it last told was of another phase
 
 
 def test_where_nobody_knows_what_a_lost_process_had_begun_nothing_of_it_is_sent_again() -> None:
     desk = Sessions(4)
     desk.ask("a")
-    desk.dealer.told("a", "profiling", 1, 1)
-    assert desk.dealer.lost("a", "profiling", None) == 3
+    desk.dispatcher.update("a", SessionCounts("profiling", 1, 1))
+    assert desk.dispatcher.lost("a", "profiling", None) == 3
     assert desk.ask("b") == [("sessions", "b", None)]
     assert desk.overs == 1
 
 
 def test_sessions_that_are_made_up_do_not_end() -> None:
     desk = Sessions(None, senders=4)
-    desk.dealer.ask("a")
-    assert [data["items"] for _, _, data in desk.told] == [[None] * 16]
+    desk.dispatcher.ask("a")
+    assert [message.items for message, _ in desk.sent if isinstance(message, SessionsMessage)] == [[None] * 16]
 
 
 def test_a_broken_row_ends_the_dataset_and_is_said() -> None:
@@ -260,6 +267,6 @@ def test_a_broken_row_ends_the_dataset_and_is_said() -> None:
         yield desk._item(0)
         raise ValueError("row 2 is broken")
 
-    desk.dealer.begin("profiling", items())
+    desk.dispatcher.begin("profiling", items())
     desk.ask("a")
     assert desk.said == ["the dataset ends early: row 2 is broken"]

@@ -18,9 +18,9 @@ from support.desk import Desk
 from support.handmade import answered
 
 from locust_llm.__main__ import simulator
-from locust_llm.plugin import PORT, master_port
 from locust_llm.run.control import messages
-from locust_llm.run.control.guarded import guarded
+from locust_llm.run.guarded import guarded
+from locust_llm.run.launch import PORT, master_port
 from locust_llm.run.worker.outbox import FOLDER, Journal, pack
 
 
@@ -47,8 +47,8 @@ def test_a_journal_gives_its_records_up_to_the_first_that_is_none(tmp_path: Path
     journal.add(2, bytes(len(packed)))
     journal.add(3, packed)
     journal.close(keep=True)
-    assert len(desk.roster.recover("a")) == 1
-    assert desk.roster.lost() == []
+    assert len(desk.workers.recover("a")) == 1
+    assert desk.workers.lost() == []
 
 
 def test_who_could_not_be_read_meanwhile_has_not_been_silent(
@@ -162,9 +162,9 @@ def broken(self, *args, **kw):
 @pytest.mark.parametrize(
     ("module", "kind", "name", "words"),
     [
-        ("work", "Work", "deal_out", ("--request-rate", "5")),  # a schedule has no other end
-        pytest.param("course", "Course", "_time_is_up", ("-u", "1"), marks=pytest.mark.full),
-        pytest.param("control", "Control", "flush", ("-u", "1"), marks=pytest.mark.full),
+        ("run.control.allocator", "Allocator", "deal_out", ("--request-rate", "5")),  # a schedule has no other end
+        pytest.param("run.control.phase_runner", "PhaseRunner", "_time_is_up", ("-u", "1"), marks=pytest.mark.full),
+        pytest.param("run.control.control", "Control", "flush", ("-u", "1"), marks=pytest.mark.full),
     ],
 )
 def test_what_breaks_inside_ends_the_run_with_status_2(

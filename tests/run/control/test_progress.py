@@ -31,7 +31,7 @@ def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
         "abort": SimpleNamespace(standing=lambda: (0, 0)),
         "settings": Settings(),
         "plan": SimpleNamespace(phase=PROFILING),
-        "stepper": None,
+        "stages": None,
         "draining": False,
         "limit": None,
         "flush": lambda: None,
@@ -71,10 +71,10 @@ def test_a_sentence_at_the_start_without_a_gate() -> None:
         ({"settings": Settings(run_time_s=10.0)}, "profiling 10/10 s"),
         ({"plan": SimpleNamespace(phase="warmup"), "settings": Settings(run_time_s=10.0)}, "warmup 12 s"),
         ({"plan": SimpleNamespace(phase="warmup"), "settings": Settings(warmup_duration=60.0)}, "warmup 12/60 s"),
-        ({"plan": SimpleNamespace(phase="profiling 3"), "stepper": Step()}, "stage 3 of 8, concurrency 4, 12 s"),
-        ({"plan": SimpleNamespace(phase="between stages"), "stepper": Step()}, "between stages"),
-        ({"plan": SimpleNamespace(phase="warmup"), "stepper": Step()}, "warmup 12 s"),
-        ({"draining": True, "stepper": Step()}, "ending 12 s"),
+        ({"plan": SimpleNamespace(phase="profiling 3"), "stages": Step()}, "stage 3 of 8, concurrency 4, 12 s"),
+        ({"plan": SimpleNamespace(phase="between stages"), "stages": Step()}, "between stages"),
+        ({"plan": SimpleNamespace(phase="warmup"), "stages": Step()}, "warmup 12 s"),
+        ({"draining": True, "stages": Step()}, "ending 12 s"),
     ],
 )
 def test_where_a_run_is(known: dict[str, Any], where: str) -> None:

@@ -135,7 +135,7 @@ def test_buckets_rise() -> None:
 
 def a_control(totals: Totals) -> Any:
     return SimpleNamespace(
-        environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)), settings=Settings(model="m"), stepper=None,
+        environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)), settings=Settings(model="m"), stages=None,
         folder=Path("r"), survey=SimpleNamespace(model=None), draining=False, plan=SimpleNamespace(phase="profiling"),
         pulse=LiveStats(), limit=None, totals=totals,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The stepper: stages get their folders, their records and their facts."""
+"""The stages: stages get their folders, their records and their facts."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def test_what_is_sent_in_the_first_and_the_last_wave_is_warmup(tmp_path: Path, r
     phases = []
     at = 1000.0
     while True:
-        phases += [one.keep(sent(at)).phase for _ in range(2)]
+        phases += [one.add_record(sent(at)).phase for _ in range(2)]
         at += 1
         if one.look(at, 2, 0):
             break
@@ -77,7 +77,7 @@ def test_stages_follow_until_there_are_no_more(tmp_path: Path, reports: list[Pat
     one.begin(2000.0)
     one.stop(2001.0)
     one.close(facts, report=False)
-    assert [(stage.number, stage.value, stage.why) for stage in one.stages] == [(1, 2, "stopped"), (2, 4, "stopped")]
+    assert [(stage.number, stage.value, stage.why) for stage in one.finished] == [(1, 2, "stopped"), (2, 4, "stopped")]
     assert len(reports) == 1
 
 
@@ -102,7 +102,7 @@ def test_whether_a_sweep_goes_on_is_decided_by_the_answers_of_the_reports(
 
 def test_a_repeat_counts_from_its_first_request_to_its_last(tmp_path: Path, reports: list[Path]) -> None:
     one = begun(Settings(repeats=2, request_count=5), tmp_path)
-    assert one.keep(sent(1000.0)).phase == "profiling"
+    assert one.add_record(sent(1000.0)).phase == "profiling"
     assert one.look(1100.0, 1, 0) is False
     one.stop(1200.0)
     assert one.stage() == Stage(number=1, value=1, began_at=1000, measured_at=1000, ended_at=1200, why="count")
@@ -115,7 +115,7 @@ def test_arrivals_are_counted_over_what_is_measured(tmp_path: Path) -> None:
     while not one.look(at, 2, due):
         at, due = at + 1, due + 2
         for _ in range(2):
-            one.keep(sent(at - 1))
+            one.add_record(sent(at - 1))
     assert one.stage().measured_at == 1001
     assert one.stage().ended_at == 1011
     assert one.due == (2, 22)

@@ -1,4 +1,4 @@
-"""The roster: who is there, what each was given, and what is lost with one, by pencil."""
+"""The workers: who is there, what each was given, and what is lost with one, by pencil."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from support.handmade import answered, failed
 
 from locust_llm.run.control import worker_registry as module
 from locust_llm.run.control.worker_registry import QUIET_S, Loss
-from locust_llm.run.protocol import GONE_S
+from locust_llm.run.protocol import GONE_S, Records
 from locust_llm.run.worker.outbox import FOLDER, Journal, pack
 
 
@@ -24,60 +24,60 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_places_are_given_once_and_names_are_kept(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "a", "b")
-    assert [desk.roster.welcome(name).place for name in "abc"] == [0, 1, 2]
-    desk.roster.drop("a")
-    assert (desk.roster.there(), desk.roster.names) == (["b", "c"], ["a", "b", "c"])
-    assert desk.roster.heard("a") is None
+    assert [desk.workers.add(name).place for name in "abc"] == [0, 1, 2]
+    desk.workers.drop("a")
+    assert (desk.workers.active(), desk.workers.names) == (["b", "c"], ["a", "b", "c"])
+    assert desk.workers.seen("a") is None
 
 
 def test_who_is_quiet_gets_no_arrivals_unless_all_are(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "a", "b")
     for name, users in (("a", 3), ("b", 2)):
-        desk.roster.heard(name).users = users  # type: ignore[union-attr]
-    assert desk.roster.users() == {"a": 3, "b": 2}
+        desk.workers.seen(name).users = users  # type: ignore[union-attr]
+    assert desk.workers.users() == {"a": 3, "b": 2}
     desk.now += QUIET_S
-    desk.roster.heard("b")
-    assert desk.roster.users() == {"b": 2}
+    desk.workers.seen("b")
+    assert desk.workers.users() == {"b": 2}
     desk.now += QUIET_S
-    assert desk.roster.users() == {"a": 3, "b": 2}  # it is the control that is late
+    assert desk.workers.users() == {"a": 3, "b": 2}  # it is the control that is late
 
 
 def test_dead_is_whose_connection_is_closed_or_who_left_or_is_silent_too_long(tmp_path: Path, cut: set[str]) -> None:
     desk = Desk(tmp_path, "a", "b", "c", "d")
     cut |= {"a", "b"}
     desk.now += QUIET_S + 0.1
-    desk.roster.heard("b")  # it has another connection soon
-    assert desk.roster.lost() == ["a"]
-    desk.roster.drop("a")
+    desk.workers.seen("b")  # it has another connection soon
+    assert desk.workers.lost() == ["a"]
+    desk.workers.drop("a")
     del desk.clients["c"]
-    assert desk.roster.lost() == ["c"]
-    desk.roster.welcome("c").through = True  # it has ended in order
+    assert desk.workers.lost() == ["c"]
+    desk.workers.add("c").through = True  # it has ended in order
     desk.now += GONE_S - QUIET_S - 0.2
-    desk.roster.heard("b")
-    assert desk.roster.lost() == []  # the fourth is stopped, perhaps
+    desk.workers.seen("b")
+    assert desk.workers.lost() == []  # the fourth is stopped, perhaps
     desk.now += 0.2
-    assert desk.roster.lost() == ["d"]
+    assert desk.workers.lost() == ["d"]
 
 
 def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "a")
-    member = desk.roster.heard("a")
+    member = desk.workers.seen("a")
     assert member is not None
-    desk.roster.give("a", "warmup", 5)
-    desk.roster.give("a", "profiling", 10)
-    assert desk.roster.back("a", "warmup", 5)
+    desk.workers.give("a", "warmup", 5)
+    desk.workers.give("a", "profiling", 10)
+    assert desk.workers.back("a", "warmup", 5)
     records = [answered(100, id=f"r{n}", admitted_at=10.0) for n in range(3)] + [
         failed("refused", sent_at=None, id="x")
     ]
-    frames = {"number": 1, "records": [pack(record) for record in records]}
-    assert desk.roster.take("a", frames) == records
-    assert desk.roster.take("a", frames) == []
-    assert desk.roster.back("a", "profiling", 4)
+    batch = Records(1, [pack(record) for record in records])
+    assert desk.workers.take("a", batch) == records
+    assert desk.workers.take("a", batch) == []
+    assert desk.workers.back("a", "profiling", 4)
     member.admitted = 5  # two are at the server
-    loss = desk.roster.drop("a")
+    loss = desk.workers.drop("a")
     assert (loss.unsent, loss.sent, loss.done) == ({"profiling": 4, "warmup": 0}, 2, {"warmup": 0, "profiling": 6})
-    assert not desk.roster.back("a", "profiling", 1)  # accounted for already
-    assert desk.roster.back("handmade", "profiling", 1)
+    assert not desk.workers.back("a", "profiling", 1)  # accounted for already
+    assert desk.workers.back("handmade", "profiling", 1)
 
 
 def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> None:
@@ -87,21 +87,21 @@ def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> Non
         for serial in (1, 2, 3):
             journal.add(serial, pack(answered(100, id=f"{name}{serial}", admitted_at=10.0)))
         journal.count(admitted=4, begun=6, ended=5)
-    desk.roster.take("a", {"number": 2, "records": [pack(answered(100, id="a2", admitted_at=10.0))]})
-    assert [record.id for record in desk.roster.recover("a")] == ["a1", "a3"]
-    loss: Any = desk.roster.drop("a")
+    desk.workers.take("a", Records(2, [pack(answered(100, id="a2", admitted_at=10.0))]))
+    assert [record.id for record in desk.workers.recover("a")] == ["a1", "a3"]
+    loss: Any = desk.workers.drop("a")
     assert isinstance(loss, Loss)
     assert (loss.sent, loss.sessions) == (1, (6, 5))
     assert [path.name for path in (tmp_path / FOLDER).iterdir()] == ["b"]
-    desk.roster.recover("b")
+    desk.workers.recover("b")
     assert not (tmp_path / FOLDER).exists()
-    assert desk.roster.recover("b") == []  # there is none, or it is on another machine
+    assert desk.workers.recover("b") == []  # there is none, or it is on another machine
 
 
 def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Path) -> None:
     desk = Desk(tmp_path, "a", "b", "c")
-    assert desk.roster.clocks() == ""
+    assert desk.workers.clocks() == ""
     for name, error_s in (("a", 0.0), ("b", 0.0004), ("c", 0.0012)):
-        desk.roster.heard(name).clock_error_s = error_s  # type: ignore[union-attr]
-    assert "2 workers on other machines" in desk.roster.clocks()
-    assert "to within 1.2 ms" in desk.roster.clocks()
+        desk.workers.seen(name).clock_error_s = error_s  # type: ignore[union-attr]
+    assert "2 workers on other machines" in desk.workers.clocks()
+    assert "to within 1.2 ms" in desk.workers.clocks()

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import msgspec
 import pytest
 from hypothesis import given
@@ -11,6 +10,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.core.record import FAILURES, OK, Record
+from locust_llm.run import protocol
+from locust_llm.run.protocol import Records, to_control
 from locust_llm.run.worker import outbox as journals
 from locust_llm.run.worker.outbox import (
     BATCH_RECORDS,
@@ -34,7 +35,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.sent: list[dict[str, Any]] = []
+        self.sent: list[Records] = []
         self.outbox = Outbox(self.sent.append, clock=lambda: self.now)
 
 
@@ -42,9 +43,9 @@ def test_a_full_batch_leaves_at_once_and_a_part_of_one_with_the_next_flush() -> 
     wire, inbox = Wire(), Inbox()
     for number in range(BATCH_RECORDS + 3):
         wire.outbox.add(record(number))
-    assert [batch["count"] for batch in wire.sent] == [BATCH_RECORDS]
+    assert [len(batch.packed) for batch in wire.sent] == [BATCH_RECORDS]
     wire.outbox.flush()
-    assert [batch["count"] for batch in wire.sent] == [BATCH_RECORDS, 3]
+    assert [len(batch.packed) for batch in wire.sent] == [BATCH_RECORDS, 3]
     got = [got for batch in wire.sent for got in inbox.take("w", frames(batch))]
     assert got == [record(number) for number in range(BATCH_RECORDS + 3)]
 
@@ -54,7 +55,7 @@ def test_only_what_was_not_acknowledged_in_time_is_sent_again() -> None:
     for number in range(2):
         wire.outbox.add(record(number))
         wire.outbox.flush()
-    assert [batch["number"] for batch in wire.sent] == [1, 2]
+    assert [batch.number for batch in wire.sent] == [1, 2]
     wire.outbox.acknowledged(2)
     wire.now += RESEND_AFTER_S
     wire.outbox.flush()
@@ -62,7 +63,7 @@ def test_only_what_was_not_acknowledged_in_time_is_sent_again() -> None:
     wire.now += 0.1
     wire.outbox.flush()
     wire.outbox.flush()
-    assert [batch["number"] for batch in wire.sent] == [1, 2, 1]  # of the first record in it
+    assert [batch.number for batch in wire.sent] == [1, 2, 1]  # of the first record in it
     assert wire.sent[2] == wire.sent[0]
 
 
@@ -105,7 +106,7 @@ def test_a_damaged_batch_is_refused_and_may_come_again() -> None:
     for number in range(2):
         wire.outbox.add(record(number))
     wire.outbox.flush()
-    first, second = wire.sent[0]["records"]
+    first, second = wire.sent[0].packed
     for broken in (second[:-1], second[:3], b"", second[:4] + b"x" + second[5:]):
         with pytest.raises(ValueError):  # noqa: PT011  one of struct, array or msgspec
             inbox.take("w", [(1, first), (2, broken)])
@@ -198,7 +199,7 @@ def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, monkeypat
     wire.outbox.add(record(0))
     wire.outbox.count(1, 1, 1)
     wire.outbox.flush()
-    assert wire.sent[0]["count"] == 1
+    assert len(wire.sent[0].packed) == 1
 
 
 STAMPS = st.floats(0, 2**36, allow_nan=False)
@@ -229,11 +230,13 @@ RECORDS = st.builds(
 
 @given(RECORDS)
 def test_a_record_is_the_same_after_the_trip(sent: Record) -> None:
-    """Through msgpack, as Locust's messages are packed."""
+    """Packed as it is sent."""
     wire = Wire()
     wire.outbox.add(sent)
     wire.outbox.flush()
-    (came,) = Inbox().take("w", frames(msgpack.loads(msgpack.dumps(wire.sent[0]), raw=False)))
+    _, batch = to_control(protocol.pack(1, wire.sent[0]))
+    assert isinstance(batch, Records)
+    (came,) = Inbox().take("w", frames(batch))
     assert came == sent
     assert [type(value) for value in msgspec.structs.astuple(came)] == [
         type(value) for value in msgspec.structs.astuple(sent)
@@ -248,7 +251,7 @@ STEPS = st.tuples(st.sampled_from(["add", "flush", "wait", "deliver", "double", 
 def test_every_record_arrives_once_over_a_bad_wire(steps: list[tuple[str, int]]) -> None:
     """Two workers; messages of both ways are delivered in any order, twice, or never."""
     inbox, wires, came = Inbox(), {"a": Wire(), "b": Wire()}, []
-    under_way: list[tuple[str, dict[str, Any] | int]] = []  # a batch to the master, or the number of one back
+    under_way: list[tuple[str, Records | int]] = []  # a batch to the master, or the number of one back
     added = 0
 
     def collect() -> None:
@@ -256,13 +259,13 @@ def test_every_record_arrives_once_over_a_bad_wire(steps: list[tuple[str, int]])
             under_way.extend((name, batch) for batch in wire.sent)
             wire.sent.clear()
 
-    def deliver(message: tuple[str, dict[str, Any] | int]) -> None:
+    def deliver(message: tuple[str, Records | int]) -> None:
         name, batch = message
         if isinstance(batch, int):
             wires[name].outbox.acknowledged(batch)
         else:
             came.extend(inbox.take(name, frames(batch)))
-            under_way.append((name, batch["number"]))
+            under_way.append((name, batch.number))
 
     for action, which in steps:
         wire = wires["ab"[which % 2]]

@@ -91,7 +91,7 @@ def test_a_share_of_plenty_does_not_end() -> None:
     assert [phase(asks.budget) for _ in range(10_000)] == [PROFILING] * 10_000
     asks.budget.put_back(Permit(PROFILING))
     assert phase(asks.budget) == PROFILING
-    assert (asks.count, asks.budget.surrender()) == (1, PLENTY - 50 - 10_000)
+    assert (asks.count, asks.budget.release_all()) == (1, PLENTY - 50 - 10_000)
 
 
 def test_closing_wakes_everyone() -> None:
@@ -129,7 +129,7 @@ def test_the_share_of_a_killed_waiter_goes_to_the_next() -> None:
     budget.grant(PROFILING, 1)  # it is the turn of the doomed one, and the kill comes first
     turn()
     assert isinstance(doomed.value, GreenletExit)
-    assert (heir.value, budget.surrender()) == (PROFILING, 0)
+    assert (heir.value, budget.release_all()) == (PROFILING, 0)
 
 
 def test_what_is_left_of_an_earlier_phase_is_void() -> None:
@@ -137,20 +137,20 @@ def test_what_is_left_of_an_earlier_phase_is_void() -> None:
     budget.grant(WARMUP, 5)
     budget.take()
     budget.grant(PROFILING, 2)
-    assert (phase(budget), budget.surrender()) == (PROFILING, 1)
+    assert (phase(budget), budget.release_all()) == (PROFILING, 1)
 
 
-def test_surrender_gives_up_the_share_and_asks_for_another_when_somebody_comes() -> None:
+def test_release_all_gives_up_the_share_and_asks_for_another_when_somebody_comes() -> None:
     asks = Asks()
     asks.budget.grant(PROFILING, 5)
     asks.budget.take()
-    assert (asks.budget.surrender(), asks.budget.surrender(), asks.count) == (4, 0, 0)
+    assert (asks.budget.release_all(), asks.budget.release_all(), asks.count) == (4, 0, 0)
     user = gevent.spawn(phase, asks.budget)
     turn()
     assert asks.count == 1
     asks.budget.grant(PROFILING, 2)
     turn()
-    assert (user.value, asks.budget.surrender()) == (PROFILING, 1)
+    assert (user.value, asks.budget.release_all()) == (PROFILING, 1)
 
 
 def test_put_back_serves_who_waits() -> None:
@@ -224,9 +224,9 @@ class World:
             self.users, self.places = [user for user, _ in stay], [where for _, where in stay]
             gevent.killall(gone, block=False)
 
-    def surrender(self, place: int) -> None:
+    def release_all(self, place: int) -> None:
         budget = self.budgets[place]
-        if place not in self.places and (left := budget.surrender()):
+        if place not in self.places and (left := budget.release_all()):
             self.backs[place].append((budget.phase, left))
 
     def hear_back(self, place: int) -> None:
@@ -267,7 +267,7 @@ class World:
     def run_on(self) -> None:
         """Until nothing moves any more."""
         for place in range(len(self.budgets)):
-            self.surrender(place)
+            self.release_all(place)
         while self.running or any(map(len, self.wants + self.answers + self.records + self.backs)):
             for place in range(len(self.budgets)):
                 for action in MESSAGES:
@@ -276,7 +276,7 @@ class World:
             turn()
 
 
-MESSAGES = ("hear_want", "hear_answer", "hear_record", "surrender", "hear_back")
+MESSAGES = ("hear_want", "hear_answer", "hear_record", "release_all", "hear_back")
 ACTIONS = st.tuples(st.sampled_from(["end", "put back", "kill", *MESSAGES, "desert"]), st.integers(0, 60))
 
 
@@ -301,7 +301,7 @@ def test_exactly_n_are_sent_whatever_happens(
     world.run_on()
     assert world.sent == [WARMUP] * (warmup or 0) + [PROFILING] * count
     assert (world.plan.phase, world.over) == (OVER, 1)
-    assert [budget.surrender() for budget in world.budgets] == [0] * len(users)
+    assert [budget.release_all() for budget in world.budgets] == [0] * len(users)
     for budget in world.budgets:
         budget.close()
     turn()
@@ -373,13 +373,13 @@ def test_what_nobody_here_waits_for_is_given_to_others() -> None:
     asks = Asks()
     asks.budget.grant(PROFILING, 5)
     asks.budget.take()
-    assert asks.budget.spare() == 4
-    assert asks.budget.spare() == 0
+    assert asks.budget.release_idle() == 4
+    assert asks.budget.release_idle() == 0
     user = gevent.spawn(phase, asks.budget)
     turn()
     assert asks.count == 1  # it may ask again
     asks.budget.grant(PROFILING, 1)
-    assert asks.budget.spare() == 0
+    assert asks.budget.release_idle() == 0
     turn()
     assert user.value == PROFILING
 
@@ -387,20 +387,20 @@ def test_what_nobody_here_waits_for_is_given_to_others() -> None:
 def test_arrivals_that_nobody_here_can_have_are_given_up() -> None:
     budget = Asks().budget
     budget.arrive([arrival(1.0), arrival(2.0)])
-    assert budget.strays(3) == []
-    assert budget.strays(0) == [arrival(1.0), arrival(2.0)]
+    assert budget.unassignable(3) == []
+    assert budget.unassignable(0) == [arrival(1.0), arrival(2.0)]
     assert budget.unreserved(9.0) == 0
     budget.arrive([arrival(n / 2, n % 3) for n in range(6)])
     assert budget.take(7).slot == 0
-    assert budget.strays(3) == []  # of its three slots one is taken, and two users are free
-    assert [stray.slot for stray in budget.strays(2)] == [2, 2]
-    assert [stray.slot for stray in budget.strays(1)] == [1, 1]
+    assert budget.unassignable(3) == []  # of its three slots one is taken, and two users are free
+    assert [permit.slot for permit in budget.unassignable(2)] == [2, 2]
+    assert [permit.slot for permit in budget.unassignable(1)] == [1, 1]
     assert [budget.take(7).due_at] == [1.5]
 
 
-def test_arrivals_of_an_earlier_phase_are_void_and_surrender_gives_them_up() -> None:
+def test_arrivals_of_an_earlier_phase_are_void_and_release_all_gives_them_up() -> None:
     budget = Asks().budget
     budget.arrive([Permit(WARMUP, 1.0), Permit(WARMUP, 2.0), arrival(3.0), arrival(4.0)])
     assert budget.take() == arrival(3.0)
-    assert (budget.surrender(), budget.unreserved(9.0)) == (0, 1)
-    assert (budget.surrender(arrivals=True), budget.unreserved(9.0)) == (1, 0)
+    assert (budget.release_all(), budget.unreserved(9.0)) == (0, 1)
+    assert (budget.release_all(arrivals=True), budget.unreserved(9.0)) == (1, 0)

@@ -15,17 +15,17 @@ from support.handmade import answered
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.storage import RecordFile
+from locust_llm.run.protocol import TO_CONTROL
 from locust_llm.run.worker import process as module
 from locust_llm.run.worker.outbox import lock
 from locust_llm.run.worker.process import append
-from locust_llm.run.worker.sender import sender_of
 
 FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
 
 
 def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locust kills the loop that reads, then starts the rest; it looks for a silent master only where one was heard."""
-    monkeypatch.setattr(module, "gevent", SimpleNamespace(spawn=lambda talk: None))
+    monkeypatch.setattr(module, "gevent", SimpleNamespace(spawn=lambda report: None))
     sent: list[str] = []
     runner = SimpleNamespace(
         client_id="w", last_heartbeat_timestamp=None, register_message=lambda *a, **kw: None,
@@ -33,11 +33,11 @@ def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.M
     )  # fmt: skip
     environment = Environment()
     before = time.time()
-    module.work(environment, runner, sender_of(environment))
+    module.work(environment, runner)
     assert before <= runner.last_heartbeat_timestamp <= time.time()
     runner.last_heartbeat_timestamp = 1.0
-    module.work(environment, runner, sender_of(environment))
-    assert (runner.last_heartbeat_timestamp, sent) == (1.0, ["llm_hello"] * 2)
+    module.work(environment, runner)
+    assert (runner.last_heartbeat_timestamp, sent) == (1.0, [TO_CONTROL] * 2)
 
 
 @pytest.mark.parametrize("before", [b"", line(FIRST) + b"\n", line(FIRST)[:50], line(FIRST)])

@@ -4,7 +4,8 @@ import gevent
 import pytest
 
 from locust_llm.client.gate import GateClosed
-from locust_llm.run.worker.permits import SessionCounts, SessionQueue, SessionTicket
+from locust_llm.run.protocol import SessionCounts
+from locust_llm.run.worker.permits import SessionQueue, SessionTicket
 
 
 def turn() -> None:
@@ -58,10 +59,10 @@ def test_another_phase_begins_anew() -> None:
     supply.grant("profiling", [b"p"], over=False)
     assert supply.take() == SessionTicket("profiling", b"p")
     supply.grant("profiling", [], over=True)
-    supply.again("profiling")  # it is still the same one: nothing more
+    supply.ask_again("profiling")  # it is still the same one: nothing more
     with pytest.raises(GateClosed):
         supply.take()
-    supply.again("another")
+    supply.ask_again("another")
     waiter = gevent.spawn(supply.take)
     turn()
     assert not waiter.ready()
@@ -73,7 +74,7 @@ def test_another_phase_begins_anew() -> None:
 def test_what_was_dealt_is_not_lost_when_something_changes_elsewhere() -> None:
     supply = SessionQueue(lambda: None)
     supply.grant("profiling", [b"a"], over=True)
-    supply.again("profiling")
+    supply.ask_again("profiling")
     assert supply.take().item == b"a"
 
 
@@ -83,23 +84,23 @@ def test_it_tells_how_many_of_a_phase_were_begun_and_how_many_have_ended() -> No
     supply.take()
     supply.take()
     supply.end("warmup")
-    assert supply.told() == SessionCounts("warmup", begun=2, ended=1)
+    assert supply.counts == SessionCounts("warmup", begun=2, ended=1)
     supply.grant("profiling", [b"a"], over=False)
     supply.end("warmup")
     supply.take()
-    assert supply.told() == supply.told() == SessionCounts("profiling", begun=1, ended=0)
+    assert supply.counts == supply.counts == SessionCounts("profiling", begun=1, ended=0)
 
 
 def test_what_nobody_here_waits_for_is_given_to_others() -> None:
     supply = SessionQueue(lambda: None)
     supply.grant("profiling", [b"a", b"b", b"c", b"d"], over=False)
     supply.take()
-    assert supply.spare("warmup") == []
-    assert supply.spare("profiling") == [b"b", b"c", b"d"]
-    assert supply.spare("profiling") == []
+    assert supply.release_idle("warmup") == []
+    assert supply.release_idle("profiling") == [b"b", b"c", b"d"]
+    assert supply.release_idle("profiling") == []
     waiter = gevent.spawn(supply.take)
     turn()
     supply.grant("profiling", [b"e", b"f"], over=False)
-    assert supply.spare("profiling") == [b"f"]  # the waiter has not had its turn yet
+    assert supply.release_idle("profiling") == [b"f"]  # the waiter has not had its turn yet
     turn()
     assert waiter.value.item == b"e"

@@ -1,4 +1,4 @@
-"""The quotas: at no moment can the processes use more than the limit; permits go where requests wait, and nobody starves."""
+"""The shares: at no moment can the processes use more than the limit; permits go where requests wait, and nobody starves."""
 
 import math
 from collections import deque
@@ -14,13 +14,14 @@ from support.examples import examples
 
 from locust_llm.client import gate as gates
 from locust_llm.client.gate import Slot
-from locust_llm.run.gate_quotas import LEASE_S, SILENT_S, GateStatus, Quota, Quotas, apportion
+from locust_llm.run.gate_shares import LEASE_S, SILENT_S, Shares, apportion
+from locust_llm.run.protocol import GateStatus, Share
 
 # -- whole numbers -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("limit", "ideals", "quotas", "parts"),
+    ("limit", "ideals", "shares", "parts"),
     [
         (6, [2, 2, 2], [0, 0, 0], [2, 2, 2]),
         (5, [5 / 3] * 3, [0, 0, 0], [2, 2, 1]),
@@ -32,8 +33,8 @@ from locust_llm.run.gate_quotas import LEASE_S, SILENT_S, GateStatus, Quota, Quo
         (5, [3.3, 1.7], [2, 3], [3, 2]),
     ],
 )
-def test_whole_numbers_by_pencil(limit: int, ideals: list[float], quotas: list[int], parts: list[int]) -> None:
-    assert apportion(limit, ideals, quotas) == parts
+def test_whole_numbers_by_pencil(limit: int, ideals: list[float], shares: list[int], parts: list[int]) -> None:
+    assert apportion(limit, ideals, shares) == parts
 
 
 @given(st.integers(0, 200), st.lists(st.tuples(st.integers(1, 50), st.integers(0, 60)), min_size=1, max_size=40))
@@ -42,7 +43,7 @@ def test_whole_numbers_sum_to_the_limit_each_less_than_one_from_its_ideal(
 ) -> None:
     total = sum(demand for demand, _ in processes)
     ideals = [limit * demand / total for demand, _ in processes]
-    parts = apportion(limit, ideals, [quota for _, quota in processes])
+    parts = apportion(limit, ideals, [share for _, share in processes])
     assert sum(parts) == limit
     assert all(abs(part - ideal) < 1 for part, ideal in zip(parts, ideals, strict=True))
     assert apportion(limit, ideals, parts) == parts
@@ -52,31 +53,31 @@ def test_whole_numbers_sum_to_the_limit_each_less_than_one_from_its_ideal(
 
 
 class Desk:
-    """Quotas, what they tell, and processes that say what the test wants."""
+    """Shares, what they tell, and processes that say what the test wants."""
 
     def __init__(self, limit: int | None, *workers: str) -> None:
         self.now = 100.0
-        self.told: list[tuple[str, Quota]] = []
-        self.known: dict[str, Quota] = {}
-        self.quotas = Quotas(self._tell, gated=limit is not None)
+        self.told: list[tuple[str, Share]] = []
+        self.known: dict[str, Share] = {}
+        self.shares = Shares(self._tell, gated=limit is not None)
         for worker in workers:
-            self.quotas.join(worker, self.now)
-        self.quotas.set_limit(limit)
+            self.shares.join(worker, self.now)
+        self.shares.set_limit(limit)
 
-    def _tell(self, worker: str, quota: Quota) -> None:
-        self.told.append((worker, quota))
-        self.known[worker] = quota
+    def _tell(self, worker: str, share: Share) -> None:
+        self.told.append((worker, share))
+        self.known[worker] = share
 
     def say(self, worker: str, used: int, waiting: int = 0, **more: Any) -> list[tuple[str, int | None]]:
         """One says how it stands, having heard the last that it was told; (who, slots) that are told then."""
         self.told.clear()
-        stand = {"number": self.known[worker].number, **more}
-        self.quotas.heard(worker, GateStatus(used, waiting, **stand), self.now)
-        return [(worker, quota.limit) for worker, quota in self.told]
+        status = {"number": self.known[worker].number, **more}
+        self.shares.update(worker, GateStatus(used, waiting, **status), self.now)
+        return [(worker, share.share) for worker, share in self.told]
 
     @property
     def slots(self) -> dict[str, int | None]:
-        return {worker: quota.limit for worker, quota in self.known.items()}
+        return {worker: share.share for worker, share in self.known.items()}
 
 
 def test_a_newcomer_gets_its_share_when_the_others_have_given_it_up() -> None:
@@ -86,8 +87,8 @@ def test_a_newcomer_gets_its_share_when_the_others_have_given_it_up() -> None:
     desk.say("b", used=3, waiting=5)
     old = desk.known["b"].number
     desk.told.clear()
-    desk.quotas.join("c", desk.now)
-    assert [(worker, quota.limit) for worker, quota in desk.told] == [("c", 0)]
+    desk.shares.join("c", desk.now)
+    assert [(worker, share.share) for worker, share in desk.told] == [("c", 0)]
     assert desk.say("c", used=0, waiting=8) == [("a", 2), ("b", 2)]
     assert desk.say("a", used=3, waiting=5) == []  # one of its three is still in prefill
     assert desk.say("b", used=2, waiting=5, number=old) == []  # said before the news reached it: it may still use three
@@ -119,11 +120,11 @@ def test_below_one_slot_each_they_take_turns_the_longest_waiting_first() -> None
     desk.say("a", used=1, waiting=5)
     desk.say("b", used=0, waiting=2, waited_s=1.0)
     desk.say("c", used=0, waiting=2, waited_s=3.0)
-    assert desk.known["a"] == Quota(1, desk.known["a"].number, turns=5, total=1, wanted=True)
-    assert desk.say("a", used=1, waiting=5, spent=True) == []  # its last one is in prefill
-    assert desk.say("a", used=0, waiting=5, spent=True) == [("c", 1)]
+    assert desk.known["a"] == Share(1, desk.known["a"].number, turns=5, limit=1, wanted=True)
+    assert desk.say("a", used=1, waiting=5, exhausted=True) == []  # its last one is in prefill
+    assert desk.say("a", used=0, waiting=5, exhausted=True) == [("c", 1)]
     assert desk.known["c"].turns == 2
-    assert desk.say("c", used=0, waiting=1, spent=True) == [("b", 1)]
+    assert desk.say("c", used=0, waiting=1, exhausted=True) == [("b", 1)]
 
 
 def test_turns_are_as_long_as_the_queues() -> None:
@@ -131,12 +132,12 @@ def test_turns_are_as_long_as_the_queues() -> None:
     desk.say("a", used=1, waiting=999)
     for worker in "bcd":
         desk.say(worker, used=0, waiting=100, waited_s=1.0)
-    desk.say("a", used=0, waiting=1000, spent=True)
-    (turn_of,) = [worker for worker in "bcd" if desk.known[worker].limit]
+    desk.say("a", used=0, waiting=1000, exhausted=True)
+    (turn_of,) = [worker for worker in "bcd" if desk.known[worker].share]
     assert desk.known[turn_of].turns == 2  # of a round of 32: 100 of the 1,300 that wait
     desk.say("a", used=0, waiting=1000, waited_s=2.0)
-    desk.say(turn_of, used=0, waiting=98, spent=True)
-    assert (desk.known["a"].limit, desk.known["a"].turns) == (1, 25)
+    desk.say(turn_of, used=0, waiting=98, exhausted=True)
+    assert (desk.known["a"].share, desk.known["a"].turns) == (1, 25)
 
 
 def test_few_with_little_demand_share_a_slot_beside_one_with_much() -> None:
@@ -145,7 +146,7 @@ def test_few_with_little_demand_share_a_slot_beside_one_with_much() -> None:
         desk.say(worker, used=1)
     desk.say("a", used=1, waiting=29)
     # by demand a had 3.6 of the 4 slots, the others 0.36 together: one, in turns
-    assert [quota.turns for quota in desk.known.values()] == [None, 1, None, None]
+    assert [share.turns for share in desk.known.values()] == [None, 1, None, None]
     for worker in "cd":
         desk.say(worker, used=0, waiting=1)
     assert desk.slots == {"a": 3, "b": 1, "c": 0, "d": 0}
@@ -156,27 +157,27 @@ def test_a_slot_that_two_have_half_a_right_to_changes_hands() -> None:
     slot_s = {"a": 0.0, "b": 0.0}
     for _ in range(80):
         desk.now += 0.25
-        desk.quotas.look(desk.now)
+        desk.shares.expire(desk.now)
         for worker in slot_s:
-            desk.say(worker, used=desk.known[worker].limit or 0, waiting=8 - (desk.known[worker].limit or 0))
-            slot_s[worker] += 0.25 * (desk.known[worker].limit or 0)
+            desk.say(worker, used=desk.known[worker].share or 0, waiting=8 - (desk.known[worker].share or 0))
+            slot_s[worker] += 0.25 * (desk.known[worker].share or 0)
     assert sum(slot_s.values()) >= 59.0  # of 20 s of three slots
     assert abs(slot_s["a"] - slot_s["b"]) <= 2.0
 
 
 def test_a_silent_process_loses_its_quota_when_its_lease_and_its_prefills_are_over() -> None:
     desk = Desk(6, "a", "b")
-    desk.quotas.prefill_s = 2.5
+    desk.shares.prefill_s = 2.5
     desk.say("a", used=3)
     for second in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0):
         desk.now = 100.0 + second
         desk.say("b", used=3)
-        assert desk.quotas.look(desk.now) == []
+        assert desk.shares.expire(desk.now) == []
     assert desk.slots == {"a": 3, "b": 3}
     desk.now = 100.0 + LEASE_S + 2.5 + 0.01
     desk.told.clear()
-    assert desk.quotas.look(desk.now) == ["a"]
-    assert [(worker, quota.limit) for worker, quota in desk.told] == [("b", 6)]
+    assert desk.shares.expire(desk.now) == ["a"]
+    assert [(worker, share.share) for worker, share in desk.told] == [("b", 6)]
     # it comes back, with what it had heard before, and with requests in prefill
     assert desk.say("a", used=2, waiting=1) == [("b", 3)]  # and until that is sure nothing to a
     assert desk.say("b", used=3) == [("a", 3)]
@@ -186,38 +187,38 @@ def test_a_silent_process_loses_its_quota_when_its_lease_and_its_prefills_are_ov
 def test_what_a_dead_one_had_is_free_at_once() -> None:
     desk = Desk(6, "a", "b")
     desk.say("b", used=3, waiting=3)
-    desk.quotas.leave("a")
+    desk.shares.leave("a")
     assert desk.slots["b"] == 6
 
 
 def test_without_a_limit_there_is_no_gate() -> None:
     desk = Desk(None, "a")
-    assert desk.known["a"].limit is None
+    assert desk.known["a"].share is None
     assert desk.say("a", used=50) == []
-    desk.quotas.join("b", 100.0)
-    assert desk.known["b"].limit is None
-    desk.quotas.set_limit(4)
+    desk.shares.join("b", 100.0)
+    assert desk.known["b"].share is None
+    desk.shares.set_limit(4)
     assert desk.slots == {"a": 4, "b": 0}
-    desk.quotas.set_limit(None)
+    desk.shares.set_limit(None)
     assert desk.slots == {"a": None, "b": None}
 
 
 def test_nothing_is_admitted_before_the_limit_is_known() -> None:
     desk = Desk(5)
-    early = Quotas(desk._tell, gated=True)
+    early = Shares(desk._tell, gated=True)
     early.join("a", 100.0)
-    assert desk.known["a"].limit == 0
-    early.heard("a", GateStatus(0, 7, 0), 100.0)
-    assert desk.known["a"].limit == 0
+    assert desk.known["a"].share == 0
+    early.update("a", GateStatus(0, 7, 0), 100.0)
+    assert desk.known["a"].share == 0
     early.set_limit(None)
-    assert desk.known["a"].limit is None
+    assert desk.known["a"].share is None
 
 
 def test_a_limit_after_none_is_shared_out_when_what_runs_without_one_is_known() -> None:
     desk = Desk(None, "a", "b")
-    desk.quotas.set_limit(4)
+    desk.shares.set_limit(4)
     assert desk.slots == {"a": 2, "b": 2}
-    desk.quotas.join("c", 100.0)
+    desk.shares.join("c", 100.0)
     assert desk.slots["c"] == 0
     desk.say("a", used=9)
     desk.say("b", used=1, waiting=1)
@@ -241,8 +242,8 @@ class Process(Desktop):
         super().__init__()
         self.rate = rate
         self.asleep = False
-        self.down: deque[tuple[Quota, float | None]] = deque()
-        self.up: deque[tuple[dict[str, Any], float]] = deque()
+        self.down: deque[tuple[Share, float | None]] = deque()
+        self.up: deque[tuple[GateStatus, float]] = deque()
         self.prefills: list[tuple[float, Slot]] = []
         """At the server: (since when, its slot)."""
         self.unread: list[Slot] = []
@@ -269,11 +270,11 @@ class Process(Desktop):
         self.settle(now)
 
     def obey(self, now: float, place: int, *, once: bool) -> None:
-        quota, at = self.down[place]
+        share, at = self.down[place]
         if not self.asleep:
             if once:
                 del self.down[place]
-            self.lease.told(**quota._asdict(), at=at)
+            self.lease.renew(share, at)
             self.settle(now)
 
     @property
@@ -281,9 +282,9 @@ class Process(Desktop):
         """In prefill at the server, or to be sent without another word of the control's; and what is promised to it."""
         limit = self.gate.limit
         promised = [
-            math.inf if quota.limit is None else quota.limit
-            for quota, at in self.down
-            if quota.number > self.lease.number
+            math.inf if share.share is None else share.share
+            for share, at in self.down
+            if share.number > self.lease.number
             and self.now < max(self.gate.lapses_at, -math.inf if at is None else at + LEASE_S)
         ]
         if limit is None:
@@ -296,19 +297,19 @@ class Site:
 
     def __init__(self) -> None:
         self.now, self.joined, self.total = 1000.0, 0, 0
-        self.quotas = Quotas(self._tell, gated=True)
-        self.quotas.prefill_s = PREFILL_S
+        self.shares = Shares(self._tell, gated=True)
+        self.shares.prefill_s = PREFILL_S
         self.processes: dict[str, Process] = {}
-        self.quotas.set_limit(3)
+        self.shares.set_limit(3)
 
-    def _tell(self, worker: str, quota: Quota) -> None:
+    def _tell(self, worker: str, share: Share) -> None:
         if worker in self.processes:
-            self.processes[worker].down.append((quota, None))
+            self.processes[worker].down.append((share, None))
 
     def do(self, action: str, number: int) -> None:
         """``number`` chooses what else there is to choose."""
         if action == "limit":
-            self.quotas.set_limit(1 + number % 6)
+            self.shares.set_limit(1 + number % 6)
         elif action == "join":
             self._join(0.9 + number % 3 / 10)
         elif action == "time":
@@ -328,7 +329,7 @@ class Site:
             if action == "kill":
                 process.close()
                 del self.processes[name]
-                self.quotas.leave(name)
+                self.shares.leave(name)
             elif action == "sleep or wake":
                 process.asleep = not process.asleep
                 process.settle(self.now)
@@ -350,7 +351,7 @@ class Site:
             self.joined += 1
             name = f"w{self.joined}"
             self.processes[name] = Process(rate)
-            self.quotas.join(name, self.now)
+            self.shares.join(name, self.now)
 
     def _pass(self, seconds: float) -> None:
         self.now += seconds
@@ -358,22 +359,22 @@ class Site:
             process.now += seconds * process.rate
             process.end(self.now, [slot for since, slot in process.prefills if self.now - since >= PREFILL_S])
             process.prefills = [one for one in process.prefills if self.now - one[0] < PREFILL_S]
-        self.quotas.look(self.now)
+        self.shares.expire(self.now)
 
     def _speak(self, name: str) -> None:
         process = self.processes[name]
         if not process.asleep:
-            process.up.append((process.lease.stand(), process.now))
+            process.up.append((process.lease.status(), process.now))
 
     def _hear(self, name: str, place: int, *, once: bool) -> None:
         process = self.processes[name]
         if process.up:
             place %= len(process.up)
-            stand, at = process.up[place]
+            status, at = process.up[place]
             if once:
                 del process.up[place]
-            self.quotas.heard(name, GateStatus(**stand), self.now)
-            process.down.append((self.quotas.quota(name), at))
+            self.shares.update(name, status, self.now)
+            process.down.append((self.shares.share(name), at))
 
     def _obey_all(self, name: str) -> None:
         while (process := self.processes[name]).down and not process.asleep:
@@ -382,12 +383,12 @@ class Site:
     def check(self) -> None:
         """No process may use more than the control believes, and that is within the limit; above it only what there was
         when it fell, never rising."""
-        held = self.quotas.held
+        reserved = self.shares.reserved
         for name, process in self.processes.items():
-            assert process.could_use <= held[name], name
-        assert self.quotas.limit is not None
-        assert sum(held.values()) <= max(self.quotas.limit, self.total)
-        self.total = sum(held.values())
+            assert process.could_use <= reserved[name], name
+        assert self.shares.limit is not None
+        assert sum(reserved.values()) <= max(self.shares.limit, self.total)
+        self.total = sum(reserved.values())
 
     def end(self) -> None:
         """From here on nothing is lost and nobody sleeps: everybody who waits gets through."""

@@ -1,0 +1,92 @@
+"""Between parsing and forking: what is refused before anything is started, and Locust's options set as a run needs them."""
+
+import contextlib
+import logging
+import socket
+import sys
+from argparse import Namespace
+from typing import Final, NamedTuple
+
+from .discovery import Discovery
+from .options import check
+from .preflight import headers_of, raise_open_files, ready, written_host
+
+PORT: Final = 5557
+"""Of the master, if no --master-bind-port is given."""
+_ATTRIBUTE: Final = "llm_launch"
+
+
+class Launch(NamedTuple):
+    """What is known before there is an environment."""
+
+    address: str = ""
+    """Of the server, by the command line or the locustfile."""
+    survey: Discovery | None = None
+    """What it said of itself; None: it was not asked."""
+    forks: bool = False
+    """This process is the master of its own children, or one of them."""
+
+
+def launch_of(options: Namespace | None) -> Launch:
+    """Taken off the options, which Locust sends to workers."""
+    launch = vars(options).pop(_ATTRIBUTE, None) if options is not None else None
+    return launch or Launch()
+
+
+def before_load(options: Namespace, user_class: type, base: type) -> None:
+    """Refuse what cannot be, and ask the server once, for all processes. ``user_class``: whose ``host`` counts, among those
+    derived from ``base``."""
+    options.host = options.host or written_host(user_class, base)
+    settings = check(options)
+    launch = Launch(settings.host, forks=bool(options.processes and not options.worker))
+    setattr(options, _ATTRIBUTE, launch)
+    options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
+    if options.headless or options.autostart:
+        options.llm_run_time, options.run_time = (
+            options.run_time,
+            None,
+        )  # -t is of the profiling phase: see phase_runner.py
+        options.llm_users = options.num_users  # before Locust makes it 1
+        options.num_users = settings.first_users  # Locust lets users go only when their tasks end
+        if options.llm_run_time or settings.staged is not None:
+            logging.getLogger("locust.main").addFilter(_says_no_run_time)
+    options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
+    if options.processes and not options.worker:
+        master_port(options)
+    if options.spawn_rate is None and options.num_users:
+        options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
+    if "--print-stats" not in sys.argv:
+        options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
+    raise_open_files()  # before the forks, so that children have as many
+    looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
+    if looking:
+        return
+    headers = headers_of(options)  # of a worker too: they do not come from the master
+    if options.worker:
+        return
+    if options.headless or options.autostart:
+        survey = ready(settings, headers, here=not options.master)
+        setattr(options, _ATTRIBUTE, launch._replace(survey=survey))
+
+
+def _says_no_run_time(line: logging.LogRecord) -> bool:
+    """Locust believes that there is no -t, as this library bounds the run: that line would mislead."""
+    return not line.getMessage().startswith("No run time limit set")
+
+
+def master_port(options: Namespace) -> None:
+    """Where the master of ``--processes`` listens, and for whom."""
+    wanted = options.master_bind_port
+    if not options.master and options.master_bind_host == "*":
+        options.master_bind_host = "127.0.0.1"  # all workers are on this machine: nobody else is to join
+        if wanted == PORT:  # nobody needs to know it, and runs that start at once would both find it free
+            wanted = 0
+    options.master_port = options.master_bind_port = _free_port(wanted)
+
+
+def _free_port(port: int) -> int:
+    """``port``, or another one where some other run on this machine has it: workers would wait a minute, and give up."""
+    for wanted in (port, 0):
+        with contextlib.suppress(OSError), socket.create_server(("", wanted)) as listener:
+            return int(listener.getsockname()[1])
+    return port
