@@ -32,7 +32,7 @@ from locust_llm.run.control.run_store import give_up
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
 from locust_llm.run.launch import Launch, before_load, launch_of
-from locust_llm.run.locust_table import three_digits_in_locust
+from locust_llm.run.locust_table import keep_no_copies_of_rows, three_digits_in_locust
 from locust_llm.run.options import add_options, look_through, settings_of
 from locust_llm.run.preflight import headers_of, ready, the_address
 from locust_llm.run.protocol import LOCAL, EndRun, Message
@@ -68,6 +68,8 @@ def _before_load(options: Namespace) -> None:
 def _init(environment: Environment, runner: Any, **kw: Any) -> None:
     keep_apart()
     launch = launch_of(environment.parsed_options)
+    if not getattr(environment.parsed_options, "stats_history_enabled", False):
+        keep_no_copies_of_rows()
     if isinstance(runner, WorkerRunner):
         work(environment, runner, forked=launch.forks)
     else:
