@@ -26,12 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: see docs/exit-status.md."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = COMMANDS.get(words[0]) if words else None
-    if command is None:
-        if words and words[0] not in ("-h", "--help"):
-            print(f"locust-llm: error: there is no command {words[0]!r}\n", file=sys.stderr)
-        print(USAGE, file=sys.stderr if words and words[0] not in ("-h", "--help") else sys.stdout)
-        return ExitStatus.OK if words and words[0] in ("-h", "--help") else ExitStatus.REFUSED
     settle_at_exit()
+    if command is None:
+        asked = not words or words[0] in ("-h", "--help")
+        if asked:
+            _say(f"{USAGE}\n")
+        else:
+            print(f"locust-llm: error: there is no command {words[0]!r}\n\n{USAGE}", file=sys.stderr)
+        return ExitStatus.OK if words and asked else ExitStatus.REFUSED
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _exit)

@@ -22,3 +22,13 @@ def test_a_report_that_nobody_reads_to_its_end_is_no_error(tmp_path: Path) -> No
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "report.html").is_file()
+
+
+def test_help_that_nobody_reads() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "locust_llm", "--help"], stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
