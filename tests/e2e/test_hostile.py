@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from locust_llm.client.gate import Gate
 from locust_llm.client.reader import stream_reader
 from locust_llm.client.response import NO_END
 from locust_llm.core.record import OK, Record
+from locust_llm.exit_status import ExitStatus
 
 DEADLINE_S: Final = 20.0
 """Of one answer; no limit of its request is above 4 s, and machines are slow. Later is a hang."""
@@ -132,9 +133,11 @@ def test_a_run_at_a_firehose_ends_in_time_and_in_little_memory(tmp_path: Path, n
                 peak_mb = max(peak_mb, run.memory_info().rss / 1e6)
                 time.sleep(0.1)
         finally:
-            run.kill()
-            run.wait()
-    assert run.returncode == 1, (tmp_path / "log").read_text()  # requests failed
-    assert time.monotonic() - began < 25
+            with suppress(psutil.NoSuchProcess):
+                run.kill()
+        status, took_s = run.wait(), time.monotonic() - began
+    # requests failed, or all of them were cut
+    assert status in (ExitStatus.FAILED_REQUESTS, ExitStatus.INCOMPLETE), (tmp_path / "log").read_text()
+    assert took_s < 25
     assert peak_mb < 300
     assert (tmp_path / "run" / "summary.md").exists()
