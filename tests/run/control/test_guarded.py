@@ -99,7 +99,7 @@ def _remove_later(folder: Path) -> None:
 LISTENER = """
 from locust import events
 
-from locust_llm.locustfile import *
+from locust_llm.locustfiles.run import *
 
 
 @events.spawning_complete.add_listener
@@ -147,7 +147,7 @@ def free(port: int) -> bool:
 BROKEN = """
 from locust import events
 
-from locust_llm.locustfile import *
+from locust_llm.locustfiles.run import *
 from locust_llm.{module} import {kind}
 
 
