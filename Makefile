@@ -5,7 +5,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-all test-matrices test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator soak confusion schedulers seeds example clean
+.PHONY: demo test test-all test-matrices test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator calibration soak confusion schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -57,6 +57,9 @@ bench-report: $(VENV)/.installed-tests  ## the report of 100,000 and of a millio
 
 bench-simulator: $(VENV)/.installed-tests  ## tokens a second from the simulator, and virtual time: a million requests
 	$(BIN)/python tests/bench/simulator.py
+
+calibration: $(VENV)/.installed   ## simulated times beside measured ones, row by row
+	$(BIN)/python tests/bench/calibration.py
 
 soak: $(VENV)/.installed-tests    ## ten minutes of faults and firehoses: whether anything grows or is lost
 	PYTHONPATH=tests $(BIN)/python tests/bench/soak.py

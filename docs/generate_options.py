@@ -1,7 +1,8 @@
 """docs/options.md, made from the declared options: `make docs` writes it, a test says when it is out of date."""
 
 import os
-from argparse import Action, ArgumentParser, BooleanOptionalAction
+import re
+from argparse import Action, ArgumentParser
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -84,14 +85,13 @@ def _value(option: Option) -> str:
 
 def _simulator_row(action: Action) -> str:
     flags = ", ".join(f"`{flag}`" for flag in action.option_strings)
-    default: object = action.default
-    if isinstance(action, BooleanOptionalAction) and default is not None:
-        default = "on" if default else "off"
-    text = (action.help or "").replace("%(default)s", str(default)).replace("%%", "%")
-    if default in (None, "", [], False):
-        return _line(flags, _simulator_value(action), "", _text(text))
-    text = text.removesuffix(f"(default: {default})")
-    return _line(flags, _simulator_value(action), f"`{default}`", _text(text))
+    text = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+    found = re.fullmatch(r"(.*?)(?:\(default: (.*)\))?", text)
+    assert found is not None
+    meaning, default = found.groups("")
+    if default.isdecimal() or default in ("on", str(action.default) or "on"):
+        default = f"`{default}`"
+    return _line(flags, _simulator_value(action), _text(default), _text(meaning))
 
 
 def _simulator_value(action: Action) -> str:

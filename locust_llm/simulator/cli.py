@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from . import calibration
 from .clock import Clock, FineSelector
 from .connection import Connection
 from .cost import BLOCK_SIZE, GPUS, MODELS, Cost
@@ -36,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_server(group: argparse._ArgumentGroup) -> None:
     add, positive = _adder(group), _number(float, above=0)
     count, any_count = _number(int, least=1), _number(int, least=0)
-    add("--host", "(default: %(default)s)", default="127.0.0.1", metavar="ADDRESS")
+    add("--host", "address to listen on (default: %(default)s)", default="127.0.0.1", metavar="ADDRESS")
     add("--port", "0 takes a free one (default: %(default)s)", type=_number(int, least=0, most=65535), default=8000)
     add(
         "--served-model-name", "names it goes by; answers carry the first (default: --model)", metavar="NAME", nargs="+"
@@ -55,23 +54,37 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
         "--truth", "full: GET /truth has the times of every chunk (default: %(default)s)",
         choices=("summary", "full"), default="summary", metavar=None,
     )  # fmt: skip
-    add("--calibration", "print how far simulated times are from measured ones, and end", action="store_true")
 
 
 def _add_engine(group: argparse._ArgumentGroup) -> None:
     add, count, positive, not_negative = (
         _adder(group), _number(int, least=1), _number(float, above=0), _number(float, least=0),
     )  # fmt: skip
-    add("--model", "(default: %(default)s)", choices=MODELS, default="llama-3.1-8b", metavar=None)
-    add("--gpu", "(default: %(default)s)", choices=GPUS, default="h100", metavar=None)
+    add(
+        "--model",
+        "model whose times are simulated (default: %(default)s)",
+        choices=MODELS,
+        default="llama-3.1-8b",
+        metavar=None,
+    )
+    add("--gpu", "GPU that it runs on (default: %(default)s)", choices=GPUS, default="h100", metavar=None)
     add(
         "--policy", "how steps are scheduled (default: chunked; with --no-enable-chunked-prefill mixed; with "
         "--max-num-partial-prefills above 1 partial-prefills)", choices=(*POLICIES, DISAGGREGATED), metavar=None,
     )  # fmt: skip
     add("--max-num-batched-tokens", "token budget of a step (default: vLLM's on this GPU)", type=count)
     add("--max-num-seqs", "sequences running at a time (default: vLLM's on this GPU)", type=count)
-    add("--enable-chunked-prefill", "(default: as the policy is)", action=argparse.BooleanOptionalAction)
-    add("--enable-prefix-caching", "(default: on)", action=argparse.BooleanOptionalAction, default=True)
+    add(
+        "--enable-chunked-prefill",
+        "vLLM's flag for the policy (default: as the policy is)",
+        action=argparse.BooleanOptionalAction,
+    )
+    add(
+        "--enable-prefix-caching",
+        "keep KV blocks of prompts for those that begin alike (default: on)",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+    )
     add(
         "--long-prefill-token-threshold", "most prompt tokens of one sequence in a step while there are others; with "
         "partial prefills what makes a prompt long (default: 0, no limit; 4 %% of the context with those)",
@@ -212,9 +225,6 @@ def _number(
 
 def serve(options: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 2 and a line on stderr for values that won't do."""
-    if options.calibration:
-        print(calibration.report())
-        return 0
     try:
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as runner:
             return runner.run(_serve(options))

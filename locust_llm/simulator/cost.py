@@ -52,7 +52,7 @@ GPUS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Constants of `step_s`. The fitted ones: least squares of the log errors of `calibration`, which prints them row by
+    """Constants of `step_s`. The fitted ones: least squares of the log errors that `make calibration` prints row by
     row, all six at once (these four, and V0's two extra overheads). Nothing was fitted on another GPU: there they are a
     guess."""
 

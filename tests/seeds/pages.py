@@ -347,7 +347,7 @@ in the simulator's virtual time, with what came out; where one does not reproduc
 the numbers are the same on every machine. Every claim is a test too: `tests/seeds/test_seeds.py`.
 
 **SIMULATED**: Llama-3.1-8B on an H100 (partial prefills: an A40), a cost model fitted to one set of measurements of other
-lengths (`locust-llm simulate --calibration`). HTTP, tokenizer and network are not in these times. What a claim's order or
+lengths (`make calibration`). HTTP, tokenizer and network are not in these times. What a claim's order or
 shape says may be trusted further than any number.
 
 Where a claim is about who waits for whom, a timeline shows it, drawn as `locust-llm figure` draws one of any run: a line a

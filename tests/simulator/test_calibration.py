@@ -2,10 +2,10 @@
 
 import math
 
+import calibration
 import pytest
+from calibration import Comparison, Point, Simulated, compare, rms
 
-from locust_llm.simulator import calibration
-from locust_llm.simulator.calibration import Comparison, Point, Simulated, compare, rms
 from locust_llm.simulator.cost import FOUR_LLAMA_8B_H100, LLAMA_8B_H100, V0_LLAMA_8B_H100
 
 FREE = Point("v1", 128, 0, 10, 30, 8.0, 9.9)

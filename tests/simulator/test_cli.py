@@ -7,7 +7,6 @@ import socket
 
 import pytest
 
-from locust_llm.simulator import calibration
 from locust_llm.simulator.cli import add_arguments, main, settings
 
 
@@ -108,9 +107,3 @@ def test_the_policy_follows_from_vllms_flags():
     assert policy_of("--max-num-partial-prefills", "4") == ("partial-prefills", 8192, 5242, 131_072)
     assert policy_of("--policy", "static", "--max-model-len", "4096") == ("static", 8192, 0, 4096)
     assert policy_of("--gpu", "a100-40") == ("chunked", 2048, 0, 121_600)
-
-
-def test_calibration_is_printed_and_nothing_served(monkeypatch, capsys):
-    monkeypatch.setattr(calibration, "report", lambda: "the rows")
-    assert main(["--calibration", "--port", "1"]) == 0
-    assert capsys.readouterr().out == "the rows\n"

@@ -1,4 +1,4 @@
-"""The simulator beside measurements of a real server: how far its times are off, row by row."""
+"""The simulator beside measurements of a real server: `make calibration` prints how far its times are off."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from .clock import VirtualClock
-from .cost import BLOCK_SIZE, FOUR_LLAMA_8B_H100, LLAMA_8B_H100, V0_LLAMA_8B_H100, Cost
-from .engine import BatchEngine
-from .policies import POLICIES
-from .scheduler import Config, Scheduler
-from .virtual import Request, Virtual
+from locust_llm.simulator.clock import VirtualClock
+from locust_llm.simulator.cost import BLOCK_SIZE, FOUR_LLAMA_8B_H100, LLAMA_8B_H100, V0_LLAMA_8B_H100, Cost
+from locust_llm.simulator.engine import BatchEngine
+from locust_llm.simulator.policies import POLICIES
+from locust_llm.simulator.scheduler import Config, Scheduler
+from locust_llm.simulator.virtual import Request, Virtual
 
 PROMPT_TOKENS, OUTPUT_TOKENS, SECONDS, MOST_OPEN = 204, 64, 60, 440
 SATURATED: Final = 0.97  # of the offered rate completed: below that the server is the limit
@@ -131,3 +131,7 @@ def _line(comparison: Comparison) -> str:
     errors = "  ".join(f"{error:+.3f}" for error in comparison.log_errors)
     name = f"{point.policy:<8}{point.cached_prompt_tokens:>6}{point.rate_per_s:>11}"
     return f"{name}{'*' if point.saturated else ' '}{pairs}  {errors}"
+
+
+if __name__ == "__main__":
+    print(report())
