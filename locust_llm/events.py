@@ -23,7 +23,7 @@ class RecordEvent(EventHook):
     """A request is over, however it ended. Fired in the user's greenlet, once a request.
 
     :param user: the LLMUser
-    :param record: the finished locust_llm.record.Record
+    :param record: the finished locust_llm.core.record.Record
     """
 
 

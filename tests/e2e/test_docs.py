@@ -38,7 +38,9 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     ". .venv/bin/activate": "is about the reader's shell",
     "pip install": "installs packages, which takes minutes; CI does it each time",
     "export OPENAI_API_KEY=": "is about the reader's shell",
-    "docker compose": "needs Docker",
+    "pip wheel": "builds a package; make test-wheel does it",
+    "docker ": "needs Docker",
+    "kubectl ": "needs a cluster",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
     "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale", "--strict",
