@@ -201,6 +201,8 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """The ends of its 95 % interval; None: too few samples for an end, or a figure that has no interval."""
     count: int | None = None
     """How many values or requests it is made of, failures included where they count."""
+    effective: float | None = None
+    """Effective sample size: so many independent ones would say as much. None: of a fact, of a rate, or of too few."""
     reason: str = ""
     """One sentence: why it is inconclusive, or what else is to be known."""
 
