@@ -1,9 +1,9 @@
-"""How often an SLO interval holds the truth, and how often a verdict is wrong or missing: ``make intervals``. Prints Markdown.
+"""How often an SLO interval holds the truth, how often a verdict is wrong or missing: ``make intervals``. Prints Markdown.
 
-A cell is a process that makes latencies (independent, autoregressive, a queue, the simulator in virtual time) and a number of
-requests; many runs of it are made, and the interval of each figure of each run is held against the truth, which is that of
-all runs together. Limits are set at the truth, 3 % beside it (where a wrong verdict is one on the wrong side) and 10, 20 and
-40 % off it (where a decision is wanted: beside it stands how often an oracle decides, who has a normal interval with the
+A cell is a process that makes latencies (independent, autoregressive, a queue, the simulator in virtual time) and a number
+of requests; many runs of it are made, and the interval of each figure of each run is held against the truth, which is that
+of all runs together. Limits are set at the truth, 3 % beside it (where a wrong verdict is one on the wrong side) and 10, 20
+and 40 % off it (where a decision is wanted: beside it is how often an oracle decides, who has a normal interval with the
 true standard error). Two other methods are held beside ours: order statistics and exact shares, which take requests as
 independent, and ten sections with Student's t.
 """

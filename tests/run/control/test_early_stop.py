@@ -17,7 +17,6 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.run.control.early_stop import SURE, Count, EarlyStop, evidence
 from locust_llm.slo.grammar import FAIL, parse
-from locust_llm.slo.intervals import needed
 from locust_llm.slo.rules import resolve
 
 
