@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from locust_llm.core.text import brief
 from locust_llm.slo.grammar import Rule
-from locust_llm.slo.intervals import Ends, needed
+from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
 from .baseline import condition_changes
-from .slo_figures import Evaluation, Found, figure
+from .slo_figures import Evaluation, Found, figure, too_few
 
 BETTER: Final = "better"
 WORSE: Final = "worse"
@@ -136,9 +136,7 @@ def _few(rule: Rule, found: Found, where: str) -> str:
         return ""
     if found.note:
         return f"{where}, {found.note}"
-    least = "more" if rule.percentile is None else f"{needed(rule.percentile)} independent"
-    worth = "" if found.size is None else f" worth {found.size:,.0f}"
-    return f"{where}, too few samples: the interval of {rule.stat} takes {least} requests, there are {found.count:,}{worth}"
+    return f"{where}, {too_few(rule, found)}"
 
 
 def _cut(old: Found, new: Found) -> str:

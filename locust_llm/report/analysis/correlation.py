@@ -42,7 +42,7 @@ FEW_EXCURSIONS: Final = 0.5
 """The same on the other side."""
 TAIL_NEAR: Final = 0.0275
 """What may lie beyond an interval on the side of the many, usual values; on that of the few, large ones TAIL_FAR."""
-TAIL_SHORT: Final = 0.01
+TAIL_SHORT: Final = 0.02
 """On either side, of a run that is short for its correlation."""
 TAIL_TREND: Final = 0.01
 """A steady run is called one with a trend in one of fifty cases."""

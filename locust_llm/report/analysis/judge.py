@@ -33,7 +33,7 @@ from .compare import worse
 from .correlation import RISES
 from .delivery import CLIENT
 from .knee import at, blamed, bounds, unsound, within
-from .slo_figures import Evaluation, Found, figure
+from .slo_figures import Evaluation, Found, figure, too_few
 from .summary import Level, SloResult, SweepSummary
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
@@ -153,11 +153,8 @@ def _undecided(rule: Rule, found: Found, seconds: float) -> str:
     more = f"about {duration_in_words(longer)} more may tell" if longer is not None else "a longer run may tell"
     if found.cut and found.undecided:
         more = "a longer grace period (-s) may tell"
-    percentile = rule.percentile
-    if percentile is not None and found.ends is not None and None in found.ends:
-        worth = "" if found.size is None else f" worth {found.size:,.0f}"
-        why = f"too few samples: the interval of {rule.stat} takes {needed(percentile)} independent requests, "
-        return f"{why}there are {found.count:,}{worth}; {more}"
+    if rule.percentile is not None and found.ends is not None and None in found.ends:
+        return f"{too_few(rule, found)}; {more}"
     why = (
         "the run is short for the correlation of its requests" if found.short else "its 95 % interval crosses the limit"
     )

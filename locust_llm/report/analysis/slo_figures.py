@@ -11,7 +11,7 @@ from locust_llm.core.record import CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.core.run import Run
 from locust_llm.slo.client_verdict import Verdict
 from locust_llm.slo.grammar import OPERATORS, Condition, Rule
-from locust_llm.slo.intervals import Ends
+from locust_llm.slo.intervals import Ends, needed
 from locust_llm.slo.metrics import BY_WORD, LATE, POOLED, RATE, TTFT_FROM_DUE, Metric, censored
 from locust_llm.slo.selectors import COLUMNS, INPUT, predicates
 
@@ -29,6 +29,8 @@ STRETCHES: Final = 64
 MAX_BINS: Final = 512
 PER_BIN: Final = 4
 """Of time, for rates: at most so many, of so many requests each."""
+SHORT_ROOM: Final = 3
+"""In a run that is short for its correlation an interval takes up to so many times as many requests as in a long one."""
 ENDLESS_US: Final = 10**18
 """A gap that has no end: 30,000 years."""
 KINDS: Final = 10
@@ -353,6 +355,15 @@ def _absent(part: Selection, given: Sequence[Condition]) -> str:
 
 def _none(word: str) -> str:
     return f"it is absent: no request has a value of {word}"
+
+
+def too_few(rule: Rule, found: Found) -> str:
+    """Why an end of its interval is not there."""
+    there = f"{found.count:,} requests" + ("" if found.size is None else f", worth {found.size:,.0f} independent ones")
+    least = needed(rule.percentile) if rule.percentile is not None else MIN_VALUES
+    if found.short and found.size is not None and found.size > least / SHORT_ROOM:
+        return f"the run is short for the correlation of its requests: there are {there}"
+    return f"too few samples: the interval of {rule.stat} takes {least} independent requests, there are {there}"
 
 
 def _few(count: int, least: int = MIN_VALUES) -> str:

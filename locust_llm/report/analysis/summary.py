@@ -17,6 +17,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     count: int | None = None
     """How many values it is made of; None: a single number (in ``avg``), no distribution."""
+    effective: float | None = None
+    """Effective sample size: so many independent values would say as much of its mean rank; None: not asked."""
     avg: float | None = None
     min: float | None = None
     max: float | None = None
