@@ -65,7 +65,7 @@ def change(rule: Rule, base: Evaluation, here: Evaluation) -> Change:
         return known._replace(ends=None, ratio_ends=None)
     if few := "; ".join(filter(None, (_few(rule, old, "in the base"), _few(rule, new, "here")))):
         return known._replace(note=few)
-    return known._replace(ends=difference_ends(old, new), ratio_ends=ratio_ends(old, new), note=_cut(old, new))
+    return known._replace(ends=difference_ends(old, new), ratio_ends=ratio_ends(old, new), note=_unsettled(old, new))
 
 
 def difference_ends(old: Found, new: Found) -> Ends:
@@ -137,6 +137,14 @@ def _few(rule: Rule, found: Found, where: str) -> str:
     if found.note:
         return f"{where}, {found.note}"
     return f"{where}, {too_few(rule, found)}"
+
+
+def _unsettled(old: Found, new: Found) -> str:
+    """What makes either figure less than that of a steady run."""
+    sides = [
+        f"{found.trend} over the run {where}" for found, where in ((old, "in the base"), (new, "here")) if found.trend
+    ]
+    return "; ".join(filter(None, (f"it {', and '.join(sides)}" if sides else "", _cut(old, new))))
 
 
 def _cut(old: Found, new: Found) -> str:

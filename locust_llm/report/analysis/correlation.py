@@ -49,6 +49,9 @@ TAIL_TREND: Final = 0.01
 MEAN_SHARE: Final = 0.1
 """A mean of skewed values rests on its largest tenth."""
 
+# A trend forbids the verdict that its end would take back: nothing passes that still gets worse, nothing fails that still
+# gets better. For the other verdict the interval is that of the values without it, as the figure lies on the safe side.
+
 RISES: Final = "rises"
 FALLS: Final = "falls"
 
@@ -93,14 +96,14 @@ NONE: Final = Interval(None, None)
 # -- what a series is worth ----------------------------------------------------------------------------------------------
 
 
-def worth(series: Floats, overall: float) -> Worth:
+def worth(series: Floats, overall: float, *, trend: str = "") -> Worth:
     """Of the mean of ``series`` (in the order of time). ``overall``: the effective sample size of the values that it is
-    made of, by their ranks."""
+    made of, by their ranks. With a trend, of what is left without the slowest cosine."""
     n, variance = len(series), float(series.var())
     short = overall < SHORT
     if variance <= 0:
         return Worth(float(n), max(1, min(MIN_COSINES, n // 2)), short, n)
-    power, most = _power(series)
+    power, most = _power(series, trend)
     if short:
         cosines = min(MIN_COSINES, most)
         return Worth(min(n * variance / _mean(power, cosines), n, max(overall, 2.0)), cosines, True, n)
@@ -111,10 +114,12 @@ def worth(series: Floats, overall: float) -> Worth:
     return Worth(size, cosines, False, n)
 
 
-def size_by_ranks(values: Floats) -> float:
+def size_by_ranks(values: Floats, *, trend: str = "") -> float:
     """Effective sample size of the mean rank of these values, in the order of time: the sum of their autocorrelations up to
     WINDOW correlation times (Sokal, Monte Carlo methods in statistical mechanics, 1989, section 3)."""
     n, ranks = len(values), _ranks(values)
+    if trend:
+        ranks = ranks - _slowest(ranks)
     variance = float(ranks.var())
     if n < 2 or variance <= 0:
         return float(n)
@@ -147,21 +152,21 @@ def trend(values: Floats) -> str:
 # -- intervals -----------------------------------------------------------------------------------------------------------
 
 
-def of_percentile(values: Floats, percentile: float) -> Interval:
+def of_percentile(values: Floats, percentile: float, *, trend: str = "") -> Interval:
     """Of a percentile of ``values`` in the order of time (failures may be infinite): the ranks of a binomial distribution
     of as many values as these are worth, where the indicator of being below is what is correlated."""
     if percentile < 50:
-        low, high, size, short = of_percentile(-values, 100 - percentile)
+        low, high, size, short = of_percentile(-values, 100 - percentile, trend=trend)
         return Interval(None if high is None else -high, None if low is None else -low, size, short)
     n, share = len(values), percentile / 100
     if n < MIN_VALUES:
         return NONE
-    overall, ordered = size_by_ranks(values), np.sort(values)
+    overall, ordered = size_by_ranks(values, trend=trend), np.sort(values)
     at = ordered[max(math.ceil(round(share * n, 9)), 1) - 1]
-    here = worth((values <= at).astype(np.float64), overall)
+    here = worth((values <= at).astype(np.float64), overall, trend=trend)
     low, high = _shares(here, share)
     far = ordered[-2] if high is None else min(_at(ordered, high, up=True), ordered[-2])
-    there = worth((values <= far).astype(np.float64), overall)
+    there = worth((values <= far).astype(np.float64), overall, trend=trend)
     if there.size < here.size:
         _, high = _shares(there, share)
     return Interval(
@@ -172,7 +177,7 @@ def of_percentile(values: Floats, percentile: float) -> Interval:
     )
 
 
-def of_mean(values: Floats) -> Interval:
+def of_mean(values: Floats, *, trend: str = "") -> Interval:
     """Of a mean of ``values`` that are not negative, in the order of time: Student's t, moved by their skewness (Hall, On
     the removal of skewness by transformation, Journal of the Royal Statistical Society B 54, 1992, in its first order)."""
     n = len(values)
@@ -181,7 +186,7 @@ def of_mean(values: Floats) -> Interval:
     mean, variance = float(values.mean()), float(values.var())
     if not math.isfinite(mean):
         return Interval(mean, mean, float(n))
-    found = worth(values, size_by_ranks(values))
+    found = worth(values, size_by_ranks(values, trend=trend), trend=trend)
     if variance <= 0:
         return Interval(mean, mean, found.size, found.short)
     error = math.sqrt(variance / found.size)
@@ -193,14 +198,15 @@ def of_mean(values: Floats) -> Interval:
     return Interval(max(0.0, low), mean + error * (t_high + skew / 6 * (2 * t_high**2 + 1)), found.size, found.short)
 
 
-def of_share(ones: Floats) -> Interval:
+def of_share(ones: Floats, *, trend: str = "") -> Interval:
     """Of the share of ones in a series of zeros and ones, in the order of time: binomial ends of as many requests as
     these are worth. A run in which all are equal shows no correlation."""
     n = len(ones)
     if not n:
         return NONE
     share = float(ones.mean())
-    found = worth(ones, size_by_ranks(ones)) if n >= MIN_VALUES else Worth(float(n), 1, False, n)
+    overall = size_by_ranks(ones, trend=trend)
+    found = worth(ones, overall, trend=trend) if n >= MIN_VALUES else Worth(float(n), 1, False, n)
     rare = max(found.size * min(share, 1 - share), 1e-9)
     lost = (FEW_EXCURSIONS, EXCURSIONS) if share <= 0.5 else (EXCURSIONS, FEW_EXCURSIONS)
     near, far = _tails(found) if share <= 0.5 else _tails(found)[::-1]
@@ -212,7 +218,7 @@ def of_share(ones: Floats) -> Interval:
     return Interval(low, high, found.size, found.short)
 
 
-def of_rate(amounts: Floats) -> Interval:
+def of_rate(amounts: Floats, *, trend: str = "") -> Interval:
     """Of the mean amount of equal stretches of time, one after the other: Student's t. What a full server does in one
     second it does not in the next, so they may be worth more than their number."""
     n = len(amounts)
@@ -221,8 +227,8 @@ def of_rate(amounts: Floats) -> Interval:
     mean, variance = float(amounts.mean()), float(amounts.var())
     if variance <= 0:
         return Interval(mean, mean, float(n))
-    power, most = _power(amounts)
-    overall = size_by_ranks(amounts)
+    power, most = _power(amounts, trend)
+    overall = size_by_ranks(amounts, trend=trend)
     cosines = max(min(int(overall * COSINES), most), min(MIN_COSINES, most))
     error = math.sqrt(_mean(power, cosines) / n)
     reach = student_quantile(float(cosines), TAIL_SHORT if overall < MIN_VALUES else (TAIL_NEAR + TAIL_FAR) / 2) * error
@@ -282,9 +288,18 @@ def _mean(power: Floats, cosines: int) -> float:
     return max(float(power[:cosines].mean()), 1e-300)
 
 
-def _power(series: Floats) -> tuple[Floats, int]:
+def _power(series: Floats, trend: str) -> tuple[Floats, int]:
     coefficients, most = _cosines(series)
+    if trend and most > 1:
+        return coefficients[1:] ** 2, most - 1
     return coefficients**2, most
+
+
+def _slowest(series: Floats) -> Floats:
+    """The part of a series that is the slowest cosine."""
+    wave = np.cos(np.pi * (np.arange(len(series)) + 0.5) / len(series))
+    part: Floats = wave * float(2 / len(series) * (series @ wave))
+    return part
 
 
 def _cosines(series: Floats) -> tuple[Floats, int]:

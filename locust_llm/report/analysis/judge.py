@@ -2,7 +2,8 @@
 
 A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of the limit; the interval is
 as wide as the correlation of the run's own requests makes it (correlation.py). A run in which the figure was still getting
-worse passes nothing. The smallest and the largest value, and what was delivered of a schedule, are facts of the
+worse passes nothing, one in which it was still getting better fails nothing. The smallest and the largest value,
+and what was delivered of a schedule, are facts of the
 run and have no interval. What was cut counts at its best and at its worst (censoring.py), and the rule is decided where both
 are. A failure counts as a value that breaks the rule, whichever way that points (a latency of
 +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so.
@@ -127,14 +128,23 @@ def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str]:
     if holds is False:
         if rule.metric == "delivered" and seen.delivery is not None and seen.delivery.cause == CLIENT:
             return INCONCLUSIVE, "the load generator held the load back, not the server"
+        if found.trend and not _gets_worse(rule, found):
+            return (
+                INCONCLUSIVE,
+                f"it {found.trend} over the run: only a run that has settled can fail (--warmup-duration)",
+            )
         return FAIL, told
     if holds:
         if lost := seen.run.records_lost:
             return INCONCLUSIVE, f"records of workers that never arrived: {lost}"
-        if found.trend and (found.trend == RISES) == rule.less_is_better:
+        if found.trend and _gets_worse(rule, found):
             return INCONCLUSIVE, f"it {found.trend} over the run: only a run that has settled can pass"
         return PASS, told
     return INCONCLUSIVE, _undecided(rule, found, seen.time.seconds)
+
+
+def _gets_worse(rule: Rule, found: Found) -> bool:
+    return (found.trend == RISES) == rule.op.startswith("<")
 
 
 def _cut(found: Found) -> str:

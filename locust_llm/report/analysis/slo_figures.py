@@ -147,11 +147,11 @@ def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float,
     trend = correlation.trend(known.low[~known.cut])
     if rule.stat == "avg":
         note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
-        return replace(_at_both(rule, known, lambda some: _average(some, note)), trend=trend)
+        return replace(_at_both(rule, known, lambda some: _average(some, note, trend)), trend=trend)
     if unsent:
         known = known.with_unknown(unsent)
     nearest = bool(counted) or not known.known
-    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, nearest=nearest))
+    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, trend, nearest=nearest))
     note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
     return replace(found, note=note, trend=trend)
 
@@ -189,7 +189,7 @@ def _between(rule: Rule, low: Found, high: Found, cut: int, undecided: int) -> F
     )
 
 
-def _quantile(rule: Rule, values: Floats, failures: int, *, nearest: bool) -> Found:
+def _quantile(rule: Rule, values: Floats, failures: int, trend: str, *, nearest: bool) -> Found:
     """A percentile, the smallest or the largest value."""
     ordered, percentile = np.sort(values), rule.percentile
     if percentile is None:
@@ -198,7 +198,7 @@ def _quantile(rule: Rule, values: Floats, failures: int, *, nearest: bool) -> Fo
     rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
     value = float(ordered[rank - 1] if nearest else np.percentile(ordered, percentile))
     note = _landed(rule, value, failures, len(ordered))
-    return _with(value, correlation.of_percentile(values, percentile), len(ordered), note)
+    return _with(value, correlation.of_percentile(values, percentile, trend=trend), len(ordered), note)
 
 
 def _with(value: float, interval: Interval, count: int, note: str = "") -> Found:
@@ -214,21 +214,23 @@ def _landed(rule: Rule, value: float, failures: int, count: int) -> str:
     return f"{failures} of {count} requests failed, and {rule.stat} lands on one" if lands else ""
 
 
-def _average(values: Floats, note: str) -> Found:
+def _average(values: Floats, note: str, trend: str) -> Found:
     """Of values in the order of their sends."""
     value = float(values.mean())
-    return _with(value, correlation.of_mean(values), len(values), note)
+    return _with(value, correlation.of_mean(values, trend=trend), len(values), note)
 
 
 def _share(rule: Rule, part: Selection) -> Found:
     if absent := _absent(part, rule.given):
         return Found(None, note=absent)
 
-    def found(ones: Floats) -> Found:
-        return _with(float(ones.mean()), correlation.of_share(ones), len(ones))
-
     known = hits(rule, part).in_order
-    return replace(_at_both(rule, known, found), trend=correlation.trend(known.low[~known.cut]))
+    trend = correlation.trend(known.low[~known.cut])
+
+    def found(ones: Floats) -> Found:
+        return _with(float(ones.mean()), correlation.of_share(ones, trend=trend), len(ones))
+
+    return replace(_at_both(rule, known, found), trend=trend)
 
 
 def _rate(rule: Rule, part: Selection, time: RateWindow) -> Found:
@@ -251,7 +253,8 @@ def _rate(rule: Rule, part: Selection, time: RateWindow) -> Found:
             return Found(value, count=count, note=_few(count, PER_BIN * MIN_VALUES))
         bin_of = np.clip((time.of(known.at) / seconds * bins).astype(np.int64), 0, bins - 1)
         rates = np.bincount(bin_of, through, bins) / (seconds / bins)
-        return replace(_with(value, correlation.of_rate(rates), count), size=None, trend=correlation.trend(rates))
+        trend = correlation.trend(rates)
+        return replace(_with(value, correlation.of_rate(rates, trend=trend), count), size=None, trend=trend)
 
     return _at_both(rule, known, found)
 
