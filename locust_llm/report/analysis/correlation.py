@@ -32,6 +32,8 @@ MIN_COSINES: Final = 4
 MAX_COSINES: Final = 400
 COSINES: Final = 0.15
 """Cosines for each independent request that the run is worth."""
+MIN_ABOVE: Final = 5
+"""So many values must lie above a level for their correlation to be known."""
 SHORT: Final = 25.0
 """A run worth fewer requests than this is short for its own correlation."""
 WINDOW: Final = 5.0
@@ -46,8 +48,8 @@ TAIL_SHORT: Final = 0.02
 """On either side, of a run that is short for its correlation."""
 TAIL_TREND: Final = 0.01
 """A steady run is called one with a trend in one of fifty cases."""
-MEAN_SHARE: Final = 0.1
-"""A mean of skewed values rests on its largest tenth."""
+MEAN_SHARE: Final = 0.07
+"""A mean of skewed values rests on so large a part of them, the largest."""
 
 # A trend forbids the verdict that its end would take back: nothing passes that still gets worse, nothing fails that still
 # gets better. For the other verdict the interval is that of the values without it, as the figure lies on the safe side.
@@ -152,11 +154,11 @@ def trend(values: Floats) -> str:
 # -- intervals -----------------------------------------------------------------------------------------------------------
 
 
-def of_percentile(values: Floats, percentile: float, *, trend: str = "") -> Interval:
+def of_percentile(values: Floats, percentile: float, *, trend: str = "", looks: int = 1) -> Interval:
     """Of a percentile of ``values`` in the order of time (failures may be infinite): the ranks of a binomial distribution
     of as many values as these are worth, where the indicator of being below is what is correlated."""
     if percentile < 50:
-        low, high, size, short = of_percentile(-values, 100 - percentile, trend=trend)
+        low, high, size, short = of_percentile(-values, 100 - percentile, trend=trend, looks=looks)
         return Interval(None if high is None else -high, None if low is None else -low, size, short)
     n, share = len(values), percentile / 100
     if n < MIN_VALUES:
@@ -164,11 +166,12 @@ def of_percentile(values: Floats, percentile: float, *, trend: str = "") -> Inte
     overall, ordered = size_by_ranks(values, trend=trend), np.sort(values)
     at = ordered[max(math.ceil(round(share * n, 9)), 1) - 1]
     here = worth((values <= at).astype(np.float64), overall, trend=trend)
-    low, high = _shares(here, share)
-    far = ordered[-2] if high is None else min(_at(ordered, high, up=True), ordered[-2])
-    there = worth((values <= far).astype(np.float64), overall, trend=trend)
-    if there.size < here.size:
-        _, high = _shares(there, share)
+    low, high = _shares(here, share, looks)
+    far = ordered[-MIN_ABOVE] if high is None else min(_at(ordered, high, up=True), ordered[-MIN_ABOVE])
+    if far > at:
+        there = worth((values <= far).astype(np.float64), overall, trend=trend)
+        if there.size < here.size:
+            _, high = _shares(there, share, looks)
     return Interval(
         None if low is None else _at(ordered, low, up=False),
         None if high is None else _at(ordered, high, up=True),
@@ -177,7 +180,7 @@ def of_percentile(values: Floats, percentile: float, *, trend: str = "") -> Inte
     )
 
 
-def of_mean(values: Floats, *, trend: str = "") -> Interval:
+def of_mean(values: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     """Of a mean of ``values`` that are not negative, in the order of time: Student's t, moved by their skewness (Hall, On
     the removal of skewness by transformation, Journal of the Royal Statistical Society B 54, 1992, in its first order)."""
     n = len(values)
@@ -191,14 +194,14 @@ def of_mean(values: Floats, *, trend: str = "") -> Interval:
         return Interval(mean, mean, found.size, found.short)
     error = math.sqrt(variance / found.size)
     skew = min(max(float(np.mean((values - mean) ** 3)) / variance**1.5, 0.0), 4.0) / math.sqrt(found.size)
-    near, far = _tails(found)
+    near, far = _tails(found, looks)
     t_low = student_quantile(found.freedom(0.0), near)
     t_high = student_quantile(found.freedom(EXCURSIONS / (found.size * MEAN_SHARE)), far)
     low = mean - error * (t_low - min(skew / 6 * (2 * t_low**2 + 1), t_low / 2))
     return Interval(max(0.0, low), mean + error * (t_high + skew / 6 * (2 * t_high**2 + 1)), found.size, found.short)
 
 
-def of_share(ones: Floats, *, trend: str = "") -> Interval:
+def of_share(ones: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     """Of the share of ones in a series of zeros and ones, in the order of time: binomial ends of as many requests as
     these are worth. A run in which all are equal shows no correlation."""
     n = len(ones)
@@ -209,7 +212,7 @@ def of_share(ones: Floats, *, trend: str = "") -> Interval:
     found = worth(ones, overall, trend=trend) if n >= MIN_VALUES else Worth(float(n), 1, False, n)
     rare = max(found.size * min(share, 1 - share), 1e-9)
     lost = (FEW_EXCURSIONS, EXCURSIONS) if share <= 0.5 else (EXCURSIONS, FEW_EXCURSIONS)
-    near, far = _tails(found) if share <= 0.5 else _tails(found)[::-1]
+    near, far = _tails(found, looks) if share <= 0.5 else _tails(found, looks)[::-1]
     tails = [
         _tail(found, lost_ / rare if 0 < share < 1 else 0.0, tail)
         for lost_, tail in zip(lost, (near, far), strict=True)
@@ -218,7 +221,7 @@ def of_share(ones: Floats, *, trend: str = "") -> Interval:
     return Interval(low, high, found.size, found.short)
 
 
-def of_rate(amounts: Floats, *, trend: str = "") -> Interval:
+def of_rate(amounts: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     """Of the mean amount of equal stretches of time, one after the other: Student's t. What a full server does in one
     second it does not in the next, so they may be worth more than their number."""
     n = len(amounts)
@@ -231,18 +234,19 @@ def of_rate(amounts: Floats, *, trend: str = "") -> Interval:
     overall = size_by_ranks(amounts, trend=trend)
     cosines = max(min(int(overall * COSINES), most), min(MIN_COSINES, most))
     error = math.sqrt(_mean(power, cosines) / n)
-    reach = student_quantile(float(cosines), TAIL_SHORT if overall < MIN_VALUES else (TAIL_NEAR + TAIL_FAR) / 2) * error
+    tail = (TAIL_SHORT if overall < MIN_VALUES else (TAIL_NEAR + TAIL_FAR) / 2) / looks
+    reach = student_quantile(float(cosines), tail) * error
     return Interval(max(0.0, mean - reach), mean + reach, n * variance / (error * error * n), overall < MIN_VALUES)
 
 
-def of_ratio(amounts: Floats, weights: Floats) -> Interval:
+def of_ratio(amounts: Floats, weights: Floats, *, looks: int = 1) -> Interval:
     """Of sum over sum of equal stretches, one after the other: of the first-order error of a ratio (Cochran, Sampling
     Techniques, 3rd ed., section 6.5)."""
     n, whole = len(amounts), float(weights.sum())
     if n < MIN_VALUES or not whole > 0:
         return NONE
     ratio = float(amounts.sum()) / whole
-    found = of_rate(amounts - ratio * weights + whole / n)
+    found = of_rate(amounts - ratio * weights + whole / n, looks=looks)
     if found.low is None or found.high is None:
         return NONE
     reach = (found.high - whole / n) / (whole / n)
@@ -252,8 +256,10 @@ def of_ratio(amounts: Floats, weights: Floats) -> Interval:
 # -- parts ---------------------------------------------------------------------------------------------------------------
 
 
-def _tails(found: Worth) -> tuple[float, float]:
-    return (TAIL_SHORT, TAIL_SHORT) if found.short else (TAIL_NEAR, TAIL_FAR)
+def _tails(found: Worth, looks: int) -> tuple[float, float]:
+    """What may lie beyond either end, of an interval that is one of so many looks (core/looks.py)."""
+    near, far = (TAIL_SHORT, TAIL_SHORT) if found.short else (TAIL_NEAR, TAIL_FAR)
+    return near / looks, far / looks
 
 
 def _tail(found: Worth, lost: float, tail: float) -> float:
@@ -261,9 +267,9 @@ def _tail(found: Worth, lost: float, tail: float) -> float:
     return tail_of(student_quantile(found.freedom(lost), tail))
 
 
-def _shares(found: Worth, share: float) -> Ends:
+def _shares(found: Worth, share: float, looks: int) -> Ends:
     """Between which shares of the values, in order, the percentile of ``share`` (a half and more) lies."""
-    near, far = _tails(found)
+    near, far = _tails(found, looks)
     rare = found.size * (1 - share)
     low = round(_tail(found, FEW_EXCURSIONS / rare, near), 5)
     high = round(_tail(found, EXCURSIONS / rare, far), 5)

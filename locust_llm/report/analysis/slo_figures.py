@@ -93,17 +93,17 @@ def figure(rule: Rule, seen: Evaluation) -> Found:
         if seen.delivery is None:
             return Found(None, note="a closed loop has no schedule of which something could be delivered")
         return Found(seen.delivery.share, None, seen.delivery.due)
-    part = selected(rule, seen.main)
+    part, looks = selected(rule, seen.main), len(seen.run.settings.looks) or 1
     if not part.outcome(*COUNTED).size:
         return Found(None, note=_nobody(rule, seen.main))
     if measure.tag == POOLED:
-        return _pooled(rule, part.outcome(OK, CUT), seen.records)
+        return _pooled(rule, part.outcome(OK, CUT), seen.records, looks)
     if measure.metric is not None:
         unsent = 0 if rule.where else _unsent(measure.metric, seen.delivery)
-        return _distribution(rule, part, measure.metric, seen.run.settings.request_timeout_s, unsent)
+        return _distribution(rule, part, measure.metric, seen.run.settings.request_timeout_s, unsent, looks)
     if measure.units is RATE:
-        return _rate(rule, selected(rule, seen.ended), seen.time)
-    return _share(rule, part)
+        return _rate(rule, selected(rule, seen.ended), seen.time, looks)
+    return _share(rule, part, looks)
 
 
 def selected(rule: Rule, main: Selection) -> Selection:
@@ -138,7 +138,7 @@ def _unsent(metric: Metric, delivery: Delivery | None) -> int:
     return delivery.due - delivery.sent if delivery is not None and counts else 0
 
 
-def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float, unsent: int) -> Found:
+def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float, unsent: int, looks: int) -> Found:
     """Of a number that each request has. Percentiles as in the tables: linear without failures, else nearest rank."""
     known = values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf).in_order
     counted = part.outcome(*FAILURES).size if censored(metric) else 0
@@ -147,11 +147,11 @@ def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float,
     trend = correlation.trend(known.low[~known.cut])
     if rule.stat == "avg":
         note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
-        return replace(_at_both(rule, known, lambda some: _average(some, note, trend)), trend=trend)
+        return replace(_at_both(rule, known, lambda some: _average(some, note, trend, looks)), trend=trend)
     if unsent:
         known = known.with_unknown(unsent)
     nearest = bool(counted) or not known.known
-    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, trend, nearest=nearest))
+    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, trend, looks, nearest=nearest))
     note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
     return replace(found, note=note, trend=trend)
 
@@ -189,7 +189,7 @@ def _between(rule: Rule, low: Found, high: Found, cut: int, undecided: int) -> F
     )
 
 
-def _quantile(rule: Rule, values: Floats, failures: int, trend: str, *, nearest: bool) -> Found:
+def _quantile(rule: Rule, values: Floats, failures: int, trend: str, looks: int, *, nearest: bool) -> Found:
     """A percentile, the smallest or the largest value."""
     ordered, percentile = np.sort(values), rule.percentile
     if percentile is None:
@@ -198,7 +198,7 @@ def _quantile(rule: Rule, values: Floats, failures: int, trend: str, *, nearest:
     rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
     value = float(ordered[rank - 1] if nearest else np.percentile(ordered, percentile))
     note = _landed(rule, value, failures, len(ordered))
-    return _with(value, correlation.of_percentile(values, percentile, trend=trend), len(ordered), note)
+    return _with(value, correlation.of_percentile(values, percentile, trend=trend, looks=looks), len(ordered), note)
 
 
 def _with(value: float, interval: Interval, count: int, note: str = "") -> Found:
@@ -214,13 +214,13 @@ def _landed(rule: Rule, value: float, failures: int, count: int) -> str:
     return f"{failures} of {count} requests failed, and {rule.stat} lands on one" if lands else ""
 
 
-def _average(values: Floats, note: str, trend: str) -> Found:
+def _average(values: Floats, note: str, trend: str, looks: int) -> Found:
     """Of values in the order of their sends."""
     value = float(values.mean())
-    return _with(value, correlation.of_mean(values, trend=trend), len(values), note)
+    return _with(value, correlation.of_mean(values, trend=trend, looks=looks), len(values), note)
 
 
-def _share(rule: Rule, part: Selection) -> Found:
+def _share(rule: Rule, part: Selection, looks: int) -> Found:
     if absent := _absent(part, rule.given):
         return Found(None, note=absent)
 
@@ -228,12 +228,12 @@ def _share(rule: Rule, part: Selection) -> Found:
     trend = correlation.trend(known.low[~known.cut])
 
     def found(ones: Floats) -> Found:
-        return _with(float(ones.mean()), correlation.of_share(ones, trend=trend), len(ones))
+        return _with(float(ones.mean()), correlation.of_share(ones, trend=trend, looks=looks), len(ones))
 
     return replace(_at_both(rule, known, found), trend=trend)
 
 
-def _rate(rule: Rule, part: Selection, time: RateWindow) -> Found:
+def _rate(rule: Rule, part: Selection, time: RateWindow, looks: int) -> Found:
     """What successful requests amount to a second of the phase; in its stretches each counts where it was over."""
     ok, seconds = part.outcome(OK), time.seconds
     count = part.outcome(*COUNTED).size if rule.metric == "goodput" else part.outcome(OK, *FAILURES).size
@@ -254,20 +254,22 @@ def _rate(rule: Rule, part: Selection, time: RateWindow) -> Found:
         bin_of = np.clip((time.of(known.at) / seconds * bins).astype(np.int64), 0, bins - 1)
         rates = np.bincount(bin_of, through, bins) / (seconds / bins)
         trend = correlation.trend(rates)
-        return replace(_with(value, correlation.of_rate(rates, trend=trend), count), size=None, trend=trend)
+        return replace(
+            _with(value, correlation.of_rate(rates, trend=trend, looks=looks), count), size=None, trend=trend
+        )
 
     return _at_both(rule, known, found)
 
 
-def _pooled(rule: Rule, part: Selection, records: Iterable[Record]) -> Found:
+def _pooled(rule: Rule, part: Selection, records: Iterable[Record], looks: int) -> Found:
     """Of the sharp gaps of all these requests, in stretches of as many requests each, by the time of their send. The
     silence in which a request was cut is a gap too, at least as long."""
     low, high, silences = _gaps(part, records)
-    least, most = (_of_stretches(rule, stretches, part.size) for stretches in (low, high))
+    least, most = (_of_stretches(rule, stretches, part.size, looks) for stretches in (low, high))
     return _between(rule, least, most, part.outcome(CUT).size, silences)
 
 
-def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int) -> Found:
+def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int, looks: int) -> Found:
     gaps = Gaps()
     for stretch in stretches:
         gaps.merge(stretch)
@@ -283,11 +285,11 @@ def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int) -> Found
         return Found(value, (value, value), gaps.count)
     if percentile is None:
         sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
-        return _with(value, correlation.of_ratio(sums, counts), gaps.count)
+        return _with(value, correlation.of_ratio(sums, counts, looks=looks), gaps.count)
 
     def shares(level_s: float) -> Interval:
         within = np.array([stretch.within(round(level_s * 1e6)) for stretch in stretches], np.float64)
-        return correlation.of_ratio(within, counts)
+        return correlation.of_ratio(within, counts, looks=looks)
 
     def at(share: float | None) -> float | None:
         return None if share is None else _gap_percentile(gaps, min(max(100 * share, 0.0), 100.0))
