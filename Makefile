@@ -5,7 +5,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-all test-matrices test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator calibration soak confusion schedulers seeds example clean
+.PHONY: demo test test-all test-matrices test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator calibration soak confusion intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -63,6 +63,9 @@ calibration: $(VENV)/.installed   ## simulated times beside measured ones, row b
 
 soak: $(VENV)/.installed-tests    ## ten minutes of faults and firehoses: whether anything grows or is lost
 	PYTHONPATH=tests $(BIN)/python tests/bench/soak.py
+
+intervals: $(VENV)/.installed-tests  ## how often SLO intervals hold the truth and verdicts are wrong or missing: 2,000 runs of each kind of load
+	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py
 
 confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulated server has, and which it has: 750 probes
 	PYTHONPATH=tests $(BIN)/python tests/bench/confusion.py

@@ -24,6 +24,16 @@ class RuleResult(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class OpenRule(msgspec.Struct, frozen=True):
+    """A rule that the records so far do not decide."""
+
+    rule: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}, {self.reason}"
+
+
 class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a run, or a stage of one, came to; the run decides with it, and the live page shows it."""
 

@@ -11,6 +11,7 @@ from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.rules import Rules
 
 from .bounds import MAX_RESPONSE_BYTES
+from .looks import look_times
 from .option import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, Range
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, sweep
 
@@ -309,6 +310,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     slo_preset: Annotated[
         str | None, Option("verdict", "Preset rules: chat, or those of MLPerf", "mlperf-llama3.1-8b", "NAME")
     ] = None
+    until_decided_s: Annotated[
+        float | None,
+        Option(
+            "verdict",
+            "Go on after -t until every rule is decided, at most so long in all",
+            "600",
+            "seconds",
+            flag="--until-decided",
+            range=DURATION,
+        ),
+    ] = None
     goodput: Annotated[
         str | None, Option("verdict", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
     ] = None
@@ -321,6 +333,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = ""
     locustfile: str = ""
     command: str = ""
+
+    @cached_property
+    def looks(self) -> tuple[float, ...]:
+        """When the rules are judged, in seconds of profiling; the last one is when the run ends at the latest."""
+        return look_times(self.run_time_s, self.until_decided_s)
+
+    @property
+    def longest_s(self) -> float | None:
+        """How long profiling may last."""
+        return self.looks[-1] if self.looks else None
 
     @cached_property
     def rules(self) -> Rules:

@@ -20,6 +20,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _limits(s)
     yield from _contradictions(s)
     yield from _stages(s)
+    yield from _until_decided(s)
     yield from slo.mistakes(s.rules, (s.sweep or "").partition("=")[0].strip())
     if "@" in urlsplit(s.host).netloc:
         yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
@@ -93,6 +94,25 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield "--warmup-concurrency needs the number of users after it (-u)"
     if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
         yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
+
+
+def _until_decided(s: Settings) -> Iterator[str]:
+    """What goes on until it is decided has a first look, rules, and no other end."""
+    if s.until_decided_s is None:
+        return
+    if s.run_time_s is None:
+        yield "--until-decided needs -t: how long the run is before its rules are looked at for the first time"
+    elif s.until_decided_s <= s.run_time_s:
+        yield f"--until-decided {s.until_decided_s:g} must be longer than -t {s.run_time_s:g}: it is the most in all"
+    if not s.rules.entries:
+        yield "--until-decided needs a rule (--slo)"
+    others = {
+        "--sweep": s.sweep, "--repeats": s.repeats > 1, "--request-count": s.request_count,
+        "--num-sessions": s.num_sessions, "--fixed-schedule": s.fixed_schedule,
+    }  # fmt: skip
+    for flag, given in others.items():
+        if given:
+            yield f"--until-decided and {flag} contradict each other: leave {flag} out"
 
 
 def _stages(s: Settings) -> Iterator[str]:

@@ -53,7 +53,7 @@ def schedule(s: Settings, phase: str, items: Iterable[Item] = ()) -> Iterator[Du
             return None
         due = arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0)
         return map(Due, until(due, count=s.warmup_request_count, duration_s=s.warmup_duration))
-    count, duration_s = s.request_count, s.run_time_s
+    count, duration_s = s.request_count, s.longest_s
     if s.fixed_schedule:
         return _bounded(_replayed(s, items), count=count, duration_s=duration_s)
     if s.user_centric_rate:

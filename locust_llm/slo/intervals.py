@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ Ends = tuple[float | None, float | None]
 
 TAIL: Final = 0.025
 """What may lie outside on either side."""
+TAIL_FAR: Final = 0.02
+"""On the side of rare, large values, of which a short run sees too few: report/analysis/correlation.py."""
 SECTIONS: Final = 10
 STUDENT: Final = 2.2621571628
 """97.5 % of Student's t with SECTIONS - 1 degrees of freedom."""
@@ -71,8 +74,55 @@ def of_sections(whole: float, sections: Sequence[float]) -> Ends:
     return max(0.0, whole - reach), whole + reach
 
 
-def binomial_cdf(k: int, n: int, p: float) -> float:
-    """Probability of at most ``k`` successes of ``n``, each with probability ``p``: I_(1-p)(n - k, k + 1)."""
+def rank_shares(size: float, share: float, low: float, high: float) -> Ends:
+    """Between which shares of the ordered values a percentile of ``share`` lies, of as many independent values as ``size``
+    (any number from 1 on): how many lie below it is binomial. ``low``, ``high``: what may lie beyond either end. None: there
+    is no such end; the upper one there is as long as the largest value lies above with the 97.5 % of ``needed``."""
+    below = None if binomial_cdf(0, size, share) > low else (_count(size, share, low) + 0.5) / size
+    if share**size > high * TAIL / TAIL_FAR:
+        return below, None
+    return below, min((_count(size, share, 1 - high) + 0.5) / size, 1.0)
+
+
+def _count(size: float, share: float, below: float) -> float:
+    """The number, whole or not, that a binomial one is not above with probability ``below``."""
+    low, high = 0.0, size
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if binomial_cdf(middle, size, share) < below else (low, middle)
+    return (low + high) / 2
+
+
+def binomial_shares(some: float, of: float, low: float, high: float) -> tuple[float, float]:
+    """Of a share, from ``some`` out of ``of`` independent requests, whole numbers or not. ``low``, ``high``: what may lie
+    beyond either end. Of none and of all exact (Clopper and Pearson, Biometrika 26, 1934); between them the outcome itself
+    counts half (mid-P: Berry and Armitage, Mid-P confidence intervals, The Statistician 44, 1995)."""
+    inner = 0.5 if min(some, of - some) >= 0.5 else 0.0
+    lower = _root(lambda p: 1 - binomial_cdf(some - 1 + inner, of, p) - low) if some > 0 else 0.0
+    upper = _root(lambda p: high - binomial_cdf(some - inner, of, p)) if some < of else 1.0
+    return lower, upper
+
+
+def student_quantile(freedom: float, tail: float) -> float:
+    """What Student's t exceeds with probability ``tail`` (Abramowitz and Stegun 26.7.5; exact to 0.5 % from 4 degrees and a
+    tail of 1 % on, below that too small by up to a tenth)."""
+    z, n = NormalDist().inv_cdf(1 - tail), max(freedom, 1.5)
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )
+
+
+def tail_of(z: float) -> float:
+    """What a standard normal value exceeds ``z`` with."""
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+def binomial_cdf(k: float, n: float, p: float) -> float:
+    """Probability of at most ``k`` successes of ``n``, each with probability ``p``: I_(1-p)(n - k, k + 1), which is defined
+    between whole numbers too."""
     if k < 0:
         return 0.0
     if k >= n or p <= 0:
@@ -87,7 +137,7 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
     return 1 - front * _fraction(b, a, p) / b
 
 
-def _fraction(a: int, b: int, x: float) -> float:
+def _fraction(a: float, b: float, x: float) -> float:
     """Lentz's method (Press et al., Numerical Recipes, 3rd ed., section 6.4)."""
     tiny = 1e-300
     c, d = 1.0, 1 / ((1 - (a + b) * x / (a + 1)) or tiny)

@@ -63,6 +63,12 @@ class Bounds(NamedTuple):
         return Bounds(np.append(self.low, more), np.append(self.high, more + math.inf), np.append(self.at, more), cut)
 
     @property
+    def in_order(self) -> "Bounds":
+        """By time."""
+        order = np.argsort(self.at, kind="stable")
+        return Bounds(self.low[order], self.high[order], self.at[order], self.cut[order])
+
+    @property
     def known(self) -> bool:
         return bool(np.array_equal(self.low, self.high))
 

@@ -91,6 +91,11 @@ class Gaps:
     def max_ms(self) -> float | None:
         return self._ends[1] / 1e3 if self._ends else None
 
+    def within(self, most_us: int) -> int:
+        """How many are at most so long."""
+        self._settle()
+        return int(self._counts[: int(np.searchsorted(self._values, most_us, side="right"))].sum())
+
     def percentiles_ms(self, percentiles: Sequence[float]) -> list[float | None]:
         """One value for each of ``percentiles`` (0 to 100), in milliseconds."""
         self._settle()

@@ -1,8 +1,9 @@
 """Judgement: the SLO rules of a run against its requests; PASS, FAIL or INCONCLUSIVE, each with its reason.
 
-A rule is decided where its figure and both ends of that figure's 95 % interval (intervals.py) lie on one side of the
-limit. Percentiles of numbers that each request has: order statistics. Shares: exact binomial. Rates, averages and pooled
-gaps: ten stretches of the run. The smallest and the largest value, and what was delivered of a schedule, are facts of the
+A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of the limit; the interval is
+as wide as the correlation of the run's own requests makes it (correlation.py). A run in which the figure was still getting
+worse passes nothing, one in which it was still getting better fails nothing. The smallest and the largest value,
+and what was delivered of a schedule, are facts of the
 run and have no interval. What was cut counts at its best and at its worst (censoring.py), and the rule is decided where both
 are. A failure counts as a value that breaks the rule, whichever way that points (a latency of
 +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so.
@@ -11,6 +12,7 @@ Each stage of a sweep is judged as a run of its own. The sweep passes a rule if 
 is found. A rule that names stages must hold at each of them, one with a base at each that the base has too.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -29,12 +31,17 @@ from locust_llm.slo.selectors import plain
 
 from .baseline import partner
 from .compare import worse
+from .correlation import RISES
 from .delivery import CLIENT
 from .knee import at, blamed, bounds, unsound, within
-from .slo_figures import Evaluation, Found, figure
+from .slo_figures import Evaluation, Found, figure, too_few
 from .summary import Level, SloResult, SweepSummary
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
+MAX_LONGER: Final = 100.0
+"""So many times as long a run is the most that is advised."""
+NEEDED_ROOM: Final = 1.5
+"""An upper end that lies at the largest value hardly ever decides: so many times ``needed`` are advised."""
 
 
 def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
@@ -93,6 +100,7 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
         low=shown(low),
         high=shown(high),
         count=found.count,
+        effective=found.size,
         reason=reason,
     )
 
@@ -120,11 +128,23 @@ def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str]:
     if holds is False:
         if rule.metric == "delivered" and seen.delivery is not None and seen.delivery.cause == CLIENT:
             return INCONCLUSIVE, "the load generator held the load back, not the server"
+        if found.trend and not _gets_worse(rule, found):
+            return (
+                INCONCLUSIVE,
+                f"it {found.trend} over the run: only a run that has settled can fail (--warmup-duration)",
+            )
         return FAIL, told
     if holds:
-        lost = seen.run.records_lost
-        return (INCONCLUSIVE, f"records of workers that never arrived: {lost}") if lost else (PASS, told)
-    return INCONCLUSIVE, _undecided(rule, found)
+        if lost := seen.run.records_lost:
+            return INCONCLUSIVE, f"records of workers that never arrived: {lost}"
+        if found.trend and _gets_worse(rule, found):
+            return INCONCLUSIVE, f"it {found.trend} over the run: only a run that has settled can pass"
+        return PASS, told
+    return INCONCLUSIVE, _undecided(rule, found, seen.time.seconds)
+
+
+def _gets_worse(rule: Rule, found: Found) -> bool:
+    return (found.trend == RISES) == rule.op.startswith("<")
 
 
 def _cut(found: Found) -> str:
@@ -135,17 +155,43 @@ def _cut(found: Found) -> str:
     return f"{cut}, {min(found.cut, found.undecided)} of them undecided"
 
 
-def _undecided(rule: Rule, found: Found) -> str:
-    """Why a figure that is there does not decide."""
+def _undecided(rule: Rule, found: Found, seconds: float) -> str:
+    """Why a figure that is there does not decide. ``seconds``: how long the run was."""
     if found.ends == (None, None) and found.note:
         return found.note
-    percentile = rule.percentile
-    if percentile is not None and found.ends is not None and None in found.ends:
-        return (
-            f"too few samples: the interval of {rule.stat} takes {needed(percentile)} requests, there are {found.count}"
-        )
-    longer = "a longer grace period (-s) may tell" if found.cut and found.undecided else "a longer run may tell"
-    return "; ".join(filter(None, (f"its 95 % interval crosses the limit, {longer}", found.note, _cut(found))))
+    longer = longer_s(rule, found, seconds)
+    more = f"about {duration_in_words(longer)} more may tell" if longer is not None else "a longer run may tell"
+    if found.cut and found.undecided:
+        more = "a longer grace period (-s) may tell"
+    if rule.percentile is not None and found.ends is not None and None in found.ends:
+        return f"{too_few(rule, found)}; {more}"
+    why = (
+        "the run is short for the correlation of its requests" if found.short else "its 95 % interval crosses the limit"
+    )
+    return "; ".join(filter(None, (f"{why}, {more}", found.note, _cut(found))))
+
+
+def longer_s(rule: Rule, found: Found, seconds: float) -> float | None:
+    """How many more seconds would decide, if the figure stays what it is: an interval narrows with the root of the time, and
+    a percentile has both ends from ``needed`` independent requests on. None: nobody knows, or more than MAX_LONGER times."""
+    if found.value is None or found.ends is None or not seconds > 0:
+        return None
+    times = 1.0
+    if rule.percentile is not None and None in found.ends and found.size:
+        times = max(times, NEEDED_ROOM * needed(rule.percentile) / found.size)
+    room = abs(rule.limit - found.value)
+    for end in found.ends:
+        if end is not None and math.isfinite(end) and room > 0 and rule.holds(end) != rule.holds(found.value):
+            times = max(times, (abs(end - found.value) / room) ** 2)
+    return (times - 1) * seconds if 1 < times <= MAX_LONGER else None
+
+
+def duration_in_words(seconds: float) -> str:
+    """Rounded up: ``40 s``, ``9 min``, ``3 h``."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"{math.ceil(seconds / size)} {unit}"
+    return f"{math.ceil(seconds / 10) * 10} s"
 
 
 def _blame(rule: Rule, seen: Evaluation) -> str:

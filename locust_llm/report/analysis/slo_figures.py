@@ -11,17 +11,26 @@ from locust_llm.core.record import CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.core.run import Run
 from locust_llm.slo.client_verdict import Verdict
 from locust_llm.slo.grammar import OPERATORS, Condition, Rule
-from locust_llm.slo.intervals import SECTIONS, Ends, of_percentile, of_sections, of_share
+from locust_llm.slo.intervals import Ends, needed
 from locust_llm.slo.metrics import BY_WORD, LATE, POOLED, RATE, TTFT_FROM_DUE, Metric, censored
 from locust_llm.slo.selectors import COLUMNS, INPUT, predicates
 
+from . import correlation
 from .breakdowns import lengths
 from .censoring import AMOUNTS, COUNTED, Bounds, amounts, hits, reach, values
+from .correlation import MIN_VALUES, Interval
 from .gaps import Gaps
 from .selection import Floats, Selection, scarce, total
 from .summary import Delivery
 from .window import RateWindow
 
+STRETCHES: Final = 64
+"""Of a run, for figures that are of no single request: pooled gaps."""
+MAX_BINS: Final = 512
+PER_BIN: Final = 4
+"""Of time, for rates: at most so many, of so many requests each."""
+SHORT_ROOM: Final = 3
+"""In a run that is short for its correlation an interval takes up to so many times as many requests as in a long one."""
 ENDLESS_US: Final = 10**18
 """A gap that has no end: 30,000 years."""
 KINDS: Final = 10
@@ -45,6 +54,12 @@ class Found:
     """Requests among them that were cut."""
     undecided: int = 0
     """Those of which it is not known whether they meet the rule."""
+    size: float | None = None
+    """Effective sample size: as many independent requests would say as much. None: of a fact, or of too few."""
+    short: bool = False
+    """The run is short for its own correlation."""
+    trend: str = ""
+    """``rises`` or ``falls``: its values were not steady over the run."""
 
     def decides(self, rule: Rule) -> bool | None:
         """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
@@ -78,17 +93,17 @@ def figure(rule: Rule, seen: Evaluation) -> Found:
         if seen.delivery is None:
             return Found(None, note="a closed loop has no schedule of which something could be delivered")
         return Found(seen.delivery.share, None, seen.delivery.due)
-    part = selected(rule, seen.main)
+    part, looks = selected(rule, seen.main), len(seen.run.settings.looks) or 1
     if not part.outcome(*COUNTED).size:
         return Found(None, note=_nobody(rule, seen.main))
     if measure.tag == POOLED:
-        return _pooled(rule, part.outcome(OK, CUT), seen.records)
+        return _pooled(rule, part.outcome(OK, CUT), seen.records, looks)
     if measure.metric is not None:
         unsent = 0 if rule.where else _unsent(measure.metric, seen.delivery)
-        return _distribution(rule, part, measure.metric, seen.run.settings.request_timeout_s, unsent)
+        return _distribution(rule, part, measure.metric, seen.run.settings.request_timeout_s, unsent, looks)
     if measure.units is RATE:
-        return _rate(rule, selected(rule, seen.ended), seen.time)
-    return _share(rule, part)
+        return _rate(rule, selected(rule, seen.ended), seen.time, looks)
+    return _share(rule, part, looks)
 
 
 def selected(rule: Rule, main: Selection) -> Selection:
@@ -123,20 +138,22 @@ def _unsent(metric: Metric, delivery: Delivery | None) -> int:
     return delivery.due - delivery.sent if delivery is not None and counts else 0
 
 
-def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float, unsent: int) -> Found:
+def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float, unsent: int, looks: int) -> Found:
     """Of a number that each request has. Percentiles as in the tables: linear without failures, else nearest rank."""
-    known = values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf)
+    known = values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf).in_order
     counted = part.outcome(*FAILURES).size if censored(metric) else 0
     if not len(known.low):
         return Found(None, note="no request succeeded" if counted else _none(rule.metric))
+    trend = correlation.trend(known.low[~known.cut])
     if rule.stat == "avg":
         note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
-        return _at_both(rule, known, lambda some: _average(some, known.at, note))
+        return replace(_at_both(rule, known, lambda some: _average(some, note, trend, looks)), trend=trend)
     if unsent:
         known = known.with_unknown(unsent)
     nearest = bool(counted) or not known.known
-    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, nearest=nearest))
-    return replace(found, note=f"{unsent} arrivals were due and never sent") if unsent and not found.note else found
+    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, trend, looks, nearest=nearest))
+    note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
+    return replace(found, note=note, trend=trend)
 
 
 def _at_both(rule: Rule, known: Bounds, found: Callable[[Floats], Found]) -> Found:
@@ -160,12 +177,19 @@ def _between(rule: Rule, low: Found, high: Found, cut: int, undecided: int) -> F
         ends = None if low.value == high.value else (low.value, high.value)
     else:
         ends = low.ends[0], high.ends[1]
+    sizes = [size for size in (low.size, high.size) if size is not None]
     return replace(
-        best, worst=None if low.value == high.value else worst.value, ends=ends, cut=cut, undecided=undecided
+        best,
+        worst=None if low.value == high.value else worst.value,
+        ends=ends,
+        cut=cut,
+        undecided=undecided,
+        size=min(sizes, default=None),
+        short=low.short or high.short,
     )
 
 
-def _quantile(rule: Rule, values: Floats, failures: int, *, nearest: bool) -> Found:
+def _quantile(rule: Rule, values: Floats, failures: int, trend: str, looks: int, *, nearest: bool) -> Found:
     """A percentile, the smallest or the largest value."""
     ordered, percentile = np.sort(values), rule.percentile
     if percentile is None:
@@ -174,7 +198,15 @@ def _quantile(rule: Rule, values: Floats, failures: int, *, nearest: bool) -> Fo
     rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
     value = float(ordered[rank - 1] if nearest else np.percentile(ordered, percentile))
     note = _landed(rule, value, failures, len(ordered))
-    return Found(value, of_percentile(ordered, percentile), len(ordered), note)
+    return _with(value, correlation.of_percentile(values, percentile, trend=trend, looks=looks), len(ordered), note)
+
+
+def _with(value: float, interval: Interval, count: int, note: str = "") -> Found:
+    if interval is correlation.NONE:
+        return Found(value, count=count, note=note or _few(count))
+    low, high = interval.ends  # an interpolated percentile may lie beside its nearest ranks
+    ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
+    return Found(value, ends, count, note, size=interval.size, short=interval.short)
 
 
 def _landed(rule: Rule, value: float, failures: int, count: int) -> str:
@@ -182,29 +214,26 @@ def _landed(rule: Rule, value: float, failures: int, count: int) -> str:
     return f"{failures} of {count} requests failed, and {rule.stat} lands on one" if lands else ""
 
 
-def _average(values: Floats, at: Floats, note: str) -> Found:
-    """Of values of requests sent at these moments."""
+def _average(values: Floats, note: str, trend: str, looks: int) -> Found:
+    """Of values in the order of their sends."""
     value = float(values.mean())
-    if len(values) < SECTIONS:
-        return Found(value, count=len(values), note=_few(len(values)))
-    if math.isinf(value):
-        return Found(value, (value, value), len(values), note)
-    stretches = np.array_split(values[np.argsort(at, kind="stable")], SECTIONS)
-    return Found(value, of_sections(value, [float(s.mean()) for s in stretches]), len(values), note)
+    return _with(value, correlation.of_mean(values, trend=trend, looks=looks), len(values), note)
 
 
-def _share(rule: Rule, part: Selection) -> Found:
+def _share(rule: Rule, part: Selection, looks: int) -> Found:
     if absent := _absent(part, rule.given):
         return Found(None, note=absent)
 
+    known = hits(rule, part).in_order
+    trend = correlation.trend(known.low[~known.cut])
+
     def found(ones: Floats) -> Found:
-        some, count = int(ones.sum()), len(ones)
-        return Found(some / count, of_share(some, count), count)
+        return _with(float(ones.mean()), correlation.of_share(ones, trend=trend, looks=looks), len(ones))
 
-    return _at_both(rule, hits(rule, part), found)
+    return replace(_at_both(rule, known, found), trend=trend)
 
 
-def _rate(rule: Rule, part: Selection, time: RateWindow) -> Found:
+def _rate(rule: Rule, part: Selection, time: RateWindow, looks: int) -> Found:
     """What successful requests amount to a second of the phase; in its stretches each counts where it was over."""
     ok, seconds = part.outcome(OK), time.seconds
     count = part.outcome(*COUNTED).size if rule.metric == "goodput" else part.outcome(OK, *FAILURES).size
@@ -216,42 +245,65 @@ def _rate(rule: Rule, part: Selection, time: RateWindow) -> Found:
         return Found(None, note="no request has a count of its tokens")
     known = amounts(rule, part)
 
+    bins = min(MAX_BINS, count // PER_BIN)
+
     def found(through: Floats) -> Found:
         value = float(through.sum()) / seconds
-        if count < SECTIONS:
-            return Found(value, count=count, note=_few(count))
-        stretch = np.clip((time.of(known.at) / seconds * SECTIONS).astype(np.int64), 0, SECTIONS - 1)
-        rates = np.bincount(stretch, through, SECTIONS) / (seconds / SECTIONS)
-        return Found(value, of_sections(value, rates.tolist()), count)
+        if bins < MIN_VALUES:
+            return Found(value, count=count, note=_few(count, PER_BIN * MIN_VALUES))
+        bin_of = np.clip((time.of(known.at) / seconds * bins).astype(np.int64), 0, bins - 1)
+        rates = np.bincount(bin_of, through, bins) / (seconds / bins)
+        trend = correlation.trend(rates)
+        return replace(
+            _with(value, correlation.of_rate(rates, trend=trend, looks=looks), count), size=None, trend=trend
+        )
 
     return _at_both(rule, known, found)
 
 
-def _pooled(rule: Rule, part: Selection, records: Iterable[Record]) -> Found:
-    """Of the sharp gaps of all these requests, in ten stretches of as many requests each, by the time of their send. The
+def _pooled(rule: Rule, part: Selection, records: Iterable[Record], looks: int) -> Found:
+    """Of the sharp gaps of all these requests, in stretches of as many requests each, by the time of their send. The
     silence in which a request was cut is a gap too, at least as long."""
     low, high, silences = _gaps(part, records)
-    least, most = (_of_stretches(rule, stretches, part.size) for stretches in (low, high))
+    least, most = (_of_stretches(rule, stretches, part.size, looks) for stretches in (low, high))
     return _between(rule, least, most, part.outcome(CUT).size, silences)
 
 
-def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int) -> Found:
+def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int, looks: int) -> Found:
     gaps = Gaps()
     for stretch in stretches:
         gaps.merge(stretch)
-    value = _of_gaps(rule, gaps)
+    value, percentile = _of_gaps(rule, gaps), rule.percentile
     if value is None:
         return Found(None, note="no request has two chunks with exact stamps")
     if rule.stat in ("min", "max"):
         return Found(value, None, gaps.count)
-    percentile = rule.percentile
-    each = [_of_gaps(rule, stretch) for stretch in stretches]
-    known = [figure for figure in each if figure is not None]
-    if len(known) < SECTIONS or (percentile is not None and scarce(gaps.count, percentile)):
+    counts = np.array([stretch.count for stretch in stretches], np.float64)
+    if (counts > 0).sum() < MIN_VALUES or (percentile is not None and scarce(gaps.count, percentile)):
         return Found(value, count=gaps.count, note=_few(requests))
     if math.isinf(value):
         return Found(value, (value, value), gaps.count)
-    return Found(value, of_sections(value, known), gaps.count)
+    if percentile is None:
+        sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
+        return _with(value, correlation.of_ratio(sums, counts, looks=looks), gaps.count)
+
+    def shares(level_s: float) -> Interval:
+        within = np.array([stretch.within(round(level_s * 1e6)) for stretch in stretches], np.float64)
+        return correlation.of_ratio(within, counts, looks=looks)
+
+    def at(share: float | None) -> float | None:
+        return None if share is None else _gap_percentile(gaps, min(max(100 * share, 0.0), 100.0))
+
+    here = shares(value)
+    if here.low is None or here.high is None:
+        return Found(value, count=gaps.count, note=_few(requests))
+    # it moves by as much as the share of gaps within it may be off; at the upper end, where gaps are rare, by that there
+    off = (here.high - here.low) / 2
+    high = at(percentile / 100 + off)
+    there = shares(high) if high is not None and math.isfinite(high) else here
+    off_there = off if there.low is None or there.high is None else max(off, (there.high - there.low) / 2)
+    upper = None if percentile / 100 + off_there >= 1 else at(percentile / 100 + off_there)
+    return _with(value, Interval(at(percentile / 100 - off), upper, here.size, here.short), gaps.count)
 
 
 def _gaps(part: Selection, records: Iterable[Record]) -> tuple[list[Gaps], list[Gaps], int]:
@@ -266,10 +318,10 @@ def _gaps(part: Selection, records: Iterable[Record]) -> tuple[list[Gaps], list[
     rows = rows[there]
     order = rows[np.argsort(part.requests["sent_at"].to_numpy()[rows], kind="stable")]
     stretch_of = np.full(len(part.requests), -1, np.int8)
-    for i, some in enumerate(np.array_split(order, SECTIONS)):
+    for i, some in enumerate(np.array_split(order, STRETCHES)):
         stretch_of[some] = i
-    low = [Gaps() for _ in range(SECTIONS)]
-    high = [Gaps() for _ in range(SECTIONS)] if silences else low
+    low = [Gaps() for _ in range(STRETCHES)]
+    high = [Gaps() for _ in range(STRETCHES)] if silences else low
     finished = (record for record in records if record.outcome != RETRIED)  # as the columns have it
     for row, (i, record) in enumerate(zip(stretch_of.tolist(), finished, strict=False)):
         if i < 0:
@@ -282,11 +334,16 @@ def _gaps(part: Selection, records: Iterable[Record]) -> tuple[list[Gaps], list[
 
 
 def _of_gaps(rule: Rule, gaps: Gaps) -> float | None:
-    percentile = rule.percentile
-    if percentile is not None:
-        ms = gaps.percentiles_ms([percentile])[0]
-    else:
-        ms = {"avg": gaps.avg_ms, "min": gaps.min_ms, "max": gaps.max_ms}[rule.stat]
+    if rule.percentile is not None:
+        return _gap_percentile(gaps, rule.percentile)
+    return _seconds({"avg": gaps.avg_ms, "min": gaps.min_ms, "max": gaps.max_ms}[rule.stat])
+
+
+def _gap_percentile(gaps: Gaps, percentile: float) -> float | None:
+    return _seconds(gaps.percentiles_ms([percentile])[0])
+
+
+def _seconds(ms: float | None) -> float | None:
     endless = ms is not None and ms >= ENDLESS_US / 1e9  # one of them in an average of a million
     return None if ms is None else math.inf if endless else ms / 1e3
 
@@ -305,5 +362,14 @@ def _none(word: str) -> str:
     return f"it is absent: no request has a value of {word}"
 
 
-def _few(count: int) -> str:
-    return f"too few samples: its interval takes {SECTIONS} requests, there are {count}"
+def too_few(rule: Rule, found: Found) -> str:
+    """Why an end of its interval is not there."""
+    there = f"{found.count:,} requests" + ("" if found.size is None else f", worth {found.size:,.0f} independent ones")
+    least = needed(rule.percentile) if rule.percentile is not None else MIN_VALUES
+    if found.short and found.size is not None and found.size > least / SHORT_ROOM:
+        return f"the run is short for the correlation of its requests: there are {there}"
+    return f"too few samples: the interval of {rule.stat} takes {least} independent requests, there are {there}"
+
+
+def _few(count: int, least: int = MIN_VALUES) -> str:
+    return f"too few samples: its interval takes {least} requests, there are {count}"

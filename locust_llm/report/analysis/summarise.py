@@ -11,11 +11,12 @@ from locust_llm.core.run import Health, Run
 from locust_llm.probe.requests import ProbeResult as Shown
 from locust_llm.probe.result import ProbeFindings, examine, wanted_itl_s
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge
-from locust_llm.slo.metrics import EXPORTED, GIVEN_UP, LATENCIES, LENGTHS, PER_USER, SELDOM, WAITS, Metric
+from locust_llm.slo.metrics import EXPORTED, GIVEN_UP, ITL, LATENCIES, LENGTHS, PER_USER, SELDOM, TTFT, WAITS, Metric
 
 from .breakdowns import breakdowns, growth, sessions
 from .censoring import reach, sent
 from .columns import Columns
+from .correlation import MIN_VALUES, size_by_ranks
 from .delivery import arrivals, delivery, rate_per_s
 from .gaps import Gaps
 from .goodput import good_requests, goodput_rows
@@ -98,7 +99,8 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
     def row(metric: Metric) -> Row:
         if metric.tag == "inter_chunk_latency":
             return _gap_row(metric, gaps, percentiles)
-        return distribution(metric, (finished if metric.tag in WAITS else ok)[metric.column], percentiles)
+        found = distribution(metric, (finished if metric.tag in WAITS else ok)[metric.column], percentiles)
+        return replace(found, effective=_effective(ok, metric)) if metric in (TTFT, ITL) else found
 
     rows = [row(metric) for metric in _latencies(ok)]
     rows += rates
@@ -106,6 +108,12 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
     rows.append(distribution(PER_USER, 1 / itl[itl > 0], percentiles))
     lengths = [row(metric) for metric in LENGTHS]
     return (*rows, *(length for length in lengths if length.tag not in SELDOM or length.count))
+
+
+def _effective(ok: Selection, metric: Metric) -> float | None:
+    values = ok[metric.column][np.argsort(ok["sent_at"], kind="stable")]
+    known = values[~np.isnan(values)]
+    return size_by_ranks(known) if len(known) >= MIN_VALUES else None
 
 
 def _latencies(ok: Selection) -> Iterator[Metric]:

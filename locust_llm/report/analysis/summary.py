@@ -17,6 +17,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     count: int | None = None
     """How many values it is made of; None: a single number (in ``avg``), no distribution."""
+    effective: float | None = None
+    """Effective sample size: so many independent values would say as much of its mean rank; None: not asked."""
     avg: float | None = None
     min: float | None = None
     max: float | None = None
@@ -201,6 +203,8 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """The ends of its 95 % interval; None: too few samples for an end, or a figure that has no interval."""
     count: int | None = None
     """How many values or requests it is made of, failures included where they count."""
+    effective: float | None = None
+    """Effective sample size: so many independent ones would say as much. None: of a fact, of a rate, or of too few."""
     reason: str = ""
     """One sentence: why it is inconclusive, or what else is to be known."""
 

@@ -59,6 +59,14 @@ def interval(result: SloResult) -> str:
     return f"{low} to {high}"
 
 
+def counted(result: SloResult) -> str:
+    """``1500``; ``1500 (worth 140)`` where they are correlated."""
+    count, worth = result.count or 0, result.effective
+    if not count or worth is None or worth >= 0.9 * count:
+        return str(count or "-")
+    return f"{count} (worth {worth:.0f})"
+
+
 def marked(row: Row, percentile: float, digits: int | None = None) -> str:
     """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at
     least. ``digits``: see ``number``."""

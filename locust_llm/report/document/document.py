@@ -18,7 +18,7 @@ from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import Rules
 from locust_llm.slo.selectors import plain
 
-from .blocks import LABEL, Block, Heading, Table, Text, interval, label_of, marked, observed
+from .blocks import LABEL, Block, Heading, Table, Text, counted, interval, label_of, marked, observed
 from .interference import stalls
 from .probe import findings, named, scheduler
 from .remarks import SIMULATED, delivery_line, incomplete_line, remarks, slo_line, verdict_line
@@ -29,6 +29,8 @@ RULE: Final = 60
 MESSAGE: Final = 80
 WARMUP: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
 """What is worth showing of the warmup; profile_export_aiperf.json has all of it."""
+CORRELATED: Final = 0.75
+"""Where requests are worth less than this share of their number, it is said."""
 SHORT: Final = {TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due"}
 """The columns of a breakdown."""
 SCARCE: Final = "* too few values for this percentile (it takes 100 / (100 - p): 10 for p90, 100 for p99)"
@@ -89,6 +91,7 @@ def _figures(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
     yield _metrics(summary.rows, chosen)
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
         yield Text(SCARCE)
+    yield from _worth(summary.rows)
     yield from _breakdowns(summary.breakdowns)
     if summary.interference is not None:
         yield from stalls(summary.interference, OK if summary.client is None else summary.client.level)
@@ -101,13 +104,22 @@ def _figures(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
         yield _adjusted(summary.adjusted, chosen)
 
 
+def _worth(rows: Sequence[Row]) -> Iterator[Block]:
+    """How much less the requests say than independent ones would."""
+    known = {SHORT[row.tag]: row for row in rows if row.effective is not None and row.count}
+    if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
+        return
+    sizes = ", ".join(f"{row.effective:,.0f} of {row.count:,} for {name}" for name, row in known.items())
+    yield Text(f"Requests that wait together are not independent; as many independent ones would say as much: {sizes}.")
+
+
 def _slos(summary: Summary) -> Iterator[Block]:
     if (line := slo_line(summary)) is None:
         return
     yield Text(line, loud=summary.slo_status != PASS)
 
     def cells(result: SloResult) -> tuple[str, ...]:
-        return result.rule, result.status, observed(result), interval(result), str(result.count or "-")
+        return result.rule, result.status, observed(result), interval(result), counted(result)
 
     head = ("SLO", "result", "observed", "95 % interval", "count")
     yield Table(head, tuple(map(cells, summary.slos)), label=RULE)

@@ -1,11 +1,12 @@
 """Abort: the rules of a run held against what has come so far, to end a run that is certainly broken.
 
 A percentile, or a share such as the rate of failures, is a count: so many requests are beyond the limit, so many may be.
-That more than these are must be ``SURE`` times as likely as that they are not, by ``evidence``, which may be asked as often
-as one likes: a rule that holds is called broken in at most one of ``SURE`` runs. An average has no such bound: its interval
-must lie beyond the limit twice, at two counts of which one is double the other. A single value beyond the limit decides a
-maximum or a minimum. Requests are taken as independent, as in intervals.py; in a closed loop the first request of each user,
-as they come all at once, is left out.
+That more than these are must be ``SURE`` times as likely as that they are not, by ``evidence``. Requests are correlated:
+they count as as many as they are worth by the correlation of their values and of their being beyond the limit, with ROOM for
+how badly few of them show it, and nothing is said before they are worth MIN_WORTH; but where nearly all are beyond, nothing
+else explains it. An average has no such bound: its interval must lie beyond the limit twice, at two counts of which one is
+double the other. A single value beyond the limit decides a maximum or a minimum. In a closed loop the first request of each
+user, as they come all at once, is left out.
 
 Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but for those that have been
 under way for longer than the limit of a latency is. So the evidence is at most that of all requests that were sent, in the
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.grammar import ABORT, Condition, Rule
 from locust_llm.slo.intervals import SECTIONS, TAIL, binomial_cdf, needed, of_sections
 from locust_llm.slo.metrics import BY_WORD, PER_USER, POOLED, Metric, censored, waits
@@ -27,13 +29,20 @@ from locust_llm.slo.selectors import INPUT, predicates
 from .in_flight import Sends
 
 SURE: Final = 1 / TAIL
+ROOM: Final = 1.5
+"""By so much more than they show requests are taken as correlated."""
+MIN_WORTH: Final = 25
+"""Fewer independent requests end no run."""
+MIN_SEEN: Final = 128
+"""Fewer requests do not show how correlated they are."""
+NEARLY_ALL: Final = 0.98
 OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
 """Latencies that a request which is under way for long has passed; but for the last one, where it had no chunk yet."""
 MARGIN_S: Final = 1.0
 """What a first chunk may take to be known."""
 
 
-def evidence(some: int, of: int, share: float) -> float:
+def evidence(some: float, of: float, share: float) -> float:
     """How many times more likely ``some`` out of ``of`` is if the true share lies above ``share`` (anywhere, uniformly)
     than if it is that: a likelihood ratio, as a logarithm.
 
@@ -56,11 +65,16 @@ class Count:
     def __init__(self, may: float, at_least: int = 0) -> None:
         self._may, self._at_least = may, at_least
         self._beyond = self._open = self._open_beyond = 0
+        self._of_values, self._of_beyond = CorrelationTime(), CorrelationTime()
         self.count = 0
 
-    def add(self, beyond: bool) -> None:
+    def add(self, beyond: bool, value: float | None = None) -> None:
+        """``value``: what lies beyond the limit or not; None: there is no more to it, as of a failure."""
         self._beyond += beyond
         self.count += 1
+        self._of_beyond.add(float(beyond))
+        if value is not None:
+            self._of_values.add(math.log(max(value, 1e-9)))
 
     @property
     def holds(self) -> bool:
@@ -72,7 +86,13 @@ class Count:
         some, of = self._beyond + beyond, self.count + open_
         if some <= self._may * of or self.count + beyond < self._at_least:
             return False
-        return evidence(some, of, self._may) >= math.log(SURE)
+        nearly_all = some >= NEARLY_ALL * of
+        if not self._may or (nearly_all and not self._of_values.count):
+            return evidence(some, of, self._may) >= math.log(SURE)
+        worth = of / (ROOM * max(self._of_values.requests, self._of_beyond.requests))
+        if of < MIN_SEEN or (worth < MIN_WORTH and not nearly_all):
+            return False
+        return evidence(some / of * worth, worth, self._may) >= math.log(SURE)
 
     def __str__(self) -> str:
         may = f"{100 * self._may:.3g}% of them may be" if self._may else "none may be"
@@ -211,7 +231,7 @@ class RuleMonitor:
         elif record.outcome == OK or waits(metric):
             value = value_of(record, self.rule.metric)
             if value is not None:
-                tally.add(not self.rule.holds(value))
+                tally.add(not self.rule.holds(value), value)
         elif censored(metric):  # a failure never had its token
             tally.add(True)
 

@@ -18,6 +18,7 @@ from locust_llm.slo.grammar import Rule
 
 from .allocator import Allocator
 from .context import RunContext
+from .decision import undecided
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
 from .in_flight import Sends
@@ -120,15 +121,34 @@ class PhaseRunner:
             if lead_s:
                 self._store.profiling_at = time.time() + lead_s
             if s.run_time_s:
-                logger.info(f"Profiling for {s.run_time_s:g} s")
-                self._jobs.append(self._spawn(lead_s + s.run_time_s, self._time_is_up))
+                until = "" if len(s.looks) == 1 else f", until every rule is decided but at most {s.longest_s:g} s"
+                logger.info(f"Profiling for {s.run_time_s:g} s{until}")
+                self._jobs.append(self._spawn(lead_s, self._watch_time))
         elif s.warmup_duration:
             self._jobs.append(self._spawn(lead_s + s.warmup_duration, self._close_phase, phase))
+
+    def _watch_time(self) -> None:
+        """The greenlet that ends the profiling phase: when its time is up, or as soon as every rule is decided."""
+        began, looks = time.monotonic(), self._settings.looks
+        for number, at_s in enumerate(looks[:-1], 1):
+            gevent.sleep(max(0.0, began + at_s - time.monotonic()))
+            self._store.flush()
+            found = undecided(self._store.folder, self._facts())
+            if found is not None and not found:
+                self._store.add_note(
+                    f"Every rule was decided after {at_s:.0f} s, at look {number} of at most {len(looks)}."
+                )
+                self._shutdown.begin()
+                return
+            why = "the records could not be looked at" if found is None else "; ".join(map(str, found))
+            logger.info(f"Not decided after {at_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}")
+        gevent.sleep(max(0.0, began + looks[-1] - time.monotonic()))
+        self._time_is_up()
 
     def _time_is_up(self) -> None:
         if self._shutdown.begun:
             return
-        logger.info(f"Time is up after {self._settings.run_time_s:g} s")
+        logger.info(f"Time is up after {self._settings.longest_s:g} s")
         self._shutdown.begin()
 
     def _limit_of(self, warm: bool) -> None:
@@ -144,7 +164,7 @@ class PhaseRunner:
     def _lasts_s(self, phase: str) -> float | None:
         """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
         s = self.asked
-        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.run_time_s
+        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.longest_s
 
     def _close_phase(self, phase: str) -> None:
         """Its time is over, or there are no sessions any more: nothing new starts in it, and when all is back it ends."""

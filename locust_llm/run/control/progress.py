@@ -51,7 +51,7 @@ def where(control: Control, elapsed_s: float) -> str:
         return phase
     if control.stages is not None and phase != WARMUP:
         return f"{control.stages}, {elapsed_s:.0f} s"
-    lasts_s = s.warmup_duration if phase == WARMUP else s.run_time_s if phase == PROFILING else None
+    lasts_s = s.warmup_duration if phase == WARMUP else s.longest_s if phase == PROFILING else None
     return f"{phase} {elapsed_s:.0f} s" if lasts_s is None else f"{phase} {min(elapsed_s, lasts_s):.0f}/{lasts_s:.0f} s"
 
 

@@ -17,7 +17,6 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.run.control.early_stop import SURE, Count, EarlyStop, evidence
 from locust_llm.slo.grammar import FAIL, parse
-from locust_llm.slo.intervals import needed
 from locust_llm.slo.rules import resolve
 
 
@@ -30,6 +29,12 @@ def fed(rules: Iterable[str], records: Iterable[Record], first_wave: int = 0, go
 
 def some(ttft_ms: float, count: int, **other: object) -> list[Record]:
     return [answered(ttft_ms, ttft_ms + 10, **other) for _ in range(count)]
+
+
+def mixed(good: int, bad: int, slow_ms: float = 200) -> list[Record]:
+    """Fast and slow ones spread evenly: they show no correlation."""
+    slow_at = {round((i + 0.5) * (good + bad) / bad) for i in range(bad)} if bad else set()
+    return [some(slow_ms if i in slow_at else 50, 1)[0] for i in range(good + bad)]
 
 
 # -- the evidence ------------------------------------------------------------------------------------------------------
@@ -79,14 +84,20 @@ def test_a_rule_that_holds_is_seldom_called_broken_however_often_one_looks(share
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_percentile_is_broken_from_the_requests_of_its_interval_on() -> None:
-    """p90 takes 36 requests; 20 of 36 beyond, where 3.6 may be, leave no doubt."""
+def test_a_percentile_is_broken_from_the_requests_on_that_show_their_correlation() -> None:
+    """64 of 128 beyond, where 12.8 may be, leave no doubt: one fewer is not looked at."""
     rule = "abort: ttft p90 < 100ms"
-    assert needed(90) == 36
-    assert fed([rule], some(50, 15) + some(200, 20)).broken() == ""
-    said = fed([rule], some(50, 16) + some(200, 20)).broken()
-    assert said == "abort: ttft p90 < 100ms is broken: 20 of 36 requests are beyond the limit, and 10% of them may be"
-    assert fed([rule], some(50, 33) + some(200, 3)).broken() == ""
+    assert fed([rule], mixed(63, 64)).broken() == ""
+    said = fed([rule], mixed(64, 64)).broken()
+    assert said == "abort: ttft p90 < 100ms is broken: 64 of 128 requests are beyond the limit, and 10% of them may be"
+    assert fed([rule], mixed(120, 8)).broken() == ""
+
+
+def test_what_comes_in_one_long_wave_is_worth_few_requests() -> None:
+    """The same 64 of 128, one after the other: a queue that filled once, and may have emptied."""
+    rule = "abort: ttft p90 < 100ms"
+    assert not fed([rule], some(50, 64) + some(200, 64)).broken()
+    assert fed([rule], some(200, 128)).broken()
 
 
 def test_a_failure_is_beyond_every_latency_but_not_beyond_a_wait() -> None:
@@ -99,16 +110,16 @@ def test_a_failure_is_beyond_every_latency_but_not_beyond_a_wait() -> None:
 
 def test_throughput_a_user_has_its_bad_end_below() -> None:
     """10 ms a token: 100 a second."""
-    records = some(50, 36)
+    records = some(50, 128)
     assert fed(["abort: output_tokens_per_s_per_user p10 > 150"], records).broken()
     assert not fed(["abort: output_tokens_per_s_per_user p10 > 50"], records).broken()
 
 
 def test_shares() -> None:
-    bad = [answered(20)] * 20 + [failed()] * 20
-    assert fed(["abort: error_rate < 10%"], bad).broken().startswith("abort: error_rate < 10% is broken: 20 of 40")
+    bad = [answered(20), failed()] * 64
+    assert fed(["abort: error_rate < 10%"], bad).broken().startswith("abort: error_rate < 10% is broken: 64 of 128")
     assert not fed(["abort: error_rate < 40%"], bad).broken()
-    slow = some(50, 20) + some(200, 20)
+    slow = mixed(64, 64)
     assert fed(["abort: attainment >= 90% given ttft < 100ms"], slow).broken()
     assert not fed(["abort: attainment >= 90% given ttft < 300ms and itl < 11ms"], slow).broken()
     assert fed(["abort: attainment >= 90%"], slow, goodput="time_to_first_token:100").broken()
@@ -159,7 +170,10 @@ def test_gaps_are_averaged_request_by_request() -> None:
 
 
 def test_only_the_requests_that_a_rule_selects() -> None:
-    slow = some(200, 40, user_class="Long", turn=1, input_tokens=2000) + some(50, 40, user_class="Short")
+    both = zip(
+        some(200, 128, user_class="Long", turn=1, input_tokens=2000), some(50, 128, user_class="Short"), strict=True
+    )
+    slow = [record for pair in both for record in pair]
     for where in ("class=Short", "turn=first", "input=..1k", "name=other"):
         assert not fed([f"abort: ttft{{{where}}} p90 < 100ms"], slow).broken()
     for where in ("class=Long", "turn=later", "input=1k..4k", "name=chat", "class=Long, input=2000"):
@@ -173,10 +187,10 @@ def test_what_does_not_count() -> None:
 
 
 def test_the_first_wave_is_left_out_but_one_value_counts_all_the_same() -> None:
-    wave = [answered(200, 210, user=user) for user in range(40)]
+    wave = [answered(200, 210, user=user) for user in range(128)]
     assert fed(["abort: ttft p90 < 100ms"], wave).broken()
-    assert not fed(["abort: ttft p90 < 100ms"], wave + some(50, 40), first_wave=40).broken()
-    assert fed(["abort: ttft max < 100ms"], wave[:1], first_wave=40).broken()
+    assert not fed(["abort: ttft p90 < 100ms"], wave + some(50, 128), first_wave=128).broken()
+    assert fed(["abort: ttft max < 100ms"], wave[:1], first_wave=128).broken()
 
 
 def test_only_rules_that_say_abort_end_a_run_and_all_that_decide_are_told() -> None:

@@ -1,0 +1,303 @@
+"""How often an SLO interval holds the truth, how often a verdict is wrong or missing: ``make intervals``. Prints Markdown.
+
+A cell is a process that makes latencies (independent, autoregressive, a queue, the simulator in virtual time) and a number
+of requests; many runs of it are made, and the interval of each figure of each run is held against the truth, which is that
+of all runs together. Limits are set at the truth, 3 % beside it (where a wrong verdict is one on the wrong side) and 10, 20
+and 40 % off it (where a decision is wanted: beside it is how often an oracle decides, who has a normal interval with the
+true standard error). Two other methods are held beside ours: order statistics and exact shares, which take requests as
+independent, and ten sections with Student's t.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import accumulate
+from multiprocessing import Pool
+from random import Random
+from statistics import NormalDist
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tabulate import tabulate
+
+from locust_llm.report.analysis import correlation
+from locust_llm.report.analysis.compare import difference_ends
+from locust_llm.report.analysis.correlation import Interval
+from locust_llm.report.analysis.slo_figures import Found
+from locust_llm.simulator.clock import VirtualClock
+from locust_llm.simulator.cost import LLAMA_8B_H100
+from locust_llm.simulator.engine import BatchEngine
+from locust_llm.simulator.policies import POLICIES
+from locust_llm.simulator.scheduler import Config, Scheduler
+from locust_llm.simulator.virtual import Request, Virtual
+from locust_llm.slo.intervals import of_percentile, of_sections, of_share
+
+Runs = NDArray[np.float64]
+"""(runs, requests): latencies in the order of their sends."""
+Process = Callable[[np.random.Generator, int, int], Runs]
+FIGURES: Final = ("p50", "p95", "p99", "mean", "share")
+GOOD: Final = 0.9
+"""``share``: of requests within the limit that so many are within in truth."""
+OFF: Final = (0.1, 0.2, 0.4)
+NEAR: Final = 0.03
+SERVER: Final = Config(max_num_batched_tokens=2048, max_num_seqs=128, kv_tokens=400_000)
+SMALL: Final = 100
+"""Below so many effective requests a cell is listed and not held against the goals."""
+
+
+# -- processes -----------------------------------------------------------------------------------------------------------
+
+
+def independent(random: np.random.Generator, runs: int, count: int) -> Runs:
+    return random.exponential(size=(runs, count))
+
+
+def bimodal(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """One request of eight has a long prompt."""
+    long = random.random((runs, count)) < 0.12
+    return np.where(long, random.normal(5, 0.7, (runs, count)), random.normal(1, 0.2, (runs, count)))
+
+
+def autoregressive(phi: float, random: np.random.Generator, runs: int, count: int) -> Runs:
+    noise = random.normal(size=(count, runs)) * math.sqrt(1 - phi * phi)
+    noise[0] /= math.sqrt(1 - phi * phi)
+    for i in range(1, count):
+        noise[i] += phi * noise[i - 1]
+    return np.exp(noise.T / 2)
+
+
+def single(load: float, random: np.random.Generator, runs: int, count: int) -> Runs:
+    """Sojourn times of M/M/1, from its steady state on: Lindley's recursion."""
+    wait = np.where(random.random(runs) < load, random.exponential(1 / (1 - load), runs), 0.0)
+    found = np.empty((count, runs))
+    for i in range(count):
+        found[i] = wait + random.exponential(size=runs)
+        wait = np.maximum(found[i] - random.exponential(1 / load, runs), 0.0)
+    return found.T
+
+
+def many(load: float, random: np.random.Generator, runs: int, count: int, servers: int = 8) -> Runs:
+    """Waits and a tenth of the service of M/G/8, after a long warmup."""
+    free, now, every = np.zeros((runs, servers)), np.zeros(runs), np.arange(runs)
+    warmup, found = int(min(20 / (1 - load) ** 2, 4000)), np.empty((count, runs))
+    for i in range(-warmup, count):
+        now += random.exponential(1 / (load * servers), runs)
+        slot = free.argmin(axis=1)
+        start, service = np.maximum(free[every, slot], now), np.exp(random.normal(-0.125, 0.5, runs))
+        free[every, slot] = start + service
+        if i >= 0:
+            found[i] = start - now + service / 10
+    return found.T
+
+
+def simulated(rate_per_s: float, users: int, random: np.random.Generator, runs: int, count: int) -> Runs:
+    """TTFT of a simulated H100 with an 8B model and chunked prefill; an open loop, or a closed one of so many users. A tenth
+    of the requests is warmup."""
+    return np.array([_simulated(rate_per_s, users, int(seed), count) for seed in random.integers(1 << 40, size=runs)])
+
+
+def _simulated(rate_per_s: float, users: int, seed: int, count: int) -> list[float]:
+    random, clock = Random(seed), VirtualClock()
+    scheduler = Scheduler(SERVER, POLICIES["chunked"], record=True)
+    load = Virtual(clock, BatchEngine(scheduler, LLAMA_8B_H100, clock))
+    warmup = count // 2 if rate_per_s else users
+    requests = [
+        Request(min(int(random.lognormvariate(7.0, 0.8)), 8000), random.randrange(10, 60))
+        for _ in range(count + warmup)
+    ]
+    if rate_per_s:
+        arrivals = accumulate(random.expovariate(rate_per_s) for _ in requests)
+        load.open_loop(zip(arrivals, requests, strict=True))
+    else:
+        load.closed_loop(users, iter(requests), stagger_s=0.01)
+    rows = sorted(load.run(), key=lambda row: row.sent_at)[warmup:]
+    return [row.ttft_s for row in rows]
+
+
+class Cell(NamedTuple):
+    name: str
+    process: Process
+    count: int
+
+
+CELLS: Final = (
+    *(Cell("independent", independent, n) for n in (100, 400, 2000, 10_000)),
+    *(Cell("bimodal", bimodal, n) for n in (400, 2000)),
+    *(Cell("AR(1) 0.5", partial(autoregressive, 0.5), n) for n in (400, 2000)),
+    *(Cell("AR(1) 0.9", partial(autoregressive, 0.9), n) for n in (400, 2000, 10_000)),
+    Cell("AR(1) 0.98", partial(autoregressive, 0.98), 10_000),
+    *(Cell("M/M/1 50 %", partial(single, 0.5), n) for n in (300, 1000, 5000)),
+    *(Cell("M/M/1 70 %", partial(single, 0.7), n) for n in (2000, 10_000)),
+    *(Cell("M/M/1 80 %", partial(single, 0.8), n) for n in (2000, 10_000)),
+    Cell("M/M/1 95 %", partial(single, 0.95), 10_000),
+    *(Cell("M/G/8 80 %", partial(many, 0.8), n) for n in (2000, 10_000)),
+    *(Cell("simulator, open, 8/s", partial(simulated, 8.0, 0), n) for n in (300, 1500)),
+    *(Cell("simulator, open, 14/s", partial(simulated, 14.0, 0), n) for n in (300, 1500)),
+    Cell("simulator, open, 17/s", partial(simulated, 17.0, 0), 1500),
+    *(Cell("simulator, 48 users", partial(simulated, 0.0, 48), n) for n in (300, 1500)),
+)
+
+
+# -- methods -------------------------------------------------------------------------------------------------------------
+
+
+def ours(figure: str, values: Runs) -> Interval:
+    if figure == "mean":
+        return correlation.of_mean(values)
+    return correlation.of_share(values) if figure == "share" else correlation.of_percentile(values, float(figure[1:]))
+
+
+def as_independent(figure: str, values: Runs) -> Interval:
+    if figure == "mean":
+        return sections(figure, values)
+    if figure == "share":
+        return Interval(*of_share(int(values.sum()), len(values)))
+    return Interval(*of_percentile(np.sort(values), float(figure[1:])))
+
+
+def sections(figure: str, values: Runs) -> Interval:
+    each = [_point(figure, some) for some in np.array_split(values, 10)]
+    return Interval(*of_sections(_point(figure, values), each))
+
+
+METHODS: Final = {"ours": ours, "as if independent": as_independent, "ten sections": sections}
+
+
+def _point(figure: str, values: Runs) -> float:
+    return float(np.percentile(values, float(figure[1:])) if figure[0] == "p" else values.mean())
+
+
+# -- a cell --------------------------------------------------------------------------------------------------------------
+
+
+class Result(NamedTuple):
+    figure: str
+    size: float
+    """True effective sample size."""
+    held: float
+    wrong_pass: float
+    wrong_fail: float
+    near_pass: float
+    """A limit NEAR below the truth passed, one NEAR above it failed."""
+    near_fail: float
+    decided: tuple[float, ...]
+    """Of OFF, on both sides."""
+    oracle: tuple[float, ...]
+    short: float
+    trend: float
+    different: float
+    """A/A: two runs of the same called different."""
+    found: float
+    """A/B: of 5 %."""
+    oracle_found: float
+
+
+def result(figure: str, runs: Runs, method: Callable[[str, Runs], Interval]) -> Result:
+    everything = np.sort(runs, axis=None)
+    if figure == "share":
+        good_s = everything[int(GOOD * len(everything))]
+        runs = (runs < good_s).astype(np.float64)
+    truth = float(runs.mean()) if figure in ("mean", "share") else float(np.percentile(everything, float(figure[1:])))
+    points = np.array([_point(figure, run) for run in runs])
+    error = float(points.std())
+    if figure[0] == "p":
+        below = (runs <= truth).mean(axis=1)
+        size = float(below.mean() * (1 - below.mean()) / below.var())
+    else:
+        size = float(runs.var() / points.var())
+    found = [method(figure, run) for run in runs]
+    low = np.array([-math.inf if one.low is None else one.low for one in found])
+    high = np.array([math.inf if one.high is None else one.high for one in found])
+    scale = 1 - truth if figure == "share" else truth  # 10 % more failures, not 10 % fewer successes
+    above = [float((high < truth + off * scale).mean() + (low > truth - off * scale).mean()) / 2 for off in OFF]
+    normal = NormalDist()
+    oracle = [1 - normal.cdf(normal.inv_cdf(0.975) - off * scale / error) for off in OFF]
+    return Result(
+        figure, size, float(((low <= truth) & (truth <= high)).mean()), float((high < truth).mean()),
+        float((low > truth).mean()), float((high < truth - NEAR * scale).mean()),
+        float((low > truth + NEAR * scale).mean()), tuple(above), tuple(oracle),
+        float(np.mean([one.short for one in found])),
+        float(np.mean([bool(correlation.trend(run)) for run in runs])) if figure == "p50" else math.nan,
+        *_pairs(points, found, error),
+    )  # fmt: skip
+
+
+def _pairs(points: Runs, found: list[Interval], error: float) -> tuple[float, float, float]:
+    """(A/A, A/B of 5 %, what an oracle finds of that)."""
+    half = len(points) // 2
+    called = [0, 0]
+    for i in range(half):
+        for k, factor in enumerate((1.0, 1.05)):
+            old, new = found[i], found[half + i]
+            ends = None in (*old.ends, *new.ends)
+            if ends or old.low is None or new.low is None or old.high is None or new.high is None:
+                continue
+            a = Found(points[i], old.ends)
+            b = Found(points[half + i] * factor, (new.low * factor, new.high * factor))
+            low, high = difference_ends(a, b)
+            called[k] += low is not None and high is not None and not low <= 0 <= high
+    normal = NormalDist()
+    oracle = 1 - normal.cdf(normal.inv_cdf(0.975) - 0.05 * float(points.mean()) / (error * math.sqrt(2)))
+    return called[0] / max(half, 1), called[1] / max(half, 1), oracle
+
+
+def measured(cell: Cell, runs: int, methods: tuple[str, ...], seed: int) -> dict[str, list[Result]]:
+    made = cell.process(np.random.default_rng([seed, *map(ord, cell.name), cell.count]), runs, cell.count)
+    return {name: [result(figure, made, METHODS[name]) for figure in FIGURES] for name in methods}
+
+
+# -- the page ------------------------------------------------------------------------------------------------------------
+
+
+def rows(cell: Cell, results: list[Result]) -> Iterator[tuple[str, ...]]:
+    for one in results:
+        goals = [one.held >= 0.925, one.wrong_pass <= 0.035, one.wrong_fail <= 0.035]
+        goals += [ours_ >= 0.8 * oracle for ours_, oracle in zip(one.decided, one.oracle, strict=True)]
+        marks = "" if one.size < SMALL else " ".join("+" if goal else "-" for goal in goals)
+        yield (
+            cell.name, f"{cell.count:,}", one.figure, f"{one.size:,.0f}", f"{one.held:.1%}", f"{one.wrong_pass:.1%}",
+            f"{one.wrong_fail:.1%}", f"{one.near_pass:.1%}", f"{one.near_fail:.1%}",
+            *(f"{a:.0%} of {b:.0%}" for a, b in zip(one.decided, one.oracle, strict=True)),
+            f"{one.short:.0%}", "" if math.isnan(one.trend) else f"{one.trend:.1%}", f"{one.different:.1%}",
+            f"{one.found:.0%} of {one.oracle_found:.0%}", marks,
+        )  # fmt: skip
+
+
+HEAD: Final = (
+    "latencies", "n", "figure", "worth", "held", "PASS at it", "FAIL at it", "PASS 3 % off", "FAIL 3 % off",
+    "10 % off", "20 %", "40 %", "short", "trend", "A/A", "A/B 5 %", "goals",
+)  # fmt: skip
+
+
+def page(results: list[tuple[Cell, dict[str, list[Result]]]], name: str) -> str:
+    table = [row for cell, found in results for row in rows(cell, found[name])]
+    return str(tabulate(table, HEAD, tablefmt="github", disable_numparse=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--cells", default="", help="only cells whose name has this")
+    parser.add_argument("--methods", default="ours", help=f"with commas: {', '.join(METHODS)}")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    began, methods = time.monotonic(), tuple(given.methods.split(","))
+    cells = [cell for cell in CELLS if given.cells in cell.name]
+    with Pool(given.processes) as pool:
+        jobs = [pool.apply_async(_measured, (CELLS.index(cell), given.runs, methods, given.seed)) for cell in cells]
+        results = [(cell, job.get()) for cell, job in zip(cells, jobs, strict=True)]
+    for name in methods:
+        print(f"## {name}\n\n{page(results, name)}\n")
+    print(f"{given.runs} runs a cell, {time.monotonic() - began:.0f} s.")
+
+
+def _measured(index: int, runs: int, methods: tuple[str, ...], seed: int) -> dict[str, list[Result]]:
+    return measured(CELLS[index], runs, methods, seed)
+
+
+if __name__ == "__main__":
+    main()

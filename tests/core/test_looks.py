@@ -1,0 +1,40 @@
+"""When a run that goes on until its rules are decided is looked at."""
+
+import msgspec
+import pytest
+
+from locust_llm.core.looks import look_times
+from locust_llm.core.settings import Settings
+from locust_llm.core.validation import mistakes
+
+
+@pytest.mark.parametrize(
+    ("first_s", "most_s", "times"),
+    [
+        (None, None, ()),
+        (60, None, (60,)),
+        (60, 90, (60, 90)),
+        (60, 95, (60, 95)),  # 90 would be hardly before it
+        (60, 200, (60, 90, 135, 200)),
+        (10, 90, (10, 15, 22.5, 33.75, 50.625, 75.9375, 90)),
+    ],
+)
+def test_by_pencil(first_s: float | None, most_s: float | None, times: tuple[float, ...]) -> None:
+    assert look_times(first_s, most_s) == times
+
+
+def said(**given: object) -> list[str]:
+    return [
+        m for m in mistakes(msgspec.convert({"host": "http://h", "model": "m", **given}, Settings)) if "decided" in m
+    ]
+
+
+def test_what_it_needs_and_what_contradicts_it() -> None:
+    whole = {"run_time_s": 60, "until_decided_s": 600, "slo": ["ttft p95 < 1s"], "users": 1}
+    assert said(**whole) == []
+    assert len(said(**whole | {"run_time_s": None})) == 1
+    assert len(said(**whole | {"until_decided_s": 60})) == 1
+    assert len(said(**whole | {"slo": []})) == 1
+    assert said(**whole | {"request_count": 100})[0].startswith(
+        "--until-decided and --request-count contradict each other"
+    )
