@@ -98,7 +98,7 @@ def worth(series: Floats, overall: float) -> Worth:
     made of, by their ranks."""
     n, variance = len(series), float(series.var())
     short = overall < SHORT
-    if variance <= 0:
+    if _constant(series):
         return Worth(float(n), max(1, min(MIN_COSINES, n // 2)), short, n)
     power, most = _power(series)
     if short:
@@ -115,9 +115,9 @@ def size_by_ranks(values: Floats) -> float:
     """Effective sample size of the mean rank of these values, in the order of time: the sum of their autocorrelations up to
     WINDOW correlation times (Sokal, Monte Carlo methods in statistical mechanics, 1989, section 3)."""
     n, ranks = len(values), _ranks(values)
-    variance = float(ranks.var())
-    if n < 2 or variance <= 0:
+    if n < 2 or _constant(ranks):
         return float(n)
+    variance = float(ranks.var())
     cells, width = _cells(ranks)
     spectrum = np.fft.rfft(cells - cells.mean(), 2 * len(cells))
     covariance = np.fft.irfft(np.abs(spectrum) ** 2)[: len(cells)] / len(cells)
@@ -135,6 +135,8 @@ def trend(values: Floats) -> str:
     if len(values) < MIN_VALUES:
         return ""
     ranks = _ranks(values)
+    if _constant(_cells(ranks)[0]):
+        return ""
     coefficients, most = _cosines(ranks)
     cosines = max(min(int(size_by_ranks(values) * COSINES), most - 1), min(MIN_COSINES, most - 1))
     rest = float(np.mean(coefficients[1 : cosines + 1] ** 2)) if cosines else 0.0
@@ -182,7 +184,7 @@ def of_mean(values: Floats) -> Interval:
     if not math.isfinite(mean):
         return Interval(mean, mean, float(n))
     found = worth(values, size_by_ranks(values))
-    if variance <= 0:
+    if _constant(values):
         return Interval(mean, mean, found.size, found.short)
     error = math.sqrt(variance / found.size)
     skew = min(max(float(np.mean((values - mean) ** 3)) / variance**1.5, 0.0), 4.0) / math.sqrt(found.size)
@@ -219,7 +221,7 @@ def of_rate(amounts: Floats) -> Interval:
     if n < MIN_VALUES:
         return NONE
     mean, variance = float(amounts.mean()), float(amounts.var())
-    if variance <= 0:
+    if _constant(amounts):
         return Interval(mean, mean, float(n))
     power, most = _power(amounts)
     overall = size_by_ranks(amounts)
@@ -276,6 +278,11 @@ def _at(ordered: Floats, share: float, *, up: bool) -> float:
     if not (math.isfinite(below) and math.isfinite(above)):
         return above if up else below
     return below + (above - below) * (place - math.floor(place))
+
+
+def _constant(values: Floats) -> bool:
+    """A variance of equal values is a rounding error, seldom 0."""
+    return bool((values == values[0]).all())
 
 
 def _mean(power: Floats, cosines: int) -> float:
