@@ -131,7 +131,7 @@ def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str]:
     if holds:
         if lost := seen.run.records_lost:
             return INCONCLUSIVE, f"records of workers that never arrived: {lost}"
-        if found.trend and (found.trend == RISES) == rule.less_is_better:
+        if found.trend and (found.trend == RISES) == rule.op.startswith("<"):
             return INCONCLUSIVE, f"it {found.trend} over the run: only a run that has settled can pass"
         return PASS, told
     return INCONCLUSIVE, _undecided(rule, found, seen.time.seconds)
