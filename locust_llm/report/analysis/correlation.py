@@ -152,12 +152,12 @@ def trend(values: Floats) -> str:
 def of_percentile(values: Floats, percentile: float) -> Interval:
     """Of a percentile of ``values`` in the order of time (failures may be infinite): the ranks of a binomial distribution
     of as many values as these are worth, where the indicator of being below is what is correlated."""
-    if percentile < 50:
-        low, high, size, short = of_percentile(-values, 100 - percentile)
-        return Interval(None if high is None else -high, None if low is None else -low, size, short)
     n, share = len(values), percentile / 100
     if n < MIN_VALUES:
         return NONE
+    if percentile < 50:
+        low, high, size, short = of_percentile(-values, 100 - percentile)
+        return Interval(None if high is None else -high, None if low is None else -low, size, short)
     overall, ordered = size_by_ranks(values), np.sort(values)
     at = ordered[max(math.ceil(round(share * n, 9)), 1) - 1]
     here = worth((values <= at).astype(np.float64), overall)
@@ -180,10 +180,10 @@ def of_mean(values: Floats) -> Interval:
     n = len(values)
     if n < MIN_VALUES:
         return NONE
-    mean, variance = float(values.mean()), float(values.var())
+    mean = float(values.mean())
     if not math.isfinite(mean):
         return Interval(mean, mean, float(n))
-    found = worth(values, size_by_ranks(values))
+    found, variance = worth(values, size_by_ranks(values)), float(values.var())
     if _constant(values):
         return Interval(mean, mean, found.size, found.short)
     error = math.sqrt(variance / found.size)
