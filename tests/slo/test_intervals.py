@@ -9,7 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.report.analysis.selection import scarce
-from locust_llm.slo.intervals import STUDENT, binomial_cdf, needed, of_percentile, of_sections, of_share, ranks
+from locust_llm.slo.intervals import (
+    STUDENT,
+    binomial_cdf,
+    binomial_shares,
+    needed,
+    of_percentile,
+    of_sections,
+    of_share,
+    rank_shares,
+    ranks,
+    student_quantile,
+    tail_of,
+)
 
 
 def exact_cdf(k: int, n: int, p: Fraction) -> float:
@@ -71,3 +83,79 @@ def test_sections() -> None:
     assert of_sections(1, [0] * 9 + [10])[0] == 0
     with pytest.raises(ValueError, match="10 sections"):
         of_sections(5, [5] * 9)
+
+
+@given(st.integers(8, 60), st.integers(1, 99), st.sampled_from([0.01, 0.02, 0.0275, 0.05]))
+def test_shares_of_ranks_are_those_of_the_ranks_of_whole_numbers(n: int, percentile: int, tail: float) -> None:
+    """The lower rank k is the first that a binomial number exceeds with no more than 1 - tail; between whole ones the
+    distribution is interpolated, so the share lies within half a value of k on either side."""
+    p = Fraction(percentile, 100)
+    low, high = rank_shares(n, float(p), tail, tail)
+    first = next(k for k in range(n + 1) if exact_cdf(k, n, p) >= tail)
+    last = next(k for k in range(n + 1) if exact_cdf(k, n, p) >= 1 - tail)
+    if low is None:
+        assert exact_cdf(0, n, p) > tail
+    else:
+        assert (first - 0.5) / n - 1e-9 <= low <= (first + 0.5) / n + 1e-9
+    if high is None:
+        assert float(p) ** n > tail
+    else:
+        assert min((last - 0.5) / n, 1) - 1e-9 <= high <= (last + 0.5) / n + 1e-9
+
+
+@pytest.mark.parametrize(("percentile", "size"), [(50, 6), (90, 36), (95, 72), (99, 368)])
+def test_an_upper_end_is_there_from_as_many_as_are_needed(percentile: int, size: int) -> None:
+    """Whole or not: 0.5^n is 2.5 % at 5.32."""
+    share = percentile / 100
+    assert rank_shares(size, share, 0.0275, 0.02)[1] is not None
+    assert rank_shares(size - 1, share, 0.0275, 0.02)[1] is None
+    assert rank_shares(5.33, 0.5, 0.0275, 0.02)[1] is not None
+    assert rank_shares(5.31, 0.5, 0.0275, 0.02)[1] is None
+
+
+@given(st.floats(1, 500), st.floats(1.01, 3), st.sampled_from([0.5, 0.9, 0.95]))
+def test_of_more_values_the_ranks_lie_closer(size: float, times: float, share: float) -> None:
+    (low, high), (lower, upper) = rank_shares(size * times, share, 0.0275, 0.02), rank_shares(size, share, 0.0275, 0.02)
+    if lower is not None and size > 20:
+        assert low is not None
+        assert lower <= low <= share
+    if upper is not None and size > 20:
+        assert high is not None
+        assert share <= high
+        assert high <= upper or upper == 1
+
+
+@pytest.mark.parametrize(("some", "of"), [(1, 10), (3, 40), (10, 20), (19, 20), (50, 400), (200, 400)])
+def test_a_share_between_none_and_all_counts_its_outcome_half(some: int, of: int) -> None:
+    """Between what it has with the outcome and without lies the tail; from ten on either side it is their mean, mid-P."""
+    low, high = binomial_shares(some, of, 0.0275, 0.02)
+    assert low < some / of < high
+    at_most, fewer = (exact_cdf(k, of, Fraction(high)) for k in (some, some - 1))
+    assert fewer < 0.02 < at_most
+    at_least, more = (1 - exact_cdf(k - 1, of, Fraction(low)) for k in (some, some + 1))
+    assert more < 0.0275 < at_least
+    if 10 <= some <= of - 10:
+        assert (at_most + fewer) / 2 == pytest.approx(0.02, abs=0.003)
+        assert (at_least + more) / 2 == pytest.approx(0.0275, abs=0.003)
+
+
+def test_of_none_and_of_all_a_share_is_exact() -> None:
+    assert binomial_shares(0, 100, 0.0275, 0.02) == pytest.approx((0, 1 - 0.02**0.01))
+    assert binomial_shares(100, 100, 0.0275, 0.02) == pytest.approx((0.0275**0.01, 1))
+    assert binomial_shares(0, 12.5, 0.0275, 0.02) == pytest.approx((0, 1 - 0.02 ** (1 / 12.5)))
+
+
+@pytest.mark.parametrize(
+    ("freedom", "tail", "table"),
+    [
+        (4, 0.025, 2.776), (4, 0.01, 3.747), (9, 0.01, 2.821), (9, 0.025, 2.262), (10, 0.05, 1.812), (30, 0.025, 2.042),
+        (120, 0.01, 2.358), (1e9, 0.025, 1.960),
+    ],
+)  # fmt: skip
+def test_student_by_the_table(freedom: float, tail: float, table: float) -> None:
+    assert student_quantile(freedom, tail) == pytest.approx(table, rel=0.007)
+    assert tail_of(student_quantile(1e12, tail)) == pytest.approx(tail)
+
+
+def test_few_degrees_of_freedom_reach_far() -> None:
+    assert student_quantile(0.1, 0.02) == student_quantile(1.5, 0.02) > student_quantile(2, 0.02)

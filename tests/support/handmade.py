@@ -1,11 +1,27 @@
 """Records made by hand: times are small round numbers, so that every figure can be worked out with a pencil."""
 
+import math
+
 from locust_llm.core.record import Record
 from locust_llm.core.run import LimitChange, Run
 from locust_llm.core.settings import Settings
 
+GOLDEN = (math.sqrt(5) - 1) / 2
 UNIX = 1_700_000_000.0
 """What the records' clock is behind Unix time: a record's second 10 is UNIX + 10."""
+
+
+def mixed(count: int) -> list[int]:
+    """1 to ``count`` in an order of no trend and no correlation (multiples of the golden ratio, modulo 1): so many values
+    are worth so many independent ones."""
+    order = sorted(range(count), key=lambda i: (i + 0.5) * GOLDEN % 1)
+    ranks = {i: rank for rank, i in enumerate(order, 1)}
+    return [ranks[i] for i in range(count)]
+
+
+def every(count: int, part: list[Record], other: list[Record]) -> list[Record]:
+    """``part``, but ``count`` of ``other`` in their places, scattered over the run."""
+    return [two if rank <= count else one for rank, one, two in zip(mixed(len(part)), part, other, strict=True)]
 
 
 def answered(*chunk_ms: float, sent_at: float | None = 10.0, **other: object) -> Record:

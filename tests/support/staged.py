@@ -11,7 +11,7 @@ from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import of_stage
 from locust_llm.core.storage import write_run
 from locust_llm.report.analysis.summary import Level, Row, SloResult
-from support.handmade import UNIX, a_run, answered
+from support.handmade import UNIX, a_run, answered, mixed
 
 
 def a_level(value: float, requests_per_s: float | None = 1.0, latency_ms: float = 1000.0, **other: object) -> Level:
@@ -56,8 +56,9 @@ def a_stage(run: Run, number: int, value: float, axis: str, **other: object) -> 
 
 
 def steps(slowest_ms: float, count: int = 40) -> list[Record]:
-    """Requests each half second from second 10 on; TTFT rises to ``slowest_ms``, two more tokens come after 10 and 30 ms."""
-    ttfts = [slowest_ms * (i + 1) / count for i in range(count)]
+    """Requests each half second from second 10 on; TTFT of so many equal steps up to ``slowest_ms`` in an order of no
+    correlation, two more tokens come after 10 and 30 ms."""
+    ttfts = [slowest_ms * rank / count for rank in mixed(count)]
     return [answered(ttft, ttft + 10, ttft + 30, sent_at=10.0 + i / 2) for i, ttft in enumerate(ttfts)]
 
 

@@ -103,7 +103,7 @@ def worth(series: Floats, overall: float, *, trend: str = "") -> Worth:
     made of, by their ranks. With a trend, of what is left without the slowest cosine."""
     n, variance = len(series), float(series.var())
     short = overall < SHORT
-    if variance <= 0:
+    if _constant(series):
         return Worth(float(n), max(1, min(MIN_COSINES, n // 2)), short, n)
     power, most = _power(series, trend)
     if short:
@@ -122,9 +122,9 @@ def size_by_ranks(values: Floats, *, trend: str = "") -> float:
     n, ranks = len(values), _ranks(values)
     if trend:
         ranks = ranks - _slowest(ranks)
-    variance = float(ranks.var())
-    if n < 2 or variance <= 0:
+    if n < 2 or _constant(ranks):
         return float(n)
+    variance = float(ranks.var())
     cells, width = _cells(ranks)
     spectrum = np.fft.rfft(cells - cells.mean(), 2 * len(cells))
     covariance = np.fft.irfft(np.abs(spectrum) ** 2)[: len(cells)] / len(cells)
@@ -142,6 +142,8 @@ def trend(values: Floats) -> str:
     if len(values) < MIN_VALUES:
         return ""
     ranks = _ranks(values)
+    if _constant(_cells(ranks)[0]):
+        return ""
     coefficients, most = _cosines(ranks)
     cosines = max(min(int(size_by_ranks(values) * COSINES), most - 1), min(MIN_COSINES, most - 1))
     rest = float(np.mean(coefficients[1 : cosines + 1] ** 2)) if cosines else 0.0
@@ -157,12 +159,12 @@ def trend(values: Floats) -> str:
 def of_percentile(values: Floats, percentile: float, *, trend: str = "", looks: int = 1) -> Interval:
     """Of a percentile of ``values`` in the order of time (failures may be infinite): the ranks of a binomial distribution
     of as many values as these are worth, where the indicator of being below is what is correlated."""
-    if percentile < 50:
-        low, high, size, short = of_percentile(-values, 100 - percentile, trend=trend, looks=looks)
-        return Interval(None if high is None else -high, None if low is None else -low, size, short)
     n, share = len(values), percentile / 100
     if n < MIN_VALUES:
         return NONE
+    if percentile < 50:
+        low, high, size, short = of_percentile(-values, 100 - percentile, trend=trend, looks=looks)
+        return Interval(None if high is None else -high, None if low is None else -low, size, short)
     overall, ordered = size_by_ranks(values, trend=trend), np.sort(values)
     at = ordered[max(math.ceil(round(share * n, 9)), 1) - 1]
     here = worth((values <= at).astype(np.float64), overall, trend=trend)
@@ -186,11 +188,11 @@ def of_mean(values: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     n = len(values)
     if n < MIN_VALUES:
         return NONE
-    mean, variance = float(values.mean()), float(values.var())
+    mean = float(values.mean())
     if not math.isfinite(mean):
         return Interval(mean, mean, float(n))
-    found = worth(values, size_by_ranks(values, trend=trend), trend=trend)
-    if variance <= 0:
+    found, variance = worth(values, size_by_ranks(values, trend=trend), trend=trend), float(values.var())
+    if _constant(values):
         return Interval(mean, mean, found.size, found.short)
     error = math.sqrt(variance / found.size)
     skew = min(max(float(np.mean((values - mean) ** 3)) / variance**1.5, 0.0), 4.0) / math.sqrt(found.size)
@@ -228,7 +230,7 @@ def of_rate(amounts: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     if n < MIN_VALUES:
         return NONE
     mean, variance = float(amounts.mean()), float(amounts.var())
-    if variance <= 0:
+    if _constant(amounts):
         return Interval(mean, mean, float(n))
     power, most = _power(amounts, trend)
     overall = size_by_ranks(amounts, trend=trend)
@@ -288,6 +290,11 @@ def _at(ordered: Floats, share: float, *, up: bool) -> float:
     if not (math.isfinite(below) and math.isfinite(above)):
         return above if up else below
     return below + (above - below) * (place - math.floor(place))
+
+
+def _constant(values: Floats) -> bool:
+    """A variance of equal values is a rounding error, seldom 0."""
+    return bool((values == values[0]).all())
 
 
 def _mean(power: Floats, cosines: int) -> float:

@@ -285,7 +285,7 @@ def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int, looks: i
         return Found(value, (value, value), gaps.count)
     if percentile is None:
         sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
-        return _with(value, correlation.of_ratio(sums, counts, looks=looks), gaps.count)
+        return replace(_with(value, correlation.of_ratio(sums, counts, looks=looks), gaps.count), size=None)
 
     def shares(level_s: float) -> Interval:
         within = np.array([stretch.within(round(level_s * 1e6)) for stretch in stretches], np.float64)
@@ -303,7 +303,8 @@ def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int, looks: i
     there = shares(high) if high is not None and math.isfinite(high) else here
     off_there = off if there.low is None or there.high is None else max(off, (there.high - there.low) / 2)
     upper = None if percentile / 100 + off_there >= 1 else at(percentile / 100 + off_there)
-    return _with(value, Interval(at(percentile / 100 - off), upper, here.size, here.short), gaps.count)
+    found = Interval(at(percentile / 100 - off), upper, here.size, here.short)
+    return replace(_with(value, found, gaps.count), size=None)  # it would be a number of stretches
 
 
 def _gaps(part: Selection, records: Iterable[Record]) -> tuple[list[Gaps], list[Gaps], int]:

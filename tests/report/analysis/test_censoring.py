@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, failed
+from support.handmade import UNIX, a_run, answered, every, failed, mixed
 
 from locust_llm.core.record import CUT, Record
 from locust_llm.core.run import Offer
-from locust_llm.report.analysis.censoring import reach, values
+from locust_llm.report.analysis.censoring import Bounds, reach, values
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.compare import change
 from locust_llm.report.analysis.selection import Selection
@@ -41,6 +41,11 @@ def cancelled(age_s: float, *chunk_ms: float, **other: object) -> Record:
 
 def fast(count: int, ttft_ms: float = 20) -> list[Record]:
     return [answered(ttft_ms, ttft_ms + 10, ttft_ms + 20, sent_at=10.0 + i / 10) for i in range(count)]
+
+
+def with_cut(count: int, of: int, age_s: float, *chunk_ms: float) -> list[Record]:
+    """``fast``, but so many, scattered over the run, were cut at this age."""
+    return every(count, fast(of), [cut(age_s, *chunk_ms, sent_at=10.0 + i / 10) for i in range(of)])
 
 
 # -- what is known of a cut request ------------------------------------------------------------------------------------
@@ -79,6 +84,25 @@ def test_throughput_a_user_is_bounded_above_by_the_tokens_it_can_still_get() -> 
 def _part(records: Sequence[Record]) -> Selection:
     requests = collect(records).requests
     return Selection(requests, np.ones(len(requests), np.bool_))
+
+
+def test_in_the_order_of_their_sends() -> None:
+    """All four columns alike; of those of the same moment the first stays first."""
+    at = np.array([3.0, 1.0, 2.0, 1.0])
+    bounds = Bounds(
+        np.array([30.0, 10, 20, 11]), np.array([31.0, 11, 21, 12]), at, np.array([True, False, False, True])
+    )
+    found = bounds.in_order
+    assert [column.tolist() for column in found] == [
+        [10, 11, 20, 30],
+        [11, 12, 21, 31],
+        [1, 1, 2, 3],
+        [False, True, False, True],
+    ]
+    late = [answered(20, sent_at=12.0), answered(10, sent_at=10.0), answered(30, sent_at=11.0)]
+    ttft = BY_WORD["ttft"].metric
+    assert ttft is not None
+    assert values(parse("ttft p50 < 1s"), _part(late), ttft).in_order.low.tolist() == pytest.approx([0.01, 0.03, 0.02])
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -122,7 +146,7 @@ def test_why() -> None:
 
 def test_a_rule_is_decided_by_both_ends() -> None:
     """Of 100, 20 cut at an age below the limit: p50 holds whatever they become, p95 does not, p85 may."""
-    records = [*fast(80), *(cut(0.5) for _ in range(20))]
+    records = with_cut(20, 100, 0.5)
     assert judged("ttft p50 < 1s", records).status == PASS
     assert judged("ttft p95 < 1s", records).status == INCONCLUSIVE
     found = judged("ttft p85 < 1s", records)
@@ -135,7 +159,7 @@ def test_a_rule_is_decided_by_both_ends() -> None:
 
 def test_a_first_token_that_came_counts_fully() -> None:
     """A healthy closed loop with long answers: the last ones are cut while they decode."""
-    records = [*fast(80), *(cut(30, 20, 30, 40) for _ in range(20))]
+    records = with_cut(20, 100, 30, 20, 30, 40)
     for rule in ("ttft p95 < 100ms", "ttft avg < 100ms", "ttft max < 100ms", "ttft_from_due p95 < 1s"):
         found = judged(rule, records)
         assert (found.status, found.observed, found.worst) == (
@@ -148,7 +172,7 @@ def test_a_first_token_that_came_counts_fully() -> None:
 
 
 def test_what_a_cut_request_becomes_is_unknown_and_a_good_one_succeeded() -> None:
-    records = [*fast(80), *(cut(30, 20, 30, 40) for _ in range(20))]
+    records = with_cut(20, 100, 30, 20, 30, 40)
     found = judged("attainment >= 95% given ttft < 100ms", records)
     assert (found.observed, found.worst, found.status) == (100, 80, INCONCLUSIVE)
     goodput = judged("goodput >= 2/s given ttft < 100ms", records)
@@ -158,19 +182,19 @@ def test_what_a_cut_request_becomes_is_unknown_and_a_good_one_succeeded() -> Non
 
 def test_an_average_is_bounded_by_the_timeout() -> None:
     """A request that takes longer fails, and is in no average: (99 x 20 ms + 10 s) / 100 at most."""
-    records = [*fast(99), cut(0.5)]
+    records = with_cut(1, 100, 0.5)
     found = judged("ttft avg < 1s", records, request_timeout_s=10.0)
     assert (found.observed, found.worst) == (
         pytest.approx((99 * 0.02 + 0.5) / 100),
         pytest.approx((99 * 0.02 + 10) / 100),
     )
     assert found.status == PASS
-    assert judged("ttft avg < 1s", [*fast(99), cut(0.5)], request_timeout_s=600.0).status == INCONCLUSIVE
+    assert judged("ttft avg < 1s", with_cut(1, 100, 0.5), request_timeout_s=600.0).status == INCONCLUSIVE
 
 
 def test_nobody_but_cut_ones() -> None:
     """All of a server that hangs: nothing succeeded or failed, and it is broken all the same."""
-    records = [cut(20.0) for _ in range(10)]
+    records = [cut(20.0, sent_at=10.0 + i) for i in range(40)]
     assert judged("ttft p95 < 1s", records).status == FAIL
     assert judged("ttft p95 < 30s", records).status == INCONCLUSIVE
     assert judged("attainment >= 50% given ttft < 1s", records).status == FAIL
@@ -178,17 +202,18 @@ def test_nobody_but_cut_ones() -> None:
 
 
 def test_arrivals_that_were_never_sent_have_waited_too() -> None:
-    """Of 120 that were due 20 were not sent: the load was not delivered, and p95 of the wait may be anything."""
-    offer = Offer(due=120, never_started=0, duration_s=20.0, most_users=2)
+    """Of 440 that were due 40 were not sent: the load was not delivered, and p95 of the wait may be anything."""
+    offer = Offer(due=440, never_started=0, duration_s=40.0, most_users=2)
+    sent = [answered(ms, ms + 10, sent_at=10.0 + i / 10) for i, ms in enumerate(mixed(400))]
     for rule, status in (
         ("ttft_from_due p95 < 1s", INCONCLUSIVE),
         ("ttft_from_due p50 < 1s", PASS),
         ("ttft p95 < 1s", PASS),
     ):
-        run = replace(a_run(slo=(rule,), request_rate=6.0), offer=offer)
-        found = summarise(collect(fast(100)), run, 0, fast(100)).slos[0]
+        run = replace(a_run(slo=(rule,), request_rate=11.0), offer=offer)
+        found = summarise(collect(sent), run, 0, sent).slos[0]
         assert found.status == status
-    assert judged("ttft_from_due p95 < 1s", fast(100)).status == PASS
+    assert judged("ttft_from_due p95 < 1s", sent).status == PASS
 
 
 def test_answers_that_have_none_make_none_of_a_cut_one() -> None:
@@ -268,8 +293,9 @@ def _seen(records: Sequence[Record]) -> Evaluation:
 def test_a_cancelled_request_counts_as_one_that_was_still_open_at_its_age() -> None:
     """Half of the requests are cancelled after 0.1 s, which 20 ms have not reached and 10 of 100 have: without those that
     were cancelled 10 of 190 would be beyond, 5.3 %."""
-    slow = [answered(2000, 2010, sent_at=10.0 + i / 10) for i in range(10)]
-    records = [*fast(180), *slow, *(cancelled(0.1) for _ in range(10))]
+    slow = [answered(2000, 2010, sent_at=10.0 + i / 10) for i in range(200)]
+    stopped = [cancelled(0.1, sent_at=10.0 + i / 10) for i in range(200)]
+    records = every(10, every(20, fast(200), slow), stopped)
     rule, metric = parse("ttft p95 < 1s"), BY_WORD["ttft"].metric
     assert metric is not None
     found = values(rule, _part(records), metric)
@@ -282,7 +308,7 @@ def test_a_cancelled_request_counts_as_one_that_was_still_open_at_its_age() -> N
 
 def test_where_no_request_outlives_a_cancel_nothing_is_known() -> None:
     """Each request of a server that may hang is cancelled after half a second: the others are open."""
-    records = [*fast(160), *(cancelled(0.5) for _ in range(40))]
+    records = every(40, fast(200), [cancelled(0.5, sent_at=10.0 + i / 10) for i in range(200)])
     assert judged("ttft p95 < 1s", records).status == INCONCLUSIVE
     assert judged("ttft p95 < 0.4s", records).status == FAIL
     assert judged("attainment >= 95% given ttft < 1s", records).status == INCONCLUSIVE
@@ -290,7 +316,7 @@ def test_where_no_request_outlives_a_cancel_nothing_is_known() -> None:
 
 
 def test_what_a_cancelled_request_had_counts() -> None:
-    records = [*fast(80), *(cancelled(0.5, 20, 30) for _ in range(20))]
+    records = every(20, fast(100), [cancelled(0.5, 20, 30, sent_at=10.0 + i / 10) for i in range(100)])
     assert judged("ttft p95 < 1s", records).count == 100
     assert judged("ttft p95 < 1s", records).status == PASS
 

@@ -59,10 +59,20 @@ def test_blocks_are_counted_as_they_fill() -> None:
     assert gaps.percentiles_ms([50, 100]) == [20.0, 80.0]
 
 
+@given(VALUES, VALUES, st.integers(-1, 5_000_001))
+def test_how_many_are_within_is_how_many_are(one: list[int], more: list[int], most: int) -> None:
+    gaps = counted(one, 1000)
+    gaps.merge(counted(more, 1000))
+    assert gaps.within(most) == sum(value <= most for value in one + more)
+    for value in one:
+        assert gaps.within(value) - gaps.within(value - 1) == (one + more).count(value)
+
+
 def test_nothing() -> None:
     gaps = counted([])
     assert (gaps.count, gaps.avg_ms, gaps.std_ms, gaps.min_ms, gaps.max_ms) == (0, None, None, None, None)
     assert gaps.percentiles_ms([50, 99]) == [None, None]
+    assert gaps.within(10**9) == 0
 
 
 def test_three_digits() -> None:

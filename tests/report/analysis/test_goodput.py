@@ -1,7 +1,7 @@
 """What a good request is, and how many there were."""
 
 import pytest
-from support.handmade import a_run, answered, failed
+from support.handmade import a_run, answered, failed, mixed
 
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.goodput import good_request
@@ -10,8 +10,8 @@ from locust_llm.report.analysis.summary import Good
 
 
 def steps(count: int) -> list:
-    """TTFT of 1, 2, 3 ... ms, one request a second."""
-    return [answered(i, i + 10, i + 30, sent_at=10.0 + i) for i in range(1, count + 1)]
+    """TTFT of 1, 2, 3 ... ms in an order of no correlation, one request a second."""
+    return [answered(i, i + 10, i + 30, sent_at=10.0 + at) for at, i in enumerate(mixed(count), 1)]
 
 
 def good(*records: object, **settings: object) -> Good | None:
@@ -51,19 +51,20 @@ def test_who_says_what_a_good_request_is(settings: dict[str, object], conditions
 
 
 def test_shares_and_rates_of_good_requests() -> None:
-    """Ten of twenty within 10 ms, and five failures: 10 of 25; 10 in the 19.05 s, all of them in the first half."""
-    found = good(*steps(20), *[failed(sent_at=12.0)] * 5, slo=("ttft p99 <= 10ms",))
+    """Twenty of forty within 20 ms, and ten failures: 20 of 50; the last of 40 requests, a second apart, takes 30 ms more
+    than its TTFT."""
+    found = good(*steps(40), *[failed(sent_at=12.0)] * 10, slo=("ttft p99 <= 20ms",))
     assert found is not None
-    assert found.conditions == "ttft <= 10ms (the rules on latencies, each held against every request)"
+    assert found.conditions == "ttft <= 20ms (the rules on latencies, each held against every request)"
     assert found.attainment == pytest.approx(0.4)
-    assert found.goodput_per_s == pytest.approx(10 / 19.05)
+    assert found.goodput_per_s == pytest.approx(20 / (39.03 + mixed(40)[-1] / 1e3))
     assert found.low is not None
     assert found.high is not None
     assert found.low < found.goodput_per_s < found.high
 
 
 def test_too_few_requests_have_no_interval() -> None:
-    found = good(*steps(9), slo=("ttft p99 <= 10ms",))
+    found = good(*steps(10), slo=("ttft p99 <= 10ms",))
     assert found is not None
     assert (found.attainment, found.low, found.high) == (1, None, None)
 
