@@ -455,7 +455,7 @@ def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(serv
     assert "is refused: its locust-llm is 9.9.9, the master's is " in said
     assert "is refused: its locustfile is mixed.py (" in said
     assert "the master's is chat.py (" in said
-    assert "has not said who it is" in said
+    assert "has not introduced itself" in said
     assert "the master refuses this worker: its locust-llm is 9.9.9" in its.log("worker1")
     assert len(its.records()) == len(server.rows())
     assert len({record.worker for record in its.records()}) == 1

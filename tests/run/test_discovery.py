@@ -269,7 +269,7 @@ def test_a_server_that_counts_nothing_leaves_an_estimate(server: TinyServer) -> 
     server.count = None
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, of_prompts(found)) == (Lengths(), ())
-    assert found.notes == ("the server does not say how many tokens a prompt has: lengths of prompts are estimates",)
+    assert found.notes == ("the server does not report the tokens of a prompt: prompt lengths are estimates",)
 
 
 def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None:

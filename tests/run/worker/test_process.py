@@ -14,6 +14,7 @@ import pytest
 from support.handmade import answered
 
 from locust_llm.core.jsonl import line
+from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile
 from locust_llm.run.protocol import TO_CONTROL
 from locust_llm.run.worker import process as module
@@ -24,8 +25,8 @@ FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
 
 
 def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locust kills the loop that reads, then starts the rest; it looks for a silent master only where one was heard."""
-    monkeypatch.setattr(module, "gevent", SimpleNamespace(spawn=lambda report: None))
+    """Locust kills the loop that reads, then starts the rest; it looks for a silent master only after a heartbeat."""
+    monkeypatch.setattr(module, "guarded", lambda *what: None)
     sent: list[str] = []
     runner = SimpleNamespace(
         client_id="w", last_heartbeat_timestamp=None, register_message=lambda *a, **kw: None,
@@ -33,10 +34,10 @@ def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.M
     )  # fmt: skip
     environment = Environment()
     before = time.time()
-    module.work(environment, runner)
+    module.work(environment, runner, Settings())
     assert before <= runner.last_heartbeat_timestamp <= time.time()
     runner.last_heartbeat_timestamp = 1.0
-    module.work(environment, runner)
+    module.work(environment, runner, Settings())
     assert (runner.last_heartbeat_timestamp, sent) == (1.0, [TO_CONTROL] * 2)
 
 
