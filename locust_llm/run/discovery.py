@@ -101,7 +101,7 @@ def _ask(
 ) -> Answer:  # fmt: skip
     waiting = gevent.spawn_later(
         WAITING_AFTER_S, logger.warning,
-        f"Waiting for an answer of {settings.host}{path}, for at most {timeout_s:g} s (the load has not begun)",
+        f"Waiting for {settings.host}{path}, at most {timeout_s:g} s; the load has not started",
     )  # fmt: skip
     try:
         return fetch(method, settings.host + path, headers, data, line=line, verify=verify, timeout_s=timeout_s)

@@ -97,7 +97,7 @@ def test_the_console_has_a_line_about_what_is_waited_for(
     pieces, _ = ENDLESS["a body, a byte at a time"]
     server.paths["/v1/chat/completions"] = lambda asked: pieces()
     ask(server)
-    assert f"Waiting for an answer of {server.url}/v1/chat/completions, for at most 0.3 s" in caplog.text
+    assert f"Waiting for {server.url}/v1/chat/completions, at most 0.3 s" in caplog.text
 
 
 def test_so_it_has_of_a_server_that_is_not_up_yet(caplog: pytest.LogCaptureFixture) -> None:

@@ -89,7 +89,7 @@ class PhaseRunner:
         if dues is None:
             self._begin_clock(phase)
         else:
-            logger.info("Open loop: requests come by a schedule, whatever the server does")
+            logger.info("Open loop: requests follow a schedule")
             self._job(self._deal_out, dues, phase)
         self._context.send(AskAgain(phase))
 

@@ -34,7 +34,6 @@ def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
         "stages": None,
         "draining": False,
         "limit": None,
-        "flush": lambda: None,
     }
     fields["live_stats"].counts = Counter(counts or {})
     return SimpleNamespace(**{**fields, **known})
