@@ -66,7 +66,7 @@ TIGHT_SHARE: Final = 0.05
 NAP_READS: Final = 1024
 """Reads after which the length of the nap is set again."""
 NAP_STREAMS: Final = 32
-"""From how many. Below, an answer is worth being noticed at once, and there is CPU enough."""
+"""Open streams from which on the thread naps: with fewer there is CPU enough to notice each answer at once."""
 BEHIND_NS: Final = 3_000_000
 """From this lag on, greenlets give way to the thread."""
 

@@ -5,7 +5,7 @@ greenlets of a phase only close it: then nothing new starts in it.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import gevent
@@ -138,7 +138,7 @@ class PhaseRunner:
         logger.info(f"Time is up after {self._settings.run_time_s:g} s")
         self._shutdown.begin()
 
-    def _job(self, run: Any, *args: Any, after_s: float = 0.0) -> None:
+    def _job(self, run: Callable[..., object], *args: Any, after_s: float = 0.0) -> None:
         self._jobs.append(self._context.spawn(run, *args, after_s=after_s))
 
     def _end(self, phase: str) -> None:

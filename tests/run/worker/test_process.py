@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from locust.env import Environment
 
@@ -16,7 +17,7 @@ from support.handmade import answered
 from locust_llm.core.jsonl import line
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile
-from locust_llm.run.protocol import TO_CONTROL
+from locust_llm.run.protocol import TO_CONTROL, Status, ToControl, to_control
 from locust_llm.run.worker import process as module
 from locust_llm.run.worker.outbox import lock
 from locust_llm.run.worker.process import append
@@ -39,6 +40,20 @@ def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.M
     runner.last_heartbeat_timestamp = 1.0
     module.work(environment, runner, Settings())
     assert (runner.last_heartbeat_timestamp, sent) == (1.0, [TO_CONTROL] * 2)
+
+
+def test_a_worker_that_cannot_send_its_status_any_more_says_why() -> None:
+    """The control ends the run then, with status 2."""
+    sent: list[tuple[int, ToControl]] = []
+    environment = Environment()
+    runner: Any = SimpleNamespace(
+        client_id="w", user_count=3, send_message=lambda kind, data: sent.append(to_control(data))
+    )
+    environment.runner = runner
+    module._Worker(environment, runner, Settings()).fail("RuntimeError: injected")
+    ((epoch, status),) = sent
+    assert isinstance(status, Status)
+    assert (epoch, status.failure, status.users) == (0, "RuntimeError: injected", 3)
 
 
 @pytest.mark.parametrize("before", [b"", line(FIRST) + b"\n", line(FIRST)[:50], line(FIRST)])
