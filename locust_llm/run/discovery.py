@@ -137,7 +137,7 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
                 raise DiscoveryFailed(f"--host {settings.host!r} is no URL: {error}") from error
             if error.outcome in ("too_large", "malformed"):
                 raise DiscoveryFailed(
-                    f"{settings.host}/v1/models has no answer that can be read: {error}; is --host right?"
+                    f"the answer of {settings.host}/v1/models cannot be read: {error}; is --host right?"
                 ) from error
             reason = str(error)
         if not reason or (reason.startswith("HTTP") and clock() >= until):
@@ -221,7 +221,7 @@ def _measure(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
     try:
         lengths = fit((probe.words, probe.tokens) for probe in probes)
     except ValueError as error:
-        notes.append(f"lengths: {error}")
+        notes.append(f"prompt lengths could not be measured: {error}")
         return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
     return msgspec.structs.replace(found, probes=tuple(probes), lengths=lengths, notes=tuple(notes))
 

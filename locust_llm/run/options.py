@@ -116,7 +116,7 @@ def check(options: Namespace, **known: Any) -> Settings:
     except OSError as error:
         refuse(f"--slo-file {error.filename}: {error.strerror}")
     except OverflowError:
-        refuse("-t or --stop-timeout is beyond all numbers")
+        refuse("-t or --stop-timeout is too large")
     except ValueError as error:
         refuse(f"--host {options.host!r} is no URL: {error}")
     rate = options.spawn_rate

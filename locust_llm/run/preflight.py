@@ -125,7 +125,7 @@ def the_address(now: str | None, checked: str) -> str:
     """Of a run that begins: ``checked``, whatever somebody has made of Locust's host ``now``; without one that."""
     wanted = base_url(now or "")
     if checked and wanted and wanted != checked:
-        logger.warning(f"the host {wanted} is not followed: the run goes to {checked}, the address that was checked")
+        logger.warning(f"the host {wanted} is ignored: the requests go to {checked}, the address that was checked")
     return checked or wanted
 
 
@@ -138,7 +138,7 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
         if short:
             refuse(short)
     if not os.path.exists(authorities()):
-        refuse(f"there is no {authorities()}, named by REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE")
+        refuse(f"there is no file {authorities()} (of REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE)")
     try:
         folder = make_folder(settings, settings.model)
         (folder / ".writable").touch()

@@ -321,7 +321,7 @@ def test_a_stopped_worker_comes_back_and_nothing_is_lost_or_sent_twice(
     assert its.run["records_lost"] == 0
     if words[0] == "--request-count":
         assert len(got) == 250
-    assert any("was silent" in note for note in its.run["notes"])
+    assert any("stopped reporting" in note for note in its.run["notes"])
 
 
 @pytest.mark.full

@@ -276,7 +276,9 @@ def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None
     server.count = lambda text: 7
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, len(of_prompts(found))) == (Lengths(), 4)
-    assert found.notes[0].startswith("lengths: no line fits the token counts of the probes: [(1, 7), ")
+    assert found.notes[0].startswith(
+        "prompt lengths could not be measured: no line fits the token counts of the probes: [(1, 7), "
+    )
 
 
 @pytest.mark.parametrize(("status", "hint"), [(400, ""), (404, "; is --endpoint right?")])

@@ -209,7 +209,7 @@ class Control:
             self._time.sleep(WORKERS_S)
             for worker in self.phases.limit.shares.expire(self._time.monotonic()):
                 self.store.add_note(
-                    f"WARNING: worker {worker} was silent {self.store.since_start()}: "
+                    f"WARNING: worker {worker} stopped reporting {self.store.since_start()}: "
                     "its share of the prefill limit went to the others"
                 )
             for worker in self._workers.lost():
@@ -352,7 +352,7 @@ class Control:
             try:
                 self.phases.end_stage(report=False)
             except OSError as error:
-                self.store.add_gap(f"the last stage has no place for its files: {error}")
+                self.store.add_gap(f"the files of the last stage could not be written: {error}")
         self.store.check_complete()
         return self.store.report(self.facts())
 

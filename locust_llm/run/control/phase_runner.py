@@ -177,7 +177,7 @@ class PhaseRunner:
                 self.end_stage(report=True)
             more = stages.next()
         except OSError as error:
-            self._store.add_gap(f"{stages}, has no place for its files: {error}")
+            self._store.add_gap(f"{stages}: its files could not be written: {error}")
             return False
         if not more:
             logger.info(f"The stages are over: {stages.end}")

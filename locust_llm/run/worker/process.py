@@ -83,7 +83,7 @@ class _Worker:
             self.outbox.begin(Journal(here / FOLDER / self._runner.client_id))
         except OSError as error:
             self.outbox.begin(None)
-            logger.warning(f"records are not kept on disk, should this worker be lost: {error}")
+            logger.warning(f"this worker keeps no copies of records on disk, so some are lost if it dies: {error}")
 
     def receive(self, message: Message) -> None:
         """From the master, and not for the sender."""

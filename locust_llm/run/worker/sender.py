@@ -208,7 +208,7 @@ class Sender:
         if host and self.address and self._strayed != self.epoch and base_url(host) != self.address:
             self._strayed = self.epoch
             logger.warning(
-                f"{whose} has the host {base_url(host)}, which is not followed: the requests of this run go to "
+                f"{whose} has the host {base_url(host)}, which is ignored: the requests of this run go to "
                 f"{self.address}, the address that was checked at its start"
             )
 

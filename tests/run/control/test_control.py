@@ -770,7 +770,7 @@ def test_a_silent_worker_loses_its_share_after_four_seconds_and_its_place_after_
         control.on_status("b", status(number=control.phases.limit.shares.share("b").number, at=time.at))
     notes = [note for note in control.facts().notes if "worker a" in note]
     assert len(notes) == 1
-    assert "was silent 4.2 s after the start" in notes[0]
+    assert "stopped reporting 4.2 s after the start" in notes[0]
     assert control.phases.limit.shares.share("b").share == 4
     time.advance(0.5)
     assert any("worker a was lost 15." in note for note in control.facts().notes)
