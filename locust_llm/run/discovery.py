@@ -137,7 +137,7 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
                 raise DiscoveryFailed(f"--host {settings.host!r} is no URL: {error}") from error
             if error.outcome in ("too_large", "malformed"):
                 raise DiscoveryFailed(
-                    f"the answer of {settings.host}/v1/models cannot be read: {error}; is --host right?"
+                    f"{settings.host}/v1/models gave no readable answer: {error}; is --host right?"
                 ) from error
             reason = str(error)
         if not reason or (reason.startswith("HTTP") and clock() >= until):

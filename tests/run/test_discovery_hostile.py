@@ -79,7 +79,9 @@ def test_what_never_ends_is_one_line_or_a_note(server: Hostile, path: str, name:
         assert [probe.kind for probe in found.probes[:4]] == ["chat"] * 4
     else:
         begins = (
-            ("cannot reach", f"{server.url}/v1/models has no answer") if "models" in path else ("a first request to",)
+            ("cannot reach", f"{server.url}/v1/models gave no readable answer")
+            if "models" in path
+            else ("a first request to",)
         )
         assert said.startswith(begins)
     assert server.sent_bytes < 40 << 20
