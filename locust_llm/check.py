@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, obeyed, request_body
 from locust_llm.client.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
-from locust_llm.client.exchange import Request, UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.fetch import PROBE_HEADER
 from locust_llm.client.gate import Gate
+from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import authorities, head, target
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.record import OK, Record

@@ -16,7 +16,6 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from locust_llm.client.requests_bridge import authorities
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
@@ -26,12 +25,12 @@ from locust_llm.run.console import discard_if_unread, settle_at_exit, write
 from locust_llm.run.control import messages as from_senders
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.forked_workers import attend_children
-from locust_llm.run.control.metrics_poller import MetricsPoller
 from locust_llm.run.control.progress import keep_apart, progress
 from locust_llm.run.control.run_store import give_up
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
-from locust_llm.run.launch import Launch, before_load, launch_of
+from locust_llm.run.guarded import guarded
+from locust_llm.run.launch import before_load, launch_of
 from locust_llm.run.locust_table import keep_no_copies_of_rows, three_digits_in_locust
 from locust_llm.run.options import add_options, look_through, settings_of
 from locust_llm.run.preflight import headers_of, ready, the_address
@@ -70,30 +69,32 @@ def _init(environment: Environment, runner: Any, **kw: Any) -> None:
     launch = launch_of(environment.parsed_options)
     if not getattr(environment.parsed_options, "stats_history_enabled", False):
         keep_no_copies_of_rows()
+    settings = launch.settings or settings_of(environment.parsed_options)
     if isinstance(runner, WorkerRunner):
-        work(environment, runner, forked=launch.forks)
+        work(environment, runner, settings, forked=launch.forks)
     else:
-        Plugin(environment, runner, launch)
+        Plugin(environment, runner, settings, launch.survey)
 
 
 class Plugin:
     """In the master, or the only process: begins each run, ends it in order, and judges the exit status."""
 
-    def __init__(self, environment: Environment, runner: Any, launch: Launch) -> None:
+    def __init__(self, environment: Environment, runner: Any, settings: Settings, survey: Discovery | None) -> None:
         self._environment, self._runner = environment, runner
-        self._survey, self._address = launch.survey, launch.address
-        """Of the server of the next run: of the command line, of the locustfile, or of our form. Nothing else can set it."""
+        self._settings, self._survey = settings, survey
+        """Of the next run: of the command line and the locustfile, or of our form. Nothing else can set them."""
         self._epoch = 0
         self._control: Control | None = None
+        """Of the run that is on."""
         self._shown: Control | None = None
-        """That one, or that of the last run."""
+        """The same, or of the last run."""
         self._progress: gevent.Greenlet | None = None
         self._report = ""
-        """What the console shows at the end."""
+        """Tables for the console, until they are printed."""
         self._status: int | None = None
-        """The exit status that the rules of the last run call for."""
+        """Exit status by the rules of the last run; None: it has none."""
         self._incomplete = False
-        """Its result lacks something."""
+        """The result of the last run."""
         self._refused = False
         """The run could not start."""
         self._reported = Event()
@@ -103,11 +104,11 @@ class Plugin:
         """None: in the workers."""
         self._greeted = from_senders.receive(environment, runner, lambda: self._control, self._refuse)
         listen(self._interrupted, self._hurry)
-        self._view = None if environment.web_ui is None else attach(environment, self._set_survey)
+        self._view = None if environment.web_ui is None else attach(environment, self._set_next)
         """None: there is no web page here."""
         serve_metrics(environment, lambda: self._shown)
         if isinstance(runner, LocalRunner):
-            self._sender = Sender(environment, self._add_record)
+            self._sender = Sender(environment, settings, self._add_record)
             attach_sender(environment, self._sender)
             from_control.receive(runner, self._sender, self._end_sender)
         if isinstance(runner, MasterRunner) and environment.parsed_options and environment.parsed_options.processes:
@@ -119,9 +120,9 @@ class Plugin:
         _listen_first(hooks.quitting, self.quitting)
         _listen_first(hooks.quit, self.quit)
 
-    def _set_survey(self, found: Discovery, address: str) -> None:
+    def _set_next(self, settings: Settings, survey: Discovery) -> None:
         """For the run that begins next."""
-        self._survey, self._address = found, address
+        self._settings, self._survey = settings, survey
 
     # -- in the only process -------------------------------------------------------------------------------------------
 
@@ -141,15 +142,15 @@ class Plugin:
     # -- signals -------------------------------------------------------------------------------------------------------
 
     def _interrupted(self, number: int) -> None:
-        """Ctrl-C, or another signal that ends: in order, and where nothing has begun at once."""
+        """Ctrl-C, or another signal that ends: in order; at once where nothing has begun."""
         options = self._environment.parsed_options
         if not self._reported.is_set() or (self._control is not None and self._control.shutdown.begun):
-            logger.warning("The run is ending already; once more, and what is still open is cut")
+            logger.warning("The run is already ending; press Ctrl-C again to cut the requests that are still open")
             if self._environment.web_ui is not None:
                 self._reported.wait()
                 interrupt()
         elif self._runner.state == STATE_INIT and options is not None and (options.headless or options.autostart):
-            self._runner.quit()  # Locust waits for workers; it would not tell those that are there
+            self._runner.quit()  # Locust waits for workers; those that are there would wait on
             leave(of_signal(number))
         else:
             interrupt()
@@ -190,12 +191,11 @@ class Plugin:
         """Look at the settings, ask the server, and begin. Raises whatever may be wrong."""
         environment, runner = self._environment, self._runner
         self._refused = False
-        settings = settings_of(environment.parsed_options)
-        environment.host = address = the_address(environment.host, self._address or settings.host)
+        environment.host = address = the_address(environment.host, self._settings.host)
         settings = msgspec.structs.replace(
-            settings,
+            self._settings,
             host=address,
-            users=_users(runner, settings),
+            users=_users(runner, self._settings),
             processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
         )
         survey = self._surveyed(settings)
@@ -206,25 +206,18 @@ class Plugin:
         )  # fmt: skip
         for note in survey.notes:
             logger.warning(note)
-        self._control = self._shown = control  # its workers' answers are for it
+        self._control = self._shown = control  # the answers of its workers are for it
         try:
             control.begin()
         except Exception:
             self._control = None
             control.abandon()
             raise
-        if settings.server_metrics:
-            meter = MetricsPoller(
-                settings.host, headers_of(environment.parsed_options), control.store.folder,
-                verify=False if settings.insecure else authorities(), note=control.store.add_note,
-            )  # fmt: skip
-            control.store.meter = meter
-            meter.start()
         if self._view is not None:
             self._view.begins(control)
         if self._sender is not None:
-            gevent.spawn(self._report_status, self._sender, control)
-        self._progress = gevent.spawn(progress, control)
+            guarded(control.fail, 0.0, self._report_status, self._sender, control)
+        self._progress = guarded(control.fail, 0.0, progress, control)
 
     def _surveyed(self, settings: Settings) -> Discovery:
         """What is known of the server and of the dataset. Raises ValueError and OSError."""
@@ -253,9 +246,7 @@ class Plugin:
         draining = gevent.spawn(self._control.drain)
         try:
             draining.get()
-        except (
-            gevent.GreenletExit
-        ):  # Locust has killed the greenlet that ends the run, as it does when its last worker quits
+        except gevent.GreenletExit:  # Locust kills the greenlet that ends the run when its last worker quits
             gevent.spawn(self._go_on, draining)
             raise
 

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from locust_llm.client.api import length_fields, request_body
 from locust_llm.client.completion import USUAL
-from locust_llm.client.exchange import Request, UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import GateClosed
-from locust_llm.client.requests_bridge import PlainRequests, head, keep_home, learn, strip_abroad, target
+from locust_llm.client.request import Request
+from locust_llm.client.requests_bridge import PlainRequests, head, keep_home, strip_abroad, target, update_session
 from locust_llm.client.response import Response
 from locust_llm.client.retry import RETRIABLE, pause_s
 from locust_llm.core.bounds import most_chunks
@@ -35,8 +36,8 @@ from . import events
 from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
 
 FAILED_S: Final = 1.0
-"""In a closed loop a user whose request failed asks again no sooner than so long after it asked: a server that refuses at
-once would be asked thousands of times a second."""
+"""In a closed loop, between a request that failed and the next one of its user: a server that refuses at once would get
+thousands a second."""
 
 
 Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
@@ -44,7 +45,7 @@ Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]
 
 
 class Turn(NamedTuple):
-    """What one request says, and what its record shall say of it."""
+    """One request: its messages, and what its record has of them."""
 
     messages: list[dict[str, Any]]
     input_tokens: int | None
@@ -53,7 +54,7 @@ class Turn(NamedTuple):
     number: int = 0
     body: dict[str, Any] | None = None
     sized: bool = False
-    """It is about lengths: the output shall have just as many tokens, where the server can be brought to that."""
+    """It is about lengths: the output shall have exactly this many tokens, where the server allows it."""
 
 
 class LLMUser(HttpUser):
@@ -71,7 +72,7 @@ class LLMUser(HttpUser):
         super().__init__(environment)
         LLMUser._number += 1
         self.number = LLMUser._number
-        self.line = UserConnection()
+        self.line = UserConnection(lambda: CUT if self.sender.closed else CANCELLED)
         self._requests = 0
         self._rests_until = 0.0
         self._plain_key: tuple[Any, ...] | None = None
@@ -162,8 +163,8 @@ class LLMUser(HttpUser):
         except GateClosed:
             sender.permits.put_back(permit)
             raise StopUser from None
-        said = None if item is None else msgspec.msgpack.decode(item, type=Item)
-        conversation = sender.sessions.begin(said)
+        given = None if item is None else msgspec.msgpack.decode(item, type=Item)
+        conversation = sender.sessions.begin(given)
         records: list[Record] = []
         first_at: float | None = None
         try:
@@ -176,19 +177,15 @@ class LLMUser(HttpUser):
                     permit = following
                 first_at = ask.at_s if first_at is None else first_at
                 more = conversation.left > 0
-                sized = said is None or said.turns[ask.turn].output_tokens is not None
-                turn = Turn(
-                    ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, ask.turn, ask.body, sized
-                )
+                sized = given is None or given.turns[ask.turn].output_tokens is not None
+                id_, length = conversation.id, ask.output_tokens
+                turn = Turn(ask.messages, ask.input_tokens, length, id_, ask.turn, ask.body, sized)
                 record = self._send(permit, turn, name, headers, keep_text or more, body)
                 records.append(record)
                 if record.outcome != OK:
                     break
                 if more:
-                    thought = record.reasoning_tokens or 0
-                    conversation.said(
-                        self.text, None if record.output_tokens is None else record.output_tokens - thought
-                    )
+                    conversation.said(self.text, _answer_tokens(record))
         finally:
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return records
@@ -276,9 +273,8 @@ class LLMUser(HttpUser):
         return self._attempts(permit, attempt)
 
     def _attempts(self, permit: Permit, attempt: Attempt) -> Record:
-        """Until the server does not refuse, or not to be asked again: each attempt has a record. The last one's is given."""
+        """Until the server does not refuse, or may not be asked again: each attempt has a record; returns the last."""
         sender = self.sender
-        self.line.on_kill = lambda: CUT if sender.closed else CANCELLED
         refused: tuple[Record, requests.PreparedRequest] | None = None
         """Kept back until the next attempt is under way: without one it was the last."""
         number, due_at, pause = 1, permit.due_at, 0.0
@@ -320,7 +316,7 @@ class LLMUser(HttpUser):
         """After how many seconds it is asked again; None: it is not."""
         if record.outcome not in RETRIABLE or record.attempt > self.sender.settings.max_retries:
             return None
-        return pause_s(record.attempt, record.retry_after_s, self.sender.dice)
+        return pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
 
     def _prepare(
         self, data: bytes, request_id: str, headers: dict[str, str] | None
@@ -358,24 +354,24 @@ class LLMUser(HttpUser):
         ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9
         self.sender.first_chunk(ttft_s)
         if events.first_token._handlers:
-            gevent.spawn(
+            gevent.spawn(  # not guarded: Locust catches what its listeners raise
                 events.first_token.fire, user=self, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s
             )
 
     def _finish(self, record: Record, prepared: requests.PreparedRequest, *, retried: bool = False) -> Record:
-        """Pass the record on, without secrets: to the reporter, to Locust, to whoever listens."""
+        """Pass the record on, without secrets: to the sender, to Locust, to the listeners of events.record."""
         stream = None if retried else self.line.stream
-        record, failure = self._told(record, prepared, stream, retried=retried)
+        record, failure = self._cleaned(record, prepared, stream, retried=retried)
         self.sender.finished(record)
         if record.failed and not self.sender.settings.open_loop:
             self._rests_until = record.asked_at + FAILED_S
         if stream is not None:
-            learn(self.client, prepared, stream)
+            update_session(self.client, prepared, stream)
         log(self.environment, record, failure, prepared.url, self.context(), retried=retried)
         events.record.fire(user=self, record=record)
         return record
 
-    def _told(
+    def _cleaned(
         self, record: Record, prepared: requests.PreparedRequest, stream: Response | None, *, retried: bool
     ) -> tuple[Record, str]:
         """(the record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
@@ -388,7 +384,12 @@ class LLMUser(HttpUser):
             return record, ""
         if retried:
             return replace(record, outcome=RETRIED), ""
-        name, first = self.sender.kinds.name(record.outcome, message)
+        name, first = self.sender.failure_kinds.name(record.outcome, message)
         if first and record.failed and stream is not None:
             record = replace(record, sample=shown(stream.sample, secrets, lines=True))
         return record, name
+
+
+def _answer_tokens(record: Record) -> int | None:
+    """Output tokens without those of reasoning, which no history has; None: not known."""
+    return None if record.output_tokens is None else record.output_tokens - (record.reasoning_tokens or 0)

@@ -23,8 +23,8 @@ from support.hostile_server import answer, hostile
 from locust_llm import LLMUser
 from locust_llm import user as user_module
 from locust_llm.client.connection import Target
-from locust_llm.client.exchange import Request
 from locust_llm.client.gate import GateClosed
+from locust_llm.client.request import Request
 from locust_llm.core.record import CUT, OK, RETRIED, Record
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender
@@ -137,8 +137,7 @@ class Attempts:
         self.shown: list[Any] = []
         self.asked: list[tuple[int, float | None]] = []
         self.user, self.answers = user, list(answers)
-        user.sender = Sender(user.environment, self.kept.append)
-        user.sender.settings = replace(user.sender.settings, **settings)
+        user.sender = Sender(user.environment, replace(user.sender.settings, **settings), self.kept.append)
         user.sender.wait_until = lambda at: self.waits.append(at - time.monotonic())  # type: ignore[method-assign]
         monkeypatch.setattr(user_module, "exchange", self.exchange)
         user.environment.events.request.add_listener(lambda exception, **_: self.shown.append(str(exception)))

@@ -98,10 +98,10 @@ def length_fields(way: tuple[str, ...], output_tokens: int) -> dict[str, Any]:
 
 
 def obeyed(status: int, output_tokens: int | None, finish_reason: str | None, asked: int = LENGTH_TOKENS) -> bool:
-    """A probe of ``asked`` tokens came to them. False: it was refused (OpenAI says 400 to a field it does not know, others
+    """A probe of ``asked`` tokens came to them. False: it was refused (OpenAI answers 400 to an unknown field, others
     422), or the field was accepted and ignored, and the answer ended by itself (``finish_reason`` stop).
 
-    Says something only where the same probe without any field ends by itself: ask that first.
+    Conclusive only where the same probe without any field ends by itself: ask that first.
     """
     if status != 200:
         return False
@@ -114,7 +114,7 @@ Messages = list[dict[str, Any]]
 
 
 class Endpoint(NamedTuple):
-    """How its answers are read: see ``chat.DECODERS``."""
+    """How its answers are read: see ``completion.DECODERS``."""
 
     path: str
     content: Callable[[Messages], dict[str, Any]]
@@ -126,7 +126,7 @@ def _chat(messages: Messages) -> dict[str, Any]:
 
 
 def _prompt(messages: Messages) -> dict[str, Any]:
-    """A plain completion has no roles: what was said, with blank lines between."""
+    """A plain completion has no roles: the contents, with blank lines between."""
     return {"prompt": "\n\n".join(map(text_of, messages))}
 
 
@@ -137,7 +137,7 @@ ENDPOINTS: Final = {
 
 
 def text_of(message: dict[str, Any]) -> str:
-    """What it says, without the parts that are no text."""
+    """Its text, without the parts that are none."""
     content = message.get("content")
     if isinstance(content, str):
         return content

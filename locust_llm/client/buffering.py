@@ -1,6 +1,6 @@
 """Buffering: whether answers came as they were made, or were held back on the way and let go in lumps; the likely cause.
 
-It takes the first answers of a run and no more: what stands between server and client does not change from one to the next.
+It takes the first answers of a run and no more: what is between server and client does not change from one to the next.
 """
 
 from collections import Counter
@@ -11,25 +11,26 @@ from typing import Final
 from locust_llm.core.record import OK, Record
 
 ANSWERS: Final = 200
-"""So many are looked at."""
-ENOUGH: Final = 20
-"""After so many it is said while the run is still on."""
-LEAST: Final = 3
-"""Fewer of a kind say nothing."""
-LONG: Final = 8
-"""Tokens of an answer that is long enough to tell."""
+"""Answers that are looked at."""
+WARN_AFTER: Final = 20
+"""Answers after which there is a warning during the run."""
+MIN_ANSWERS: Final = 3
+"""Below this number of a kind there is no conclusion."""
+MIN_TOKENS: Final = 8
+"""Of an answer that is long enough."""
 AT_ONCE_US: Final = 1_000
 """No model writes eight tokens in a millisecond."""
 WAITED_US: Final = 100_000
 """A whole answer that took less may have been made so fast, or cached."""
 LUMP: Final = 4.0
-"""So many chunks came together on average, where they are held back until some buffer is full."""
+"""Chunks that came together on average, where they are held back until a buffer is full."""
 DELAYED_ACK_US: Final = (38_000, 45_000)
 """Linux acknowledges what came after 40 ms, if nothing else is to be sent (TCP_DELACK_MIN); a server without TCP_NODELAY
 waits for that before it sends a further small segment (RFC 896)."""
 TOGETHER: Final = 1.3
 """Chunks to a read from which on something is held back for the next one."""
-MOST: Final = 0.8
+DELAYED_SHARE: Final = 0.8
+"""Of the gaps, at least, that are as long as a delayed acknowledgement."""
 TOKENS_A_CHUNK: Final = 1.2
 
 WHOLE: Final = "whole"
@@ -50,10 +51,10 @@ class Buffering:
         self._longest_us = 0
 
     def add(self, record: Record) -> bool:
-        """Others than successful streams of some length say nothing. True once: from here on it can be told."""
+        """Only successful streams of some length count. True once: when there are enough for a warning."""
         us = record.chunk_us
         tokens = record.output_tokens or 0
-        if self.answers >= ANSWERS or record.outcome != OK or not us or max(tokens, len(us)) < LONG:
+        if self.answers >= ANSWERS or record.outcome != OK or not us or max(tokens, len(us)) < MIN_TOKENS:
             return False
         self.answers += 1
         if record.tokens_from == "usage" and record.choices == 1:
@@ -63,13 +64,13 @@ class Buffering:
         self.ways[way] += bool(way)
         if way == WHOLE:
             self._longest_us = max(self._longest_us, us[-1])
-        return self.answers == ENOUGH
+        return self.answers == WARN_AFTER
 
     @property
     def way(self) -> str:
-        """In which most of them came; empty: as they were made, or too few to tell."""
+        """In which most of them came; empty: as they were made, or too few."""
         way, count = max(self.ways.items(), key=lambda item: item[1], default=("", 0))
-        return way if way and count >= max(LEAST, self.answers / 2) else ""
+        return way if way and count >= max(MIN_ANSWERS, self.answers / 2) else ""
 
     @property
     def tokens_a_chunk(self) -> float | None:
@@ -119,7 +120,7 @@ def way_of(record: Record) -> str:
     together = len(us) / len(reads)
     gaps_us = [after - before for before, after in pairwise(reads)]
     low, high = DELAYED_ACK_US
-    if together >= TOGETHER and len(gaps_us) >= LEAST and share(gaps_us, low, high) >= MOST:
+    if together >= TOGETHER and len(gaps_us) >= MIN_ANSWERS and share(gaps_us, low, high) >= DELAYED_SHARE:
         return DELAYED
     return LUMPS if together >= LUMP else ""
 

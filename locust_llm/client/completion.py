@@ -1,4 +1,4 @@
-"""What a completion says, chat or plain, streamed or whole: its chunks, its counts, how it ended.
+"""A completion, chat or plain, streamed or whole: its chunks, its counts, how it ended.
 
 A chunk is an event with non-empty content, reasoning, refusal or a tool call. Role-only, empty and
 usage-only events, comments and ``[DONE]`` are none. Neither usage nor ``[DONE]`` is ever required: transformers ends
@@ -68,7 +68,7 @@ class Choice(msgspec.Struct, gc=False):
 
 
 class Text(msgspec.Struct, gc=False):
-    """A choice of a plain completion: what it says lies in itself, in a stream and in a whole answer."""
+    """A choice of a plain completion: it has its text itself, in a stream and in a whole answer."""
 
     index: int | float | str | None = None
     content: Any = msgspec.field(default=None, name="text")
@@ -90,7 +90,7 @@ class Text(msgspec.Struct, gc=False):
 
 
 BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
-"""Reasons that say that an answer was broken off: vLLM's engine when it shuts down or pauses (abort), SGLang's abort
+"""Reasons of an answer that was broken off: vLLM's engine when it shuts down or pauses (abort), SGLang's abort
 requests, TensorRT-LLM's time-outs and cancellations."""
 
 
@@ -152,7 +152,7 @@ class Completion:
         self.error: str | None = None
         self.malformed: str | None = None
         self.others: set[Any] = set()
-        """The index of each choice but the first, 0, that said something or ended."""
+        """The index of each choice but the first, 0, that had content or ended."""
         self.finished: set[Any] = set()
         """The choices that have a finish_reason."""
         self.last = b""
@@ -180,7 +180,7 @@ class Completion:
             self.followed.add(read)
 
     def _is_chunk(self, kind: str, data: bytes) -> bool:
-        """Take in what an event says."""
+        """One event."""
         if kind == "error":
             self._error(status_message(data) or "an event named error", data)
             return False
@@ -226,11 +226,11 @@ class Completion:
         for choice in message.choices or ():
             if choice.finish_reason:
                 self._finish(choice)
-            said = choice.message
-            if said is not None and (said.output or said.thought):
+            whole = choice.message
+            if whole is not None and (whole.output or whole.thought):
                 if choice.index:
                     self.others.add(choice.index)
-                self._keep(said)
+                self._keep(whole)
         if message.usage is not None:
             self._count(message.usage)
 
@@ -340,7 +340,7 @@ def error_line(body: bytes) -> str:
 
 
 def status_message(body: bytes) -> str:
-    """What an error response says: the message of its JSON, whatever its shape, else its text."""
+    """The message of an error response: that of its JSON, whatever its shape, else its text."""
     if len(body) > MAX_MESSAGE_BYTES:
         return error_line(body)
     try:

@@ -20,7 +20,7 @@ SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the
 CONNECT_TIMEOUT_S: Final = 30.0
 READ_BYTES: Final = 65_536
 NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
-"""What connect(2) and socket(2) say when this machine has no open file, no port, or no address of its own left for it."""
+"""Errors of connect(2) and socket(2) when this machine has no open file, no port, or no address of its own left for it."""
 TICKET_READS: Final = 4
 """What a server sends beyond these between two answers has no end: the event loop waits for none of it."""
 UNREACHABLE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH)
@@ -133,7 +133,7 @@ class Connection:
 
     def alive(self) -> bool:
         """The server has not closed it, as far as this machine knows. Never blocks."""
-        if self.tls is not None and self.tls.closed:  # it said so at the end of the last answer
+        if self.tls is not None and self.tls.closed:  # announced at the end of the last answer
             return False
         try:
             if self.tls is None:
@@ -199,7 +199,7 @@ class Connection:
         return None if self.tls.closed and not plain else plain
 
     def close(self) -> None:
-        """The peer hears of it at once (gevent closes only in the next turn of its loop)."""
+        """At once, also for the peer (gevent closes only in the next turn of its loop)."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -207,7 +207,7 @@ class Connection:
 
 
 def ask_for_stamps(sock: Any) -> None:
-    """Where there are none, the reader's own clock serves, and the record says so."""
+    """Where there are none, the reader's own clock serves, and the record has that."""
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 

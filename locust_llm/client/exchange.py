@@ -4,15 +4,16 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-from gevent import GreenletExit, get_hub, getcurrent
+from gevent import GreenletExit
 
-from locust_llm.core.bounds import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED, CLIENT_ERROR, CUT, Record
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .gate import Gate, Slot
-from .reader import OpenStream, ReaderFailed, stream_reader
+from .open_stream import OpenStream
+from .process_reader import stream_reader
+from .reader import ReaderFailed
+from .request import Limits, Request, message_of
 from .response import Response, describe
 from .retry import retry_after_s
 
@@ -24,33 +25,9 @@ above what a new connection takes."""
 
 
 STALE_NS: Final = 50_000_000
-UNHEARD: Final = ("closed", "reset")
-"""How a request ends, without a byte of an answer, whose connection the server was just closing."""
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send, ready as bytes, and what the record shall say of it."""
-
-    target: Target
-    data: bytes
-    labels: dict[str, Any]
-    """Fields of Record that are known beforehand: id, name, model, user_class, asked_output_tokens, ..."""
-    due_at: float | None = None
-    timeout_s: float | None = None
-    """From the send to the end of the answer."""
-    first_token_timeout_s: float | None = None
-    """From the send to the first chunk. Not for a request that asks for no stream: it has none."""
-    gap_timeout_s: float | None = None
-    """Without any byte, once the first chunk is there."""
-    cancel_after_s: float | None = None
-    """Given up on purpose, so long after the request was fully written; 0: at once."""
-    max_response_bytes: int = MAX_RESPONSE_BYTES
-    """Of the answer, headers and framing too: beyond it the connection is closed."""
-    max_chunks: int | None = None
-    """The same for its chunks: see ``bounds.most_chunks``."""
-    keep_text: bool = False
-    kind: str = "chat"
-    """Of the endpoint: see ``chat.DECODERS``."""
+"""A server that was closing the connection has done so within this time, or two round trips if those are longer."""
+STALE_OUTCOMES: Final = ("closed", "reset")
+"""Of a request that came while the server was closing its connection; without a byte of an answer."""
 
 
 WaitUntil = Callable[[float], object]
@@ -62,14 +39,14 @@ FirstHook = Callable[[Response, dict[str, Any]], object]
 class UserConnection:
     """What a user holds from request to request: its connection, kept alive, and the last answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_kill: Callable[[], str] = lambda: CUT) -> None:
+        """``on_kill()``: the outcome of a request whose greenlet is killed: CUT, or CANCELLED when that was asked for."""
         self.connection: Connection | None = None
         self.stream: Response | None = None
         self.busy = False
         self.closes = False
-        """This server closes connections that it had said to keep: none is used again."""
-        self.on_kill: Callable[[], str] = lambda: CUT
-        """What a request becomes whose greenlet is killed: CUT, or CANCELLED when that was asked for."""
+        """This server closes connections that it had announced to keep: none is used again."""
+        self.on_kill = on_kill
 
     def open(self, target: Target) -> float | None:
         """Make sure of a connection; seconds it took, None if there was one. Raises ConnectFailed."""
@@ -189,11 +166,11 @@ def _admitted(
     while True:
         connection = line.connection
         assert connection is not None
-        line.stream, stream.on_first = stream, free
+        line.stream = stream
         reader, sealed = stream_reader(), connection.sealed(request.data)
         stream.sent_ns = time.monotonic_ns()
         try:  # before the send: an answer may come before all is written
-            reading = reader.add(connection, stream, awaited=slot.limit is not None)
+            reading = reader.add(connection, stream, free, awaited=slot.limit is not None)
         except ReaderFailed as error:
             line.close()
             return _unsent(fields, request, asked_at, time.monotonic(), CLIENT_ERROR, str(error))
@@ -224,16 +201,21 @@ def _admitted(
 
 def _stale(connection: Connection, stream: Response) -> bool:
     """The server was closing this connection, which had been used before, when the request came (RFC 9112, 9.3.1). A new
-    connection has no such doubt, and who waits longer was heard. The kernel cannot tell: llama.cpp's server acknowledges,
-    drops what comes behind its answer, and closes up to a few milliseconds later."""
-    if connection.used < 2 or stream.received_bytes or stream.failure is None or stream.failure[0] not in UNHEARD:
+    connection has no such doubt, and a request that waited longer did arrive. The kernel does not know it: llama.cpp's
+    server acknowledges, drops what comes behind its answer, and closes up to a few milliseconds later."""
+    if (
+        connection.used < 2
+        or stream.received_bytes
+        or stream.failure is None
+        or stream.failure[0] not in STALE_OUTCOMES
+    ):
         return False
     rtt_us, _ = connection.round_trip()
     return time.monotonic_ns() - stream.sent_ns < max(STALE_NS, 2_000 * (rtt_us or 0))
 
 
 def _answered(
-    line: UserConnection, request: Request, reading: OpenStream, limits: "Limits", sealed: bytes
+    line: UserConnection, request: Request, reading: OpenStream, limits: Limits, sealed: bytes
 ) -> tuple[OSError | None, BaseException | None]:
     """Send, and wait until the answer is over; (why it could not be written, what killed this greenlet)."""
     unsent: OSError | None = None
@@ -243,95 +225,18 @@ def _answered(
             reading.stream.sent_ns = reading.connection.send(sealed)
             limits.written()
         except OSError as error:
-            unsent = error  # the server may have answered before it had read everything: see what it says
+            unsent = error  # the server may have answered before it had read everything
         reading.ended.wait()
     except BaseException as error:
         limits.close()
         if error is limits:
-            killed = _give_up(reading, limits.outcome, _over(request, limits.outcome))
+            killed = _give_up(reading, limits.outcome, message_of(request, limits.outcome))
         else:
             reason = line.on_kill() if isinstance(error, GreenletExit) else CANCELLED
             killed = _give_up(reading, reason, "given up while it ran") or error
     finally:
         limits.close()
     return unsent, killed
-
-
-class Limits(BaseException):
-    """The time limits of a request: thrown into its greenlet when one of them is over; ``outcome`` says which.
-
-    One timer serves them all. It goes off when the first may be over and is set again if none is, so the chunks of a
-    stream need not touch it.
-    """
-
-    def __init__(self, request: Request, stream: Response) -> None:
-        self.outcome = ""
-        self.written_at: float | None = None
-        """When the whole request was written."""
-        self._request = request
-        self._stream = stream
-        self._greenlet = getcurrent()
-        self._timer: Any = None
-        self._set()
-
-    def written(self) -> None:
-        """From here on the time runs after which the request is given up on purpose."""
-        self.written_at = time.monotonic()
-        if self._request.cancel_after_s is not None:
-            self._set()
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.close()
-            self._timer = None
-
-    def _set(self) -> None:
-        self.close()
-        now = time.monotonic()
-        limit = next_limit(self._request, self._stream, self.written_at, now)
-        if limit is not None:
-            self._timer = get_hub().loop.timer(max(limit[0] - now, 0.0))
-            self._timer.start(self._look, update=True)  # else it counts from when the loop began to turn
-
-    def _look(self) -> None:
-        now = time.monotonic()
-        limit = next_limit(self._request, self._stream, self.written_at, now)
-        if limit is not None and limit[0] <= now:
-            self.outcome = limit[1]
-            self.close()
-            self._greenlet.throw(self)
-        else:
-            self._set()
-
-
-def next_limit(request: Request, stream: Response, written_at: float | None, now: float) -> tuple[float, str] | None:
-    """(when the first of its time limits is over, the outcome then), as far as ``now`` tells; None if it has none.
-
-    All times in monotonic s. Before the first chunk there is no gap yet: the soonest that one can be over is one gap from
-    now.
-    """
-    sent_at, first = stream.sent_ns / 1e9, stream.first_seen
-    ends: list[tuple[float, str]] = []
-    if request.timeout_s is not None:
-        ends.append((sent_at + request.timeout_s, "timeout"))
-    if request.first_token_timeout_s is not None and not first:
-        ends.append((sent_at + request.first_token_timeout_s, "first_token_timeout"))
-    if request.gap_timeout_s is not None:
-        ends.append(((stream.stamps[-1] / 1e9 if first else now) + request.gap_timeout_s, "gap_timeout"))
-    if request.cancel_after_s is not None and written_at is not None:
-        ends.append((written_at + request.cancel_after_s, CANCELLED))
-    return min(ends, default=None)
-
-
-def _over(request: Request, outcome: str) -> str:
-    """What the record says of a time limit that is over."""
-    if outcome == "timeout":
-        return f"not finished within {request.timeout_s:g} s"
-    if outcome == "first_token_timeout":
-        return f"no first token within {request.first_token_timeout_s:g} s"
-    if outcome == "gap_timeout":
-        return f"nothing more for {request.gap_timeout_s:g} s"
-    return f"given up on purpose after {request.cancel_after_s:g} s"
 
 
 def _give_up(reading: OpenStream, outcome: str, message: str) -> BaseException | None:

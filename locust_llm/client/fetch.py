@@ -21,7 +21,7 @@ from .response import MAX_HEADER_BYTES
 
 PROBE_HEADER: Final = "X-Locust-LLM-Probe"
 """Marks requests of our own that are no load."""
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """Of an answer, its headers included."""
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def fetch(
     line: UserConnection | None = None,
     verify: bool | str = True,
     timeout_s: float,
-    most_bytes: int = MOST_BYTES,
+    max_bytes: int = MAX_BYTES,
 ) -> Answer:
     """Ask, and give the answer if all of it came within ``timeout_s``, connecting included. ``line``: holds the connection
     for the next question. ``verify``: as requests has it.
@@ -64,7 +64,7 @@ def fetch(
     limit = Timeout.start_new(timeout_s)
     kept = False
     try:
-        answer, kept = _asked(used, where, wire, most_bytes)
+        answer, kept = _asked(used, where, wire, max_bytes)
         return answer
     except ConnectFailed as error:
         raise FetchFailed(error.outcome, _reason(error)) from error
@@ -80,7 +80,7 @@ def fetch(
             used.close()
 
 
-def _asked(line: UserConnection, where: Target, wire: bytes, most_bytes: int) -> tuple[Answer, bool]:
+def _asked(line: UserConnection, where: Target, wire: bytes, max_bytes: int) -> tuple[Answer, bool]:
     """(the answer, whether the connection can be used again). Once more where the server was just closing one that it had
     kept, so that not a byte came."""
     while True:
@@ -89,7 +89,7 @@ def _asked(line: UserConnection, where: Target, wire: bytes, most_bytes: int) ->
         assert connection is not None
         try:
             connection.send(connection.sealed(wire))
-            return _answer(connection, frame, most_bytes), frame.reusable
+            return _answer(connection, frame, max_bytes), frame.reusable
         except (OSError, TLSClosed, FetchFailed):
             if not old or frame.message_begun:
                 raise
@@ -115,7 +115,7 @@ def _prepared(
         raise FetchFailed("tls", f"the certificates to trust cannot be read: {error.strerror or error}") from error
 
 
-def _answer(connection: Connection, frame: Frame, most_bytes: int) -> Answer:
+def _answer(connection: Connection, frame: Frame, max_bytes: int) -> Answer:
     """Raises FetchFailed, OSError and TLSClosed."""
     received = 0
     while not _whole(frame):
@@ -127,8 +127,8 @@ def _answer(connection: Connection, frame: Frame, most_bytes: int) -> Answer:
                 break
             raise FetchFailed("closed", "the server closed the connection before the answer was complete")
         received += len(data)
-        if received > most_bytes:
-            raise FetchFailed("too_large", f"the answer has more than {most_bytes >> 20} MB")
+        if received > max_bytes:
+            raise FetchFailed("too_large", f"the answer has more than {max_bytes >> 20} MB")
         try:
             frame.feed(data)
         except (HTTPParseError, ValueError) as error:

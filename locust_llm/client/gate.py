@@ -1,23 +1,25 @@
 """The prefill gate: how many requests may be waiting for their first token; first in, first out.
 
-The slots are the permits of a gevent BoundedSemaphore with a high ceiling. Those that the limit forbids are held back:
-``ceiling - limit`` of them, fewer as the limit rises. In front of it stands our own queue, because a bare semaphore lets
-a newcomer of the same loop turn overtake those who wait. Lowering the limit is a debt: slots that come back pay it before
+The slots are the permits of a gevent BoundedSemaphore with a high ceiling. Those beyond the gate's share are held back:
+``ceiling - share`` of them, fewer as the share rises. In front of it is our own queue, because a bare semaphore lets a
+newcomer of the same loop turn overtake those who wait. Lowering the share is a debt: slots that come back pay it before
 any waiter gets one, and nothing that runs is ended. The bound of the semaphore catches a slot given back twice.
 
-Where several processes share one limit, each has a gate with a part of it, for as long as the control of the run is heard of
-(run/gate_shares.py).
+The limit is over all processes, and each has a gate with a share of it, as long as the control of the run answers
+(run/gate_shares.py). One process alone has all of it.
 """
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
-CEILING = 1 << 16
+CEILING: Final = 1 << 16
+"""Permits of the semaphore; no share is above it."""
 
 
 class GateClosed(Exception):
@@ -32,6 +34,7 @@ class Slot:
     def __init__(self, gate: "Gate | None", limit: int | None) -> None:
         self._gate = gate
         self.limit = limit
+        """Over all processes, when it was taken."""
 
     def release(self) -> bool:
         """Give the slot back; False if it already was. Never blocks: it is called from the event loop itself."""
@@ -54,19 +57,27 @@ class _Waiter:
 class Gate:
     """Shared by the users of a process. ``limit`` None: no gate, everything is admitted at once."""
 
-    def __init__(self, limit: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limit: int | None = None,
+        *,
+        lapses_at: float = math.inf,
+        on_change: Callable[[], object] | None = None,
+        on_enter: Callable[[], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``on_change`` is called in the event loop when somebody came, was admitted or is through: it must not block;
+        ``on_enter`` by whoever was admitted, just before it goes on."""
         self.limit: int | None = None
-        self.total: int | None = None
-        """The limit over all processes, where this gate has a part of one."""
+        """Over all processes: what records say."""
+        self.share: int | None = None
+        """Slots of this process; None: no gate."""
         self.used = 0
         self.admitted = 0
         """So far."""
-        self.lapses_at = math.inf
-        """From then on (by the clock) nobody is admitted, until it is later again and the limit is set anew."""
-        self.on_change: Callable[[], object] | None = None
-        """Called in the event loop when somebody came, was admitted or is through: must not block."""
-        self.on_enter: Callable[[], object] | None = None
-        """Called by whoever was admitted, just before it goes on."""
+        self.lapses_at = lapses_at
+        """Lease expiry (seconds of the clock). Past it nothing is admitted until the lease is renewed and the share set."""
+        self._on_change, self._on_enter = on_change, on_enter
         self._clock = clock
         self._held_back = 0
         self._semaphore = BoundedSemaphore(CEILING)
@@ -94,7 +105,7 @@ class Gate:
         self._lapse()
         if not self._queue and self._semaphore.acquire(blocking=False):
             self.used += 1
-            return self._entered(Slot(self, self._said))
+            return self._entered(Slot(self, self.limit))
         waiter = _Waiter(self._clock())
         self._queue.append(waiter)
         self._changed()
@@ -126,15 +137,20 @@ class Gate:
     def _entered(self, slot: Slot) -> Slot:
         self.admitted += 1
         self._changed()
-        if self.on_enter is not None:
-            self.on_enter()
+        if self._on_enter is not None:
+            self._on_enter()
         return slot
 
     def set_limit(self, limit: int | None) -> None:
-        """From now on ``limit`` slots; 0 admits nobody. Takes effect at once upwards, downwards as slots come back."""
-        if limit is not None and not 0 <= limit <= CEILING:
-            raise ValueError(f"a limit from 0 to {CEILING}, not {limit}")
+        """Of one process alone: the share is all of it."""
         self.limit = limit
+        self.set_share(limit)
+
+    def set_share(self, share: int | None) -> None:
+        """From now on ``share`` slots; 0 admits nobody. Takes effect at once upwards, downwards as slots come back."""
+        if share is not None and not 0 <= share <= CEILING:
+            raise ValueError(f"a share from 0 to {CEILING}, not {share}")
+        self.share = share
         self._settle()
 
     def close(self) -> None:
@@ -144,8 +160,8 @@ class Gate:
             self._queue.popleft().turn.set()
 
     def _settle(self) -> None:
-        """Hold back what the limit forbids, as far as it is free; then let in those who may."""
-        target = 0 if self.limit is None else CEILING - self.limit
+        """Hold back what is beyond the share, as far as it is free; then admit as many as may be."""
+        target = 0 if self.share is None else CEILING - self.share
         while self._held_back < target and self._semaphore.acquire(blocking=False):
             self._held_back += 1
         while self._held_back > target:
@@ -158,13 +174,13 @@ class Gate:
     def _admit(self) -> None:
         """The permit is taken; the oldest waiter becomes its owner."""
         waiter = self._queue.popleft()
-        waiter.slot = Slot(self, self._said)
+        waiter.slot = Slot(self, self.limit)
         waiter.turn.set()
 
     def _give_back(self) -> None:
         """A slot comes back: first to the debt, then to the oldest waiter, else to the semaphore."""
         self._lapse()
-        if self.limit is not None and self._held_back < CEILING - self.limit:
+        if self.share is not None and self._held_back < CEILING - self.share:
             self._held_back += 1
             self.used -= 1
         elif self._queue:
@@ -179,15 +195,10 @@ class Gate:
             self._queue.remove(waiter)
             self._changed()
 
-    @property
-    def _said(self) -> int | None:
-        """The limit as records have it."""
-        return self.limit if self.total is None else self.total
-
     def _lapse(self) -> None:
-        if self.limit != 0 and self.lapsed:
-            self.set_limit(0)
+        if self.share != 0 and self.lapsed:
+            self.set_share(0)
 
     def _changed(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
+        if self._on_change is not None:
+            self._on_change()

@@ -18,14 +18,15 @@ from contextlib import suppress
 from typing import Any, Final
 
 import gevent
-from gevent.event import Event
 from gevent.monkey import get_original
 
 from locust_llm.core.record import CLIENT_ERROR
 
 from .connection import Connection, TLSClosed, ask_for_stamps
+from .kernel_clock import wall_minus_monotonic_ns
+from .open_stream import OpenStream
 from .response import Response, describe
-from .syscalls import MOST_READY, READ_BYTES, make_poll, make_recvmsg
+from .syscalls import MAX_READY, READ_BYTES, make_poll, make_recvmsg
 
 _epoll: Final = get_original("select", "epoll")
 _socket: Final = get_original("socket", "socket")
@@ -33,9 +34,9 @@ _sleep: Final = get_original("time", "sleep")
 _start_thread: Final = get_original("_thread", "start_new_thread")
 _EPOLLIN: Final = 0x001
 _EDGES: Final = _EPOLLIN | 0x2000 | (1 << 31)
-"""EPOLLIN | EPOLLRDHUP | EPOLLET: each arrival is told once, which spares the kernel a second look at every socket. What a
-read leaves behind is told again when the descriptor is set anew, hence ``_go_on``; see epoll(7)."""
-READS: Final = 2
+"""EPOLLIN | EPOLLRDHUP | EPOLLET: each arrival is reported once, which spares the kernel a second look at every socket. What
+a read leaves behind is reported again when the descriptor is set anew, hence ``_go_on``; see epoll(7)."""
+MAX_READS: Final = 2
 """Of one connection between two polls: the end of an answer and the close behind it; or 128 kB, where a server sends faster
 than that can be decoded."""
 
@@ -46,45 +47,28 @@ FULL_COLLECTIONS: Final = 1000
 users for a quarter of a second."""
 NAP_S: Final = 0.00075
 """How long the thread sleeps after it has read all there was, when it has many streams: waking it costs more than a read,
-and the kernel stamps what comes meanwhile. Below ``stream.SLOW_READ_NS``, and only while the chunks of a stream come too
+and the kernel stamps what comes meanwhile. Below ``response.SLOW_READ_NS``, and only while the chunks of a stream come too
 far apart to merge."""
 SHORT_NAP_S: Final = 0.00025
 """Where chunks come fast, and while a slot of the gate waits for a first chunk."""
-LOOKS: Final = 16
-"""How many streams are looked into between two polls, at about 20 µs each: a burst of first chunks must not hold up the
+MAX_LOOKS: Final = 16
+"""How many streams are decoded between two polls, at about 20 µs each: a burst of first chunks must not hold up the
 reading."""
 LOOKS_NS: Final = 2_000_000
-"""None is begun later than this: of a server that sends without end one takes 30 ms."""
+"""No decoding begins later than this after a poll: that of a server that sends without end takes 30 ms."""
 SWEEP_S: Final = 0.5
 """How often it is looked at whether streams have been quiet for long; with 10,000 of them it takes 5 ms."""
 DIED: Final = "the thread that reads the answers died"
 TIGHT_NS: Final = 3 * int(NAP_S * 1e9)
 """Two reads of a stream that are no further apart might have been one after a nap."""
 TIGHT_SHARE: Final = 0.05
-WINDOW: Final = 1024
-"""After so many reads it is decided anew how long to nap."""
+"""Of the reads; from there on naps are short."""
+NAP_READS: Final = 1024
+"""Reads after which the length of the nap is set again."""
 NAP_STREAMS: Final = 32
-"""From how many. Below, an answer is worth being noticed at once, and there is CPU enough."""
+"""Open streams from which on the thread naps: with fewer there is CPU enough to notice each answer at once."""
 BEHIND_NS: Final = 3_000_000
 """From this lag on, greenlets give way to the thread."""
-
-
-class OpenStream:
-    """A stream on its way: the connection it comes on and the two things its greenlet may wait for."""
-
-    __slots__ = ("connection", "dropped", "ended", "left_since_ns", "looking", "read_ns", "stream")
-
-    def __init__(self, connection: Connection, stream: Response) -> None:
-        self.connection = connection
-        self.stream = stream
-        self.ended = Event()
-        self.dropped: tuple[str, str] | None = None
-        self.read_ns = 0
-        """Before the last read, monotonic ns."""
-        self.left_since_ns = 0
-        """What the last read may have left in the kernel came after this, monotonic ns; 0: it left nothing."""
-        self.looking = False
-        """It waits to be looked into."""
 
 
 class ReaderFailed(Exception):
@@ -92,25 +76,26 @@ class ReaderFailed(Exception):
 
 
 class StreamReader:
-    """Make one a process with ``stream_reader()``; the thread starts with the first stream, after any fork."""
+    """One a process, see process_reader.py. Its thread starts with it, so it is made after any fork."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.failure = ""
         """Why the thread died; empty while it lives."""
         self._open: set[OpenStream] = set()
-        """Of which the end was not passed on yet. Of the event loop alone, so it is whole whatever becomes of the thread."""
+        """Their ends are not passed on yet. Only the event loop uses it, so it is whole whatever becomes of the thread."""
         self._readings: dict[int, OpenStream] = {}
         self._looks: deque[OpenStream] = deque()
         self._drops: deque[OpenStream] = deque()
-        self._news: deque[tuple[OpenStream, bool]] = deque()
+        self._notices: deque[tuple[OpenStream, bool]] = deque()
+        """For the event loop: a first chunk (False), or an end (True)."""
         self._epoll = _epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, _EPOLLIN)
         self._to_loop = gevent.get_hub().loop.async_(
             ref=False
         )  # referenced, so that the loop waits, while streams are open
-        self._to_loop.start(self._tell)
+        self._to_loop.start(self._pass_on)
         # The kernel stamps only while some socket wants it, and begins a moment after the first one does: this one always
         # does, so that the first answer has stamps too.
         self._stamped = _socket()
@@ -128,15 +113,22 @@ class StreamReader:
         self.reads = 0
         """So far, of all streams: those that are open too."""
         self._tight_reads = 0
-        self._judged_at = WINDOW
+        self._nap_due = NAP_READS
         _start_thread(self._run, ())
 
-    def add(self, connection: Connection, stream: Response, *, awaited: bool = False) -> OpenStream:
-        """From now on the thread reads this connection into this stream. ``awaited``: others wait for its first chunk.
-        Raises ReaderFailed."""
+    def add(
+        self,
+        connection: Connection,
+        stream: Response,
+        on_first: Callable[[], object] | None = None,
+        *,
+        awaited: bool = False,
+    ) -> OpenStream:
+        """From now on the thread reads this connection into this stream. ``on_first``: see OpenStream. ``awaited``: its
+        first chunk frees a slot that others wait for. Raises ReaderFailed."""
         if self.failure:
             raise ReaderFailed(self.failure)
-        reading = OpenStream(connection, stream)
+        reading = OpenStream(connection, stream, on_first)
         self._open.add(reading)
         self._to_loop.ref = True
         self._readings[connection.fd] = reading
@@ -146,7 +138,7 @@ class StreamReader:
         return reading
 
     def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
-        """Ask the thread to give a stream up, with what came until then; ``reading.ended`` tells when it has."""
+        """Ask the thread to give a stream up, with what came until then; ``reading.ended`` is set when it has."""
         reading.dropped = (outcome, message)
         self._drops.append(reading)
         os.eventfd_write(self._wake, 1)
@@ -189,23 +181,23 @@ class StreamReader:
             asked_ns = time.monotonic_ns()
             ready = poll()
             if not ready and not looks:
-                ready = [(what, fd) for fd, what in self._epoll.poll(SWEEP_S if readings else None)]
+                ready = [(events, fd) for fd, events in self._epoll.poll(SWEEP_S if readings else None)]
             begun_ns = time.monotonic_ns()
             offset_ns = wall_minus_monotonic_ns()
-            for what, fd in ready:
+            for events, fd in ready:
                 reading = readings.get(fd)
                 if reading is not None:
-                    self._guarded(reading, self._read, since_ns, begun_ns, offset_ns, what != _EPOLLIN)
+                    self._guarded(reading, self._read, since_ns, begun_ns, offset_ns, events != _EPOLLIN)
                 elif fd == self._wake:
                     self._give_up()
-            if len(ready) < MOST_READY:  # what had come before this poll was asked for was in its answer
+            if len(ready) < MAX_READY:  # what had come before this poll was asked for was in its answer
                 since_ns = asked_ns
             if begun_ns > sweep_ns:
                 sweep_ns = begun_ns + int(SWEEP_S * 1e9)
                 self._sweep(begun_ns)
             if looks:
                 self._look_into_some(time.monotonic_ns() + LOOKS_NS)
-            if self._news:
+            if self._notices:
                 self._to_loop.send()
             if not looks:
                 self._behind_ns = 0
@@ -221,7 +213,7 @@ class StreamReader:
             self._over(reading)
 
     def _read(self, reading: OpenStream, since_ns: int, begun_ns: int, offset_ns: int, closing: bool) -> None:
-        """Read once, and again where the peer closes or more may lie there than one read takes: READS times at most, so
+        """Read once, and again where the peer closes or more may lie there than one read takes: MAX_READS at most, so
         that a server that sends faster than it is read cannot keep the thread from its other duties.
 
         ``since_ns``: what is read came after it, if nothing had been left behind. ``begun_ns``: before this read.
@@ -232,12 +224,10 @@ class StreamReader:
         elif reading.read_ns > since_ns:
             since_ns = reading.read_ns
         reading.read_ns = begun_ns
-        if (
-            reading.looking and stream.waiting_bytes >= READ_BYTES
-        ):  # it comes faster than it is decoded: the server waits
+        if reading.looking and stream.waiting_bytes >= READ_BYTES:  # faster than it is decoded: the server waits
             reading.left_since_ns = since_ns
             return
-        reads = READS
+        reads = MAX_READS
         while not stream.over:
             try:
                 data, kernel_ns = self._receive(fd)
@@ -273,13 +263,17 @@ class StreamReader:
                     reading.left_since_ns = since_ns
                     self._go_on(reading)
                 break
-        if self.reads >= self._judged_at:
-            self._nap_s = NAP_S if self._tight_reads < TIGHT_SHARE * WINDOW else SHORT_NAP_S
-            self._tight_reads, self._judged_at = 0, self.reads + WINDOW
+        if self.reads >= self._nap_due:
+            self._set_nap()
         if stream.over and (stream.first_seen or not stream.stamps):
             self._over(reading)
         elif stream.over:
             self._enqueue(reading)  # what it brought may be a first chunk
+
+    def _set_nap(self) -> None:
+        """Once in NAP_READS reads: short where chunks came close to each other."""
+        self._nap_s = NAP_S if self._tight_reads < TIGHT_SHARE * NAP_READS else SHORT_NAP_S
+        self._tight_reads, self._nap_due = 0, self.reads + NAP_READS
 
     def _go_on(self, reading: OpenStream) -> None:
         """Read on from this connection between the next two polls; where it waits to be looked into, after that."""
@@ -299,7 +293,7 @@ class StreamReader:
 
     def _look_into_some(self, until_ns: int) -> None:
         looks = self._looks
-        for _ in range(min(LOOKS, len(looks))):
+        for _ in range(min(MAX_LOOKS, len(looks))):
             reading = looks.popleft()
             reading.looking = False
             if self._readings.get(reading.connection.fd) is reading:
@@ -317,7 +311,7 @@ class StreamReader:
             return
         if stream.first_seen and not seen:
             self._awaited.discard(reading.connection.fd)
-            self._news.append((reading, False))
+            self._notices.append((reading, False))
         if reading.left_since_ns:
             self._go_on(reading)
 
@@ -363,7 +357,7 @@ class StreamReader:
         self._awaited.discard(fd)
         with suppress(OSError):
             self._epoll.unregister(fd)
-        self._news.append((reading, True))
+        self._notices.append((reading, True))
 
     # -- in the event loop ---------------------------------------------------------------------------------------------
 
@@ -371,79 +365,31 @@ class StreamReader:
     def open_streams(self) -> int:
         return len(self._open)
 
-    def _tell(self) -> None:
-        """Pass on what the thread found. Runs in the loop itself: must not block."""
-        news = self._news
+    def _pass_on(self) -> None:
+        """First chunks and ends, to those who wait for them. Runs in the loop itself: must not block."""
+        notices = self._notices
         if self.failure:  # it was the last thing that the thread did
             self._end_all()
         try:
-            while news:
-                reading, ended = news.popleft()
-                stream = reading.stream
+            while notices:
+                reading, ended = notices.popleft()
                 if ended and reading in self._open:
                     self._open.remove(reading)
                     reading.ended.set()
                     self._to_loop.ref = bool(self._open)
-                if stream.on_first is not None and stream.first_seen:
-                    on_first, stream.on_first = stream.on_first, None
+                if reading.on_first is not None and reading.stream.first_seen:
+                    on_first, reading.on_first = reading.on_first, None
                     on_first()
         finally:
-            if news:  # a hook raised; the others' news are not lost with it
+            if notices:  # a hook raised; the others must not wait for it
                 self._to_loop.send()
 
     def _end_all(self) -> None:
-        """The thread is dead: whoever waits for it shall not."""
+        """The thread is dead: every open stream has failed."""
         self._readings.clear()
         for reading in self._open:
             try:
                 reading.stream.failed(CLIENT_ERROR, self.failure)
             except Exception:  # perhaps what the thread died of
                 reading.stream.given_up(CLIENT_ERROR, self.failure)
-            self._news.append((reading, True))
-
-
-_reader: StreamReader | None = None
-
-
-def stream_reader() -> StreamReader:
-    """The reader of this process; a forked child gets its own."""
-    global _reader
-    if _reader is None or _reader.pid != os.getpid():
-        _reader = StreamReader()
-    return _reader
-
-
-def reader_failure() -> str:
-    """Why this process sends nothing more; empty while it can."""
-    return _reader.failure if _reader is not None and _reader.pid == os.getpid() else ""
-
-
-def new_reader() -> None:
-    """A dead one has no place in the run that begins."""
-    global _reader
-    if reader_failure():
-        _reader = None
-
-
-def reads_so_far() -> int:
-    """Of the reader of this process; makes none."""
-    return _reader.reads if _reader is not None and _reader.pid == os.getpid() else 0
-
-
-def wall_minus_monotonic_ns(
-    wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
-) -> int:
-    """What to take from a wall clock stamp of this moment to get a monotonic one, good to 20 µs.
-
-    Two clocks cannot be read at once: where the thread was held up between them, it reads again.
-    """
-    best_ns, offset_ns = 1 << 63, 0
-    for _ in range(8):
-        before = monotonic_ns()
-        wall = wall_ns()
-        after = monotonic_ns()
-        if after - before < best_ns:
-            best_ns, offset_ns = after - before, wall - (before + after) // 2
-        if best_ns < 20_000:
-            break
-    return offset_ns
+            self._notices.append((reading, True))

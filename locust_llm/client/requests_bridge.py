@@ -1,4 +1,4 @@
-"""What requests has prepared, as bytes and a target; and what its session learns from the answer: cookies, hooks.
+"""What requests has prepared, as bytes and a target; and what its session takes from the answer: cookies, hooks.
 
 A session of requests takes ``Authorization`` off a redirect to another host, and no other header, and sends both to any URL
 that it is given: ``keep_home`` leaves all that carry a key to the server of the run. Our own requests follow no redirect.
@@ -116,7 +116,7 @@ def _stripped(
             prepared.headers.pop(name, None)
 
 
-def learn(session: requests.Session, prepared: requests.PreparedRequest, stream: Response) -> None:
+def update_session(session: requests.Session, prepared: requests.PreparedRequest, stream: Response) -> None:
     """Cookies, for the host that set them, and response hooks: as requests users expect them."""
     if not stream.frame.has_headers:
         return

@@ -6,7 +6,6 @@ that a read costs a few appends and one look for the end; what came is decoded a
 """
 
 from array import array
-from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -46,14 +45,12 @@ class Response:
         *,
         kind: str = "chat",
         keep_text: bool = False,
-        on_first: Callable[[], object] | None = None,
         max_bytes: int = MAX_RESPONSE_BYTES,
         max_chunks: int | None = None,
     ) -> None:
-        """``kind``: of the endpoint, see ``chat.DECODERS``."""
+        """``kind``: of the endpoint, see ``completion.DECODERS``."""
         self.sent_ns = sent_ns
         self.max_bytes, self.max_chunks = max_bytes, max_chunks
-        self.on_first = on_first
         self.stamps = array("q")
         """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""
         self.since = array("q")
@@ -166,7 +163,7 @@ class Response:
 
     @property
     def streamed(self) -> bool:
-        """The answer is an event stream (or there is no answer to tell)."""
+        """The answer is an event stream (or there is no answer)."""
         return self._events is not None or not self.frame.has_headers
 
     @property
@@ -175,7 +172,7 @@ class Response:
 
     @property
     def sample(self) -> bytes:
-        """What says most of a failure: the body, or of an event stream the event that was wrong, else the last."""
+        """The evidence of a failure: the body, or of an event stream the event that was wrong, else the last."""
         return self.body if self._events is None else self.answer.broken or self.answer.last
 
     def _outcome(self) -> tuple[str, str]:
@@ -186,11 +183,11 @@ class Response:
         if self.failure is not None and self.failure[0] in (CUT, CANCELLED, "malformed"):
             return self.failure
         if status is not None and not 200 <= status < 300:
-            said = status_message(self.body)
+            why = status_message(self.body)
             if 300 <= status < 400 and (to := self.frame.get("location")):
-                said = f"to {error_line(str(to).partition('?')[0].encode())}, and redirects are not followed"
-            return STATUS_OUTCOMES.get(status, "http_status"), f"HTTP {status}: {said}"
-        if self.answer.error is not None:  # it says more than the end of the connection that follows it
+                why = f"to {error_line(str(to).partition('?')[0].encode())}, and redirects are not followed"
+            return STATUS_OUTCOMES.get(status, "http_status"), f"HTTP {status}: {why}"
+        if self.answer.error is not None:  # it explains more than the end of the connection after it
             return self.answer.outcome()
         if self.failure is not None:
             return self.failure

@@ -9,8 +9,9 @@ from typing import Final
 
 RETRIABLE: Final = ("rate_limited", "unavailable")
 """Refused before anything was generated: HTTP 429 and 503. Nothing else is tried again."""
-FIRST_S: Final = 0.5
-LONGEST_S: Final = 60.0
+BACKOFF_S: Final = 0.5
+"""Before the second attempt, at most; doubled for each one after it."""
+MAX_WAIT_S: Final = 60.0
 """A server that asks for a longer wait than this means that it does not want the request."""
 
 
@@ -33,26 +34,26 @@ def retry_after_s(value: str, unix_s: float) -> float | None:
     return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
-def pause_s(attempt: int, asked_s: float | None, dice: Random) -> float | None:
+def pause_s(attempt: int, asked_s: float | None, random: Random) -> float | None:
     """How long to wait behind attempt number ``attempt`` (from 1): what the server asked for, else half a second, doubled
     each time, and the half of it at random, so that those refused together do not come back together. None: do not."""
     if asked_s is not None:
-        return asked_s if asked_s <= LONGEST_S else None
-    most = min(FIRST_S * 2.0 ** min(attempt - 1, 16), LONGEST_S)
-    return most * (0.5 + dice.random() / 2)
+        return asked_s if asked_s <= MAX_WAIT_S else None
+    longest_s = min(BACKOFF_S * 2.0 ** min(attempt - 1, 16), MAX_WAIT_S)
+    return longest_s * (0.5 + random.random() / 2)
 
 
 def remarks_on(retried: int, resent: int = 0) -> Iterator[str]:
-    """What a reader must know of ``retried`` attempts, and of requests that were ``resent`` on a new connection."""
+    """Notes on ``retried`` attempts, and on requests that were ``resent`` on a new connection."""
     if retried:
         attempts = "1 attempt was" if retried == 1 else f"{retried} attempts were"
         yield (
-            f"{attempts} refused (HTTP 429 or 503) and tried again: in no figure but TTFT from Due, which spans all "
-            "attempts of a request. One that was refused to the last is a failure."
+            f"{attempts} refused (HTTP 429 or 503) and tried again. They count in no figure but TTFT from Due, which spans "
+            "all attempts of a request; a request whose last attempt was refused is a failure."
         )
     if resent:
         requests = "1 request was" if resent == 1 else f"{resent} requests were"
         yield (
-            f"{requests} sent again at once, on a new connection: the server was closing the old one, which it had said to "
-            "keep, before it saw them. Their times begin at the second send."
+            f"{requests} sent again at once on a new connection, because the server closed the kept-alive one before it "
+            "read them. Their times begin at the second send."
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from sseclient import SSEClient
 
-logging.getLogger("sseclient").setLevel(logging.WARNING)  # else it tells what a server wrote, as it came
+logging.getLogger("sseclient").setLevel(logging.WARNING)  # else it logs what a server wrote, as it came
 
 MAX_EVENT_BYTES = 1 << 20
 MAX_EVENT_LINES = 2_000

@@ -20,8 +20,8 @@ _MSG_DONTWAIT: Final = 0x40
 _timespec: Final = Struct("qq")
 _event: Final = Struct("=Ii4x" if platform.machine() == "x86_64" else "=I4xi4x")
 """struct epoll_event: what happened, and of its data the descriptor; packed on x86-64 alone (sys/epoll.h)."""
-MOST_READY: Final = 4096
-"""How many descriptors one look at an epoll tells at most."""
+MAX_READY: Final = 4096
+"""Descriptors in one answer of epoll_wait."""
 
 
 class _Iovec(ctypes.Structure):
@@ -87,14 +87,14 @@ def make_recvmsg() -> Callable[[int], tuple[bytes, int]]:
 
 
 def make_poll(epoll_fd: int) -> Callable[[], list[tuple[int, int]]]:
-    """A function for one thread: -> [(what happened, descriptor), ...], at most MOST_READY, of what is ready now."""
+    """A function for one thread: -> [(events, descriptor), ...], at most MAX_READY, of what is ready now."""
     wait = ctypes.PyDLL(None, use_errno=True).epoll_wait
     wait.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-    buffer = ctypes.create_string_buffer(MOST_READY * _event.size)
+    buffer = ctypes.create_string_buffer(MAX_READY * _event.size)
     address, view = ctypes.addressof(buffer), memoryview(buffer).cast("B")
 
     def poll() -> list[tuple[int, int]]:
-        count = wait(epoll_fd, address, MOST_READY, 0)  # with a time-out of 0 it fails only for a bad descriptor
+        count = wait(epoll_fd, address, MAX_READY, 0)  # with a time-out of 0 it fails only for a bad descriptor
         return list(_event.iter_unpack(view[: count * _event.size])) if count > 0 else []
 
     return poll

@@ -49,7 +49,7 @@ TRACE_MS: Final = Range(0, 10**15)  # Unix time in ms: 2 * 10**12
 
 
 class Option(msgspec.Struct, frozen=True):
-    """What a field declares; ``options_of`` adds what the field itself says (from ``field`` on)."""
+    """The declaration of a field; ``options_of`` adds what the field itself has (from ``field`` on)."""
 
     group: Group
     help: str = ""
@@ -59,7 +59,7 @@ class Option(msgspec.Struct, frozen=True):
     range: Range | None = None
     choices: tuple[str, ...] = ()
     otherwise: str = ""
-    """What holds without a value, in words, where no constant does: the flag's default is then None."""
+    """The default in words, where it is no constant: the flag's default is then None."""
     in_form: bool = True
     """In the web form. Not where it names a file of this machine or a key: anybody who sees the page could use it."""
     repeated: bool = False
@@ -98,14 +98,14 @@ def options_of(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
 
 
 def _complete(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Option:
-    kinds = [kind for kind in get_args(hint) if kind is not type(None)] if isinstance(hint, UnionType) else [hint]
+    types = [one for one in get_args(hint) if one is not type(None)] if isinstance(hint, UnionType) else [hint]
     flag = option.flag or "--" + field.name.removesuffix("_s").replace("_", "-")
     return msgspec.structs.replace(
         option,
         flag=flag,
         variable=option.variable or "LOCUST_LLM_" + flag.lstrip("-").replace("-", "_").upper(),
         field=field.name,
-        kind=get_origin(kinds[0]) or kinds[0],
+        kind=get_origin(types[0]) or types[0],
         default=None if option.otherwise else field.default,
     )
 

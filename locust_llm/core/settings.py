@@ -2,7 +2,6 @@
 
 from functools import cached_property
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,8 +14,8 @@ from .looks import look_times
 from .option import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, Range
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, sweep
 
-COLUMNS: Final = 50
-"""The most percentiles that tables have."""
+MAX_COLUMNS: Final = 50
+"""Percentiles in a table."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, dict=True):
@@ -352,7 +351,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     @property
     def columns(self) -> tuple[float, ...]:
         """The percentiles of the tables: each once, and no more than fit."""
-        return tuple(dict.fromkeys(p for p in self.percentiles if 0 < p <= 99.9))[:COLUMNS]
+        return tuple(dict.fromkeys(p for p in self.percentiles if 0 < p <= 99.9))[:MAX_COLUMNS]
 
     @property
     def open_loop(self) -> bool:
@@ -361,14 +360,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         return bool(rates or self.fixed_schedule)
 
     @property
-    def most_users(self) -> int | None:
-        """At a time, as far as that was asked for."""
+    def max_users_asked(self) -> int | None:
+        """Largest number of users of the run; None: not given."""
         stages = self.staged
         return int(stages.values[-1]) if stages is not None and self.sweeps(CONCURRENCY) else self.users
 
     @property
     def first_users(self) -> int | None:
-        """How many begin the run: of a warmup or a first stage other than later on. None: nobody said."""
+        """Users at the start: a warmup or a first stage may have its own number. None: not given."""
         if self.warmup_concurrency:
             return self.warmup_concurrency
         stages = self.staged
@@ -415,12 +414,3 @@ def of_stage(s: Settings, axis: str, value: float) -> Settings:
         REPEAT: {},
     }
     return msgspec.structs.replace(s, sweep=None, repeats=1, find_max=False, **changes[axis])
-
-
-def base_url(host: str) -> str:
-    """``localhost:8000``, ``http://localhost:8000/``, ``http://localhost:8000/v1``: all ``http://localhost:8000``."""
-    if host and "://" not in host:
-        host = "http://" + host
-    parts = urlsplit(host)
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    return f"{parts.scheme}://{parts.netloc}{path}" if host else ""

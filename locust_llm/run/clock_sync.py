@@ -1,8 +1,8 @@
 """Clocks: this process's monotonic clock against the control's, so that the records of all processes lie on one timeline.
 
-On one machine all processes have the same monotonic clock, and the control tells its offset to Unix time: nothing is left to
-estimate. Elsewhere each answered word is a measurement, as in Cristian's method (Probabilistic clock synchronization,
-Distributed Computing 3, 1989): what the control's clock said lies between the word and its answer, so half the round trip
+On one machine all processes have the same monotonic clock, and the control sends its offset to Unix time: nothing is left to
+estimate. Elsewhere each answered status is a measurement, as in Cristian's method (Probabilistic clock synchronization,
+Distributed Computing 3, 1989): the control's time was taken between the status and its answer, so half the round trip
 bounds the error. The best one counts; with its age its bound grows, as in NTP (RFC 5905, 15 parts in a million).
 
 No duration is made of stamps of two processes, however good this is.
@@ -45,8 +45,8 @@ class Clock:
         """The control runs on this machine, with this offset."""
         self.offset_s, self.error_s, self._at = offset_s, 0.0, inf
 
-    def heard(self, at: float, unix_s: float, now: float) -> None:
-        """A word was said at ``at`` and answered by ``now`` (of this clock), when the control's clock said ``unix_s``."""
+    def measure(self, at: float, unix_s: float, now: float) -> None:
+        """A message left at ``at``, its answer came at ``now`` (of this clock); the control's was ``unix_s`` in between."""
         error_s = (now - at) / 2
         if error_s < self.error_s + max(0.0, now - self._at) * DRIFT:
             self.offset_s, self.error_s, self._at = unix_s - (at + now) / 2, error_s, now

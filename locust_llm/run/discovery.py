@@ -1,4 +1,4 @@
-"""The survey: what the server is, asked once before the load; models, name, and how many tokens a word has.
+"""Discovery: the server's models, its name and the tokens of a word, asked once before the load.
 
 Probes are requests of our own, marked with ``PROBE_HEADER``, listed in run.json and counted nowhere else. Nothing of an
 answer is taken that is not of the type it must have; of its texts nothing that ``shown`` has not seen but the model to ask
@@ -27,16 +27,17 @@ logger = logging.getLogger("locust_llm")
 
 MODELS_TIMEOUT_S: Final = 10.0
 """Of /v1/models, and of /tokenize, which compute nothing."""
-FEWEST_PROBE_WORDS: Final = 500
-MOST_PROBE_WORDS: Final = 1_500
+MIN_PROBE_WORDS: Final = 500
+MAX_PROBE_WORDS: Final = 1_500
+"""Length of the longest probe, in words."""
 PROBE_TIMEOUT_S: Final = 120.0
-SAID_AFTER_S: Final = 3.0
-"""So long an answer may take until the console has a line about it."""
-NAMED: Final = 20
-"""So many models are listed at most."""
+WAITING_AFTER_S: Final = 3.0
+"""After this wait for an answer the console has a line about it."""
+MAX_NAMED: Final = 20
+"""Models in a list."""
 LINE_BYTES: Final = 2_000
 INSECURE: Final = (
-    "WARNING: the server's TLS certificate was not verified (--insecure): whoever stands between could read and change "
+    "WARNING: the server's TLS certificate was not verified (--insecure): anybody in between could read and change "
     "everything, the key too"
 )
 Ask = Callable[..., Answer]
@@ -99,8 +100,8 @@ def _ask(
     data: bytes = b"", *, timeout_s: float,
 ) -> Answer:  # fmt: skip
     waiting = gevent.spawn_later(
-        SAID_AFTER_S, logger.warning,
-        f"Waiting for an answer of {settings.host}{path}, for at most {timeout_s:g} s (the load has not begun)",
+        WAITING_AFTER_S, logger.warning,
+        f"Waiting for {settings.host}{path}, at most {timeout_s:g} s; the load has not started",
     )  # fmt: skip
     try:
         return fetch(method, settings.host + path, headers, data, line=line, verify=verify, timeout_s=timeout_s)
@@ -136,7 +137,7 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
                 raise DiscoveryFailed(f"--host {settings.host!r} is no URL: {error}") from error
             if error.outcome in ("too_large", "malformed"):
                 raise DiscoveryFailed(
-                    f"{settings.host}/v1/models has no answer that can be read: {error}; is --host right?"
+                    f"{settings.host}/v1/models gave no readable answer: {error}; is --host right?"
                 ) from error
             reason = str(error)
         if not reason or (reason.startswith("HTTP") and clock() >= until):
@@ -189,16 +190,16 @@ def _fit_to_show(name: str, secrets: Secrets) -> bool:
 
 
 def _list(names: Sequence[str], secrets: Secrets) -> str:
-    some = ", ".join(shown(name, secrets, most=NAME_BYTES) for name in names[:NAMED])
-    return f"{some} and {len(names) - NAMED} more" if len(names) > NAMED else some
+    some = ", ".join(shown(name, secrets, most=NAME_BYTES) for name in names[:MAX_NAMED])
+    return f"{some} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else some
 
 
 def _measure(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
-    """Learn the lengths: what the server says that prompts of known words have in tokens."""
+    """The lengths of prompts of known words, in tokens, as the server counts them."""
     # seeded apart from the load, so that no probe's prompt comes again and finds itself in a prefix cache
     texts = Prompts(Lengths(), input_tokens=(1, 0), output_tokens=(1, 0), seed=None)
-    many = max(FEWEST_PROBE_WORDS, min(MOST_PROBE_WORDS, Lengths().words(settings.synthetic_input_tokens_mean)))
-    # one word alone says exactly what the template adds; the text is not everywhere alike, so three samples of it
+    many = max(MIN_PROBE_WORDS, min(MAX_PROBE_WORDS, Lengths().words(settings.synthetic_input_tokens_mean)))
+    # one word alone shows exactly what the template adds; the text is not everywhere alike, so three samples of it
     sizes = (1, many, many, many)
     probes: list[Probe] = []
     notes = list(found.notes)
@@ -214,13 +215,13 @@ def _measure(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
             kind, way = "chat", _chat
             tokens = way(ask, settings, found.model, text)
         if tokens is None:
-            notes.append("the server does not say how many tokens a prompt has: lengths of prompts are estimates")
+            notes.append("the server does not report the tokens of a prompt: prompt lengths are estimates")
             return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
         probes.append(Probe(kind=kind, words=words, tokens=tokens))
     try:
         lengths = fit((probe.words, probe.tokens) for probe in probes)
     except ValueError as error:
-        notes.append(f"lengths: {error}")
+        notes.append(f"prompt lengths could not be measured: {error}")
         return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
     return msgspec.structs.replace(found, probes=tuple(probes), lengths=lengths, notes=tuple(notes))
 
@@ -230,12 +231,12 @@ def _tokenize(ask: Ask, settings: Settings, model: str | None, text: str) -> int
     FetchFailed."""
     body = {"model": model, **ENDPOINTS[settings.endpoint_type].content([{"role": "user", "content": text}])}
     answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=MODELS_TIMEOUT_S)
-    said = decoded(answer.body, _Tokens) if answer.status == 200 else None
-    return None if said is None else count(said.count) or None
+    tokens = decoded(answer.body, _Tokens) if answer.status == 200 else None
+    return None if tokens is None else count(tokens.count) or None
 
 
 def _chat(ask: Ask, settings: Settings, model: str | None, text: str) -> int | None:
-    """A chat completion of one token. Raises SurveyFailed if the server refuses it: it would refuse every other one."""
+    """A chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would refuse every other one."""
     body = request_body(
         settings.endpoint_type, model, [{"role": "user", "content": text}], 1,
         streaming=False, max_tokens_field=settings.max_tokens_field,
@@ -263,8 +264,8 @@ def _completion(settings: Settings, answer: Answer) -> Message[Any]:
 
 
 def _keep_length(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
-    """Learn which fields keep an output at its length, where answers end by themselves without; none where none is needed,
-    or none helps, or the user has chosen."""
+    """Find out which fields keep an output at its length, where answers end by themselves without. None where none is
+    needed, or none helps, or the user has chosen."""
     if settings.extra_inputs and any(name in settings.extra_inputs for way in WAYS for name in way):
         return found
     probes = list(found.probes)
@@ -276,13 +277,13 @@ def _keep_length(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
         try:
             answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
         except FetchFailed as error:  # the next one would take as long
-            note = f"whether outputs can be kept at their length is not known: {error}"
+            note = f"it is not known whether outputs can be kept at their length: {error}"
             return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, note))
-        said = _completion(settings, answer)
-        if said.usage is None or not said.choices:
+        message = _completion(settings, answer)
+        if message.usage is None or not message.choices:
             continue
-        tokens = count(said.usage.completion_tokens)
+        tokens = count(message.usage.completion_tokens)
         probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=tokens or 0))
-        if obeyed(answer.status, tokens, said.choices[0].finish_reason):
+        if obeyed(answer.status, tokens, message.choices[0].finish_reason):
             return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
     return msgspec.structs.replace(found, probes=tuple(probes))

@@ -19,7 +19,7 @@ LINE: Final = 1000
 
 
 class Refused(Exception):
-    """There can be no such run: one line that says why, and what to do."""
+    """There can be no such run: why, and what to do, in one line."""
 
 
 def refuse(reason: str) -> NoReturn:

@@ -6,13 +6,14 @@ gate. Processes whose part of the limit is below one take turns: one has a share
 it by itself.
 
 A process may use its share only for ``LEASE_S`` after a status of its own that the control has answered, by its own clock.
-The control gives the share of a silent process away later than that. So neither needs to know the clock of the other, nor
-how long messages take (Gray and Cheriton, Leases: an efficient fault-tolerant mechanism for distributed file cache
+The control gives the share of a silent process to others later than that. So neither needs to know the clock of the other,
+nor how long messages take (Gray and Cheriton, Leases: an efficient fault-tolerant mechanism for distributed file cache
 consistency, SOSP 1989).
 
 No clock and no messages of its own: the caller passes both.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
@@ -44,7 +45,7 @@ class _Process:
         self.turns: int | None = None
         self.number = 0
         self.reserved = 0
-        """Requests that it may have in prefill, as far as is known."""
+        """Requests that it may have in prefill, by its last report."""
         self.used = self.waiting = 0
         self.since = inf
         """When the first request at its gate arrived."""
@@ -234,7 +235,7 @@ class Shares:
 
 
 class _State(NamedTuple):
-    """What the control must learn at once when it changes in favour of other processes."""
+    """Sent to the control at once when it changes in favour of other processes."""
 
     reserved: int
     """Requests in prefill, or that may be without asking."""
@@ -244,12 +245,26 @@ class _State(NamedTuple):
 
 
 class Lease:
-    """Of one gate, for one run. ``stir`` is set when the control should have a status at once; setting it must not block."""
+    """The gate of one process for one run, and how long its share is good. ``urgent`` is set when the control should have a
+    status at once; setting it must not block."""
 
-    def __init__(self, gate: Gate, stir: Event) -> None:
+    def __init__(
+        self,
+        urgent: Event,
+        *,
+        shared: bool = True,
+        on_enter: Callable[[], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``shared``: with other processes, so nothing is admitted without a lease; ``on_enter``: see Gate."""
+        self.gate = (
+            Gate(0, lapses_at=-inf, on_change=self.changed, on_enter=on_enter, clock=clock)
+            if shared
+            else Gate(0, on_enter=on_enter, clock=clock)
+        )
         self.number = -1
         """Of the last share that came."""
-        self._gate, self._stir = gate, stir
+        self._urgent = urgent
         self._share: int | None = 0
         self._last: int | None = None
         """The admission, by the gate's count, with which a turn is over."""
@@ -258,42 +273,42 @@ class Lease:
 
     def renew(self, share: Share, at: float | None = None) -> None:
         """``at``: when the status was sent that this answers, in seconds of the gate's clock; None: it answers none."""
-        gate, before = self._gate, self._share
+        gate, before = self.gate, self._share
         if at is not None:
             gate.lapses_at = max(gate.lapses_at, at + LEASE_S)
         if share.number > self.number:  # else it was overtaken by a later one, or comes again
             self.number, self._share, self._exhausted = share.number, share.share, False
             self._last = None if share.turns is None else gate.admitted + share.turns
             self._reported = self._reported._replace(reserved=max(self._reported.reserved, share.share or 0))
-        gate.total, self._wanted = share.limit, share.wanted
+        gate.limit, self._wanted = share.limit, share.wanted
         usable = 0 if self._exhausted or gate.lapsed else self._share
-        if usable != gate.limit:
-            gate.set_limit(usable)
+        if usable != gate.share:
+            gate.set_share(usable)
         if usable is not None and (before is None or usable < before):
-            self._stir.set()  # it may be what others wait for
+            self._urgent.set()  # it may be what others wait for
         self.changed()
 
     def status(self) -> GateStatus:
         """For the control."""
         self._reported = self._state()
-        gate = self._gate
+        gate = self.gate
         return GateStatus(gate.used, gate.waiting, self.number, self._exhausted, gate.waited_s)
 
     def _state(self) -> _State:
-        gate = self._gate
-        share, hungry = gate.limit, gate.waiting > 0
+        gate = self.gate
+        share, hungry = gate.share, gate.waiting > 0
         if share is None:
             return _State(0, 0, False)
         return _State(max(share, gate.used), 0 if hungry or not self._wanted else max(0, share - gate.used), hungry)
 
     def changed(self) -> None:
         """Called in the event loop, at each change of the gate."""
-        gate = self._gate
+        gate = self.gate
         if self._last is not None and not self._exhausted:
             nobody = gate.used == gate.waiting == 0
             if gate.admitted >= self._last or nobody:
                 self._exhausted = True
-                gate.set_limit(0)
+                gate.set_share(0)
         state, reported = self._state(), self._reported
         if state.reserved < reported.reserved or state.free > reported.free or state.hungry > reported.hungry:
-            self._stir.set()
+            self._urgent.set()

@@ -17,9 +17,9 @@ def greeting(user_classes: Iterable[type], secrets: tuple[str, ...] = ()) -> Hel
     return Hello(version("locust-llm"), " and ".join(sorted({_file_of(kind) for kind in user_classes})), secrets)
 
 
-def _contents(said: Hello) -> list[str]:
+def _contents(theirs: Hello) -> list[str]:
     """Without the names: a file that the master sent has one of its own."""
-    return sorted(file.rpartition(" (")[2] for file in said.locustfile.split(" and "))
+    return sorted(file.rpartition(" (")[2] for file in theirs.locustfile.split(" and "))
 
 
 def _file_of(kind: type) -> str:
@@ -30,20 +30,20 @@ def _file_of(kind: type) -> str:
         return kind.__name__
 
 
-def refusal(worker: str, said: Hello, ours: Hello) -> str:
+def refusal(worker: str, theirs: Hello, ours: Hello) -> str:
     """Why a worker that greets so cannot take part; empty if it can."""
     if not worker.isprintable() or not 0 < len(worker) <= NAME_LENGTH or worker[0] == "." or set(worker) & set("/\\"):
         return "its name is none of Locust's: files are named after workers, so it may be no path, nor begin with a dot"
-    if said.version != ours.version:
-        return f"its locust-llm is {said.version}, the master's is {ours.version}"
-    if _contents(said) != _contents(ours):
-        return f"its locustfile is {said.locustfile}, the master's is {ours.locustfile}"
-    if lacking := sorted(set(ours.secrets) - set(said.secrets)):
+    if theirs.version != ours.version:
+        return f"its locust-llm is {theirs.version}, the master's is {ours.version}"
+    if _contents(theirs) != _contents(ours):
+        return f"its locustfile is {theirs.locustfile}, the master's is {ours.locustfile}"
+    if lacking := sorted(set(ours.secrets) - set(theirs.secrets)):
         return (
             f"it has no {' and no '.join(lacking)}, which the master has: secrets do not travel, so start the worker with "
             f"{_ways(lacking)} too"
         )
-    if strange := sorted(set(said.secrets) - set(ours.secrets)):
+    if strange := sorted(set(theirs.secrets) - set(ours.secrets)):
         return (
             f"it has {' and '.join(strange)}, which the master has not: take it away, or start the master with it too"
         )

@@ -1,4 +1,4 @@
-"""Between parsing and forking: what is refused before anything is started, and Locust's options set as a run needs them."""
+"""Between parsing and forking: what cannot run is refused, and Locust's options are set as a run needs them."""
 
 import contextlib
 import logging
@@ -6,6 +6,8 @@ import socket
 import sys
 from argparse import Namespace
 from typing import Final, NamedTuple
+
+from locust_llm.core.settings import Settings
 
 from .discovery import Discovery
 from .options import check
@@ -19,10 +21,10 @@ _ATTRIBUTE: Final = "llm_launch"
 class Launch(NamedTuple):
     """What is known before there is an environment."""
 
-    address: str = ""
-    """Of the server, by the command line or the locustfile."""
+    settings: Settings | None = None
+    """Of the command line, checked; None: there was none."""
     survey: Discovery | None = None
-    """What it said of itself; None: it was not asked."""
+    """What is known of the server; None: it was not asked."""
     forks: bool = False
     """This process is the master of its own children, or one of them."""
 
@@ -38,14 +40,11 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     derived from ``base``."""
     options.host = options.host or written_host(user_class, base)
     settings = check(options)
-    launch = Launch(settings.host, forks=bool(options.processes and not options.worker))
+    launch = Launch(settings, forks=bool(options.processes and not options.worker))
     setattr(options, _ATTRIBUTE, launch)
     options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
     if options.headless or options.autostart:
-        options.llm_run_time, options.run_time = (
-            options.run_time,
-            None,
-        )  # -t is of the profiling phase: see phase_runner.py
+        options.llm_run_time, options.run_time = options.run_time, None  # -t: of profiling, see phase_runner.py
         options.llm_users = options.num_users  # before Locust makes it 1
         options.num_users = settings.first_users  # Locust lets users go only when their tasks end
         if options.llm_run_time or settings.staged is not None:

@@ -20,8 +20,9 @@ from locust.argument_parser import LocustArgumentParser
 import msgspec
 
 from locust_llm.client.api import ENDPOINTS, extra_inputs
+from locust_llm.core.address import base_url
 from locust_llm.core.option import USERS, Option
-from locust_llm.core.settings import Settings, base_url
+from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY
 from locust_llm.core.validation import mistakes
@@ -58,7 +59,7 @@ def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace],
 
 
 def fill_in(options: Namespace, form: Mapping[str, str]) -> None:
-    """What a web form says takes the place of what the command line said. Empty means not set, what is not in the form
+    """The values of a web form take the place of those of the command line. Empty means not set, what is not in the form
     stays; rules (``slo``) are a line each. Raises Refused."""
     for option in OPTIONS:
         if (text := form.get(option.dest)) is None:
@@ -98,7 +99,7 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
 
 
 def check(options: Namespace, **known: Any) -> Settings:
-    """Settings that can be run; ``known``: fields of which the options say less. Raises Refused."""
+    """Settings that can be run; ``known``: fields that are known better than from the options. Raises Refused."""
     for option in OPTIONS:
         if option.choices and (value := getattr(options, option.dest)) not in option.allowed:
             refuse(f"{option.flag} must be one of {', '.join(option.choices)}, got {value!r}")
@@ -115,7 +116,7 @@ def check(options: Namespace, **known: Any) -> Settings:
     except OSError as error:
         refuse(f"--slo-file {error.filename}: {error.strerror}")
     except OverflowError:
-        refuse("-t or --stop-timeout is beyond all numbers")
+        refuse("-t or --stop-timeout is too large")
     except ValueError as error:
         refuse(f"--host {options.host!r} is no URL: {error}")
     rate = options.spawn_rate
@@ -275,7 +276,7 @@ def _command(headers: list[str], secrets: Iterable[Any]) -> str:
         put = ["-f", str(Path(__file__).parents[1] / "locustfiles" / file), *more]  # by the door
         if words[: len(put)] == put:
             name, words = f"locust-llm {command}", words[len(put) :]
-    for header in headers:  # by what they say, however the flag was written
+    for header in headers:  # by their text, however the flag was written
         words = [word.replace(header, "***") if header else word for word in words]
     for secret in filter(None, map(str, secrets)):  # whole: a short one is in many words
         words = [

@@ -16,7 +16,8 @@ from typing import Final
 import gevent
 
 from locust_llm.client.requests_bridge import authorities
-from locust_llm.core.settings import Settings, base_url
+from locust_llm.core.address import base_url
+from locust_llm.core.settings import Settings
 from locust_llm.core.storage import make_folder
 
 from .discovery import Discovery, DiscoveryFailed, discover
@@ -26,7 +27,7 @@ from .options import request_headers
 SPARE_FILES: Final = 40
 """What a process has open beside its connections: Locust, its sockets to other processes, and ours come to 9 alone and to
 15 in a worker; then there are visitors of the web page, and connections that are being closed."""
-MOST_FILES: Final = 100_000
+MAX_FILES: Final = 100_000
 """No process asks for more, as there are fewer ports; some programs go through all the files that they may open, and a
 container may allow a billion."""
 WIDEST_PORTS: Final = (1024, 65_535)
@@ -68,16 +69,16 @@ def raise_open_files() -> int:
     that (locust/main.py).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-    return MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    return MAX_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def local_ports(file: Path = PORT_RANGE) -> tuple[int, int] | None:
-    """First and last of the ports that connections leave from (of IPv6 too); None where the kernel does not say."""
+    """First and last of the ports that connections leave from (of IPv6 too); None where the kernel has no such file."""
     try:
         first, last = map(int, file.read_text().split())
     except (OSError, ValueError):
@@ -112,11 +113,11 @@ def written_host(ours: type, every: type) -> str | None:
 
 
 def _hosts(base: type) -> set[str]:
-    kinds, found = [base], set()
-    while kinds:
-        kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        found.add(getattr(kind, "host", None) or "")
+    classes, found = [base], set()
+    while classes:
+        one = classes.pop()
+        classes += one.__subclasses__()
+        found.add(getattr(one, "host", None) or "")
     return found - {""}
 
 
@@ -124,7 +125,7 @@ def the_address(now: str | None, checked: str) -> str:
     """Of a run that begins: ``checked``, whatever somebody has made of Locust's host ``now``; without one that."""
     wanted = base_url(now or "")
     if checked and wanted and wanted != checked:
-        logger.warning(f"the host {wanted} is not followed: the run goes to {checked}, the address that was checked")
+        logger.warning(f"the host {wanted} is ignored: the requests go to {checked}, the address that was checked")
     return checked or wanted
 
 
@@ -132,12 +133,12 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
     """The server was asked, and the run may begin. ``here``: its users are on this machine. Raises Refused."""
     if not settings.host:
         refuse("--host is missing: the server's address, such as --host localhost:8000")
-    if settings.most_users and here:
-        short = shortage(settings.most_users, settings.processes, raise_open_files(), local_ports())
+    if settings.max_users_asked and here:
+        short = shortage(settings.max_users_asked, settings.processes, raise_open_files(), local_ports())
         if short:
             refuse(short)
     if not os.path.exists(authorities()):
-        refuse(f"there is no {authorities()}, named by REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE")
+        refuse(f"there is no file {authorities()} (of REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE)")
     try:
         folder = make_folder(settings, settings.model)
         (folder / ".writable").touch()

@@ -1,4 +1,4 @@
-"""The messages between the control and the processes that send, as types: what each end may say, packed and unpacked once.
+"""The messages between the control and the processes that send, as types; packed and unpacked here only.
 
 They travel as bytes in two of Locust's messages, one a direction: between a master and its workers over the wire, in one
 process as plain calls. With each goes the number of the run (its epoch); an end ignores those of another run.
@@ -16,7 +16,7 @@ from .discovery import Discovery
 LOCAL: Final = "local"
 """The only process."""
 GONE_S: Final = 15.0
-"""A process that has said nothing for so long is given up, whatever has become of it."""
+"""A process that has been silent for longer is given up."""
 TO_CONTROL: Final = "llm_to_control"
 TO_SENDER: Final = "llm_to_sender"
 
@@ -33,7 +33,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Hello(Message, frozen=True):
-    """The first one of a worker, of no run: all that decides whether it may take part."""
+    """The first message of a worker, of no run: all that decides whether it may take part."""
 
     version: str = "an older one"
     locustfile: str = ""
@@ -91,7 +91,7 @@ class GateStatus(Message, frozen=True):
     exhausted: bool = False
     """The admissions of this share are used up: it may go to another process."""
     waited_s: float = 0.0
-    """For how long the first at the gate has waited."""
+    """Wait so far of the first at the gate."""
 
 
 class Status(Message, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class Status(Message, frozen=True, kw_only=True):
 
     gate: GateStatus
     admitted: int = 0
-    """Requests that the gate has let through."""
+    """Requests that the gate has admitted."""
     over: int = 0
     """Of them, those that have ended."""
     decoding: int = 0
@@ -202,22 +202,22 @@ class StageBegin(Message, frozen=True):
 
 
 class Share(Message, frozen=True):
-    """A process's part of the limit on concurrent prefills."""
+    """Of the limit on concurrent prefills, for one process."""
 
     share: int | None
     """None: no gate."""
     number: int
     """A later one has a higher number."""
     turns: int | None = None
-    """After so many admissions the process gives it up by itself; None: it keeps it."""
+    """Admissions after which the process gives it up by itself; None: it keeps it."""
     limit: int | None = None
     """Over all processes."""
     wanted: bool = False
-    """There are more requests than the limit: a process reports at once when a part of its share is free."""
+    """Demand is above the limit: a process reports at once when a slot of its share is free."""
 
 
 class Renewal(Message, frozen=True):
-    """The answer to a status: its share, which is good for some seconds more, and the time."""
+    """The answer to a status: the share, whose lease begins anew, and the time."""
 
     share: Share
     at: float
@@ -227,14 +227,14 @@ class Renewal(Message, frozen=True):
 
 
 class Grant(Message, frozen=True):
-    """So many requests more are its to send; 0: it asks again when there may be some."""
+    """Requests that it may send, beyond those that it has; 0: it asks again after AskAgain."""
 
     phase: str
     count: int
 
 
 class AskAgain(Message, frozen=True):
-    """There may be requests and sessions to be had."""
+    """Requests and sessions may be available."""
 
     phase: str
 
@@ -253,7 +253,7 @@ class Sessions(Message, frozen=True):
 
     phase: str
     items: list[bytes | None]
-    """Packed (load.formats.Item); None: one that is made up."""
+    """Packed (load.formats.Item); None: a synthetic one."""
     last: bool = False
     """There are no more."""
 

@@ -73,8 +73,8 @@ def schedule(s: Settings, phase: str, items: Iterable[Item] = ()) -> Iterator[Du
 
 
 def sessions(s: Settings, phase: str) -> Iterator[Item | None] | None:
-    """What the sessions of a phase say, each once: of the dataset, and no more than were asked for (None in place of one
-    that is made up). None: users make up theirs, without end. Raises DatasetError, here and later."""
+    """The sessions of a phase, each once: of the dataset, and no more than were asked for (None in place of a synthetic
+    one). None: users make up theirs, without end. Raises DatasetError, here and later."""
     count = s.num_sessions if phase != WARMUP else None
     if not s.input_file:
         return None if count is None else repeat(None, count)

@@ -18,7 +18,8 @@ import msgspec
 from werkzeug.datastructures import ImmutableMultiDict, MultiDict
 from werkzeug.exceptions import HTTPException
 
-from locust_llm.core.settings import Settings, base_url
+from locust_llm.core.address import base_url
+from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
 from locust_llm.run.control.control import Control
 from locust_llm.run.discovery import Discovery
@@ -175,18 +176,18 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 class Swarm:
-    """A view of Flask. ``ask_locust``: Locust's; ``keep_survey``: takes what was learnt of the server
-    for the next run, and its address."""
+    """A view of Flask. ``ask_locust``: Locust's; ``on_asked``: takes the settings of the
+    next run, and what is known of the server."""
 
     def __init__(
         self,
         view: View,
         options: Namespace,
         ask_locust: Callable[[], Any],
-        keep_survey: Callable[[Discovery, str], None],
+        on_asked: Callable[[Settings, Discovery], None],
     ) -> None:
         self._view, self._options = view, options
-        self._ask_locust, self._keep_survey = ask_locust, keep_survey
+        self._ask_locust, self._on_asked = ask_locust, on_asked
         self._own_host = base_url(options.host or "")
         self._open = not options.web_login and options.web_host not in LOOPBACK
 
@@ -227,7 +228,7 @@ class Swarm:
             found = ready(settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes))
         finally:
             view.starting = False
-        self._keep_survey(found, settings.host)
+        self._on_asked(settings, found)
         vars(self._options).update(vars(options))
         return self._pass_on(for_locust(form, settings), settings.users)
 

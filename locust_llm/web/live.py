@@ -74,8 +74,8 @@ class Latencies(msgspec.Struct, frozen=True):
 class Live:
     """Of one run. ``add`` hears of each request that is over, ``tick`` is called once a second."""
 
-    def __init__(self, pulse: LiveStats, started_at: float, clock: Callable[[], float] = time.time) -> None:
-        self.pulse = pulse
+    def __init__(self, stats: LiveStats, started_at: float, clock: Callable[[], float] = time.time) -> None:
+        self.stats = stats
         self.started_at = started_at
         """Unix seconds."""
         self.step = 1
@@ -126,22 +126,22 @@ class Live:
         self._ticks += 1
         if self._ticks % self.step:
             return
-        pulse = self.pulse
-        ttft_ms = pulse.recent_ttft.histogram().percentiles_ms(*LINES)
+        stats = self.stats
+        ttft_ms = stats.recent_ttft.histogram().percentiles_ms(*LINES)
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*LINES)
         self.points.append(
             Point(
                 at=self.seconds,
                 users=users,
                 limit=limit,
-                used=pulse.used,
-                waiting=pulse.waiting,
-                decoding=pulse.decoding,
+                used=stats.used,
+                waiting=stats.waiting,
+                decoding=stats.decoding,
                 ttft_ms=None if ttft_ms is None else tuple(round(ms, 1) for ms in ttft_ms),
                 itl_ms=None if itl_ms is None else tuple(round(ms, 2) for ms in itl_ms),
-                tokens_per_s=round(pulse.tokens_per_s(), 1),
-                done=pulse.done,
-                failed=tuple(pulse.counts[name] for name in self.classes),
+                tokens_per_s=round(stats.tokens_per_s(), 1),
+                done=stats.done,
+                failed=tuple(stats.counts[name] for name in self.classes),
             )
         )
         if len(self.points) > POINTS:
@@ -159,7 +159,7 @@ class Live:
         """TTFT of the last seconds is told by first chunks, all else by requests that are over."""
         rows = []
         for tag, label in SHOWN.items():
-            window = self.pulse.recent_ttft if tag == TTFT.tag else self._recent[tag]
+            window = self.stats.recent_ttft if tag == TTFT.tag else self._recent[tag]
             recent, whole = window.histogram(), self._whole[tag]
             recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
             rows.append(Latencies(label, recent.count, recent_ms, whole.count, whole_ms))
@@ -184,7 +184,7 @@ class Live:
 
     def failures(self) -> dict[str, int]:
         """So far, by class."""
-        return {name: self.pulse.counts[name] for name in self.classes}
+        return {name: self.stats.counts[name] for name in self.classes}
 
 
 def times_of(record: Record) -> Iterator[tuple[str, Sequence[int]]]:

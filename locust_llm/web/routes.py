@@ -17,6 +17,7 @@ import msgspec
 from flask import Response
 
 from locust_llm.core.phases import OVER, PROFILING, stage_of
+from locust_llm.core.settings import Settings
 from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges
@@ -61,7 +62,7 @@ def text(control: Control) -> str:
         "stage": "" if stages is None or not stages.number else f"{stages.asked.axis}={stages.value:g}",
     }
     users = 0 if runner is None else runner.user_count
-    now = gauges(control.pulse, users=users, limit=control.limit, info=info)
+    now = gauges(control.live_stats, users=users, limit=control.limit, info=info)
     return exposition(*now, *control.totals.families())
 
 
@@ -93,9 +94,9 @@ PAGE: Final = {"href": "./llm", "title": "LLM live page: plots and the prefill g
 """On Locust's tab of downloads: the one place where its page has links of an extension."""
 
 
-def attach(environment: Environment, keep_survey: Callable[[Discovery, str], None]) -> View:
-    """To the web UI of this process. ``keep_survey``: takes what was learnt of the server for the run that begins next, and
-    the address of it."""
+def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], None]) -> View:
+    """To the web UI of this process. ``on_asked``: takes the settings of the run that begins next, and what is known of the
+    server."""
     report_dir = getattr(environment.parsed_options, "report_dir", None)
     archive = Archive(Path(report_dir).parent, Path(report_dir).name) if report_dir else Archive(Path("reports"))
     view = View(environment, archive)
@@ -105,7 +106,7 @@ def attach(environment: Environment, keep_survey: Callable[[Discovery, str], Non
         ui.app.add_url_rule(
             f"{base}/llm{rule}", endpoint, ui.auth_required_if_enabled(_named(answer, endpoint)), methods=methods
         )
-    _extend(ui, view, keep_survey)
+    _extend(ui, view, on_asked)
     options = environment.parsed_options
     allowed = names(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
     ui.app.wsgi_app = guarded(ui.app.wsgi_app, allowed)
@@ -185,7 +186,7 @@ def _file(archive: Archive, run: str, path: str) -> flask.Response:
 # -- pages of Locust -----------------------------------------------------------------------------------------------------
 
 
-def _extend(ui: Any, view: View, keep_survey: Callable[[Discovery, str], None]) -> None:
+def _extend(ui: Any, view: View, on_asked: Callable[[Settings, Discovery], None]) -> None:
     options, views = view.environment.parsed_options or Namespace(), ui.app.view_functions
     table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
     links = [PAGE, *({"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items())]
@@ -216,7 +217,7 @@ def _extend(ui: Any, view: View, keep_survey: Callable[[Discovery, str], None]) 
     ui.app.after_request(llm_stats)
     ui.update_template_args = llm_update
     if hasattr(options, TURNED):
-        swarm = Swarm(view, options, views["locust.swarm"], keep_survey)
+        swarm = Swarm(view, options, views["locust.swarm"], on_asked)
         views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
 
 

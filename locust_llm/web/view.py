@@ -14,6 +14,7 @@ from locust_llm.core.report_result import Figure, ReportResult
 from locust_llm.core.text import brief, many
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
+from locust_llm.run.guarded import guarded
 
 from .archive import Archive
 from .live import PERCENTILES, SHOWN, Latencies, Live
@@ -54,14 +55,14 @@ class View:
     # -- the run ---------------------------------------------------------------------------------------------------------
 
     def begins(self, control: Control) -> None:
-        live = Live(control.pulse, time.time())
+        live = Live(control.live_stats, time.time())
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name, self._phase = "", control.folder.name, ""
         self._status = (0.0, {})  # of before the run
         self.target = control.settings.prefill_concurrency
         self.runs += 1
         self.archive.add(control.folder)
-        gevent.spawn(self._look, control, live)
+        guarded(control.fail, 0.0, self._look, control, live)
 
     def on_record(self, record: Record) -> None:
         """A request of the run that is on is over."""
@@ -91,7 +92,7 @@ class View:
             phase = _phase(control) or self._phase
             if phase != self._phase:
                 self._phase, self._since = phase, time.monotonic()
-            if not control.draining or control.pulse.inside:
+            if not control.draining or control.live_stats.inside:
                 live.tick(self._users, control.limit, phase)
 
     @property
@@ -120,8 +121,8 @@ class View:
             "step": live.step,
             "marks": live.marks,
             "classes": live.classes,
-            "done": live.pulse.done,
-            "failed": live.pulse.failed,
+            "done": live.stats.done,
+            "failed": live.stats.failed,
             "failures": live.failures(),
         }
         status |= self._so_far(live) if self._ended is None else _at_last(self._ended)
@@ -133,9 +134,9 @@ class View:
                 "users": self._users,
                 "limit": control.limit,
                 "target": self.target,
-                "used": live.pulse.used,
-                "waiting": live.pulse.waiting,
-                "decoding": live.pulse.decoding,
+                "used": live.stats.used,
+                "waiting": live.stats.waiting,
+                "decoding": live.stats.decoding,
             }
         return status
 
@@ -148,17 +149,17 @@ class View:
             return (OVER, "ended") if self.live is not None else (NONE, "no run yet")
         if not control.draining:
             return ON, where(control, time.monotonic() - self._since)
-        inside = control.pulse.inside
+        inside = control.live_stats.inside
         return ENDING, f"{many(inside, 'request')} still running" if inside else "making the report"
 
     def _so_far(self, live: Live) -> Json:
         rules = [] if self.control is None else list(_standing(self.control))
         return {
             "table": live.table(),
-            "client": live.pulse.client(),
+            "client": live.stats.client(),
             "rules": rules,
             "slo": None,
-            "tokens_per_s": round(live.pulse.tokens_per_s(), 1),
+            "tokens_per_s": round(live.stats.tokens_per_s(), 1),
         }
 
     def rows(self) -> Iterator[dict[str, str]]:

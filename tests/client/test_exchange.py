@@ -22,9 +22,10 @@ from support.scripted import Row, Scripted, chunked, delta, event, head, most_in
 
 from locust_llm.client import exchange as exchange_module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.exchange import Request, UserConnection, exchange, next_limit
+from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import Gate, GateClosed
-from locust_llm.client.reader import stream_reader
+from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.request import Request, next_limit
 from locust_llm.client.response import NO_END, Response
 from locust_llm.core.record import CANCELLED, OK, Record
 

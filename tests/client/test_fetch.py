@@ -30,7 +30,7 @@ def server() -> Iterator[Hostile]:
 
 def ask(server: Hostile, sends: Iterable[bytes], timeout_s: float = 0.4) -> Answer:
     server.paths["/"] = lambda asked: sends
-    return fetch("GET", server.url + "/", {}, timeout_s=timeout_s, most_bytes=MOST)
+    return fetch("GET", server.url + "/", {}, timeout_s=timeout_s, max_bytes=MOST)
 
 
 @pytest.mark.parametrize(("pieces", "outcomes"), ENDLESS.values(), ids=ENDLESS)

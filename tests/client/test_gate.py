@@ -156,16 +156,15 @@ def test_the_ramp_of_the_seed_page_steps_at_7_5_15_22_5_and_30_s() -> None:
 def test_following_a_ramp_does_not_add_up_lateness() -> None:
     now, seen = [100.0], []
 
-    class Follower(Gate):
-        def set_limit(self, limit: int | None) -> None:
-            seen.append((now[0] - 100, limit))
+    def set_limit(limit: int) -> None:
+        seen.append((now[0] - 100, limit))
 
     def sleep(seconds: float) -> None:
         now[0] += seconds + 0.4  # always 0.4 s late
 
-    follow(Follower(0), ramp(5, 30), clock=lambda: now[0], sleep=sleep)
-    assert [limit for _, limit in seen] == [0, 1, 2, 3, 4, 5]
-    assert [at for at, limit in seen if limit] == pytest.approx([0, 7.9, 15.4, 22.9, 30.4])
+    follow(set_limit, ramp(5, 30), clock=lambda: now[0], sleep=sleep)
+    assert [limit for _, limit in seen] == [1, 2, 3, 4, 5]
+    assert [at for at, _ in seen] == pytest.approx([0, 7.9, 15.4, 22.9, 30.4])
 
 
 ACTIONS = st.lists(

@@ -23,7 +23,10 @@ from locust_llm.client import reader as reader_module
 from locust_llm.client.connection import Connection
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import Gate
-from locust_llm.client.reader import OpenStream, StreamReader, stream_reader, wall_minus_monotonic_ns
+from locust_llm.client.kernel_clock import wall_minus_monotonic_ns
+from locust_llm.client.open_stream import OpenStream
+from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.reader import StreamReader
 from locust_llm.client.response import Response
 from locust_llm.client.syscalls import READ_BYTES
 from locust_llm.core.record import OK, Record

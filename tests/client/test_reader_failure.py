@@ -7,10 +7,12 @@ import gevent
 import pytest
 from support.scripted import Scripted, stream
 
+from locust_llm.client import process_reader
 from locust_llm.client import reader as module
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import Gate
-from locust_llm.client.reader import DIED, StreamReader, new_reader, reader_failure, stream_reader
+from locust_llm.client.process_reader import new_reader, reader_failure, stream_reader
+from locust_llm.client.reader import DIED, StreamReader
 from locust_llm.client.response import Response
 from locust_llm.core.record import CLIENT_ERROR, OK, Record
 
@@ -30,7 +32,7 @@ def interrupts(*args: Any, **kw: Any) -> Any:
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> StreamReader:
     """One that may die."""
-    monkeypatch.setattr(module, "_reader", None)
+    monkeypatch.setattr(process_reader, "_reader", None)
     return stream_reader()
 
 

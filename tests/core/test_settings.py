@@ -2,7 +2,8 @@
 
 import pytest
 
-from locust_llm.core.settings import Settings, base_url, of_stage
+from locust_llm.core.address import base_url
+from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.validation import mistakes
 
 NEEDS_STREAMING = "needs --streaming: without a stream nobody can tell when the first token came"
@@ -189,7 +190,7 @@ def test_a_host_in_all_its_forms(host: str, url: str) -> None:
 
 def test_a_stage_is_a_run_of_its_own() -> None:
     asked = Settings(sweep="concurrency=2,8", prefill_concurrency=4, find_max=True)
-    assert asked.most_users == 8
+    assert asked.max_users_asked == 8
     assert [
         (s.users, s.prefill_concurrency, s.sweep, s.staged) for s in (of_stage(asked, "concurrency", v) for v in (2, 8))
     ] == [

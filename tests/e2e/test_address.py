@@ -91,4 +91,4 @@ def test_no_request_follows_what_locusts_own_routes_set(
     assert {asked.headers["authorization"] for asked in here.asked} == {f"Bearer {KEY}"}
     assert elsewhere.asked == []
     if not more:  # the next message to a worker sets the host anew, before it has a user more
-        assert f"has the host {elsewhere.url}, which is not followed" in out
+        assert f"has the host {elsewhere.url}, which is ignored" in out

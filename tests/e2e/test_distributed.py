@@ -321,7 +321,7 @@ def test_a_stopped_worker_comes_back_and_nothing_is_lost_or_sent_twice(
     assert its.run["records_lost"] == 0
     if words[0] == "--request-count":
         assert len(got) == 250
-    assert any("was silent" in note for note in its.run["notes"])
+    assert any("stopped reporting" in note for note in its.run["notes"])
 
 
 @pytest.mark.full
@@ -455,7 +455,7 @@ def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(serv
     assert "is refused: its locust-llm is 9.9.9, the master's is " in said
     assert "is refused: its locustfile is mixed.py (" in said
     assert "the master's is chat.py (" in said
-    assert "has not said who it is" in said
+    assert "has not introduced itself" in said
     assert "the master refuses this worker: its locust-llm is 9.9.9" in its.log("worker1")
     assert len(its.records()) == len(server.rows())
     assert len({record.worker for record in its.records()}) == 1

@@ -163,7 +163,6 @@ def special(scripted: Scripted, tls: Scripted, what: str) -> tuple[Gate, UserCon
     if what == "half of the request written, then reset":
         large = scripted.request(f"fault: {what}", [["sleep", 20], ["reset"]], unread=b"x" * 20_000_000)
         return gate, line, lambda: exchange(line, gate, large, 0.0)
-    line.on_kill = lambda: "cut"
     job = gevent.spawn(exchange, line, gate, scripted.request(f"fault: {what}", stream(3, cut="stall")), 0.0)
     gevent.sleep(0.2)
     job.kill()
@@ -197,7 +196,6 @@ def test_no_connection_in_time(scripted: Scripted, table: dict[str, Seen], monke
 def check_after(scripted: Scripted, gate: Gate, line: UserConnection, what: str) -> None:
     """No slot is held, and the next request of the same user is as good as any."""
     assert (gate.used, gate.waiting) == (0, 0)
-    line.on_kill = lambda: "cut"
     after = exchange(line, gate, scripted.request(f"fault: {what}, after", stream(1)), 0.0)
     assert (after.outcome, gate.used) == (OK, 0)
     line.close()

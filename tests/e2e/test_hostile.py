@@ -16,9 +16,10 @@ from support import hostile
 from support.hostile import CATALOGUE
 
 from locust_llm.client.connection import Target
-from locust_llm.client.exchange import Request, UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import Gate
-from locust_llm.client.reader import stream_reader
+from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.request import Request
 from locust_llm.client.response import NO_END
 from locust_llm.core.record import OK, Record
 from locust_llm.exit_status import ExitStatus

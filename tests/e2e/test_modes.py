@@ -405,7 +405,7 @@ def test_what_was_not_delivered_is_said_with_its_cause(
     assert len(got) < 120 * 0.98
     assert f"NOT DELIVERED: {len(got) / 120:.1%} of the load that was asked for. The cause is {cause}" in done.stdout
     if "--max-users" in words:
-        assert "all 2 users are busy and arrivals wait: --max-users is reached" in done.stderr
+        assert "all 2 users are busy and arrivals wait: raise --max-users" in done.stderr
         assert {record.user for record in got} == {1, 2}
 
 

@@ -18,7 +18,7 @@ from locust import events
 
 from locust_llm import LLMUser
 from locust_llm.locustfiles.run import *
-from locust_llm.client.reader import stream_reader
+from locust_llm.client.process_reader import stream_reader
 
 
 def fails(*args):

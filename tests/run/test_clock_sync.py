@@ -14,27 +14,27 @@ def test_on_one_machine_nothing_is_left_to_estimate() -> None:
     clock = Clock()
     assert (clock.offset_s, clock.error_s) == (offset_s(), inf)
     clock.same(1234.5)
-    clock.heard(1.0, 99.0, 1.0)  # an answer in no time
+    clock.measure(1.0, 99.0, 1.0)  # an answer in no time
     assert (clock.offset_s, clock.error_s) == (1234.5, 0.0)
 
 
 def test_the_offset_is_taken_in_the_middle_of_the_way_there_and_back() -> None:
     clock = Clock()
-    clock.heard(at=10.0, unix_s=5000.0, now=10.4)
+    clock.measure(at=10.0, unix_s=5000.0, now=10.4)
     assert (clock.offset_s, clock.error_s) == pytest.approx((5000.0 - 10.2, 0.2))
-    clock.heard(at=20.0, unix_s=5011.0, now=21.0)  # a worse one
+    clock.measure(at=20.0, unix_s=5011.0, now=21.0)  # a worse one
     assert clock.error_s == pytest.approx(0.2)
-    clock.heard(at=30.0, unix_s=5020.1, now=30.2)
+    clock.measure(at=30.0, unix_s=5020.1, now=30.2)
     assert (clock.offset_s, clock.error_s) == pytest.approx((4990.0, 0.1))
 
 
 def test_a_measurement_is_worth_less_as_it_grows_old() -> None:
     clock = Clock()
-    clock.heard(0.0, 100.0, 0.002)
-    clock.heard(10.0, 110.0, 10.004)
+    clock.measure(0.0, 100.0, 0.002)
+    clock.measure(10.0, 110.0, 10.004)
     assert clock.error_s == pytest.approx(0.001)
     later = 10 + 0.002 / DRIFT
-    clock.heard(later, later + 101.0, later + 0.004)
+    clock.measure(later, later + 101.0, later + 0.004)
     assert clock.error_s == pytest.approx(0.002)
 
 
@@ -47,7 +47,7 @@ def test_the_truth_lies_within_the_error(offset: float, words: list[tuple[float,
     clock, now = Clock(), 0.0
     for pause_s, there_s, back_s in words:
         now += pause_s
-        clock.heard(now, now + there_s + offset, now + there_s + back_s)
+        clock.measure(now, now + there_s + offset, now + there_s + back_s)
         now += there_s + back_s
         assert abs(clock.offset_s - offset) <= clock.error_s + 1e-9
 

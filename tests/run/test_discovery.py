@@ -269,14 +269,16 @@ def test_a_server_that_counts_nothing_leaves_an_estimate(server: TinyServer) -> 
     server.count = None
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, of_prompts(found)) == (Lengths(), ())
-    assert found.notes == ("the server does not say how many tokens a prompt has: lengths of prompts are estimates",)
+    assert found.notes == ("the server does not report the tokens of a prompt: prompt lengths are estimates",)
 
 
 def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None:
     server.count = lambda text: 7
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, len(of_prompts(found))) == (Lengths(), 4)
-    assert found.notes[0].startswith("lengths: no line fits the token counts of the probes: [(1, 7), ")
+    assert found.notes[0].startswith(
+        "prompt lengths could not be measured: no line fits the token counts of the probes: [(1, 7), "
+    )
 
 
 @pytest.mark.parametrize(("status", "hint"), [(400, ""), (404, "; is --endpoint right?")])

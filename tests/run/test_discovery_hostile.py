@@ -79,7 +79,9 @@ def test_what_never_ends_is_one_line_or_a_note(server: Hostile, path: str, name:
         assert [probe.kind for probe in found.probes[:4]] == ["chat"] * 4
     else:
         begins = (
-            ("cannot reach", f"{server.url}/v1/models has no answer") if "models" in path else ("a first request to",)
+            ("cannot reach", f"{server.url}/v1/models gave no readable answer")
+            if "models" in path
+            else ("a first request to",)
         )
         assert said.startswith(begins)
     assert server.sent_bytes < 40 << 20
@@ -90,14 +92,14 @@ def test_the_console_has_a_line_about_what_is_waited_for(
 ) -> None:
     """A first completion may take two minutes; whoever sees nothing takes that for a hang."""
     del server.paths["/tokenize"]
-    monkeypatch.setattr(module, "SAID_AFTER_S", 0.1)
+    monkeypatch.setattr(module, "WAITING_AFTER_S", 0.1)
     ask(server)
     gevent.sleep(0.2)
     assert caplog.text == ""
     pieces, _ = ENDLESS["a body, a byte at a time"]
     server.paths["/v1/chat/completions"] = lambda asked: pieces()
     ask(server)
-    assert f"Waiting for an answer of {server.url}/v1/chat/completions, for at most 0.3 s" in caplog.text
+    assert f"Waiting for {server.url}/v1/chat/completions, at most 0.3 s" in caplog.text
 
 
 def test_so_it_has_of_a_server_that_is_not_up_yet(caplog: pytest.LogCaptureFixture) -> None:
@@ -209,7 +211,7 @@ def test_a_page_of_figures_without_end_holds_nobody(server: Hostile, tmp_path: P
     pieces, outcomes = ENDLESS[name]
     server.paths["/metrics"] = server.paths["/prometheus/metrics"] = lambda asked: pieces()
     notes: list[str] = []
-    meter = MetricsPoller(server.url, {}, tmp_path, note=notes.append)
+    meter = MetricsPoller(server.url, {}, tmp_path, add_note=notes.append)
     meter.start()
     turns, until = 0, time.monotonic() + 0.7
     while time.monotonic() < until:
@@ -217,7 +219,7 @@ def test_a_page_of_figures_without_end_holds_nobody(server: Hostile, tmp_path: P
         turns += 1
     meter.close()
     assert (meter.samples, turns > 9) == ([], True)
-    assert all(note.startswith("the server's own figures are read no further: ") for note in notes)
+    assert all(note.startswith("the server's /metrics are not read any more: ") for note in notes)
     assert len(notes) == (outcomes == "too_large") or "|" in outcomes
     assert server.sent_bytes < 40 << 20
 
@@ -227,7 +229,7 @@ def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(server:
     pages = iter([page, page, page + b"# " + b"x" * (5 << 20)])
     server.paths["/metrics"] = lambda asked: [answer(next(pages))]
     notes: list[str] = []
-    meter = MetricsPoller(server.url, {}, tmp_path, note=notes.append)
+    meter = MetricsPoller(server.url, {}, tmp_path, add_note=notes.append)
     meter.start()
     with gevent.Timeout(10):
         while not notes:
@@ -235,7 +237,7 @@ def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(server:
     gevent.sleep(0.1)
     meter.close()
     assert [sample.running for sample in meter.samples] == [2.0, 2.0]
-    assert notes == ["the server's own figures are read no further: the answer has more than 4 MB"]
+    assert notes == ["the server's /metrics are not read any more: the answer has more than 4 MB"]
     assert len(server.asked) == 3
 
 

@@ -2,7 +2,6 @@
 nearly all of the limit is in use and nobody waits much longer than in one queue.
 """
 
-import math
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from gevent.event import Event
 from support.desktop import Desktop, turn
 
-from locust_llm.client.gate import Gate, Slot
+from locust_llm.client.gate import Slot
 from locust_llm.run.gate_shares import LEASE_S, Lease, Shares
 from locust_llm.run.protocol import GateStatus, Share
 
@@ -57,9 +56,9 @@ def test_a_quota_that_was_overtaken_is_void() -> None:
     one = Desktop()
     one.lease.renew(Share(3, 2), at=50.0)
     one.lease.renew(Share(7, 1), at=50.0)
-    assert (one.gate.limit, one.lease.number) == (3, 2)
+    assert (one.gate.share, one.lease.number) == (3, 2)
     one.lease.renew(Share(7, 3))  # unasked, and the lease is good
-    assert one.gate.limit == 7
+    assert one.gate.share == 7
 
 
 def test_it_is_told_at_once_when_a_smaller_quota_is_kept() -> None:
@@ -103,7 +102,7 @@ def test_a_turn_is_over_after_its_admissions_and_said_with_the_last_prefill() ->
     turn()
     one.stirred()
     one.go()
-    assert (one.gate.admitted, one.gate.limit, one.gate.used) == (2, 0, 1)
+    assert (one.gate.admitted, one.gate.share, one.gate.used) == (2, 0, 1)
     one.stirred()
     one.go()
     assert one.stirred()
@@ -196,10 +195,9 @@ class Seat:
 
     def __init__(self, load: Load, name: str, users: int) -> None:
         self.load, self.name = load, name
-        self.stir, self.gate = Event(), Gate(0, clock=lambda: load.now)
-        self.gate.lapses_at = -math.inf
-        self.lease = Lease(self.gate, self.stir)
-        self.gate.on_change = self.lease.changed
+        self.stir = Event()
+        self.lease = Lease(self.stir, clock=lambda: load.now)
+        self.gate = self.lease.gate
         self.users: list[Any] = []
         self.admitted: list[tuple[float, Slot]] = []
         self.free_at = 0.0

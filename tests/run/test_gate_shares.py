@@ -280,7 +280,7 @@ class Process(Desktop):
     @property
     def could_use(self) -> float:
         """In prefill at the server, or to be sent without another word of the control's; and what is promised to it."""
-        limit = self.gate.limit
+        limit = self.gate.share
         promised = [
             math.inf if share.share is None else share.share
             for share, at in self.down

@@ -3,8 +3,9 @@
 from typing import Any
 
 from locust_llm.client.api import ENDPOINTS, request_body
-from locust_llm.client.exchange import Request, UserConnection, exchange
+from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import Gate
+from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import target
 from locust_llm.core.record import Record
 

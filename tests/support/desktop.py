@@ -1,11 +1,9 @@
 """Processes with leases, on a clock of their own: what a control and its workers say to each other about the gate."""
 
-import math
-
 import gevent
 from gevent.event import Event
 
-from locust_llm.client.gate import Gate, Slot
+from locust_llm.client.gate import Slot
 from locust_llm.run.gate_shares import Lease
 
 
@@ -24,10 +22,8 @@ class Desktop:
     def __init__(self, users: int = 0) -> None:
         self.now = 50.0
         self.stir = Event()
-        self.gate = Gate(0, clock=lambda: self.now)
-        self.gate.lapses_at = -math.inf
-        self.lease = Lease(self.gate, self.stir)
-        self.gate.on_change = self.lease.changed
+        self.lease = Lease(self.stir, clock=lambda: self.now)
+        self.gate = self.lease.gate
         self.slots: list[Slot] = []
         self.users = [gevent.spawn(self._user) for _ in range(users)]
         turn()

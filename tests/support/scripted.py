@@ -181,7 +181,7 @@ class Scripted:
     ) -> Any:
         """What ``exchange`` takes. ``unread``: a body that the server does not read, the steps being in a header."""
         from locust_llm.client.connection import Target  # the server's own process has no need of the package
-        from locust_llm.client.exchange import Request
+        from locust_llm.client.request import Request
 
         script = json.dumps({"steps": steps})
         lines = ["POST /v1/chat/completions HTTP/1.1", "Host: scripted", f"X-Request-Id: {name}"]

@@ -37,11 +37,11 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locust.stats, "calculate_response_time_percentile", None)
     three_digits_in_locust()
     records, clock = some_records(), lambda: 100.0
-    pulse, table = LiveStats(clock), locust.stats.RequestStats()
-    live = Live(pulse, 100.0, clock)
-    pulse.hear("a", used=0, waiting=0, decoding=0, ttfts_s=[record.ttft_s or 0 for record in records])
+    stats, table = LiveStats(clock), locust.stats.RequestStats()
+    live = Live(stats, 100.0, clock)
+    stats.update("a", used=0, waiting=0, decoding=0, ttfts_s=[record.ttft_s or 0 for record in records])
     for record in records:
-        pulse.add(record)
+        stats.add(record)
         live.add(record)
         assert record.ttft_s is not None
         table.log_request("LLM", "TTFT", record.ttft_s * 1000, 0)  # type: ignore[arg-type]
@@ -55,6 +55,6 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     ttft_ms = [rows["time_to_first_token"].percentiles[p] for p in PERCENTILES]
     entry = table.get("TTFT", "LLM")
     assert [entry.get_response_time_percentile(p / 100) for p in PERCENTILES] == pytest.approx(ttft_ms, rel=5e-3)
-    assert pulse.recent_ttft.histogram().percentiles_ms(*PERCENTILES) == pytest.approx(ttft_ms, rel=5e-3)
-    (evidence,) = (client.evidence("a") for client in pulse._clients.values())
+    assert stats.recent_ttft.histogram().percentiles_ms(*PERCENTILES) == pytest.approx(ttft_ms, rel=5e-3)
+    (evidence,) = (client.evidence("a") for client in stats._clients.values())
     assert evidence.ttft_p99_ms == pytest.approx(ttft_ms[-1], rel=5e-3)

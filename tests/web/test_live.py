@@ -16,7 +16,7 @@ from locust_llm.web.live import ICL, LATENCY, PERCENTILES, POINTS, REQUESTS, Liv
 
 
 class Clock:
-    """Unix seconds and, 1,000 behind, those of the pulse."""
+    """Unix seconds and, 1,000 behind, those of the monotonic clock."""
 
     def __init__(self) -> None:
         self.now = 5000.0
@@ -24,7 +24,7 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def pulse(self) -> float:
+    def monotonic(self) -> float:
         return self.now - 1000
 
 
@@ -35,17 +35,17 @@ def clock() -> Clock:
 
 @pytest.fixture
 def live(clock: Clock) -> Live:
-    return Live(LiveStats(clock.pulse), clock.now, clock)
+    return Live(LiveStats(clock.monotonic), clock.now, clock)
 
 
 def hear(live: Live, *ttfts_ms: float, used: int = 0, waiting: int = 0, decoding: int = 0) -> None:
     ttfts_s = [ms / 1e3 for ms in ttfts_ms]
-    live.pulse.hear("local", used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s)
+    live.stats.update("local", used=used, waiting=waiting, decoding=decoding, ttfts_s=ttfts_s)
 
 
 def keep(live: Live, record: object) -> None:
     """As the control does."""
-    live.pulse.add(record)  # type: ignore[arg-type]
+    live.stats.add(record)  # type: ignore[arg-type]
     live.add(record)  # type: ignore[arg-type]
 
 
@@ -166,7 +166,7 @@ def test_only_what_is_later_is_told(live: Live, clock: Clock) -> None:
 
 def test_lines_by_pencil(clock: Clock) -> None:
     """The run began at second 8. The second request came a second after the first."""
-    live = Live(LiveStats(clock.pulse), UNIX + 8, clock)
+    live = Live(LiveStats(clock.monotonic), UNIX + 8, clock)
     keep(live, answered(100, 200, sent_at=11.5, asked_at=11.0, due_at=11.0, admitted_at=11.4, limit=1, input_tokens=70))
     keep(live, failed(sent_at=10.0))
     found = live.lines()

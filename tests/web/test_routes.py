@@ -46,7 +46,7 @@ class Run:
         self.folder = folder
         self.settings = Settings(**{"host": "http://server", "users": 9, "prefill_concurrency": 4, **settings})
         self.survey = Discovery(model="m")
-        self.pulse = LiveStats()
+        self.live_stats = LiveStats()
         self.abort = EarlyStop(self.settings.rules.readable)
         self.plan = SimpleNamespace(phase=PROFILING)
         self.stages = None
@@ -55,6 +55,9 @@ class Run:
         self.limit: int | None = 4
         self.turned: list[tuple[int | None, float | None]] = []
         self.users: list[int] = []
+
+    def fail(self, why: str) -> None:
+        raise AssertionError(why)
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         if limit == 99:
@@ -406,7 +409,7 @@ def test_the_history_is_told_once(on: tuple[Page, Any]) -> None:
 def test_the_tab_of_locusts_page_says_the_same(on: tuple[Page, Any]) -> None:
     page, run = on
     assert page.view.live is not None
-    run.pulse.hear("local", used=2, waiting=3, decoding=4, ttfts_s=[0.1])
+    run.live_stats.update("local", used=2, waiting=3, decoding=4, ttfts_s=[0.1])
     page.view.live.add(answered(100, 150))
     index = page.client.get("/").text
     for text in (

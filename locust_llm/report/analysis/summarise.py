@@ -25,7 +25,7 @@ from .judge import judge_rules, judge_sweep, overall
 from .occupancy import Occupancy, gate_use, occupancy
 from .selection import Floats, Selection, adjusted, distribution, mean, ratio, total
 from .slo_figures import Evaluation
-from .summary import Conditions, Counts, Failure, Row, Summary, SweepSummary
+from .summary import Conditions, Counts, Failure, GateUse, Row, Summary, SweepSummary
 from .window import RateWindow, ended_in, measured, pauses, steady
 
 
@@ -61,8 +61,6 @@ def summarise(
     found = evidence(main, run.health, timetable=bool(shots))
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
-    if levels is None and run.limits:
-        levels = occupancy(columns.requests, run.limits)
     delivered = delivery(main, run, verdict)
     seen = Evaluation(main, run, verdict, delivered, records, ended, time)
     slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
@@ -71,13 +69,11 @@ def summarise(
         counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
         rows=_rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)]),
         adjusted=_adjusted(main, percentiles) if conditions.failed or conditions.cut else (),
-        warmup=_rows(warm, gaps["warmup"], percentiles, _throughputs(warm, RateWindow(warm.span())))
-        if warm.size
-        else (),
+        warmup=_warmup_rows(warm, gaps["warmup"], percentiles),
         failures=_failures(main),
         client=verdict,
         evidence=found,
-        gate=gate_use(levels, *span) if levels and run.limits else None,
+        gate=_gate(columns, run, levels, span),
         delivery=delivered,
         breakdowns=tuple(breakdowns(main, run)),
         cancelled=_given_up(main.outcome(CANCELLED), percentiles),
@@ -114,6 +110,10 @@ def _effective(ok: Selection, metric: Metric) -> float | None:
     values = ok[metric.column][np.argsort(ok["sent_at"], kind="stable")]
     known = values[~np.isnan(values)]
     return size_by_ranks(known) if len(known) >= MIN_VALUES else None
+
+
+def _warmup_rows(warm: Selection, gaps: Gaps, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    return _rows(warm, gaps, percentiles, _throughputs(warm, RateWindow(warm.span()))) if warm.size else ()
 
 
 def _latencies(ok: Selection) -> Iterator[Metric]:
@@ -303,6 +303,14 @@ def _counts(part: Selection, warmup: int, run: Run, broken_lines: int, gaps: Gap
         gaps_exact=gaps.exact,
         retransmits=int(np.nansum(part["retransmits"])),
     )
+
+
+def _gate(columns: Columns, run: Run, levels: Occupancy | None, span: tuple[float, float]) -> GateUse | None:
+    """None: the run had no gate. ``levels``: the occupancy, where it is known already."""
+    if not run.limits:
+        return None
+    levels = levels or occupancy(columns.requests, run.limits)
+    return gate_use(levels, *span) if levels else None
 
 
 def _examination(shots: Sequence[Shown], run: Run, verdict: Verdict | None) -> ProbeFindings:

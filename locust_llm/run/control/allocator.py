@@ -1,7 +1,8 @@
 """The work of a run: requests, arrivals and sessions; which process has how much of it, and what goes with a lost one."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+
+from gevent.event import Event
 
 from locust_llm.core.phases import PROFILING, WARMUP, Plan
 from locust_llm.core.record import Record
@@ -12,6 +13,7 @@ from locust_llm.run.protocol import (
     Arrival,
     AskAgain,
     Grant,
+    PhaseOver,
     ReleaseRequests,
     SessionCounts,
     SessionsReturned,
@@ -25,39 +27,66 @@ from .worker_registry import Loss
 
 
 class Allocator:
-    """``on_next()`` is called when a phase is over, and the plan in the next one; ``on_last()`` when the last session has
-    ended."""
-
-    def __init__(
-        self, context: RunContext, users: UserPool, on_next: Callable[[], None], on_last: Callable[[], None]
-    ) -> None:
+    def __init__(self, context: RunContext, users: UserPool) -> None:
         settings, workers = context.settings, context.workers
         self.plan = Plan(
             settings.warmup_request_count, settings.request_count, warms_up=settings.warms_up,
             staged=settings.staged is not None,
         )  # fmt: skip
-        self.dispatcher = Dispatcher(context.send, self._users_by_worker, self._deal)
+        self.dispatcher = Dispatcher(
+            context.send, self._users_by_worker, self._deal, clock=context.time.monotonic, sleep=context.time.sleep
+        )
+        self.phase_over = Event()
+        """All requests of this phase are back, and the plan is in the next one."""
+        self.closed_at: float | None = None
+        """When it was closed (Unix seconds), so that nothing new started in it; None: it was not."""
         self.open = False
         """Arrivals come by a schedule in this phase."""
-        self.paused = False
-        """Nothing is sent yet: the phase waits for its users."""
+        self.paused = True
+        """Nothing is sent: the phase has not begun."""
         self.due: tuple[int, float] | None = None
         """Arrivals of the profiling phase that were due by its end, and over how many seconds; None: a closed loop."""
         self.missed = 0
         """Arrivals that found no user, or went with a process that had not sent them."""
         self._profiled = 0
         """Records of the profiling phase."""
-        self._workers, self._users, self._send, self._on_next = workers, users, context.send, on_next
-        self._store = context.store
-        self._sessions = SessionDispatcher(context.send, lambda: len(workers.active()), on_last, context.store.add_note)
+        self._workers, self._users, self._send = workers, users, context.send
+        self._store, self._time = context.store, context.time
+        self._sessions = SessionDispatcher(
+            context.send, lambda: len(workers.active()), self._sessions_over, context.store.add_note
+        )
 
     def begin(self, phase: str, s: Settings) -> Iterator[Due] | None:
-        """This phase is on, and ``s`` are its settings. Where arrivals come by a schedule, all of them: to be dealt out."""
+        """This phase begins, and ``s`` are its settings. Where arrivals come by a schedule, all of them: to be dealt out."""
+        self.phase_over.clear()
+        self.closed_at = None
         items = sessions(s, phase)
         dues = schedule(s, phase, (item for item in items or () if item is not None))
         self.open = dues is not None
         self._sessions.begin(phase, items)
+        self.paused = False
         return dues
+
+    def close(self, phase: str) -> None:
+        """Nothing new starts in this phase: its time is over, or its sessions are. It ends when all requests are back."""
+        if self.plan.phase != phase:
+            return
+        self.dispatcher.stop()
+        if self.closed_at is None:
+            self.closed_at = self._time.now()
+        self.count_due(sent=self.exhausted)
+        if self.plan.close():
+            self._end_phase()
+        else:
+            self._send(PhaseOver(phase))
+
+    def _end_phase(self) -> None:
+        self.paused = True
+        self.phase_over.set()
+
+    def _sessions_over(self) -> None:
+        """The last one has ended."""
+        self.close(self.plan.phase)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -76,7 +105,7 @@ class Allocator:
         """A process gives back a share that it cannot use: to those that wait."""
         self._workers.back(worker, phase, count)
         if self.plan.put_back(phase, count):
-            self._on_next()
+            self._end_phase()
         else:
             self._send(AskAgain(self.plan.phase))
 
@@ -86,7 +115,7 @@ class Allocator:
         if not self._workers.back(record.worker, phase, 1):
             return False
         if self.plan.returned(phase, 1):
-            self._on_next()
+            self._end_phase()
         return True
 
     # -- arrivals ------------------------------------------------------------------------------------------------------
@@ -94,11 +123,12 @@ class Allocator:
     def deal_out(self, dues: Iterator[Due], phase: str, lead_s: float, lasts_s: float | None) -> None:
         """From the first arrival, in ``lead_s``, to the last. ``lasts_s``: when the schedule ends; None: with that one."""
         try:
-            self.dispatcher.deal_out(dues, phase, time.monotonic() + offset_s(), lead_s, lasts_s)
+            if self.closed_at is None:
+                self.dispatcher.deal_out(dues, phase, self._time.monotonic() + offset_s(), lead_s, lasts_s)
         except (ValueError, OSError) as error:  # a row of the dataset, far behind those that were looked at before
             self._store.add_note(f"the schedule ends early: {error}")
         if self.plan.phase == phase and self.plan.close():
-            self._on_next()
+            self._end_phase()
 
     def put_back_arrivals(self, worker: str, phase: str, arrivals: list[Arrival]) -> None:
         """A process gives back arrivals that it has no users for."""
@@ -173,6 +203,6 @@ class Allocator:
             else:
                 over = self.plan.put_back(phase, unsent) or over
             if over:
-                self._on_next()
+                self._end_phase()
         self.missed += never
         return gone, never

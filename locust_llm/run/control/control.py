@@ -5,7 +5,6 @@ When what is sent is decided in phase_runner.py, who sends how much of it in all
 
 import logging
 import random
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -28,12 +27,10 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE
-from locust_llm.run.guarded import guarded
 from locust_llm.run.options import request_headers
 from locust_llm.run.protocol import Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
-from locust_llm.slo.grammar import ABORT
 
-from .context import RunContext
+from .context import RunContext, TimeSource
 from .early_stop import EarlyStop
 from .phase_runner import PhaseRunner
 from .run_store import RunStore
@@ -44,14 +41,17 @@ from .worker_registry import WorkerRegistry
 logger = logging.getLogger("locust_llm")
 
 DRAIN_MARGIN_S: Final = 15.0
+"""Of the processes, beyond --stop-timeout, to end what is open and to hand over their records."""
 CUT_S: Final = 5.0
-"""How long processes have to hand over their records when the end is not waited for."""
+"""The same where the end is not waited for (a second Ctrl-C)."""
 ALONE_S: Final = 3.0
-"""How long a run waits, when all workers are lost, for others to take their place."""
+"""Longest wait for other workers when all are lost."""
 NOBODY_S: Final = 10.0
-"""How long for the first of them: longer than one has to say who it is."""
+"""Longest wait for the first worker: above the time that one has to greet."""
 WORKERS_S: Final = 0.25
-"""How often it is looked at whether processes are lost."""
+"""Between two checks for lost processes."""
+FLUSH_S: Final = 1.0
+"""Between two writes of records to the disk."""
 
 
 class Control:
@@ -66,14 +66,14 @@ class Control:
         greeted: Callable[[str], bool] = lambda worker: True,
         reported: Event | None = None,
         on_record_over: Callable[[Record], object] = lambda record: None,
+        time: TimeSource | None = None,
     ) -> None:
         """``greeted``: whether a worker has greeted, and may take part. ``reported``: set while no end of a run is under
         way. ``on_record_over`` is called with each record of a request that is over, once it is kept."""
         self.environment, self._on_record_over = environment, on_record_over
         self._greeted = greeted
-        if (
-            settings.random_seed is None
-        ):  # what processes share follows from it, and the next run must not find it cached
+        self._time = time = time or TimeSource()
+        if settings.random_seed is None:  # processes share what follows from it; the next run must not find it cached
             settings = msgspec.structs.replace(settings, random_seed=random.SystemRandom().randrange(2**31))
         self.settings = settings
         self.survey = survey
@@ -81,17 +81,16 @@ class Control:
         self._secrets = secrets_of(headers, headers)
         self.epoch = epoch
         self.failure = ""
-        """Why a process could send nothing more; empty while all can."""
-        self.store = RunStore(settings, survey)
-        self.folder, self.pulse, self.totals = self.store.folder, self.store.pulse, self.store.totals
-        self._workers = WorkerRegistry(environment.runner, self.folder)
-        self._flushing: gevent.Greenlet | None = None
-        self._watching: gevent.Greenlet | None = None
-        context = RunContext(environment.runner, settings, survey, epoch, self.store, self._workers)
-        self._send = context.send
+        """Why a process cannot send any more; empty while all can."""
+        self.store = RunStore(settings, survey, headers, time.now, time.monotonic)
+        self.folder, self.live_stats, self.totals = self.store.folder, self.store.live_stats, self.store.totals
+        self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
+        self._greenlets: list[gevent.Greenlet] = []
+        context = RunContext(environment.runner, settings, survey, epoch, self.store, self._workers, self.fail, time)
+        self._send, self._spawn = context.send, context.spawn
         self._users = UserPool(context)
-        self.shutdown = Shutdown(environment, self._workers.active, reported)
-        self.phases = PhaseRunner(context, self._users, self.shutdown, self.facts, self._breaks)
+        self.shutdown = Shutdown(environment, self._workers.active, reported, time.monotonic)
+        self.phases = PhaseRunner(context, self._users, self.shutdown)
         self.stages, self.allocator, self.plan = self.phases.stages, self.phases.allocator, self.phases.plan
         """``stages`` None: the run has no stages."""
 
@@ -104,10 +103,9 @@ class Control:
             self.begin_worker(worker)
         self.phases.begin()
         if not self._workers.alone:
-            self._watching = guarded(self._breaks, 0.0, self._watch_workers)
-        if any(rule.kind == ABORT for rule in self.phases.rules()):
-            guarded(self._breaks, 0.0, self.phases.watch_rules)
-        self._flushing = guarded(self._breaks, 0.0, self._flush_each_second)
+            self._greenlets.append(self._spawn(self._watch_workers))
+        self._greenlets.append(self._spawn(self._flush_each_second))
+        self.store.watch_server(self._spawn)
 
     def begin_worker(self, worker: str) -> None:
         """One process takes part; it asks for its requests by itself."""
@@ -116,11 +114,11 @@ class Control:
             folder=str(self.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
         )  # fmt: skip
         self._send(begin, worker)
-        self.phases.limit.shares.join(worker, time.monotonic())
+        self.phases.limit.shares.join(worker, self._time.monotonic())
         if self.stages is not None and self.plan.phase not in (WARMUP, BETWEEN):
             self.phases.send_stage(self.stages.number, worker)
 
-    # -- the global limit, and how the processes stand -----------------------------------------------------------------
+    # -- the limit, the users, and what the processes report -----------------------------------------------------------
 
     @property
     def abort(self) -> EarlyStop:
@@ -133,12 +131,12 @@ class Control:
         return self.phases.limit.now
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
-        """By hand, while requests are sent: the limit, at once or from where it is in so many seconds. What was done;
+        """By hand, while requests are sent: the limit, at once or from where it is within ``ramp_s``. Returns what was done;
         raises ValueError of one sentence."""
         if self.shutdown.begun or self.draining or self.allocator.paused or self.plan.phase in (BETWEEN, OVER):
-            raise ValueError("nothing is sent at this moment, so there is no gate to turn")
+            raise ValueError("no requests are being sent right now: the prefill limit cannot be changed")
         if self.settings.sweeps(PREFILL):
-            raise ValueError("this sweep turns the gate itself, from stage to stage")
+            raise ValueError("this sweep sets the prefill limit itself, stage by stage")
         runner = self.environment.runner
         assert runner is not None
         users = None if self._users.grows else max(runner.target_user_count, self.phases.asked.users or 0)
@@ -148,7 +146,7 @@ class Control:
         )
 
     def change_users(self, users: int) -> bool:
-        """By hand, while requests are sent; False: how many there are follows from the load. Raises ValueError."""
+        """By hand, while requests are sent; False: their number follows from the load. Raises ValueError."""
         if self._users.grows or self.stages is not None or self.allocator.paused:
             return False
         limit = self.limit
@@ -168,8 +166,8 @@ class Control:
             known.health = status.health
         known.phase, known.clock_error_s = status.sessions.phase, status.clock_error_s
         known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
-        self.phases.count(worker, time.monotonic() if status.at is None else status.at, status)
-        self.pulse.hear(
+        self.phases.count(worker, self._time.monotonic() if status.at is None else status.at, status)
+        self.live_stats.update(
             worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding, ttfts_s=status.ttfts_s,
             reads=status.reads, health=status.health,
         )  # fmt: skip
@@ -183,14 +181,15 @@ class Control:
             self.phases.limit.renew(worker, status.at)
 
     def _shown(self, why: str) -> str:
-        """The text of an exception as one line; it may quote what a server has sent, or a header."""
+        """The text of an exception as one line; it may quote an answer, or a header."""
         return shown(why, self._secrets, most=LINE)
 
-    def _breaks(self, why: str) -> None:
+    def fail(self, why: str) -> None:
+        """Something in the control broke: the run ends."""
         self._failed("the control of the run", why)
 
     def _failed(self, worker: str, failure: str) -> None:
-        """What a process that failed cannot send nobody sends in its place: the run ends, with a report of what there is."""
+        """No other process takes over what one that failed cannot send: the run ends, with a report of what there is."""
         if failure:
             self.failure = failure = self._shown(failure)
             self.store.add_note(f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete")
@@ -207,10 +206,11 @@ class Control:
         """The greenlet that takes back what silent and dead processes have, and ends a run that has none left."""
         alone_s = 0.0
         while True:
-            gevent.sleep(WORKERS_S)
-            for worker in self.phases.limit.shares.expire(time.monotonic()):
+            self._time.sleep(WORKERS_S)
+            for worker in self.phases.limit.shares.expire(self._time.monotonic()):
                 self.store.add_note(
-                    f"WARNING: worker {worker} was silent {self.store.since_start()}: its slots went to the others"
+                    f"WARNING: worker {worker} stopped reporting {self.store.since_start()}: "
+                    "its share of the prefill limit went to the others"
                 )
             for worker in self._workers.lost():
                 self._lose(worker)
@@ -224,7 +224,7 @@ class Control:
     def on_begin_failed(self, worker: str, why: str) -> str:
         """A worker could not begin; why the run cannot be, empty where the others can do without it."""
         why = f"worker {worker} cannot begin: {self._shown(why)}"
-        if self.pulse.done and len(self._workers.active()) > 1:
+        if self.live_stats.done and len(self._workers.active()) > 1:
             self._lose(worker, f"could not begin ({why}), and was left out")
             return ""
         if self.shutdown.begun:
@@ -240,7 +240,7 @@ class Control:
             self.add_record(record)
         loss = self._workers.drop(worker)
         self.phases.limit.shares.leave(worker)
-        self.pulse.hear(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
+        self.live_stats.update(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
         if loss.health is not None:
             self.store.health.append(loss.health)
         self.store.lost += loss.sent
@@ -257,7 +257,7 @@ class Control:
     # -- records -------------------------------------------------------------------------------------------------------
 
     def add_record(self, record: Record) -> None:
-        """Onto the disk, before anything else is made of it."""
+        """To the disk, before anything else."""
         phase = profiling(record.stage) if record.phase == PROFILING else record.phase
         if self.stages is not None and record.stage == self.stages.number and record.stage:
             record = self.stages.add_record(record)
@@ -283,7 +283,7 @@ class Control:
 
     def _flush_each_second(self) -> None:
         while True:
-            gevent.sleep(1.0)
+            self._time.sleep(FLUSH_S)
             self.flush()
 
     def flush(self) -> None:
@@ -304,7 +304,7 @@ class Control:
         if self.store.stopping_at is not None:
             self.shutdown.over.wait()
             return
-        self.store.stopping_at = time.time()
+        self.store.stopping_at = self._time.now()
         self.shutdown.begun = True
         self.phases.stop()
         self.shutdown.expect(self._workers.active())
@@ -344,13 +344,7 @@ class Control:
 
     def facts(self) -> Run:
         """The run as it is known now."""
-        stages = self.stages
-        return self.store.facts(
-            workers=tuple(self._workers.names),
-            offer=None if stages is not None else self.allocator.offer(),
-            stages=() if stages is None else tuple(stages.finished),
-            sweep_end="" if stages is None else stages.end,
-        )
+        return self.phases.facts()
 
     def report(self) -> str:
         """Make the reports; what the console shall show."""
@@ -358,8 +352,8 @@ class Control:
             try:
                 self.phases.end_stage(report=False)
             except OSError as error:
-                self.store.add_gap(f"the last stage has no place for its files: {error}")
-        self.store.look()
+                self.store.add_gap(f"the files of the last stage could not be written: {error}")
+        self.store.check_complete()
         return self.store.report(self.facts())
 
     def abandon(self) -> None:
@@ -373,8 +367,7 @@ class Control:
         return self.store.result
 
     def exit_status(self) -> ExitStatus | None:
-        """What the rules say of this run, once it has its report; None without rules. Of a load generator that failed they
-        say nothing."""
+        """By the rules of this run, once it has its report; None without rules. BROKEN: the load generator failed."""
         return ExitStatus.BROKEN if self.failure else self.store.exit_status()
 
     @property
@@ -383,8 +376,5 @@ class Control:
         return self.store.incomplete
 
     def close(self) -> None:
-        if self._flushing is not None:
-            self._flushing.kill(block=False)
-        if self._watching is not None:
-            self._watching.kill(block=False)
+        gevent.killall(self._greenlets, block=False)
         self.store.close()

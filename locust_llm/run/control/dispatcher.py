@@ -14,10 +14,11 @@ from locust_llm.run.protocol import Arrival, Arrivals, Message, ReleaseSessions,
 from locust_llm.run.schedule import Due
 
 AHEAD_S: Final = 1.0
-"""How long before they are due arrivals are dealt out: messages take time, and requests are made ready."""
+"""Arrivals are dealt out so long before they are due: messages take time, and requests are made ready."""
 TICK_S: Final = 0.1
+"""Between two looks at the schedule."""
 MAX_SESSIONS: Final = 64
-"""In one answer."""
+"""Sessions in one answer."""
 
 Packed = bytes | None
 """A session as it goes to a process; None: one that is made up."""
@@ -43,21 +44,22 @@ class Dispatcher:
         self._began = clock()
         self._phase, self._started_at = "", 0.0
         self._dealt = 0
-        self._through = False
+        self._through = self._stopped = False
         self._lasts_s: float | None = None
         self._ahead: deque[float] = deque()
 
     def deal_out(
         self, dues: Iterator[Due], phase: str, now: float, lead_s: float, lasts_s: float | None = None
     ) -> None:
-        """Until there are no more. ``now``: in Unix seconds; the zero of the schedule is ``lead_s`` later. ``lasts_s``: when
-        it ends, where it does not end with its last arrival."""
+        """Until there are no more, or it is stopped. ``now``: in Unix seconds; the zero of the schedule is ``lead_s`` later.
+        ``lasts_s``: when it ends, where it does not end with its last arrival."""
         self._began, self._dealt, self._through = self._clock() + lead_s, 0, False
+        self._stopped = False
         self._phase, self._started_at, self._lasts_s = phase, now + lead_s, lasts_s
         self._ahead.clear()
         self._owners.clear()
         following = next(dues, None)
-        while following is not None:
+        while following is not None and not self._stopped:
             elapsed_s = self._clock() - self._began
             batch = []
             while following is not None and following.at_s <= elapsed_s + AHEAD_S:
@@ -68,11 +70,15 @@ class Dispatcher:
                 self._dealt += len(batch)
                 while self._ahead[0] < self._ahead[-1] - 2 * AHEAD_S:
                     self._ahead.popleft()
-                while not self._deal(batch):
+                while not (self._stopped or self._deal(batch)):
                     self._sleep(TICK_S)
             if following is not None:
                 self._sleep(TICK_S)
-        self._through = True
+        self._through = not self._stopped
+
+    def stop(self) -> None:
+        """Nothing more of this schedule is dealt out."""
+        self._stopped = True
 
     def due(self) -> tuple[int, float]:
         """How many arrivals of this schedule have been due by now, and over how many seconds they were spread: until now,
@@ -197,7 +203,7 @@ class SessionDispatcher:
         self._serve()
 
     def lost(self, worker: str, phase: str, sessions: tuple[int, int] | None) -> int:
-        """A process is gone, which had begun and ended so many of ``phase`` (None: nobody knows): what it had not begun
+        """A process is gone, which had begun and ended so many of ``phase`` (None: not known): what it had not begun
         goes to others. How many are lost with it."""
         reported, ended_before = self._begun.pop(worker, (0, 0))
         hand = list(self._hands.pop(worker, ()))

@@ -12,17 +12,20 @@ from typing import Any, Final
 import gevent
 import psutil
 
+from locust_llm.run.guarded import guarded
+
 logger = logging.getLogger("locust_llm")
 
 LOOK_S: Final = 0.5
+"""Between two checks whether they live."""
 END_S: Final = 8.0
-"""How long they have to end at the end of their master, before they are killed."""
+"""Longest wait for their end at the end of their master; then they are killed."""
 
 
 def attend_children(runner: Any, give_up: Callable[[], object]) -> None:
     """Of this process. ``give_up()``: all have ended before any of them was there."""
     children = psutil.Process().children()
-    gevent.spawn(_await, runner, children, give_up)
+    guarded(lambda why: give_up(), 0.0, _await, runner, children, give_up)
     atexit.register(end, children)  # before Locust's own, which waits for them without an end
 
 

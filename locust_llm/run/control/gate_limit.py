@@ -1,14 +1,14 @@
-"""The limit of prefills over all processes: what each phase asks for, its ramp, turned by hand, and divided into shares."""
+"""The limit on concurrent prefills over all processes: of each phase, with its ramp, or set by hand; divided into shares."""
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import gevent
 import msgspec
 
-from locust_llm.client.gate import Gate
-from locust_llm.core.phases import label_of
+from locust_llm.core.phases import Plan, label_of
 from locust_llm.core.run import LimitChange
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import PREFILL
@@ -21,7 +21,7 @@ from .context import RunContext
 
 
 def follow(
-    gate: Gate,
+    set_limit: Callable[[int], object],
     steps: Iterable[tuple[float, int]],
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -33,7 +33,7 @@ def follow(
         wait_s = started + at_s - clock()
         if wait_s > 0:
             sleep(wait_s)
-        gate.set_limit(limit)
+        set_limit(limit)
 
 
 # -- ramp ------------------------------------------------------------------------------------------------------------
@@ -57,13 +57,14 @@ logger = logging.getLogger("locust_llm")
 
 
 class GateLimit:
-    """``phase()``: which one is on. Each change goes into the store."""
+    """Each change goes into the store."""
 
-    def __init__(self, context: RunContext, phase: Callable[[], str]) -> None:
+    def __init__(self, context: RunContext, plan: Plan) -> None:
         settings = context.settings
         gated = settings.prefill_concurrency or settings.warmup_limit or settings.sweeps(PREFILL)
         self.shares = Shares(lambda worker, share: context.send(share, worker), gated=bool(gated))
-        self._store, self._send, self._phase = context.store, context.send, phase
+        self._context, self._plan = context, plan
+        self._store, self._time = context.store, context.time
         self._ramp: gevent.Greenlet | None = None
 
     @property
@@ -73,7 +74,7 @@ class GateLimit:
 
     def set_limit(self, limit: int | None) -> None:
         """From now on."""
-        self._store.limits.append(LimitChange(time.time(), limit, label_of(self._phase())))
+        self._store.limits.append(LimitChange(self._time.now(), limit, label_of(self._plan.phase)))
         self.shares.set_limit(limit)
 
     def begin(self, s: Settings, *, warm: bool, users: str) -> None:
@@ -101,28 +102,29 @@ class GateLimit:
         from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
         done = f"prefill limit turned by hand from {from_} to {to}{over}"
-        self._store.add_note(f"{done}, {self._store.since_start()}, in {label_of(self._phase())}")
+        self._store.add_note(f"{done}, {self._store.since_start()}, in {label_of(self._plan.phase)}")
         if limit is None or ramp_s is None:
             self.set_limit(limit)
         else:
-            start = max(limit, self._store.pulse.used) if before is None else before
+            start = max(limit, self._store.live_stats.used) if before is None else before
             self._follow(ramp(limit, ramp_s, start))
         return done
 
     def stop(self) -> None:
         """The ramp goes no further; the limit stays where it is."""
-        if self._ramp is not None and self._ramp is not gevent.getcurrent():
-            self._ramp.kill(block=False)
+        if self._ramp is not None:
+            self._ramp.kill()
 
     def _follow(self, steps: Iterator[tuple[float, int]]) -> None:
-        self._ramp = gevent.spawn(follow, self, steps)
+        clock, sleep = self._time.monotonic, self._time.sleep
+        self._ramp = self._context.spawn(partial(follow, self.set_limit, steps, clock=clock, sleep=sleep))
 
     # -- the processes -------------------------------------------------------------------------------------------------
 
     def update(self, worker: str, status: GateStatus) -> None:
         """A process reports on its gate."""
-        self.shares.update(worker, status, time.monotonic())
+        self.shares.update(worker, status, self._time.monotonic())
 
     def renew(self, worker: str, at: float) -> None:
         """The answer to its status of that moment of its own clock: for so long it may use its share."""
-        self._send(Renewal(self.shares.share(worker), at, time.monotonic() + offset_s()), worker)
+        self._context.send(Renewal(self.shares.share(worker), at, self._time.monotonic() + offset_s()), worker)

@@ -1,7 +1,7 @@
-"""Pulse: how a run stands while it is on, from the records of what is over and from what its processes tell.
+"""Live figures of a run: from the records of requests that are over, and from the status of its processes.
 
-Tokens a second are those of the last seconds, of answers that are not over too. How many tokens lie in them nobody has
-looked yet, but their reads are counted; a read is worth as many tokens as those of the answers that are over were.
+Tokens per second are of the last seconds, unfinished answers among them. Those are not decoded yet, but their reads are
+counted; a read counts as many tokens as the reads of finished answers had on average.
 """
 
 import time
@@ -16,18 +16,18 @@ from locust_llm.core.run import Health
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge
 
 WINDOW_S: Final = 10
-"""How far back the percentiles of the last seconds reach."""
+"""Seconds that recent percentiles are of."""
 RATE_S: Final = 5.0
-"""How far back tokens a second reach."""
+"""Seconds that tokens per second are of."""
 
 
 class Client:
-    """What one process knows of its own lateness, so far: as metrics.evidence has it of all records at the end."""
+    """Lateness of one process so far; at the end analysis has the same of all records."""
 
     def __init__(self) -> None:
         self.requests = 0
         self.chunks = self.merged = 0
-        self.ttft, self.least, self.read_lag, self.send_lag = Histogram(), Histogram(), Histogram(), Histogram()
+        self.ttft, self.soonest, self.read_lag, self.send_lag = Histogram(), Histogram(), Histogram(), Histogram()
         self.health: Health | None = None
 
     def add(self, record: Record) -> None:
@@ -39,7 +39,7 @@ class Client:
         self.chunks += len(record.chunk_us)
         self.merged += record.shared
         self.read_lag.add(record.read_lag_us)
-        for histogram, ttft_s in ((self.ttft, record.ttft_s), (self.least, record.ttft_soonest_s)):
+        for histogram, ttft_s in ((self.ttft, record.ttft_s), (self.soonest, record.ttft_soonest_s)):
             if ttft_s is not None:
                 histogram.add(round(ttft_s * 1e6))
 
@@ -49,7 +49,7 @@ class Client:
             worker=worker,
             requests=self.requests,
             ttft_p99_ms=_p99_ms(self.ttft),
-            ttft_p99_least_ms=_p99_ms(self.least),
+            ttft_p99_least_ms=_p99_ms(self.soonest),
             merged_share=self.merged / self.chunks if self.chunks else None,
             read_lag_p99_ms=_p99_ms(self.read_lag),
             send_lag_p99_ms=_p99_ms(self.send_lag),
@@ -74,11 +74,11 @@ class LiveStats:
         self.output_tokens = 0
         """Theirs."""
         self._reads_of_these = 0
-        self._stand: dict[str, tuple[int, int, int]] = {}
+        self._in_flight: dict[str, tuple[int, int, int]] = {}
         self._clients: dict[str, Client] = {}
         self._reads: dict[str, int] = {}
         self._all_reads = 0
-        """Since each process was first heard of."""
+        """Since the first status of each process."""
         self._reads_at: deque[tuple[float, int]] = deque()
         self.recent_ttft = Window(WINDOW_S, clock)
         """Of first chunks that came in the last ``WINDOW_S``."""
@@ -91,7 +91,7 @@ class LiveStats:
         if record.phase == PROFILING:
             self._client(record.worker).add(record)
 
-    def hear(
+    def update(
         self,
         worker: str,
         *,
@@ -102,10 +102,10 @@ class LiveStats:
         reads: int = 0,
         health: Health | None = None,
     ) -> None:
-        """A process tells how it stands. ``ttfts_s``: of first chunks since it last told; ``reads``: so far, in all its
-        runs; ``health``: of this run so far."""
+        """The status of a process. ``ttfts_s``: of first chunks since the last status; ``reads``: so far, in all its runs;
+        ``health``: of this run so far."""
         now = self._clock()
-        self._stand[worker] = used, waiting, decoding
+        self._in_flight[worker] = used, waiting, decoding
         self.recent_ttft.add(round(ttft_s * 1e6) for ttft_s in ttfts_s)
         if not self._reads_at:
             self._reads_at.append((now, 0))
@@ -125,16 +125,16 @@ class LiveStats:
     @property
     def used(self) -> int:
         """Requests in prefill."""
-        return sum(stand[0] for stand in self._stand.values())
+        return sum(used for used, _, _ in self._in_flight.values())
 
     @property
     def waiting(self) -> int:
         """At the gate."""
-        return sum(stand[1] for stand in self._stand.values())
+        return sum(waiting for _, waiting, _ in self._in_flight.values())
 
     @property
     def decoding(self) -> int:
-        return sum(stand[2] for stand in self._stand.values())
+        return sum(decoding for _, _, decoding in self._in_flight.values())
 
     @property
     def inside(self) -> int:
@@ -150,12 +150,12 @@ class LiveStats:
         return self.done - self.counts[OK]
 
     def tokens_per_s(self) -> float:
-        """Of the last ``RATE_S``, estimated as this file's first lines say."""
+        """Of the last ``RATE_S``; the estimate is explained at the top of this file."""
         if not self._reads_at:
             return 0.0
         (since, before), now = self._reads_at[0], self._clock()
-        a_read = self.output_tokens / self._reads_of_these if self._reads_of_these else 1.0
-        return (self._all_reads - before) * a_read / max(now - since, 1e-9)
+        per_read = self.output_tokens / self._reads_of_these if self._reads_of_these else 1.0
+        return (self._all_reads - before) * per_read / max(now - since, 1e-9)
 
     def client(self) -> Verdict | None:
         """The client verdict, were the run over now; None before any request of the profiling phase is."""

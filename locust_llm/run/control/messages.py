@@ -39,8 +39,9 @@ from .control import Control
 logger = logging.getLogger("locust_llm")
 
 HELLO_S: Final = 5.0
-"""How long after it has connected a worker may take to greet."""
+"""Longest wait for the greeting of a worker that has connected."""
 HELLO_LOOKS: Final = 20
+"""Checks in that time."""
 LINE_BYTES: Final = 2_000
 
 
@@ -75,7 +76,7 @@ def receive(
             _control_does(current, worker, message, refuse)
 
     def connected(client_id: str, **kw: Any) -> None:
-        gevent.spawn(_expect_hello, environment, runner, client_id, greeted)
+        gevent.spawn(_expect_hello, environment, runner, client_id, greeted)  # not guarded: there may be no run
 
     runner.register_message(TO_CONTROL, listener)
     environment.events.worker_connect.add_listener(connected)
@@ -110,12 +111,12 @@ def _control_does(control: Control, worker: str, message: ToControl, refuse: Cal
 
 
 def _expect_hello(environment: Environment, runner: Any, worker: str, greeted: set[str]) -> None:
-    for _ in range(HELLO_LOOKS):  # as often as the loop gets round: while it is blocked what a worker said is not read
+    for _ in range(HELLO_LOOKS):  # as often as the loop gets round: while it is blocked no greeting is read
         gevent.sleep(HELLO_S / HELLO_LOOKS)
         if worker in greeted or worker not in runner.clients:
             return
     logger.error(
-        f"worker {shown(worker, most=NAME_BYTES)} is refused: in {HELLO_S:g} s it has not said who it is; "
-        "the locustfile of a worker must be the master's, which has users of locust_llm"
+        f"worker {shown(worker, most=NAME_BYTES)} is refused: it has not introduced itself within {HELLO_S:g} s; "
+        "a worker needs the locustfile of the master, with users of locust_llm"
     )
     runner.server.send_to_client(LocustMessage("quit", None, worker))

@@ -1,4 +1,4 @@
-"""The meter: asks the server once a second how it stands, while a run is on; in the master or the only process."""
+"""The metrics poller: reads the server's /metrics once a second during a run; in the master or the only process."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,30 +15,30 @@ from locust_llm.core.engine_metrics import PATHS, EngineSample, read
 from .buffered_file import BufferedFile
 
 FILE: Final = "server_metrics.jsonl"
-"""In the folder of a run: a line a look."""
+"""In the folder of a run: a line for each sample."""
 EVERY_S: Final = 1.0
+"""Between two samples."""
 TIMEOUT_S: Final = 2.0
 """For a whole answer."""
 
 
 class MetricsPoller:
-    """Looks until it is closed. A server without such a page is asked no further."""
+    """Polls until it is closed. A server without such a page is not asked again."""
 
     def __init__(
         self, host: str, headers: Mapping[str, str], folder: Path, *, verify: bool | str = True,
-        clock: Callable[[], float] = time.time, note: Callable[[str], object] = lambda text: None,
+        clock: Callable[[], float] = time.time, add_note: Callable[[str], object] = lambda text: None,
     ) -> None:  # fmt: skip
-        """``note``: of what a reader must know."""
         self.samples: list[EngineSample] = []
         self._host, self._headers, self._verify = host, headers, verify
-        self._folder, self._clock, self._note = folder, clock, note
+        self._folder, self._clock, self._add_note = folder, clock, add_note
         self._line = UserConnection()
         self._path = ""
         self._spool: BufferedFile | None = None
         self._job: gevent.Greenlet | None = None
 
-    def start(self) -> None:
-        self._job = gevent.spawn(self._run)
+    def start(self, spawn: Callable[..., gevent.Greenlet] = gevent.spawn) -> None:
+        self._job = spawn(self._run)
 
     def _run(self) -> None:
         try:
@@ -48,10 +48,10 @@ class MetricsPoller:
                 gevent.sleep(EVERY_S)
                 self._look(self._path)
         except FetchFailed as error:
-            self._note(f"the server's own figures are read no further: {error}")
+            self._add_note(f"the server's /metrics are not read any more: {error}")
 
     def _look(self, path: str) -> bool:
-        """Whether there was something to see. Raises FetchFailed of an answer that is too large."""
+        """True: there was a sample. Raises FetchFailed for an answer that is too large."""
         at = self._clock()
         try:
             answer = fetch(
@@ -73,7 +73,7 @@ class MetricsPoller:
         return True
 
     def between(self, began_at: float, ended_at: float) -> list[EngineSample]:
-        """The looks of a stretch of time (Unix seconds), and the one before it, from which its counters grow."""
+        """The samples of a stretch of time (Unix seconds), and the one before it, from which its counters grow."""
         inside = [sample for sample in self.samples if began_at <= sample.at <= ended_at]
         before = [sample for sample in self.samples if sample.at < began_at]
         return [*before[-1:], *inside]

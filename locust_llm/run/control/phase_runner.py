@@ -1,20 +1,21 @@
-"""The phases of a run and the stages of a sweep, one after the other; when each begins, and what ends it."""
+"""The phases of a run and the stages of a sweep, one after the other; when each begins, and what ends it.
+
+One greenlet goes through them (``_run``). A phase ends when all its requests are back (``Allocator.phase_over``); the other
+greenlets of a phase only close it: then nothing new starts in it.
+"""
 
 import logging
-import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import gevent
 
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
 from locust_llm.core.run import Health, Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT
-from locust_llm.run.guarded import guarded
-from locust_llm.run.protocol import AskAgain, PhaseOver, StageBegin, Status
+from locust_llm.run.protocol import AskAgain, StageBegin, Status
 from locust_llm.run.schedule import Due
-from locust_llm.slo.grammar import Rule
+from locust_llm.slo.grammar import ABORT, Rule
 
 from .allocator import Allocator
 from .context import RunContext
@@ -30,130 +31,115 @@ from .users import UserPool
 logger = logging.getLogger("locust_llm")
 
 LEAD_S: Final = 0.5
-"""How long after its users are there a schedule begins: they make their first requests ready, and connect."""
+"""From when its users are there to the start of a schedule: they make their first requests ready, and connect."""
 RULES_S: Final = 1.0
-"""How often the rules are looked at that may end the run."""
+"""Between two checks of the rules that may end the run."""
 LOOK_S: Final = 0.25
-"""How often a stage is looked at: whether it has lasted long enough."""
+"""Between two checks whether a stage has lasted long enough."""
 HEALTH_S: Final = 2.0
-"""How long the processes have to tell how they were in a stage."""
+"""Longest wait for the processes' health in a stage that is over."""
 
 
 class PhaseRunner:
-    """``facts()``: the run as it is known now."""
-
-    def __init__(
-        self,
-        context: RunContext,
-        users: UserPool,
-        shutdown: Shutdown,
-        facts: Callable[[], Run],
-        fails: Callable[[str], object] = lambda why: None,
-    ) -> None:
-        """``fails(why)``: something broke that would leave the run without an end."""
-        self._settings, self._store, self._active = context.settings, context.store, context.workers.active
-        self._users, self._shutdown, self._send, self._facts = users, shutdown, context.send, facts
-        self._spawn = partial(guarded, fails)
+    def __init__(self, context: RunContext, users: UserPool, shutdown: Shutdown) -> None:
+        self._context, self._users, self._shutdown = context, users, shutdown
+        self._settings, self._store, self._time = context.settings, context.store, context.time
         settings, stages = context.settings, context.settings.staged
         self.sends = Sends()
         first_wave = 0 if settings.open_loop or stages else settings.users or 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
         """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
-        self.stages = None if stages is None else StageRunner(settings, stages, context.folder)
+        self.stages = None if stages is None else StageRunner(settings, stages, context.folder, context.time.now)
         """None: the run has no stages."""
         self.asked = settings if self.stages is None else self.stages.settings
         """The settings of this phase: in a sweep those of its stage."""
-        self.allocator = Allocator(context, users, self._next_phase, self._sessions_over)
+        self.allocator = Allocator(context, users)
         self.plan = self.allocator.plan
-        self.limit = GateLimit(context, lambda: self.plan.phase)
+        self.limit = GateLimit(context, self.plan)
+        self._running: gevent.Greenlet | None = None
         self._jobs: list[gevent.Greenlet] = []
         """Of this phase: the schedule, the clock."""
-        self._dealing: gevent.Greenlet | None = None
-        self._stepping: gevent.Greenlet | None = None
-        """Between two stages."""
         self._stage_limits = 0
         """How many changes of the limit there had been before this stage."""
 
     # -- phases --------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The phase that the plan is in."""
-        if self.plan.phase == BETWEEN:
-            self.allocator.paused = True
-            self._stepping = self._spawn(0.0, self._step)
-            return
-        s, phase = self.asked, self.plan.phase
-        self._limit_of(phase == WARMUP)
-        if s.warmup_concurrency:
-            self.allocator.paused = True
-            users = s.warmup_concurrency if phase == WARMUP else s.users or 1
-            self._jobs.append(self._spawn(0.0, self._begin_with, users, phase))
-        else:
-            self._begin_sending(phase)
+        self._running = self._context.spawn(self._run)
+        if any(rule.kind == ABORT for rule in self.rules()):
+            self._context.spawn(self._watch_rules)
 
-    def _begin_with(self, users: int, phase: str) -> None:
-        """When there are just as many users."""
-        self._users.become(users)
-        self.allocator.paused = False
-        self._begin_sending(phase)
-        self._send(AskAgain(self.plan.phase))
+    def _run(self) -> None:
+        """The greenlet of the phases, from the first to the last, unless the run ends before."""
+        while self.plan.phase != OVER and not self._shutdown.begun:
+            if self.plan.phase == BETWEEN and not self._next_stage():
+                break
+            phase = self.plan.phase
+            self._begin(phase)
+            self.allocator.phase_over.wait()
+            self._end(phase)
+        self._shutdown.begin()
 
-    def _begin_sending(self, phase: str) -> None:
+    def _begin(self, phase: str) -> None:
+        """The users of this phase, its limit, then its requests."""
+        if (users := self._users_of(phase)) is not None:
+            self._users.become(users)
+        known = self.asked.users or ("as many as needed" if self._users.grows else "from the form")
+        self.limit.begin(self.asked, warm=phase == WARMUP, users=str(known))
         dues = self.allocator.begin(phase, self.asked)
-        if dues is not None:
-            logger.info("Open loop: requests come by a schedule, whatever the server does")
-            self._dealing = self._spawn(0.0, self._deal_out, dues, phase)
-            self._jobs.append(self._dealing)
-        else:
+        if dues is None:
             self._begin_clock(phase)
+        else:
+            logger.info("Open loop: requests follow a schedule")
+            self._job(self._deal_out, dues, phase)
+        self._context.send(AskAgain(phase))
+
+    def _users_of(self, phase: str) -> int | None:
+        """How many there shall be; None: those that there are."""
+        s, stages = self.asked, self.stages
+        if phase == WARMUP:
+            return s.warmup_concurrency
+        if stages is not None:
+            return int(stages.value) if stages.asked.axis == CONCURRENCY else None
+        return (s.users or 1) if s.warmup_concurrency else None
 
     def _begin_clock(self, phase: str, lead_s: float = 0.0) -> None:
         """Bound the phase, which begins in ``lead_s``, in time."""
         s, stages = self._settings, self.stages
         if stages is not None and label_of(phase) == PROFILING:
-            stages.begin(time.time() + lead_s)
-            self._jobs.append(self._spawn(0.0, self._look, phase))
+            stages.begin(self._time.now() + lead_s)
+            self._job(self._watch_stage, phase)
             if s.run_time_s and stages.repeats:
-                self._jobs.append(self._spawn(lead_s + s.run_time_s, self._close_phase, phase))
+                self._job(self.allocator.close, phase, after_s=lead_s + s.run_time_s)
             elif s.run_time_s and stages.number == 1:
-                self._spawn(s.run_time_s, self._time_is_up)
+                self._context.spawn(self._time_is_up, after_s=s.run_time_s)
         elif phase == PROFILING:
             if lead_s:
-                self._store.profiling_at = time.time() + lead_s
+                self._store.profiling_at = self._time.now() + lead_s
             if s.run_time_s:
                 until = "" if len(s.looks) == 1 else f", until every rule is decided but at most {s.longest_s:g} s"
                 logger.info(f"Profiling for {s.run_time_s:g} s{until}")
-                self._jobs.append(self._spawn(lead_s, self._watch_time))
+                self._job(self._watch_time, after_s=lead_s)
         elif s.warmup_duration:
-            self._jobs.append(self._spawn(lead_s + s.warmup_duration, self._close_phase, phase))
+            self._job(self.allocator.close, phase, after_s=lead_s + s.warmup_duration)
 
     def _watch_time(self) -> None:
         """The greenlet that ends the profiling phase: when its time is up, or as soon as every rule is decided."""
-        began, looks = time.monotonic(), self._settings.looks
+        time, looks = self._time, self._settings.looks
+        began = time.monotonic()
         for number, at_s in enumerate(looks[:-1], 1):
-            gevent.sleep(max(0.0, began + at_s - time.monotonic()))
+            time.sleep(max(0.0, began + at_s - time.monotonic()))
             self._store.flush()
             found = undecided(self._store.folder, self._facts())
             if found is not None and not found:
-                self._store.add_note(
-                    f"Every rule was decided after {at_s:.0f} s, at look {number} of at most {len(looks)}."
-                )
+                at = f"after {at_s:.0f} s, at look {number} of at most {len(looks)}"
+                self._store.add_note(f"Every rule was decided {at}.")
                 self._shutdown.begin()
                 return
             why = "the records could not be looked at" if found is None else "; ".join(map(str, found))
             logger.info(f"Not decided after {at_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}")
-        gevent.sleep(max(0.0, began + looks[-1] - time.monotonic()))
+        time.sleep(max(0.0, began + looks[-1] - time.monotonic()))
         self._time_is_up()
-
-    def _time_is_up(self) -> None:
-        if self._shutdown.begun:
-            return
-        logger.info(f"Time is up after {self._settings.longest_s:g} s")
-        self._shutdown.begin()
-
-    def _limit_of(self, warm: bool) -> None:
-        users = self.asked.users or ("as many as needed" if self._users.grows else "from the form")
-        self.limit.begin(self.asked, warm=warm, users=str(users))
 
     def _deal_out(self, dues: Iterator[Due], phase: str) -> None:
         """The schedule of an open loop, from its first arrival to its last."""
@@ -166,57 +152,44 @@ class PhaseRunner:
         s = self.asked
         return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.longest_s
 
-    def _close_phase(self, phase: str) -> None:
-        """Its time is over, or there are no sessions any more: nothing new starts in it, and when all is back it ends."""
-        if self.plan.phase != phase:
+    def _time_is_up(self) -> None:
+        if self._shutdown.begun:
             return
-        if self._dealing is not None and self._dealing is not gevent.getcurrent():
-            self._dealing.kill(block=False)
-        if self.stages is not None and phase != WARMUP:
-            self.stages.stop(time.time())
-        self.allocator.count_due(sent=self.allocator.exhausted)
-        if self.plan.close():
-            self._next_phase()
-        else:
-            self._send(PhaseOver(phase))
+        logger.info(f"Time is up after {self._settings.longest_s:g} s")
+        self._shutdown.begin()
 
-    def _sessions_over(self) -> None:
-        """The last one has ended."""
-        self._close_phase(self.plan.phase)
+    def _job(self, run: Callable[..., object], *args: Any, after_s: float = 0.0) -> None:
+        self._jobs.append(self._context.spawn(run, *args, after_s=after_s))
+
+    def _end(self, phase: str) -> None:
+        """All its requests are back."""
+        self._kill_jobs()
+        if self.stages is not None and self.allocator.closed_at is not None:
+            self.stages.stop(self.allocator.closed_at)
+        if phase == WARMUP and not self._shutdown.begun:
+            logger.info("Warmup is over, profiling begins")
+            self._store.profiling_at = self._time.now()
 
     def _kill_jobs(self) -> None:
-        """All that this phase has begun, but for the greenlet that asks for it."""
+        """They are over when this returns: none acts in the next phase."""
         self.limit.stop()
-        for job in self._jobs:
-            if job is not gevent.getcurrent():
-                job.kill(block=False)
+        gevent.killall(self._jobs)
         self._jobs.clear()
-
-    def _next_phase(self) -> None:
-        self._kill_jobs()
-        if self.plan.phase == OVER or self._shutdown.begun:
-            self._shutdown.begin()
-            return
-        if self.stages is None or not self.stages.number:
-            logger.info("Warmup is over, profiling begins")
-            self._store.profiling_at = time.time()
-        self.begin()
-        self._send(AskAgain(self.plan.phase))
 
     def stop(self) -> None:
         """The run is ending: nothing new starts."""
+        if self._running is not None:
+            self._running.kill()
         self._kill_jobs()
-        if self._stepping is not None and self._stepping is not gevent.getcurrent():
-            self._stepping.kill()
         if self.stages is not None:
             self.stages.end = self.stages.end or "the run was stopped"
-            self.stages.stop(self._store.stopping_at or time.time())
+            self.stages.stop(self.allocator.closed_at or self._store.stopping_at or self._time.now())
         self.allocator.count_due()
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
-    def _step(self) -> None:
-        """From one stage to the next: nothing is sent meanwhile, and the reports of the one that is over are made."""
+    def _next_stage(self) -> bool:
+        """The stage before gets its reports, and nothing is sent meanwhile; then the next one. False: there is none."""
         stages = self.stages
         assert stages is not None
         try:
@@ -224,45 +197,38 @@ class PhaseRunner:
                 self.end_stage(report=True)
             more = stages.next()
         except OSError as error:
-            self._store.add_gap(f"{stages}, has no place for its files: {error}")
-            self._shutdown.begin()
-            return
+            self._store.add_gap(f"{stages}: its files could not be written: {error}")
+            return False
         if not more:
             logger.info(f"The stages are over: {stages.end}")
             self.plan.end()
-            self._shutdown.begin()
-            return
+            return False
         logger.info(str(stages).capitalize())
         self.asked = stages.settings
         self.allocator.due, self._stage_limits = None, len(self._store.limits)
         rules = [rule for rule in self.rules() if rule.at(stages.value, stages.asked.axis)]
         self.abort = EarlyStop(rules, sends=self.sends, overdue=False)  # its first wave is not measured
         self.send_stage(stages.number)
-        if stages.asked.axis == CONCURRENCY:
-            self._users.become(int(stages.value))
         self.plan.begin(stages.number, self.asked.request_count)
         if stages.number == 1:
-            self._store.profiling_at = time.time()
-        self.allocator.paused = False
-        self._limit_of(False)
-        self._begin_sending(self.plan.phase)
-        self._send(AskAgain(self.plan.phase))
+            self._store.profiling_at = self._time.now()
+        return True
 
     def send_stage(self, number: int, worker: str | None = None) -> None:
-        """Which one is on; 0: none. To one process, or to all."""
+        """The stage that is on; 0: none. To one process, or to all."""
         stages = self.stages
         assert stages is not None
         tokens = stages.value if number and stages.asked.axis == INPUT else None
-        self._send(StageBegin(number, tokens), worker)
+        self._context.send(StageBegin(number, tokens), worker)
 
-    def _look(self, phase: str) -> None:
-        """The greenlet that ends a stage when it has lasted long enough."""
+    def _watch_stage(self, phase: str) -> None:
+        """The greenlet that closes a stage when it has lasted long enough."""
         assert self.stages is not None
         while True:
-            gevent.sleep(LOOK_S)
+            self._time.sleep(LOOK_S)
             arrived, missing = self.allocator.arrived()
-            if self.stages.look(time.time(), self._store.pulse.inside + missing, arrived):
-                self._close_phase(phase)
+            if self.stages.look(self._time.now(), self._store.live_stats.inside + missing, arrived):
+                self.allocator.close(phase)
                 return
 
     def end_stage(self, *, report: bool) -> None:
@@ -270,9 +236,9 @@ class PhaseRunner:
         assert self.stages is not None
         self.stages.health.clear()
         self.send_stage(0)
-        with gevent.Timeout(HEALTH_S, False):
-            while len(self.stages.health) < len(self._active()):
-                gevent.sleep(0.02)
+        until = self._time.monotonic() + HEALTH_S
+        while len(self.stages.health) < len(self._context.workers.active()) and self._time.monotonic() < until:
+            self._time.sleep(0.02)
         self._store.flush()
         self.stages.flush()
         self.stages.close(self._facts_of, report=report)
@@ -282,11 +248,23 @@ class PhaseRunner:
         if self.stages is not None:
             self.stages.health.append(health)
 
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    def facts(self) -> Run:
+        """The run as it is known now."""
+        stages = self.stages
+        return self._store.facts(
+            workers=tuple(self._context.workers.names),
+            offer=None if stages is not None else self.allocator.offer(),
+            stages=() if stages is None else tuple(stages.finished),
+            sweep_end="" if stages is None else stages.end,
+        )
+
     def _facts_of(self, stage: Stage) -> Run:
         """Of the stage that is over, as of a run of its own."""
         assert self.stages is not None
         limits = known_limits(self._store.limits[self._stage_limits :])
-        return self.stages.facts(stage, self._facts(), limits, self.allocator.offer(), self._users.missing)
+        return self.stages.facts(stage, self.facts(), limits, self.allocator.offer(), self._users.missing)
 
     # -- rules ---------------------------------------------------------------------------------------------------------
 
@@ -307,10 +285,10 @@ class PhaseRunner:
             if self.stages is None or record.stage == self.stages.number:
                 self.abort.add(record)
 
-    def watch_rules(self) -> None:
+    def _watch_rules(self) -> None:
         """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is certainly broken."""
         while not self._shutdown.begun:
-            gevent.sleep(RULES_S)
+            self._time.sleep(RULES_S)
             if not (why := self.abort.broken()):
                 continue
             self.abort = EarlyStop(())
@@ -319,4 +297,4 @@ class PhaseRunner:
                 self._shutdown.begin()
             else:
                 self._store.add_note(f"{str(self.stages).capitalize()}, was ended early: {why}.")
-                self._close_phase(self.plan.phase)
+                self.allocator.close(self.plan.phase)

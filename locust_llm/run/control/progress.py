@@ -18,22 +18,24 @@ from locust_llm.slo.client_verdict import Verdict
 from .control import Control
 
 EVERY_S: Final = 1.0
+"""Between two looks."""
 PLAIN_EVERY: Final = 5
+"""Looks between two lines where none can be written over."""
 SEPARATOR: Final = " | "
 CLEAR: Final = "\r\x1b[2K"
-"""To the start of the line, and what stands there away: ECMA-48, EL."""
+"""Carriage return, then erase the line (ECMA-48, EL)."""
 
 
 def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[str]:
-    """What the line says, the most important first. ``elapsed_s``: of this phase."""
-    pulse = control.pulse
-    found = [where(control, elapsed_s), f"{pulse.done}{_total(control)} requests", f"{pulse.failed} failed"]
-    if ttft_ms := pulse.recent_ttft.histogram().percentiles_ms(50, 99):
+    """Parts of the line, the most important first. ``elapsed_s``: of this phase."""
+    stats = control.live_stats
+    found = [where(control, elapsed_s), f"{stats.done}{_total(control)} requests", f"{stats.failed} failed"]
+    if ttft_ms := stats.recent_ttft.histogram().percentiles_ms(50, 99):
         found.append(f"TTFT p50 {duration(ttft_ms[0] / 1e3)}, p99 {duration(ttft_ms[1] / 1e3)}")
-    found.append(f"{pulse.tokens_per_s():.0f} tokens/s")
+    found.append(f"{stats.tokens_per_s():.0f} tokens/s")
     limit = control.limit
-    found.append(f"{pulse.used} in prefill" if limit is None else f"gate {pulse.used}/{limit}, {pulse.waiting} waiting")
-    found.append(f"{pulse.decoding} decoding")
+    found.append(f"{stats.used} in prefill" if limit is None else f"gate {stats.used}/{limit}, {stats.waiting} waiting")
+    found.append(f"{stats.decoding} decoding")
     broken, known = control.abort.standing()
     if known:
         found.append(f"SLO {broken} of {known} broken" if broken else f"SLO {known} of {known} held")
@@ -62,10 +64,10 @@ def _total(control: Control) -> str:
     return f"/{s.request_count + (s.warmup_request_count or 0)}"
 
 
-def fitted(said: Iterable[str], columns: int) -> str:
+def fitted(found: Iterable[str], columns: int) -> str:
     """As many of the parts as there is room for."""
     line = ""
-    for part in said:
+    for part in found:
         longer = f"{line}{SEPARATOR}{part}" if line else part[:columns]
         line = longer if len(longer) <= columns else line
     return line
@@ -84,16 +86,15 @@ def _look(control: Control, out: TextIO, live: bool) -> None:
         while True:
             gevent.sleep(EVERY_S)
             looks += 1
-            control.flush()
             now, before = time.monotonic(), phase
             phase = f"{control.plan.phase}{control.draining}"
             if before not in ("", phase):
                 since = now
             if live:
-                said = parts(control, now - since, control.pulse.client())
-                out.write(CLEAR + fitted(said, width(out) - 1))  # in the last column it would begin the next line
+                found = parts(control, now - since, control.live_stats.client())
+                out.write(CLEAR + fitted(found, width(out) - 1))  # in the last column it would begin the next line
             elif looks % PLAIN_EVERY == 0:
-                out.write(SEPARATOR.join(parts(control, now - since, control.pulse.client())) + "\n")
+                out.write(SEPARATOR.join(parts(control, now - since, control.live_stats.client())) + "\n")
             out.flush()
     finally:
         if live:
@@ -131,6 +132,6 @@ class Apart(logging.Filter):
 def keep_apart(loggers: Sequence[str] = ("", "locust", "locust.stats_logger")) -> None:
     """Log lines and the live line, on every console that these loggers write to."""
     for handler in {handler for name in loggers for handler in logging.getLogger(name).handlers}:
-        told = any(isinstance(known, Apart) for known in handler.filters)
-        if isinstance(handler, logging.StreamHandler) and lives(handler.stream) and not told:
+        apart = any(isinstance(known, Apart) for known in handler.filters)
+        if isinstance(handler, logging.StreamHandler) and lives(handler.stream) and not apart:
             handler.addFilter(Apart(handler.stream))

@@ -2,7 +2,7 @@
 
 Its client library writes the text, from families made for each scrape, in a registry of their own. Its instruments would
 add a ``_created`` series to each counter, and become files where PROMETHEUS_MULTIPROC_DIR is set. Buckets are those of
-vLLM's own metrics, so that what users saw and what the server says of itself lie in the same ones.
+vLLM's own metrics, so that what users saw and what the server counts itself lie in the same ones.
 """
 
 from bisect import bisect_left
@@ -109,17 +109,17 @@ class Totals:
             yield histogram
 
 
-def gauges(pulse: LiveStats, *, users: int, limit: int | None, info: Mapping[str, str]) -> Iterator[Metric]:
+def gauges(stats: LiveStats, *, users: int, limit: int | None, info: Mapping[str, str]) -> Iterator[Metric]:
     """The run at this moment. ``limit``: of the prefill gate; ``info``: what run it is."""
-    client = pulse.client()
+    client = stats.client()
     for name, text, value in (
         ("users", "Users of Locust", users),
-        ("prefill_gate_limit", "At most so many requests wait for their first token at a time", limit),
-        ("prefill_gate_waiting", "Requests that wait at the prefill gate", pulse.waiting),
-        ("requests_in_prefill", "Requests sent, the first token still to come", pulse.used),
-        ("requests_decoding", "Requests whose first token has come", pulse.decoding),
+        ("prefill_gate_limit", "Limit on requests that wait for their first token", limit),
+        ("prefill_gate_waiting", "Requests that wait at the prefill gate", stats.waiting),
+        ("requests_in_prefill", "Requests that were sent and have no token yet", stats.used),
+        ("requests_decoding", "Requests with a first token, not complete", stats.decoding),
         ("output_tokens_per_second", "Estimate over the last seconds, with answers that are still on",
-         pulse.tokens_per_s()),
+         stats.tokens_per_s()),
         ("client_level", f"The load generator: {', '.join(f'{i} {level}' for i, level in enumerate(LEVELS))}",
          None if client is None else LEVELS.index(client.level)),
     ):  # fmt: skip

@@ -7,17 +7,19 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import dropwhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import gevent
 import msgspec
 
 from locust_llm.client.buffering import Buffering
+from locust_llm.client.requests_bridge import authorities
 from locust_llm.client.retry import remarks_on
 from locust_llm.core.engine_metrics import diagnosis, out_of_memory, told
 from locust_llm.core.jsonl import line
@@ -41,12 +43,13 @@ from .prometheus import Totals
 logger = logging.getLogger("locust_llm")
 
 TRIES: Final = 2
-"""One that was killed, say for want of memory while the load generator still had all of its own, may live the next time."""
+"""Of the report process: one that was killed, for want of memory perhaps, may live the next time."""
 PATIENCE_S: Final = 600.0
+"""A report process that takes longer, with the time for its records, hangs."""
 BYTES_PER_S: Final = 500_000
-"""A reporter that takes longer than this, and so much for its records, hangs. It reads some 20 MB a second."""
+"""Of records, that much longer; it reads some 20 MB a second."""
 PROGRESS_S: Final = 15.0
-"""How often it is said that reports are being made."""
+"""Between two log lines while reports are being made."""
 
 _working: subprocess.Popen[str] | None = None
 _given_up = False
@@ -127,12 +130,12 @@ def _patience_s(folder: Path) -> float:
 
 
 def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
-    """The greenlet that says how long it takes, and ends it when that is too long; why then."""
+    """The greenlet that logs how long it takes, and ends it when that is too long; why then."""
     began = time.monotonic()
     while (taken := time.monotonic() - began) < patience_s:
         gevent.sleep(min(PROGRESS_S, patience_s - taken))
         if time.monotonic() - began < patience_s:
-            logger.info(f"The reports have been in the making for {taken + PROGRESS_S:.0f} s; Ctrl-C gives them up")
+            logger.info(f"Making the reports for {taken + PROGRESS_S:.0f} s now; Ctrl-C gives them up")
     process.kill()
     return f"The reports were given up after {patience_s:.0f} s"
 
@@ -146,20 +149,29 @@ def give_up() -> None:
 
 
 PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
-
-
+"""Whose versions run.json has."""
 JUDGED: Final = {PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE: ExitStatus.INCONCLUSIVE}
+"""Exit status by the status of the rules."""
 PROBED: Final = {NAMED: ExitStatus.OK, UNTOLD: ExitStatus.INCONCLUSIVE}
+"""Exit status by what a probe found."""
 
 
 class RunStore:
     """Made when the run begins: it has a folder of its own from then on. Raises OSError."""
 
-    def __init__(self, settings: Settings, survey: Discovery) -> None:
-        self.settings, self.survey = settings, survey
+    def __init__(
+        self,
+        settings: Settings,
+        survey: Discovery,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``headers``: of requests to the server, for its metrics. ``now``: Unix seconds."""
+        self.settings, self.survey, self._now = settings, survey, now
         self.folder = make_folder(settings, survey.model)
-        self.pulse, self.totals, self.buffering = LiveStats(), Totals(), Buffering()
-        self.started_at = time.time()
+        self.live_stats, self.totals, self.buffering = LiveStats(monotonic), Totals(), Buffering()
+        self.started_at = now()
         self.profiling_at = self.started_at
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
@@ -172,24 +184,34 @@ class RunStore:
         self._retried = self._resent = 0
         """Attempts that were refused and followed by another one."""
         self._out_of_memory = ""
-        """The first message of a failure that speaks of it."""
-        self.meter: MetricsPoller | None = None
-        """None: nobody asks the server how it stands."""
+        """The message of the first failure that is about memory."""
+        self._poller: MetricsPoller | None = None
+        """None: the server's metrics are not read."""
+        if settings.server_metrics:
+            self._poller = MetricsPoller(
+                settings.host, headers, self.folder, verify=False if settings.insecure else authorities(), clock=now,
+                add_note=self.add_note,
+            )  # fmt: skip
         self.result: ReportResult | None = None
         """Of the report process; None: there are no reports yet, or they could not be made."""
         self._file = BufferedFile(self.folder / RECORDS)
         self._lock = lock(self.folder / RECORDS)
 
+    def watch_server(self, spawn: Callable[..., gevent.Greenlet]) -> None:
+        """Read the server's metrics from now on, in a greenlet that ``spawn`` makes."""
+        if self._poller is not None:
+            self._poller.start(spawn)
+
     # -- records and notes ---------------------------------------------------------------------------------------------
 
     def write(self, record: Record, *, gated: bool) -> bool:
-        """Onto the disk, before anything else is made of it. False: an attempt that is followed by another one."""
+        """To the disk, before anything else. False: an attempt that is followed by another one."""
         self._file.write(line(record))
         self._resent += record.resent
         if record.outcome == RETRIED:
             self._retried += 1
             return False
-        self.pulse.add(record)
+        self.live_stats.add(record)
         self.totals.add(record)
         if record.failed and not self._out_of_memory and out_of_memory(record.message, None):
             self._out_of_memory = record.message
@@ -210,13 +232,13 @@ class RunStore:
             logger.warning(note)
 
     def add_gap(self, what: str) -> None:
-        """The result is incomplete: said first on the console and in the reports, and the exit status is not 0."""
+        """The result is incomplete: first on the console and in the reports, and the exit status is not 0."""
         if what not in self._missing:
             self._missing.append(what)
             logger.error(what)
 
     def since_start(self) -> str:
-        return f"{time.time() - self.started_at:.1f} s after the start"
+        return f"{self._now() - self.started_at:.1f} s after the start"
 
     def flush(self) -> None:
         """Each second, and at the end. What the disk does not take stays in memory."""
@@ -236,7 +258,7 @@ class RunStore:
             "started_at": self.started_at,
             "profiling_at": self.profiling_at,
             "stopping_at": self.stopping_at,
-            "ended_at": None if self.stopping_at is None else time.time(),
+            "ended_at": None if self.stopping_at is None else self._now(),
             "simulated": s.simulated,
             "model": s.model or "",
             "server": s.server,
@@ -259,30 +281,30 @@ class RunStore:
         return Run(**(known | more))  # type: ignore[arg-type]
 
     def _servers_own(self) -> Iterator[str]:
-        """What the server said of itself in the profiling phase, and what of its memory."""
+        """What the server's metrics show of the profiling phase, and its failures of its memory."""
         limit = self.settings.prefill_concurrency
-        if self.meter is not None:
-            ended_at = self.stopping_at or time.time()
-            yield from diagnosis(told(self.meter.between(self.profiling_at, ended_at)), limit)
+        if self._poller is not None:
+            ended_at = self.stopping_at or self._now()
+            yield from diagnosis(told(self._poller.between(self.profiling_at, ended_at)), limit)
         if self._out_of_memory:
             yield out_of_memory(self._out_of_memory, limit)
 
-    def look(self) -> None:
-        """Once, when the last record is here: what the result lacks."""
+    def check_complete(self) -> None:
+        """Once, when the last record is here: add what the result lacks."""
         self.flush()
         try:
             if self._file.restore():
                 self.add_gap(
-                    f"the report folder {self.folder} was deleted during the run: it was made anew with the records, "
-                    "and all else that was in it is lost"
+                    f"the report folder {self.folder} was deleted during the run: the records were restored, "
+                    "other files in it are lost"
                 )
         except OSError as error:
             self.add_gap(f"the records were deleted during the run, and could not be restored: {error}")
         if self.lost:
             self.add_gap(f"{self.lost} requests have no record: their workers were lost")
-        counts = self.pulse.counts
+        counts = self.live_stats.counts
         if not counts.total():
-            self.add_gap("no request was made: there is nothing to report")
+            self.add_gap("no request was sent: there is nothing to report")
         elif not (counts[OK] or counts[CANCELLED]):
             cut = f"{counts[CUT]} were cut when the run ended" if counts[CUT] else "all of them failed"
             self.add_gap(f"none of the {counts.total()} requests succeeded: {cut}")
@@ -298,14 +320,14 @@ class RunStore:
             return ""
         self.result, missing = make_reports(self.folder)
         result = self.result or ReportResult()
-        first = "".join(f"INCOMPLETE: {line}\n" for line in self._missing)  # the report knows of other things
+        first = "".join(f"INCOMPLETE: {line}\n" for line in self._missing)  # the report has other gaps
         if missing and not self._missing:
             self._missing.append(missing)
         return first + result.text
 
     def exit_status(self) -> ExitStatus | None:
-        """What the rules say of this run, once it has its report; without rules what a probe came to. None: neither, or the
-        server failed, and Locust has a status for that."""
+        """Of the rules, once the run has its report; without rules of a probe. None: neither, or the server failed: then the
+        status is Locust's."""
         result = self.result or ReportResult()
         if not self.settings.rules.entries:
             return PROBED.get(result.probe)
@@ -313,12 +335,12 @@ class RunStore:
 
     @property
     def incomplete(self) -> bool:
-        """Whatever the rules say of what is there, it is not all."""
+        """Something is missing of the result, whatever the rules make of the rest."""
         return bool(self._missing)
 
     def close(self) -> None:
-        if self.meter is not None:
-            self.meter.close()
+        if self._poller is not None:
+            self._poller.close()
         self._file.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -334,5 +356,5 @@ class RunStore:
 
 
 def known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
-    """From the first limit on: that there was none before needs no word."""
+    """From the first limit on."""
     return tuple(dropwhile(lambda change: change.limit is None, changes))

@@ -14,7 +14,11 @@ class Shutdown:
     """``active()``: the processes that are not lost."""
 
     def __init__(
-        self, environment: Environment, active: Callable[[], Sequence[str]], reported: Event | None = None
+        self,
+        environment: Environment,
+        active: Callable[[], Sequence[str]],
+        reported: Event | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``reported``: set while no end of a run is under way."""
         self.begun = False
@@ -23,7 +27,7 @@ class Shutdown:
         """All is handed over, as far as it ever will be."""
         self._environment = environment
         self._reported = reported
-        self._active = active
+        self._active, self._clock = active, clock
         self._ended: dict[str, Event] = {}
         self._by = math.inf
         """When it is over at the latest (monotonic seconds)."""
@@ -35,7 +39,7 @@ class Shutdown:
             gevent.spawn(_end, self._environment, self._reported)
 
     def expect(self, workers: Sequence[str]) -> None:
-        """They are told next to end."""
+        """They are asked next to end."""
         self._ended = {worker: Event() for worker in workers}
 
     def ended(self, worker: str) -> None:
@@ -45,13 +49,13 @@ class Shutdown:
 
     def within(self, seconds: float) -> None:
         """It is over then, whatever is still out."""
-        self._by = min(self._by, time.monotonic() + seconds)
+        self._by = min(self._by, self._clock() + seconds)
 
     def wait(self, seconds: float) -> list[str]:
         """Until all of them have ended or are lost, at most so long. Those that have not ended."""
         self.within(seconds)
         for worker, ended in self._ended.items():
-            while not ended.wait(0.2) and worker in self._active() and time.monotonic() < self._by:
+            while not ended.wait(0.2) and worker in self._active() and self._clock() < self._by:
                 continue
         self.over.set()
         return [worker for worker, ended in self._ended.items() if not ended.is_set()]

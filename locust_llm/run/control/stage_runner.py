@@ -23,15 +23,16 @@ from .run_store import make_reports
 
 logger = logging.getLogger("locust_llm")
 
-REQUESTS: Final = 100
-"""Measured at least in a stage, where no rule takes more: the p99 of fewer is marked."""
+MIN_REQUESTS: Final = 100
+"""Successful requests of a stage, where no rule needs more: the p99 of fewer is marked."""
 
 
 class StageRunner:
     """``number`` is that of the stage that is on, or was last; 0 before the first."""
 
-    def __init__(self, settings: Settings, asked: Sweep, folder: Path) -> None:
-        self.asked = asked
+    def __init__(self, settings: Settings, asked: Sweep, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        """``clock``: Unix seconds."""
+        self.asked, self._clock = asked, clock
         self.number = 0
         self.value = asked.values[0]
         self.settings = of_stage(settings, asked.axis, self.value)
@@ -40,7 +41,7 @@ class StageRunner:
         self.end = ""
         """Why there are no more."""
         self.health: list[Health] = []
-        """How the processes were in the stage that is over."""
+        """Of the processes, in the stage that is over."""
         self.due: tuple[int, int] = (0, 0)
         """Arrivals that had been due when the measured part began, and when it ended."""
         self._whole, self._folder = settings, folder
@@ -125,7 +126,7 @@ class StageRunner:
 
     def stage(self) -> Stage:
         """This one, when it is over."""
-        stretch, now = self._stretch, self._ended_at or time.time()
+        stretch, now = self._stretch, self._ended_at or self._clock()
         if stretch is None:  # a repeat counts from its first request to its last
             measured_at: float | None = self._began_at
             ended_at, residual = now, None
@@ -159,7 +160,7 @@ class StageRunner:
             started_at=stage.began_at,
             profiling_at=measured_at,
             stopping_at=stage.ended_at,
-            ended_at=time.time(),
+            ended_at=self._clock(),
             stage=stage,
             stages=(),
             health=tuple(self.health),
@@ -190,4 +191,4 @@ class StageRunner:
 def enough(s: Settings) -> int:
     """Successful requests of a stage: as many as the percentiles of the rules need for both ends of their interval."""
     percentiles = [rule.percentile for rule in s.rules.readable if rule.percentile is not None]
-    return max([REQUESTS, *map(needed, percentiles)])
+    return max([MIN_REQUESTS, *map(needed, percentiles)])

@@ -2,25 +2,23 @@
 
 from typing import Final
 
-import gevent
-
 from .context import RunContext
 
 SPAWNING_S: Final = 3.0
-"""How long a phase waits for its first users."""
+"""Longest wait of a phase for its first users."""
 
 
 class UserPool:
     def __init__(self, context: RunContext) -> None:
         settings = context.settings
-        self.most = settings.max_users
+        self._max_users = settings.max_users
         self.grows = not settings.users and settings.open_loop
-        """Nobody said how many users."""
+        """No number of users was given."""
         self.count = settings.users or 0
         """How many there are, or are asked for; never falls but by ``become``."""
         self.exhausted = False
         """There are as many as there may be, and arrivals wait."""
-        self._runner, self._store = context.runner, context.store
+        self._runner, self._store, self._time, self._spawn = context.runner, context.store, context.time, context.spawn
         self._missing: dict[str, int] = {}
 
     @property
@@ -31,19 +29,21 @@ class UserPool:
     def become(self, count: int) -> None:
         """As from the web page, but that the run goes on. Comes back when they are there, or after SPAWNING_S."""
         self.count = count
-        with gevent.Timeout(SPAWNING_S, False):
-            while self._runner.state not in ("spawning", "running"):  # else Locust would take it for another run
-                gevent.sleep(0.01)
-            if self._runner.target_user_count != count:
-                self._runner.start(count, float(max(count, 100)))
-            while self._runner.user_count != count:
-                gevent.sleep(0.02)
+        until = self._time.monotonic() + SPAWNING_S
+        while self._runner.state not in ("spawning", "running"):  # else Locust would take it for another run
+            if self._time.monotonic() >= until:
+                return
+            self._time.sleep(0.01)
+        if self._runner.target_user_count != count:
+            self._runner.start(count, float(max(count, 100)))
+        while self._runner.user_count != count and self._time.monotonic() < until:
+            self._time.sleep(0.02)
 
     def wait(self) -> None:
         """Until they are there, or SPAWNING_S are over."""
-        with gevent.Timeout(SPAWNING_S, False):
-            while self._runner.user_count < max(1, self.count):
-                gevent.sleep(0.02)
+        until = self._time.monotonic() + SPAWNING_S
+        while self._runner.user_count < max(1, self.count) and self._time.monotonic() < until:
+            self._time.sleep(0.02)
 
     def update(self, worker: str, unreserved: int) -> None:
         """So many arrivals of a process are due soon and find no free user."""
@@ -53,9 +53,9 @@ class UserPool:
         self.count = max(self.count, there)
         if not missing or not self.grows or there < self.count:  # some are on their way
             return
-        if self.count < self.most:
-            self.count = min(self.most, self.count + missing)
-            gevent.spawn(self.become, self.count)
+        if self.count < self._max_users:
+            self.count = min(self._max_users, self.count + missing)
+            self._spawn(self.become, self.count)
         elif not self.exhausted:
             self.exhausted = True
-            self._store.add_note(f"all {self.most} users are busy and arrivals wait: --max-users is reached")
+            self._store.add_note(f"all {self._max_users} users are busy and arrivals wait: raise --max-users")

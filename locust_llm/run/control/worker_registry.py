@@ -18,7 +18,7 @@ from locust_llm.run.protocol import GONE_S, LOCAL, Records
 from locust_llm.run.worker.outbox import FOLDER, Inbox, frames, read, records_of
 
 QUIET_S: Final = 1.0
-"""A process that has said nothing for so long gets no arrivals; and it is asked whether it is dead."""
+"""A process that has been silent for longer gets no arrivals, and its connection is checked."""
 
 
 class WorkerState:
@@ -34,16 +34,16 @@ class WorkerState:
         self.out: Counter[str] = Counter()
         """By phase: requests that were given to it, and are not back as records or otherwise."""
         self.admitted = 0
-        """Requests that its gate has let through, as it told."""
+        """Requests that its gate has admitted, by its last status."""
         self.recorded = 0
         """Those of which the record is here."""
         self.phase = ""
-        """Of its sessions, as it told."""
+        """Of its sessions, by its last status."""
         self.sessions: tuple[int, int] | None = None
-        """Of this phase, as its journal says: (begun, ended)."""
+        """Of this phase, by its journal: (begun, ended)."""
         self.clock_error_s: float | None = None
         self.through = False
-        """It has ended what it had, and said so."""
+        """It has ended what it had."""
 
 
 class Loss(NamedTuple):
@@ -56,7 +56,7 @@ class Loss(NamedTuple):
     done: dict[str, int]
     """By phase: all that were out."""
     sessions: tuple[int, int] | None
-    """Of the phase that it last told of: (begun, ended). None: not known."""
+    """Of the phase of its last status: (begun, ended). None: not known."""
     phase: str
     health: Health | None
     reads: int
@@ -90,7 +90,7 @@ class WorkerRegistry:
         return list(self._members)
 
     def live(self) -> list[str]:
-        """Those of them that were heard of just now; all where none was: then it is the control that is late."""
+        """Those of them that sent something just now; all where none has: then it is the control that is late."""
         now = self._clock()
         return [name for name, one in self._members.items() if now - one.seen_at < QUIET_S] or self.active()
 
@@ -195,8 +195,8 @@ def connected(runner: Any, name: str) -> bool:
     """Whether the worker still has its connection to the master. The kernel closes it when a process dies, and not when it
     is stopped.
 
-    ZeroMQ tells who sends to nobody, if it is asked to (ROUTER_MANDATORY); Locust does not ask. What is sent is Locust's own
-    answer to a heartbeat.
+    ZeroMQ raises for a message to nobody, if it is asked to (ROUTER_MANDATORY); Locust does not ask. What is sent is
+    Locust's own answer to a heartbeat.
     """
     server = getattr(runner, "server", None)
     if server is None:

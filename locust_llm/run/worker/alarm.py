@@ -1,4 +1,4 @@
-"""The pacer: an alarm that wakes greenlets at moments of the monotonic clock, to within a fraction of a millisecond.
+"""An alarm that wakes greenlets at moments of the monotonic clock, to within a fraction of a millisecond.
 
 gevent's own timers are rounded to milliseconds (libev waits with epoll_wait). This one is a timerfd, see timerfd_create(2),
 that the event loop watches like a socket: set to the nearest moment, absolute, so lateness does not add up.

@@ -1,5 +1,4 @@
-"""How one process of the load generator is: how late its event loop runs, how much CPU it gets, and how long it waits
-for it."""
+"""Health of one process of the load generator: lag of its event loop, CPU share, and its wait for a core."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +10,9 @@ import gevent
 from locust_llm.core.run import Health
 
 STEP_S: Final = 0.05
+"""Between two looks at the lag of the event loop."""
 THREADS: Final = Path("/proc/self/task")
+"""A folder for each thread of this process."""
 
 
 def cpu_waits_s(threads: Path = THREADS) -> dict[str, float]:
@@ -26,13 +27,13 @@ def cpu_waits_s(threads: Path = THREADS) -> dict[str, float]:
             ran_ns, waited_ns, _ = map(int, file.read_text().split())
         except (OSError, ValueError):  # the thread has ended
             continue
-        if ran_ns:  # a kernel that does not count says zeros
+        if ran_ns:  # zero where the kernel does not count
             waits_s[file.parent.name] = waited_ns / 1e9
     return waits_s
 
 
 class HealthMonitor:
-    """Started with the run; ``stop`` gives what it saw. Its greenlet costs twenty wake-ups a second."""
+    """Started with the run; ``stop`` returns the health. Its greenlet costs twenty wake-ups a second."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class HealthMonitor:
         self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = clock, cpu_clock, cpu_waits_s, sleep
         self._began, self._cpu_began, self._waits_began_s = clock(), cpu_clock(), cpu_waits_s()
         self._lags_s: list[float] = []
-        self._greenlet = gevent.spawn(self._look)
+        self._greenlet = gevent.spawn(self._look)  # not guarded: without it the lags are of less time, no more
 
     def _look(self) -> None:
         due = self._clock() + STEP_S

@@ -187,7 +187,7 @@ class Outbox:
         try:
             write(*what)
         except OSError as error:
-            logger.warning(f"records are not kept on disk any more, should this worker be lost: {error}")
+            logger.warning(f"this worker keeps no more copies of records on disk, so some are lost if it dies: {error}")
             self.journal = None
 
     def close(self, *, keep: bool) -> None:

@@ -110,7 +110,7 @@ class PermitQueue:
         self._hand_out()
 
     def grant(self, phase: str, count: int) -> None:
-        """``count`` more of ``phase``; what was left of an earlier phase is void. 0 says: ask again when told."""
+        """``count`` more of ``phase``; what was left of an earlier phase is void. 0: ask again after AskAgain."""
         self._asked = count == 0
         self._enter(phase)
         self._left += count
@@ -208,18 +208,17 @@ class SessionTicket(NamedTuple):
 
     phase: str
     item: bytes | None = None
-    """What it says, packed (formats.Item); None: something made up."""
+    """Its turns, packed (formats.Item); None: a synthetic session."""
 
 
 class SessionQueue:
     """``ask`` is called when it is empty and somebody waits, or has become low; the answer comes through ``grant``."""
 
-    def __init__(self, ask: Callable[[], None]) -> None:
+    def __init__(self, ask: Callable[[], None], on_change: Callable[[], object] = lambda: None) -> None:
+        """``on_change`` is called when a session was begun, or has ended."""
         self.begun = self.ended = 0
         """Sessions of this phase."""
-        self.on_change: Callable[[], object] | None = None
-        """Called when one was begun, or has ended."""
-        self._ask = ask
+        self._ask, self._on_change = ask, on_change
         self._asked = False
         self._over = False
         self._low = 0
@@ -239,7 +238,7 @@ class SessionQueue:
                 self._wait()
         ticket = self._tickets.popleft()
         self.begun += 1
-        self._changed()
+        self._on_change()
         if len(self._tickets) <= self._low:
             self._refill()
         return ticket
@@ -284,11 +283,7 @@ class SessionQueue:
         """A session that was taken in ``phase`` has come to its end."""
         if phase == self._phase:
             self.ended += 1
-            self._changed()
-
-    def _changed(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
+            self._on_change()
 
     @property
     def counts(self) -> SessionCounts:

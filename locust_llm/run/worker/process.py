@@ -10,12 +10,15 @@ from typing import Any, Final
 from locust.env import Environment
 
 import gevent
+import msgspec
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
+from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.greeting import greeting
+from locust_llm.run.guarded import guarded
 from locust_llm.run.protocol import GONE_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Message, Refused, pack
 from locust_llm.run.secrets import secret_names
 from locust_llm.run.signals import interrupt, listen
@@ -27,18 +30,18 @@ from .sender import Sender, attach_sender
 logger = logging.getLogger("locust_llm")
 
 STATUS_S: Final = 0.25
-"""How often a process sends its status."""
+"""Between two statuses of a process."""
 AT_ONCE_S: Final = 0.005
-"""What the control should learn at once is sent no more often."""
+"""Between two urgent ones, at least."""
 DELIVER_S: Final = 10.0
-"""How long at the end the master may take to acknowledge records."""
+"""Longest wait at the end for the master to acknowledge records."""
 LOCK_S: Final = 3.0
-"""How long other workers of a dead master may take to write their records."""
+"""Longest wait for other workers of a dead master that write their records."""
 
 
-def work(environment: Environment, runner: Any, *, forked: bool = False) -> None:
+def work(environment: Environment, runner: Any, settings: Settings, *, forked: bool = False) -> None:
     """Make this process a worker. ``forked``: by its master, so that the terminal's Ctrl-C comes to both."""
-    worker = _Worker(environment, runner)
+    worker = _Worker(environment, runner, settings)
     attach_sender(environment, worker.sender)
     listen(
         lambda number: worker.interrupted(leave_to_master=forked and number != signal.SIGTERM), lambda: cut(environment)
@@ -47,10 +50,8 @@ def work(environment: Environment, runner: Any, *, forked: bool = False) -> None
     environment.events.test_stopping.add_listener(lambda **kw: worker.sender.close())
     environment.events.test_stop.add_listener(lambda **kw: _ready_at_once(environment))
     environment.events.quitting.add_listener(lambda **kw: worker.end())
-    gevent.spawn(worker.report)
-    if (
-        runner.last_heartbeat_timestamp is None
-    ):  # a master that sent it away before this would never send one: see there
+    guarded(worker.fail, 0.0, worker.report)
+    if runner.last_heartbeat_timestamp is None:  # else a master that refuses it before this is never found to be silent
         runner.last_heartbeat_timestamp = time.time()
     hello = greeting(environment.user_classes, secret_names(environment.parsed_options))
     runner.send_message(TO_CONTROL, pack(0, hello))
@@ -62,10 +63,12 @@ def _ready_at_once(environment: Environment) -> None:
 
 
 class _Worker:
-    def __init__(self, environment: Environment, runner: Any) -> None:
+    def __init__(self, environment: Environment, runner: Any, settings: Settings) -> None:
         self._environment, self._runner = environment, runner
         self.outbox = Outbox(lambda records: self.sender.send(records))
-        self.sender = Sender(environment, self.outbox.add, self.outbox.count, worker=runner.client_id, shared=True)
+        self.sender = Sender(
+            environment, settings, self.outbox.add, self.outbox.count, worker=runner.client_id, shared=True
+        )
         self._folder = Path()
         self._busy = False
         """A run is on, or its records are not all handed over."""
@@ -80,7 +83,7 @@ class _Worker:
             self.outbox.begin(Journal(here / FOLDER / self._runner.client_id))
         except OSError as error:
             self.outbox.begin(None)
-            logger.warning(f"records are not kept on disk, should this worker be lost: {error}")
+            logger.warning(f"this worker keeps no copies of records on disk, so some are lost if it dies: {error}")
 
     def receive(self, message: Message) -> None:
         """From the master, and not for the sender."""
@@ -88,7 +91,7 @@ class _Worker:
             case Ack():
                 self.outbox.acknowledged(message.number)
             case EndRun():
-                gevent.spawn(self.end)  # it takes its time
+                gevent.spawn(self.end)  # it takes its time; not guarded: it catches what fails in it
             case Cut():
                 cut(self._environment)
             case Refused():
@@ -100,8 +103,8 @@ class _Worker:
         """The greenlet that sends the status of this process: four times a second, and when others wait for its share."""
         sender, due = self.sender, time.monotonic()
         while True:
-            sender.stir.wait(max(0.0, due - time.monotonic()))
-            sender.stir.clear()
+            sender.urgent.wait(max(0.0, due - time.monotonic()))
+            sender.urgent.clear()
             now = time.monotonic()
             if now < due:
                 sender.send(sender.lease.status())
@@ -111,9 +114,13 @@ class _Worker:
                 sender.send(sender.status(users=self._runner.user_count, at=time.monotonic()))
                 sender.give_back(self._runner.user_count)
                 if sender.epoch and not sender.closed and now - sender.answered_at > GONE_S:
-                    gevent.spawn(self._go_on_alone)
+                    gevent.spawn(self._go_on_alone)  # not guarded: there is nobody left to report to
                     return
             gevent.sleep(AT_ONCE_S)
+
+    def fail(self, why: str) -> None:
+        """The status cannot be sent any more: the control ends the run."""
+        self.sender.send(msgspec.structs.replace(self.sender.status(users=self._runner.user_count), failure=why))
 
     def end(self) -> None:
         """What runs ends, then every record and every statistic goes to the master."""
@@ -123,7 +130,7 @@ class _Worker:
         try:
             self._drain(DELIVER_S)
             self._runner._send_stats()
-        except Exception:  # a concurrent handler's exception would be lost in the hub
+        except Exception:  # of a greenlet nobody waits for: it would be lost in the hub
             logger.exception("the drain of this worker failed")
         finally:
             sender.send(sender.status(at=time.monotonic()))

@@ -4,7 +4,6 @@ It begins closed: users that Locust spawns before the master's Begin is here (a 
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from random import Random
@@ -16,12 +15,13 @@ from locust.env import Environment
 from gevent.event import Event
 
 from locust_llm.client.api import extra_inputs
-from locust_llm.client.gate import Gate, GateClosed
-from locust_llm.client.reader import new_reader, reader_failure, reads_so_far
+from locust_llm.client.gate import GateClosed
+from locust_llm.client.process_reader import new_reader, reader_failure, reads_so_far
+from locust_llm.core.address import base_url
 from locust_llm.core.failures import FailureKinds
 from locust_llm.core.phases import PROFILING, label_of
 from locust_llm.core.record import Record
-from locust_llm.core.settings import Settings, base_url
+from locust_llm.core.settings import Settings
 from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
 from locust_llm.load.lengths import independent, mix, normal
@@ -55,8 +55,8 @@ logger = logging.getLogger("locust_llm")
 
 SOON_S: Final = 0.3
 """Users are added for arrivals that are due within it and find none free."""
-LAGS: Final = 200
-"""How many lags of the event loop, the last ones, a status is about: ten seconds of them."""
+STATUS_LAGS: Final = 200
+"""Lags of the event loop, the last ones, that a status is of: ten seconds of them."""
 
 
 class Sender:
@@ -65,25 +65,26 @@ class Sender:
     def __init__(
         self,
         environment: Environment,
+        settings: Settings,
         on_record: Callable[[Record], object] = lambda record: None,
         on_counts: Callable[[int, int, int], object] = lambda admitted, begun, ended: None,
         *,
         worker: str = LOCAL,
         shared: bool = False,
     ) -> None:
-        """``on_record`` is called with each finished record, ``on_counts`` with how many requests the gate has let through,
-        how many sessions were begun and how many have ended. ``shared``: this process has a share of the limit, as there
-        are others, and admits nothing without a lease."""
+        """``settings``: until those of a run come. ``on_record`` is called with each finished record, ``on_counts`` with how
+        many requests the gate has admitted, how many sessions were begun and how many have ended. ``shared``: this process
+        has a share of the limit, as there are others, and admits nothing without a lease."""
         self._environment, self._on_record, self._on_counts = environment, on_record, on_counts
         self.worker, self._shared = worker, shared
-        self.settings: Settings = settings_of(environment.parsed_options)
+        self.settings = settings
         self._headers: tuple[int, dict[str, str]] | None = None
         self._strayed = -1
-        """The run of which it was said that another address is not followed."""
+        """The run in which a user with another address was logged."""
         self.epoch = 0
         self._alarm: Alarm | None = None
         self.clock = Clock()
-        self.stir = Event()
+        self.urgent = Event()
         """Set when the control should have a status at once."""
         self._renew()
 
@@ -94,33 +95,29 @@ class Sender:
         self.turned_away = 0
         self.decoding = 0
         self.done = 0
-        """Requests that the gate had let through, and that are over."""
+        """Requests that the gate has admitted, and that are over."""
         self.ttfts_s: list[float] = []
         """Of the first chunks since the last status."""
-        self.gate = Gate(0)
-        self.lease = Lease(self.gate, self.stir)
+        self.lease = Lease(self.urgent, shared=self._shared, on_enter=self._count)
+        self.gate = self.lease.gate
         self.answered_at = time.monotonic()
         """When the control last answered."""
         self.permits = PermitQueue(self._want)
-        self.tickets = SessionQueue(self._want_sessions)
-        if self._shared:
-            self.gate.lapses_at = -math.inf
-            self.gate.on_change = self.lease.changed
-            self.gate.on_enter = self.tickets.on_change = self._count
+        self.tickets = SessionQueue(self._want_sessions, self._count)
         self._missed = 0
         self._watch: HealthMonitor | None = None
         self._stage = 0
         self._stage_watch: HealthMonitor | None = None
-        self.kinds = FailureKinds()
-        """Of failures, for Locust's table, and for a sample of each."""
-        self.dice = Random()
+        self.failure_kinds = FailureKinds()
+        """For Locust's table, and for a sample of each."""
+        self.retry_random = Random()
         """Spreads retries."""
         self.prompts: Prompts
         self.sessions: Sessions
         self.extra: dict[str, Any] = {}
         """More fields of every request's body."""
         self.counts_sessions = False
-        """Sessions are dealt out by the control: each of the dataset once, or so many as were asked for."""
+        """Sessions are dealt out by the control: each of the dataset once, or the number that was asked for."""
 
     def _count(self) -> None:
         self._on_counts(self.gate.admitted, self.tickets.begun, self.tickets.ended)
@@ -128,7 +125,7 @@ class Sender:
     def renew(self, renewal: Renewal) -> None:
         """The answer to a status: the share is good for some seconds more, and the clocks can be compared."""
         self.answered_at = time.monotonic()
-        self.clock.heard(renewal.at, renewal.unix_s, self.answered_at)
+        self.clock.measure(renewal.at, renewal.unix_s, self.answered_at)
         self.lease.renew(renewal.share, renewal.at)
 
     @property
@@ -173,7 +170,7 @@ class Sender:
         if order.boot and order.boot == boot_id():
             self.clock.same(order.clock_offset_s)
         self.answered_at = time.monotonic()
-        self.stir.set()
+        self.urgent.set()
         self.permits.ask_again()
         return True
 
@@ -207,11 +204,11 @@ class Sender:
         return self.address + self.settings.endpoint
 
     def keeps_address(self, host: str | None, whose: str) -> None:
-        """Say so, once a run, where somebody (Locust's ``POST /user`` can) has set another."""
+        """Log it, once a run, where somebody (Locust's ``POST /user`` can) has set another."""
         if host and self.address and self._strayed != self.epoch and base_url(host) != self.address:
             self._strayed = self.epoch
             logger.warning(
-                f"{whose} has the host {base_url(host)}, which is not followed: the requests of this run go to "
+                f"{whose} has the host {base_url(host)}, which is ignored: the requests of this run go to "
                 f"{self.address}, the address that was checked at its start"
             )
 
@@ -238,7 +235,7 @@ class Sender:
             raise GateClosed
 
     def item(self, phase: str) -> bytes | None:
-        """What the next session says, packed; None: something made up. Raises GateClosed when there is none any more."""
+        """The next session, packed; None: a synthetic one. Raises GateClosed when there is none any more."""
         if not self.counts_sessions:
             return None
         begin = self.tickets.take()
@@ -300,7 +297,7 @@ class Sender:
             users=users,
             reads=reads_so_far(),
             clock_error_s=self.clock.error_s,
-            health=None if self._watch is None else self._watch.so_far(self.worker, lags=LAGS),
+            health=None if self._watch is None else self._watch.so_far(self.worker, lags=STATUS_LAGS),
             failure=reader_failure(),
             at=at,
         )
@@ -325,7 +322,7 @@ class Sender:
         )
 
     def send(self, message: Message, epoch: int | None = None) -> None:
-        """To the control, as of this run; lost before there is a runner (then the hello will do)."""
+        """To the control, as of this run; lost before there is a runner: the greeting follows then."""
         if self._environment.runner is not None:
             self._environment.runner.send_message(TO_CONTROL, pack(self.epoch if epoch is None else epoch, message))
 
@@ -342,9 +339,9 @@ _senders: WeakKeyDictionary[Environment, Sender] = WeakKeyDictionary()
 
 
 def sender_of(environment: Environment) -> Sender:
-    """The sender of this process."""
+    """The sender of this process; one that begins closed where the plugin is not attached."""
     if environment not in _senders:
-        attach_sender(environment, Sender(environment))
+        attach_sender(environment, Sender(environment, settings_of(environment.parsed_options)))
     return _senders[environment]
 
 

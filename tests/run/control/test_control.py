@@ -3,29 +3,26 @@
 import logging
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import gevent
 import pytest
-from gevent.event import Event
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.handmade import answered
+from support.virtual_time import UNIX, VirtualTime, turn
 
 from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP
 from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Health, LimitChange
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile, make_folder, read_run
+from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
-from locust_llm.run.control import control as module
-from locust_llm.run.control import gate_limit as limit_module
 from locust_llm.run.control import phase_runner as phases
 from locust_llm.run.control import stage_runner as stages
 from locust_llm.run.control.control import Control
-from locust_llm.run.control.gate_limit import follow
 from locust_llm.run.control.run_store import Made
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.protocol import (
@@ -51,12 +48,6 @@ from locust_llm.run.protocol import (
     to_sender,
 )
 from locust_llm.run.worker.outbox import Journal, pack
-
-
-def turn() -> None:
-    """Let every greenlet that can run do so."""
-    for _ in range(4):
-        gevent.sleep(0)
 
 
 class Sent(NamedTuple):
@@ -116,14 +107,19 @@ def begun(tmp_path: Path) -> Iterator[Any]:
         headless: bool = True,
         on_record_over: Any = lambda record: None,
         options: Any = None,
+        time: VirtualTime | None = None,
         **asked: Any,
     ) -> Control:
         options = options or SimpleNamespace(headless=headless)
         environment: Any = SimpleNamespace(runner=runner, parsed_options=options)
-        what = Settings(**{"report_dir": str(tmp_path / "run"), "users": 30, **asked})
-        control = Control(environment, what, Discovery(model="m"), epoch=7, on_record_over=on_record_over)
+        what = Settings(**{"report_dir": str(tmp_path / "run"), "users": 30, "server_metrics": False, **asked})
+        control = Control(
+            environment, what, Discovery(model="m"), epoch=7, on_record_over=on_record_over,
+            time=None if time is None else time.source,
+        )  # fmt: skip
         controls.append(control)
         control.begin()
+        turn()
         return control
 
     yield make
@@ -226,6 +222,7 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
     control.add_record(answered(100, id="2", phase=WARMUP))
     assert control.plan.phase == WARMUP
     control.add_record(answered(100, id="3", phase=WARMUP))
+    turn()
     assert (control.plan.phase, control.limit) == (PROFILING, 5)
     assert kinds_sent(runner) == [Share, AskAgain]
     control.allocator.grant_requests("a")
@@ -322,50 +319,45 @@ def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -
     assert runner.ended == ["stop"]
 
 
-def test_the_ramp_as_the_seed_page_has_it(
-    begun: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_ramp_as_the_seed_page_has_it(begun: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: now[0], sleep=sleep))
-    monkeypatch.setattr(limit_module, "time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
-    runner = Master("a", "b")
-    control = begun(runner, prefill_concurrency=5, prefill_concurrency_ramp_duration=30.0)
-    turn()
+    runner, time = Master("a", "b"), VirtualTime()
+    control = begun(runner, time=time, prefill_concurrency=5, prefill_concurrency_ramp_duration=30.0)
+    shares = shares_sent(runner)
+    for _ in range(31):
+        for worker in "ab":
+            control.on_status(worker, status(number=control.phases.limit.shares.share(worker).number))
+        shares += shares_sent(runner)
+        time.advance(1.0)
     assert "Prefill concurrency ramping from 1 to 5 over 30 seconds" in caplog.messages
     assert control.facts().limits == tuple(
-        LimitChange(at, limit, PROFILING) for at, limit in ((0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5))
+        LimitChange(UNIX + at, limit, PROFILING) for at, limit in ((0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5))
     )
     # one by one, and some hold none for a while
-    assert shares_sent(runner) == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)]
+    assert shares == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)]
 
 
 @pytest.mark.parametrize("end", ["the next phase", "the drain"])
-def test_a_ramp_goes_no_further_than_its_phase(begun: Any, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    wake = Event()
-    monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
-    runner = Master("a")
+def test_a_ramp_goes_no_further_than_its_phase(begun: Any, end: str) -> None:
+    runner, time = Master("a"), VirtualTime()
     control = begun(
         runner,
+        time=time,
         warmup_prefill_concurrency=4,
         warmup_prefill_concurrency_ramp_duration=30.0,
         prefill_concurrency=9,
         warmup_request_count=1,
     )
-    turn()
     assert control.limit == 1
     if end == "the next phase":
         control.allocator.grant_requests("a")
         control.add_record(answered(100, phase=WARMUP))
     else:
         del runner.clients["a"]  # nobody to wait for
-        control.drain()
-    wake.set()
-    turn()
+        drain = gevent.spawn(control.drain)
+        time.advance(1.0)  # it is found to be lost
+        drain.join(5)
+    time.advance(60.0)
     assert control.limit == (9 if end == "the next phase" else 1)
 
 
@@ -385,7 +377,7 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
     assert runner.what_was_sent() == [Sent(Ack(number), "a") for number in (3, 1, 1, 3)]
     control.flush()
     assert list(RecordFile(control.folder / "profile_export.jsonl")) == [records[2], *records[:2]]
-    assert (control.pulse.counts, control.pulse.output_tokens) == ({"ok": 3}, 6)
+    assert (control.live_stats.counts, control.live_stats.output_tokens) == ({"ok": 3}, 6)
 
 
 def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
@@ -484,7 +476,7 @@ def test_by_default_a_folder_has_the_name_of_time_and_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str | None, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module.time, "strftime", lambda form: {"%Y%m%d-%H%M%S": "20300102-030405"}[form])
+    monkeypatch.setattr(time, "strftime", lambda form: {"%Y%m%d-%H%M%S": "20300102-030405"}[form])
     folder = make_folder(Settings(), model)
     assert folder == Path("reports") / f"20300102-030405-{name}"
     assert folder.is_dir()
@@ -642,30 +634,26 @@ def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
     assert (control.limit, limits_of(control)) == (5, [5])  # that there was none before needs no word
 
 
-def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(
-        limit_module, "follow", partial(follow, clock=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
-    )
-    control = begun(Master("a"), prefill_concurrency=6)
+def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any) -> None:
+    time = VirtualTime()
+    control = begun(Master("a"), time=time, prefill_concurrency=6)
     control.change_limit(3, 6.0)
-    turn()
-    assert (limits_of(control), now) == ([6, 6, 5, 4, 3], [6.0])
+    time.advance(5.9)
+    assert limits_of(control) == [6, 6, 5, 4]
+    time.advance(0.1)
+    assert limits_of(control) == [6, 6, 5, 4, 3]
     control.on_status("a", status(used=8))
     control.change_limit(None)
     control.change_limit(7, 1.0)  # from no gate: from as many as are in prefill
-    turn()
+    time.advance(1.0)
     assert limits_of(control)[-3:] == [None, 8, 7]
 
 
-def test_a_new_turn_ends_the_ramp_before_it(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    wake = Event()
-    monkeypatch.setattr(limit_module, "follow", partial(follow, clock=lambda: 0.0, sleep=lambda _: wake.wait()))
-    control = begun(Master("a"), prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0)
-    turn()
+def test_a_new_turn_ends_the_ramp_before_it(begun: Any) -> None:
+    time = VirtualTime()
+    control = begun(Master("a"), time=time, prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0)
     control.change_limit(5)
-    wake.set()
-    turn()
+    time.advance(60.0)
     assert limits_of(control) == [1, 5]
 
 
@@ -690,16 +678,12 @@ def test_a_turn_that_cannot_be_is_refused(
 
 def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
     control = begun(Master("a"), sweep="prefill-concurrency=1,2", users=9)
-    with pytest.raises(ValueError, match="nothing is sent"):
-        control.change_limit(3)
-    with gevent.Timeout(5):
-        while control.plan.phase != f"{PROFILING} 1":
-            turn()
-    with pytest.raises(ValueError, match="from stage to stage"):
+    assert control.plan.phase == f"{PROFILING} 1"
+    with pytest.raises(ValueError, match="stage by stage"):
         control.change_limit(3)
     ending = begun(Master("a"), prefill_concurrency=3)
     ending.shutdown.begin()
-    with pytest.raises(ValueError, match="nothing is sent"):
+    with pytest.raises(ValueError, match="right now"):
         ending.change_limit(2)
 
 
@@ -713,9 +697,106 @@ def test_users_are_changed_by_hand_where_nothing_else_says_how_many(begun: Any) 
     assert not begun(Master("a"), repeats=2, request_count=4).change_users(12)
 
 
-def test_whoever_watches_hears_of_every_record_as_it_was_kept(begun: Any) -> None:
-    heard: list[str] = []
-    control = begun(Master("a"), on_record_over=lambda record: heard.append(record.id))
+def test_every_record_is_passed_on_once_it_is_kept(begun: Any) -> None:
+    passed: list[str] = []
+    control = begun(Master("a"), on_record_over=lambda record: passed.append(record.id))
     control.add_record(answered(100, id="x"))
     control.add_record(answered(100, id="y", phase=WARMUP))
-    assert heard == ["x", "y"]
+    assert passed == ["x", "y"]
+
+
+# -- phases in virtual time --------------------------------------------------------------------------------------------
+
+
+def keep_alive(control: Control, time: VirtualTime) -> None:
+    """The only worker reports each second."""
+
+    def report() -> None:
+        while True:
+            control.on_status("a", status())
+            time.sleep(1.0)
+
+    gevent.spawn(report)
+
+
+def test_a_warmup_of_ten_seconds_then_twenty_of_profiling(begun: Any) -> None:
+    runner, time = Master("a"), VirtualTime()
+    control = begun(runner, time=time, warmup_duration=10.0, run_time_s=20.0)
+    keep_alive(control, time)
+    control.allocator.grant_requests("a")
+    time.advance(9.9)
+    assert PhaseOver not in kinds_sent(runner)
+    time.advance(0.2)
+    assert Sent(PhaseOver(WARMUP), None) in runner.what_was_sent()
+    control.allocator.grant_requests("a")
+    assert last_count(runner) == 0
+    time.advance(5.0)
+    assert control.plan.phase == WARMUP  # the requests that it has are not back
+    control.allocator.put_back("a", WARMUP, PLENTY)
+    turn()
+    assert control.plan.phase == PROFILING
+    assert control.facts().profiling_at == UNIX + time.at
+    time.advance(19.9)
+    assert runner.ended == []
+    time.advance(0.2)
+    assert runner.ended == ["quit"]
+
+
+def test_a_stage_is_closed_in_its_time_and_the_next_one_waits_for_its_last_request(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "make_reports", lambda folder: Made(None))
+    monkeypatch.setattr(phases, "HEALTH_S", 0.0)
+    runner, time = Master("a"), VirtualTime()
+    control = begun(runner, time=time, users=4, repeats=2, run_time_s=30.0)
+    keep_alive(control, time)
+    control.allocator.grant_requests("a")
+    time.advance(29.9)
+    assert PhaseOver not in kinds_sent(runner)
+    time.advance(5.1)
+    assert Sent(PhaseOver("profiling 1"), None) in runner.what_was_sent()
+    control.allocator.put_back("a", "profiling 1", PLENTY)
+    time.advance(1.0)
+    assert control.plan.phase == "profiling 2"
+    (stage,) = control.facts().stages
+    assert (stage.began_at, stage.ended_at) == (UNIX, UNIX + 30.0)  # from then on nothing new was sent
+
+
+def test_a_silent_worker_loses_its_share_after_four_seconds_and_its_place_after_fifteen(begun: Any) -> None:
+    runner, time = Master("a", "b"), VirtualTime()
+    control = begun(runner, time=time, prefill_concurrency=4)
+    for _ in range(60):
+        time.advance(0.25)
+        control.on_status("b", status(number=control.phases.limit.shares.share("b").number, at=time.at))
+    notes = [note for note in control.facts().notes if "worker a" in note]
+    assert len(notes) == 1
+    assert "stopped reporting 4.2 s after the start" in notes[0]
+    assert control.phases.limit.shares.share("b").share == 4
+    time.advance(0.5)
+    assert any("worker a was lost 15." in note for note in control.facts().notes)
+
+
+def test_arrivals_go_out_a_second_ahead_and_stop_when_the_phase_is_closed(begun: Any) -> None:
+    runner, time = Master("a"), VirtualTime()
+    control = begun(runner, time=time, request_rate=10.0, arrival_pattern="constant")
+    time.advance(2.55)  # the schedule began at 0.5
+    sent = runner.what_was_sent()
+    dealt = [at_s for message, _ in sent if isinstance(message, Arrivals) for at_s, _, _ in message.arrivals]
+    assert dealt == pytest.approx([n / 10 for n in range(len(dealt))])
+    assert 3.0 <= len(dealt) / 10 <= 3.1
+    control.allocator.close(PROFILING)
+    time.advance(5.0)
+    assert kinds_sent(runner) == [PhaseOver]
+
+
+def test_what_breaks_in_a_greenlet_of_the_control_ends_the_run(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(self: Any, limit: int | None) -> None:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr("locust_llm.run.gate_shares.Shares.set_limit", breaks)
+    runner = Master("a")
+    control = begun(runner, prefill_concurrency=4)
+    turn()
+    assert runner.ended == ["quit"]
+    assert control.exit_status() == ExitStatus.BROKEN
+    assert "the control of the run: RuntimeError: injected" in control.facts().notes[0]

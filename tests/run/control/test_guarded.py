@@ -83,7 +83,7 @@ def test_a_sweep_whose_folder_is_deleted_ends_with_what_there_is(tmp_path: Path)
         done = run(folder, url, *words, "--output-tokens-mean", "10")
         remover.get()
     assert done.returncode == 6, done.stderr
-    assert "has no place for its files" in done.stderr
+    assert "its files could not be written" in done.stderr
     assert (folder / "profile_export.jsonl").stat().st_size
     assert "INCOMPLETE" in done.stdout
 

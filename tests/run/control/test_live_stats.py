@@ -1,4 +1,4 @@
-"""The pulse of a run: what it counts and what it estimates, by pencil, on a clock of its own."""
+"""The stats of a run: what it counts and what it estimates, by pencil, on a clock of its own."""
 
 import pytest
 from hypothesis import given
@@ -26,35 +26,35 @@ def clock() -> Clock:
     return Clock()
 
 
-def tell(pulse: LiveStats, worker: str = "a", **news: object) -> None:
-    pulse.hear(worker, **{"used": 0, "waiting": 0, "decoding": 0, **news})  # type: ignore[arg-type]
+def tell(stats: LiveStats, worker: str = "a", **news: object) -> None:
+    stats.update(worker, **{"used": 0, "waiting": 0, "decoding": 0, **news})  # type: ignore[arg-type]
 
 
 def test_what_is_over_is_counted_and_what_we_ended_ourselves_is_not_done(clock: Clock) -> None:
-    pulse = LiveStats(clock)
+    stats = LiveStats(clock)
     for record in [answered(5, 10)] * 3 + [failed(), failed("cut"), failed("cancelled")]:
-        pulse.add(record)
-    assert (pulse.done, pulse.failed, pulse.output_tokens) == (4, 1, 6)
+        stats.add(record)
+    assert (stats.done, stats.failed, stats.output_tokens) == (4, 1, 6)
 
 
 def test_processes_are_added_up_as_they_last_told(clock: Clock) -> None:
-    pulse = LiveStats(clock)
-    tell(pulse, "a", used=9, waiting=9, decoding=9)
-    tell(pulse, "a", used=2, waiting=10, decoding=4)
-    tell(pulse, "b", used=1, waiting=3, decoding=5)
-    assert (pulse.used, pulse.waiting, pulse.decoding, pulse.inside) == (3, 13, 9, 25)
+    stats = LiveStats(clock)
+    tell(stats, "a", used=9, waiting=9, decoding=9)
+    tell(stats, "a", used=2, waiting=10, decoding=4)
+    tell(stats, "b", used=1, waiting=3, decoding=5)
+    assert (stats.used, stats.waiting, stats.decoding, stats.inside) == (3, 13, 9, 25)
 
 
 def test_ttft_is_of_first_chunks_of_the_last_ten_seconds(clock: Clock) -> None:
-    pulse = LiveStats(clock)
+    stats = LiveStats(clock)
 
     def ttft_ms() -> list[float] | None:
-        return pulse.recent_ttft.histogram().percentiles_ms(50, 100)
+        return stats.recent_ttft.histogram().percentiles_ms(50, 100)
 
     assert ttft_ms() is None
-    tell(pulse, ttfts_s=[2.0])
+    tell(stats, ttfts_s=[2.0])
     clock.now += 4
-    tell(pulse, "b", ttfts_s=[0.1, 0.3])
+    tell(stats, "b", ttfts_s=[0.1, 0.3])
     clock.now += 5
     assert ttft_ms() == [300, 2000]
     clock.now += 1
@@ -65,45 +65,45 @@ def test_ttft_is_of_first_chunks_of_the_last_ten_seconds(clock: Clock) -> None:
 
 def test_tokens_of_answers_that_are_still_on_count_at_once_one_a_read(clock: Clock) -> None:
     """Before any answer is over: 40 reads in 4 s of one process, 20 of another; what came before the run is none of it."""
-    pulse = LiveStats(clock)
-    assert pulse.tokens_per_s() == 0
-    tell(pulse, "a", reads=1000)
-    tell(pulse, "b", reads=0)
+    stats = LiveStats(clock)
+    assert stats.tokens_per_s() == 0
+    tell(stats, "a", reads=1000)
+    tell(stats, "b", reads=0)
     clock.now += 4
-    tell(pulse, "a", reads=1040)
-    tell(pulse, "b", reads=20)
-    assert pulse.tokens_per_s() == pytest.approx(60 / 4)
+    tell(stats, "a", reads=1040)
+    tell(stats, "b", reads=20)
+    assert stats.tokens_per_s() == pytest.approx(60 / 4)
 
 
 def test_a_read_is_worth_what_it_was_in_the_answers_that_are_over(clock: Clock) -> None:
     """Two tokens a read: the same 10 reads a second are 20 tokens, and what was over in between moves nothing."""
-    pulse = LiveStats(clock)
+    stats = LiveStats(clock)
     for second in range(20):
-        tell(pulse, reads=10 * second)
+        tell(stats, reads=10 * second)
         clock.now += 1
         if second == 3:
-            pulse.add(answered(5, 10, output_tokens=60, reads=30))
-    tell(pulse, reads=200)
-    assert pulse.tokens_per_s() == pytest.approx(20)
+            stats.add(answered(5, 10, output_tokens=60, reads=30))
+    tell(stats, reads=200)
+    assert stats.tokens_per_s() == pytest.approx(20)
 
 
 def test_errors_have_reads_and_no_tokens(clock: Clock) -> None:
     """Of 80 reads 20 were of an answer, of 20 tokens."""
-    pulse = LiveStats(clock)
+    stats = LiveStats(clock)
     for record in [answered(5, output_tokens=20, reads=20)] + [failed("rate_limited", reads=1)] * 60:
-        pulse.add(record)
-    tell(pulse, reads=0)
+        stats.add(record)
+    tell(stats, reads=0)
     clock.now += 2
-    tell(pulse, reads=80)
-    assert pulse.tokens_per_s() == pytest.approx(10)
+    tell(stats, reads=80)
+    assert stats.tokens_per_s() == pytest.approx(10)
 
 
 def test_now_is_the_last_five_seconds(clock: Clock) -> None:
-    pulse = LiveStats(clock)
+    stats = LiveStats(clock)
     for reads in (0, 500, 500, 500, 500, 500, 500, 500):
-        tell(pulse, reads=reads)
+        tell(stats, reads=reads)
         clock.now += 1
-    assert pulse.tokens_per_s() == 0
+    assert stats.tokens_per_s() == 0
 
 
 records = st.lists(
@@ -128,17 +128,17 @@ records = st.lists(
 def test_the_evidence_so_far_is_that_of_the_report(records: list[Record]) -> None:
     """To three digits."""
     health = Health(worker="a", cpu_share=0.5, loop_lag_p99_ms=3.0, cpu_wait_share=0.1)
-    pulse = LiveStats()
-    tell(pulse, "a", health=health)
+    stats = LiveStats()
+    tell(stats, "a", health=health)
     for record in records:
-        pulse.add(record)
+        stats.add(record)
     columns = collect(records).requests
     main = Selection(columns, (columns["phase"] == "profiling").to_numpy())
     if not main.size:
-        assert pulse.client() is None
+        assert stats.client() is None
         return
     for exact in evidence(main, [health]):
-        found = pulse._clients[exact.worker].evidence(exact.worker)
+        found = stats._clients[exact.worker].evidence(exact.worker)
         assert (found.requests, found.merged_share) == (exact.requests, exact.merged_share)
         assert (found.loop_lag_p99_ms, found.cpu_share) == (exact.loop_lag_p99_ms, exact.cpu_share)
         for name in ("ttft_p99_ms", "ttft_p99_least_ms", "read_lag_p99_ms", "send_lag_p99_ms"):
@@ -148,9 +148,9 @@ def test_the_evidence_so_far_is_that_of_the_report(records: list[Record]) -> Non
 
 
 def test_the_client_verdict_so_far(clock: Clock) -> None:
-    pulse = LiveStats(clock)
-    assert pulse.client() is None
-    pulse.add(answered(5, 10, admitted_at=9.9999))
-    assert pulse.client().level == "OK"
-    tell(pulse, "local", health=Health(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1))
-    assert pulse.client().level == "DEGRADED"
+    stats = LiveStats(clock)
+    assert stats.client() is None
+    stats.add(answered(5, 10, admitted_at=9.9999))
+    assert stats.client().level == "OK"
+    tell(stats, "local", health=Health(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1))
+    assert stats.client().level == "DEGRADED"

@@ -1,4 +1,4 @@
-"""The meter: looks at a server's own figures each second, and asks one that has none no further."""
+"""The metrics poller: a sample of /metrics each second; a server that has none is not asked again."""
 
 from pathlib import Path
 from typing import Any

@@ -27,16 +27,15 @@ class Step:
 
 def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
     fields: dict[str, Any] = {
-        "pulse": LiveStats(lambda: 100.0),
+        "live_stats": LiveStats(lambda: 100.0),
         "abort": SimpleNamespace(standing=lambda: (0, 0)),
         "settings": Settings(),
         "plan": SimpleNamespace(phase=PROFILING),
         "stages": None,
         "draining": False,
         "limit": None,
-        "flush": lambda: None,
     }
-    fields["pulse"].counts = Counter(counts or {})
+    fields["live_stats"].counts = Counter(counts or {})
     return SimpleNamespace(**{**fields, **known})
 
 
@@ -51,8 +50,8 @@ def test_a_sentence_with_everything() -> None:
         limit=3,
         abort=SimpleNamespace(standing=lambda: (1, 3)),
     )
-    gated.pulse.hear("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
-    gated.pulse.hear("b", used=1, waiting=3, decoding=5)
+    gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
+    gated.live_stats.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=Verdict(DEGRADED)) == (
         "profiling 12/45 s | 42/110 requests | 2 failed | TTFT p50 150 ms, p99 199 ms | 0 tokens/s | gate 3/3, 13 waiting | "
         "9 decoding | SLO 1 of 3 broken | client DEGRADED"

@@ -90,12 +90,12 @@ def test_before_any_request_there_is_nothing() -> None:
 
 def test_gauges_say_how_the_run_stands() -> None:
     now = [100.0]
-    pulse = LiveStats(lambda: now[0])
-    pulse.hear("a", used=2, waiting=10, decoding=4, reads=0)
+    stats = LiveStats(lambda: now[0])
+    stats.update("a", used=2, waiting=10, decoding=4, reads=0)
     now[0] += 2
-    pulse.hear("b", used=1, waiting=3, decoding=5)
-    pulse.hear("a", used=2, waiting=10, decoding=4, reads=80)
-    found = read(exposition(*gauges(pulse, users=25, limit=3, info={"model": 'a "b"\\', "phase": "warmup"})))
+    stats.update("b", used=1, waiting=3, decoding=5)
+    stats.update("a", used=2, waiting=10, decoding=4, reads=80)
+    found = read(exposition(*gauges(stats, users=25, limit=3, info={"model": 'a "b"\\', "phase": "warmup"})))
     assert {name: value for (name, labels), value in found.items() if not labels} == {
         "users": 25, "prefill_gate_limit": 3, "prefill_gate_waiting": 13, "requests_in_prefill": 3,
         "requests_decoding": 9, "output_tokens_per_second": 40,
@@ -104,12 +104,12 @@ def test_gauges_say_how_the_run_stands() -> None:
 
 
 def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
-    pulse = LiveStats()
-    pulse.add(answered(5, 10))
-    pulse.hear(
+    stats = LiveStats()
+    stats.add(answered(5, 10))
+    stats.update(
         "local", used=0, waiting=0, decoding=0, health=Health(worker="local", cpu_share=1, loop_lag_p99_ms=300.0)
     )
-    found = read(exposition(*gauges(pulse, users=1, limit=None, info={})))
+    found = read(exposition(*gauges(stats, users=1, limit=None, info={})))
     assert ("prefill_gate_limit", frozenset()) not in found
     assert value(found, "client_level") == 1
 
@@ -137,7 +137,7 @@ def a_control(totals: Totals) -> Any:
     return SimpleNamespace(
         environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)), settings=Settings(model="m"), stages=None,
         folder=Path("r"), survey=SimpleNamespace(model=None), draining=False, plan=SimpleNamespace(phase="profiling"),
-        pulse=LiveStats(), limit=None, totals=totals,
+        live_stats=LiveStats(), limit=None, totals=totals,
     )  # fmt: skip
 
 

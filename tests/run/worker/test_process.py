@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from locust.env import Environment
 
@@ -14,8 +15,9 @@ import pytest
 from support.handmade import answered
 
 from locust_llm.core.jsonl import line
+from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile
-from locust_llm.run.protocol import TO_CONTROL
+from locust_llm.run.protocol import TO_CONTROL, Status, ToControl, to_control
 from locust_llm.run.worker import process as module
 from locust_llm.run.worker.outbox import lock
 from locust_llm.run.worker.process import append
@@ -24,8 +26,8 @@ FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
 
 
 def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locust kills the loop that reads, then starts the rest; it looks for a silent master only where one was heard."""
-    monkeypatch.setattr(module, "gevent", SimpleNamespace(spawn=lambda report: None))
+    """Locust kills the loop that reads, then starts the rest; it looks for a silent master only after a heartbeat."""
+    monkeypatch.setattr(module, "guarded", lambda *what: None)
     sent: list[str] = []
     runner = SimpleNamespace(
         client_id="w", last_heartbeat_timestamp=None, register_message=lambda *a, **kw: None,
@@ -33,11 +35,25 @@ def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.M
     )  # fmt: skip
     environment = Environment()
     before = time.time()
-    module.work(environment, runner)
+    module.work(environment, runner, Settings())
     assert before <= runner.last_heartbeat_timestamp <= time.time()
     runner.last_heartbeat_timestamp = 1.0
-    module.work(environment, runner)
+    module.work(environment, runner, Settings())
     assert (runner.last_heartbeat_timestamp, sent) == (1.0, [TO_CONTROL] * 2)
+
+
+def test_a_worker_that_cannot_send_its_status_any_more_says_why() -> None:
+    """The control ends the run then, with status 2."""
+    sent: list[tuple[int, ToControl]] = []
+    environment = Environment()
+    runner: Any = SimpleNamespace(
+        client_id="w", user_count=3, send_message=lambda kind, data: sent.append(to_control(data))
+    )
+    environment.runner = runner
+    module._Worker(environment, runner, Settings()).fail("RuntimeError: injected")
+    ((epoch, status),) = sent
+    assert isinstance(status, Status)
+    assert (epoch, status.failure, status.users) == (0, "RuntimeError: injected", 3)
 
 
 @pytest.mark.parametrize("before", [b"", line(FIRST) + b"\n", line(FIRST)[:50], line(FIRST)])

@@ -1,0 +1,32 @@
+"""The stream reader of this process: made when it is first needed, one in each forked child, a new one after a failure."""
+
+import os
+
+from .reader import StreamReader
+
+_reader: StreamReader | None = None
+
+
+def stream_reader() -> StreamReader:
+    """The reader of this process; a forked child gets its own."""
+    global _reader
+    if _reader is None or _reader.pid != os.getpid():
+        _reader = StreamReader()
+    return _reader
+
+
+def reader_failure() -> str:
+    """Why this process sends nothing more; empty while it can."""
+    return _reader.failure if _reader is not None and _reader.pid == os.getpid() else ""
+
+
+def new_reader() -> None:
+    """A dead one has no place in the run that begins."""
+    global _reader
+    if reader_failure():
+        _reader = None
+
+
+def reads_so_far() -> int:
+    """Of the reader of this process; makes none."""
+    return _reader.reads if _reader is not None and _reader.pid == os.getpid() else 0

@@ -1,0 +1,115 @@
+"""A request, ready to be sent, and its time limits."""
+
+import time
+from typing import Any
+
+import msgspec
+from gevent import get_hub, getcurrent
+
+from locust_llm.core.bounds import MAX_RESPONSE_BYTES
+from locust_llm.core.record import CANCELLED
+
+from .connection import Target
+from .response import Response
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to send, ready as bytes, with the fields of its record that are known beforehand."""
+
+    target: Target
+    data: bytes
+    labels: dict[str, Any]
+    """Fields of Record: id, name, model, user_class, asked_output_tokens, ..."""
+    due_at: float | None = None
+    timeout_s: float | None = None
+    """From the send to the end of the answer."""
+    first_token_timeout_s: float | None = None
+    """From the send to the first chunk. Not for a request that asks for no stream: it has none."""
+    gap_timeout_s: float | None = None
+    """Without any byte, once the first chunk is there."""
+    cancel_after_s: float | None = None
+    """Given up on purpose, so long after the request was fully written; 0: at once."""
+    max_response_bytes: int = MAX_RESPONSE_BYTES
+    """Of the answer, headers and framing too: beyond it the connection is closed."""
+    max_chunks: int | None = None
+    """The same for its chunks: see ``bounds.most_chunks``."""
+    keep_text: bool = False
+    kind: str = "chat"
+    """Of the endpoint: see ``completion.DECODERS``."""
+
+
+class Limits(BaseException):
+    """The time limits of a request: thrown into its greenlet when one of them is over; ``outcome`` is which.
+
+    One timer serves them all. It goes off when the first may be over and is set again if none is, so the chunks of a
+    stream need not touch it.
+    """
+
+    def __init__(self, request: Request, stream: Response) -> None:
+        self.outcome = ""
+        self.written_at: float | None = None
+        """When the whole request was written."""
+        self._request = request
+        self._stream = stream
+        self._greenlet = getcurrent()
+        self._timer: Any = None
+        self._set()
+
+    def written(self) -> None:
+        """The whole request: from now on counts the time after which it is cancelled on purpose."""
+        self.written_at = time.monotonic()
+        if self._request.cancel_after_s is not None:
+            self._set()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+
+    def _set(self) -> None:
+        self.close()
+        now = time.monotonic()
+        limit = next_limit(self._request, self._stream, self.written_at, now)
+        if limit is not None:
+            self._timer = get_hub().loop.timer(max(limit[0] - now, 0.0))
+            self._timer.start(self._look, update=True)  # else it counts from when the loop began to turn
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        limit = next_limit(self._request, self._stream, self.written_at, now)
+        if limit is not None and limit[0] <= now:
+            self.outcome = limit[1]
+            self.close()
+            self._greenlet.throw(self)
+        else:
+            self._set()
+
+
+def next_limit(request: Request, stream: Response, written_at: float | None, now: float) -> tuple[float, str] | None:
+    """(when the first of its time limits is over, the outcome then), as of ``now``; None if it has none.
+
+    All times in monotonic s. Before the first chunk there is no gap yet: the soonest that one can be over is one gap from
+    now.
+    """
+    sent_at, first = stream.sent_ns / 1e9, stream.first_seen
+    ends: list[tuple[float, str]] = []
+    if request.timeout_s is not None:
+        ends.append((sent_at + request.timeout_s, "timeout"))
+    if request.first_token_timeout_s is not None and not first:
+        ends.append((sent_at + request.first_token_timeout_s, "first_token_timeout"))
+    if request.gap_timeout_s is not None:
+        ends.append(((stream.stamps[-1] / 1e9 if first else now) + request.gap_timeout_s, "gap_timeout"))
+    if request.cancel_after_s is not None and written_at is not None:
+        ends.append((written_at + request.cancel_after_s, CANCELLED))
+    return min(ends, default=None)
+
+
+def message_of(request: Request, outcome: str) -> str:
+    """The message of the record when a time limit is over."""
+    if outcome == "timeout":
+        return f"not finished within {request.timeout_s:g} s"
+    if outcome == "first_token_timeout":
+        return f"no first token within {request.first_token_timeout_s:g} s"
+    if outcome == "gap_timeout":
+        return f"nothing more for {request.gap_timeout_s:g} s"
+    return f"given up on purpose after {request.cancel_after_s:g} s"
