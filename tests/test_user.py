@@ -17,7 +17,7 @@ from gevent import GreenletExit
 from msgspec.structs import replace
 from requests import Session
 from requests.auth import AuthBase
-from support.handmade import answered, failed
+from support.records import answered, failed
 from support.hostile_server import answer, hostile
 
 from locust_llm import LLMUser

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 from support import damaged
 from support.damaged import Way
-from support.handmade import UNIX, a_run, answered, failed
-from support.staged import fill_sweep, steps
+from support.records import UNIX, a_run, answered, failed
+from support.stages import fill_sweep, steps
 
 from locust_llm import __main__ as door
 from locust_llm.core import storage as folder

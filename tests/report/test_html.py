@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
 from support.levels import level
 
 from locust_llm.core.record import Record

@@ -13,7 +13,7 @@ from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Offer, Probe, Run
 from locust_llm.core.storage import RECORDS, RUN, write_run
-from support.handmade import UNIX, a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
 
 VALUES: Final[tuple[Any, ...]] = (
     None, "text", "", -1, 0, 1e18, 1e300, -1e300, 10**30, -(10**30), 2**63, 0.5, True, [], [1e18], {}, "\ud800", "x" * 9000,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support.handmade import a_run, answered
+from support.records import a_run, answered
 
 from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record

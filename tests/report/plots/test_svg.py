@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.handmade import a_run, answered, failed
+from support.records import a_run, answered, failed
 
 from locust_llm import __main__ as door
 from locust_llm.core.jsonl import line

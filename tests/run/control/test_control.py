@@ -12,7 +12,7 @@ import gevent
 import pytest
 from gevent.event import Event
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.handmade import answered
+from support.records import answered
 
 from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP
 from locust_llm.core.report_result import ReportResult

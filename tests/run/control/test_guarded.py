@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import gevent
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.desk import Desk
-from support.handmade import answered
+from support.master import Master
+from support.records import answered
 
 from locust_llm.__main__ import simulator
 from locust_llm.run.control import messages
@@ -39,7 +39,7 @@ def test_a_failure_is_passed_on_and_a_kill_is_none() -> None:
 
 def test_a_journal_gives_its_records_up_to_the_first_that_is_none(tmp_path: Path) -> None:
     """A machine that stopped may have left the length of a record and not its bytes."""
-    desk = Desk(tmp_path, "a")
+    master = Master(tmp_path, "a")
     (tmp_path / FOLDER).mkdir(exist_ok=True)
     journal = Journal(tmp_path / FOLDER / "a")
     packed = pack(answered(1.0))
@@ -47,8 +47,8 @@ def test_a_journal_gives_its_records_up_to_the_first_that_is_none(tmp_path: Path
     journal.add(2, bytes(len(packed)))
     journal.add(3, packed)
     journal.close(keep=True)
-    assert len(desk.workers.recover("a")) == 1
-    assert desk.workers.lost() == []
+    assert len(master.workers.recover("a")) == 1
+    assert master.workers.lost() == []
 
 
 def test_who_could_not_be_read_meanwhile_has_not_been_silent(

@@ -15,7 +15,7 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.handmade import answered, failed
+from support.records import answered, failed
 
 from locust_llm.__main__ import simulator
 from locust_llm.core.run import Health

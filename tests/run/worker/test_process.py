@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from locust.env import Environment
 
 import pytest
-from support.handmade import answered
+from support.records import answered
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.storage import RecordFile
