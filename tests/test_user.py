@@ -17,8 +17,8 @@ from gevent import GreenletExit
 from msgspec.structs import replace
 from requests import Session
 from requests.auth import AuthBase
-from support.records import answered, failed
 from support.hostile_server import answer, hostile
+from support.records import answered, failed
 
 from locust_llm import LLMUser
 from locust_llm import user as user_module

@@ -9,8 +9,8 @@ import gevent
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.leases import LeasedGate, turn
 from support.examples import examples
+from support.leases import LeasedGate, turn
 
 from locust_llm.client import gate as gates
 from locust_llm.client.gate import Slot
@@ -91,7 +91,9 @@ def test_a_newcomer_gets_its_share_when_the_others_have_given_it_up() -> None:
     assert [(worker, share.share) for worker, share in control.sent] == [("c", 0)]
     assert control.report("c", used=0, waiting=8) == [("a", 2), ("b", 2)]
     assert control.report("a", used=3, waiting=5) == []  # one of its three is still in prefill
-    assert control.report("b", used=2, waiting=5, number=old) == []  # said before the news reached it: it may still use three
+    assert (
+        control.report("b", used=2, waiting=5, number=old) == []
+    )  # its last share had not reached it: it may use three
     assert control.report("b", used=2, waiting=5) == [("c", 1)]
     assert control.report("a", used=2, waiting=6) == [("c", 2)]
 
@@ -159,7 +161,9 @@ def test_a_slot_that_two_have_half_a_right_to_changes_hands() -> None:
         control.now += 0.25
         control.shares.expire(control.now)
         for worker in slot_s:
-            control.report(worker, used=control.known[worker].share or 0, waiting=8 - (control.known[worker].share or 0))
+            control.report(
+                worker, used=control.known[worker].share or 0, waiting=8 - (control.known[worker].share or 0)
+            )
             slot_s[worker] += 0.25 * (control.known[worker].share or 0)
     assert sum(slot_s.values()) >= 59.0  # of 20 s of three slots
     assert abs(slot_s["a"] - slot_s["b"]) <= 2.0

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from support.records import a_run, answered
 from support.probing import Noise, Server, probed
+from support.records import a_run, answered
 from support.symptoms import stall, symptoms
 
 from locust_llm.core.jsonl import line
