@@ -19,6 +19,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
 from locust_llm.run.options import check
 from locust_llm.run.schedule import schedule
+from locust_llm.slo.client_verdict import OK
 
 TTFT_MS: Final = 100
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "6", "--no-probe")
@@ -139,23 +140,19 @@ def test_the_limit_holds_at_the_server_and_the_schedule_is_exact(
 
 
 @pytest.mark.serial
-def test_two_processes_share_a_schedule_the_rows_of_a_dataset_and_users(server: Server, tmp_path: Path) -> None:
-    """Poisson arrivals, a row for each, and as many users as that takes; the tests below have each of these alone."""
-    path = tmp_path / "questions.jsonl"
-    path.write_text("".join(f'{{"prompt": "Question number {n}", "output_tokens": {n + 1}}}\n' for n in range(41)))
-    words = ("--request-rate", "60", "--random-seed", "7", "--input-file", str(path))
+def test_two_processes_share_a_schedule_and_as_many_users_as_it_takes(server: Server, tmp_path: Path) -> None:
+    """The tests below have each of these alone."""
+    words = ("--request-rate", "60", "--random-seed", "7", "--request-count", "41")
     got = ran(server, tmp_path / "r", *words, *TWO, *SHORT)
     expected = [
         due.at_s for due in schedule(Settings(request_rate=60, random_seed=7, request_count=41), "profiling") or ()
     ]
     assert due_s(got) == exactly(at_s - expected[0] for at_s in expected)
-    assert sorted(record.asked_output_tokens or 0 for record in got) == list(range(1, 42))
-    assert [record.output_tokens for record in got] == [record.asked_output_tokens for record in got]
-    assert len({record.session for record in got}) == offer(tmp_path / "r")["due"] == 41
+    assert offer(tmp_path / "r")["due"] == 41
     assert len({record.worker for record in got}) == 2
     users = len({(record.worker, record.user) for record in got})
-    # 60/s x 0.2 s keep twelve busy; a machine that stalls for a second finds all arrivals waiting at once
-    assert 6 <= users <= offer(tmp_path / "r")["most_users"] < 100
+    # 60/s x 0.125 s keep seven busy; a machine that stalls for a second finds all arrivals waiting at once
+    assert 5 <= users <= offer(tmp_path / "r")["most_users"] < 100
     assert "NOT DELIVERED" not in (tmp_path / "r" / "summary.md").read_text()
 
 
@@ -217,8 +214,7 @@ def test_a_replay_is_whole_after_a_warmup(server: Server, tmp_path: Path) -> Non
 # -- datasets and sessions ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("processes", BOTH)
+@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), BOTH[1]])
 def test_a_dataset_is_sent_once_and_then_the_run_ends(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
@@ -431,7 +427,11 @@ def test_what_was_not_delivered_is_said_with_its_cause(
     got = records(tmp_path / "r")
     assert offer(tmp_path / "r")["due"] == 60
     assert len(got) < 60 * 0.98
-    assert f"NOT DELIVERED: {len(got) / 60:.1%} of the load that was asked for. The cause is {cause}" in done.stdout
+    assert f"NOT DELIVERED: {len(got) / 60:.1%} of the load that was asked for. The cause is " in done.stdout
+    client = json.loads((tmp_path / "r" / "run.json").read_text())["client"]["level"]
+    assert (
+        f"The cause is {cause if client == OK else 'the load generator'}" in done.stdout
+    )  # on a busy machine it is that
     if "--max-users" in words:
         assert "all 2 users are busy and arrivals wait: --max-users is reached" in done.stderr
         assert {record.user for record in got} == {1, 2}
