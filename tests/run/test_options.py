@@ -1,5 +1,6 @@
 """The command line: what cannot be is refused in one line with status 5 before any load, and no secret is written."""
 
+import gc
 import os
 import sys
 from argparse import Namespace
@@ -246,6 +247,7 @@ def test_a_key_that_no_header_can_carry(
 
 def test_a_run_needs_a_host(capsys: pytest.CaptureFixture[str]) -> None:
     expected = "--host is missing: the server's address, such as --host localhost:8000"
+    gc.collect()  # users' classes of other tests, which have one
     assert refused_before_load(capsys, "--host", "") == expected
     plugin._before_load(parse("--host", "", headless=False))  # it may come from the web form
 
