@@ -2,10 +2,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= 2
+unexport PYTHONDONTWRITEBYTECODE  # a test starts some hundred processes: each would compile what it imports
 PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
+SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-all test-matrices test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator calibration soak confusion intervals schedulers seeds example clean
+.PHONY: demo test test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator calibration soak confusion intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -26,14 +28,44 @@ demo: $(VENV)/.installed          ## a first result without a GPU: simulator, lo
 
 test: $(VENV)/.installed-tests    ## every room and the main job end to end, in three minutes: small matrices, few examples
 	$(PYTEST) $(PARALLEL) --hypothesis-profile=few -m "not full and not serial"
-	$(PYTEST) --hypothesis-profile=few -m "serial and not full"
+	$(PYTEST) --hypothesis-profile=few -m "serial and not full" $(SERIAL)
 
-test-all: $(VENV)/.installed-tests  ## everything, with the whole matrices
-	$(PYTEST) $(PARALLEL) -m "not serial"
-	$(PYTEST) -m serial
+test-all: test test-matrices      ## everything, with the whole matrices
 
-test-matrices: $(VENV)/.installed-tests  ## what make test leaves out, but for the three longest: signals at any time, workers, the confusion matrix
-	$(PYTEST) $(PARALLEL) $(MORE) -m "full and not serial" --ignore tests/e2e/test_endings.py --ignore tests/e2e/test_distributed.py --ignore tests/bench
+# what make test leaves out, in pieces: each prints its time, and what is done is done until a source changes
+PIECES = rooms web_pages damage endings distributed modes runs probe serial real
+rooms = tests/client tests/core tests/load tests/probe tests/report tests/run tests/simulator tests/slo tests/web tests/seeds \
+  tests/bench tests/test_*.py --ignore tests/bench/test_confusion.py --ignore tests/report/test_damage.py \
+  --ignore tests/report/test_html.py
+web_pages = tests/e2e/test_web_browser.py tests/e2e/test_web_attack.py tests/report/test_html.py
+endings = tests/e2e/test_endings.py
+distributed = tests/e2e/test_distributed.py tests/e2e/test_secrets_of_workers.py
+modes = tests/e2e/test_modes.py
+probe = tests/bench/test_confusion.py tests/e2e/test_probe.py tests/e2e/test_probe_http.py
+real = tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py
+runs = tests/e2e $(addprefix --ignore ,$(web_pages) $(endings) $(distributed) $(modes) $(probe) $(real))
+SOURCES := $(shell git ls-files 'locust_llm/*.py' 'tests/*.py' 2>/dev/null)
+
+test-matrices: $(PIECES:%=.matrices/%)  ## what make test leaves out; interrupted, it goes on where it was
+
+.matrices/%: $(VENV)/.installed-tests $(SOURCES)
+	@mkdir -p .matrices
+	@echo "$*, since $$(date +%T)"
+	@$(PYTEST) $(PARALLEL) -m "full and not serial" $($*) > $@.log 2>&1 || { cat $@.log; exit 1; }
+	@tail -1 $@.log | tee $@
+
+.matrices/serial: $(VENV)/.installed-tests $(SOURCES)
+	@mkdir -p .matrices
+	$(PYTEST) -m "full and serial" $(SERIAL)
+	@touch $@
+
+.matrices/damage: $(VENV)/.installed-tests $(SOURCES)  # 19,000 folders of 0.1 s each: half an hour
+	@mkdir -p .matrices
+	PYTHONPATH=tests $(BIN)/python tests/bench/damage.py .matrices/damage.json
+	@mv .matrices/damage.json $@
+
+test-pythons:                     ## the tests once with each Python from 3.11 to 3.13 that this machine has
+	.ci/pythons
 
 test-real: $(VENV)/.installed-tests  ## real vLLM, transformers, LiteLLM and llama.cpp: what cannot be started is skipped, with the reason
 	REAL_SERVERS=1 $(PYTEST) -rsP tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py
@@ -97,4 +129,4 @@ format: $(VENV)/.installed-tests
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .test-venv .aiperf-venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .test-venv .aiperf-venv .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,11 @@
 """locust-llm: load testing for LLM servers, as an extension of Locust. Importing this imports nothing heavy."""
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # as typing has it, whose import takes longer than all else here
 if TYPE_CHECKING:
+    from typing import Any
+
     from locust_llm.probe_user import ProbeUser as ProbeUser
     from locust_llm.report.build import read as read
     from locust_llm.user import LLMUser as LLMUser

@@ -1,11 +1,18 @@
 """The door: the ``locust-llm`` command."""
 
-import argparse
+import _signal  # type: ignore[import-not-found]  # of which signal is made: this is there at once
 import os
+import sys
+
+if __name__ == "__main__" or os.path.basename(sys.argv[0]) == "locust-llm":
+    # until main() is there, Ctrl-C ends the process without a traceback of the import that it interrupts
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
+# isort: split
+import argparse
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

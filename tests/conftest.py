@@ -1,4 +1,4 @@
-"""Fixtures that several test files share, and how many examples Hypothesis draws."""
+"""Fixtures that several test files share, how many examples Hypothesis draws, and which tests stay together."""
 
 import shutil
 import subprocess
@@ -12,6 +12,14 @@ from support.examples import register_profiles
 from support.scripted import Scripted
 
 register_profiles()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file is run by one worker of pytest-xdist, so that its fixtures are made once; whole runs go where there is room."""
+    for item in items:
+        if "e2e" not in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from mmap import ACCESS_READ, mmap
-from shutil import copyfileobj
 from typing import BinaryIO, Final, NamedTuple, cast
 from weakref import finalize
 
@@ -25,7 +24,10 @@ from .formats import DatasetError, located
 from .user_file import irregular
 
 ROW_BYTES: Final = 64 << 20
-"""A longer line is taken for a file without line ends."""
+"""A longer line is taken for a file without line ends, and so many blanks in a row for a file without rows."""
+UNPACKED_BYTES: Final = 1 << 30
+PACKED_RATIO: Final = 500
+"""gzip of more than both is not unpacked to disk: text is packed to a 3rd to a 20th, and at most 1,032 times smaller."""
 _GZIP: Final = b"\x1f\x8b"
 _BLOCK: Final = 1 << 20
 _GAP: Final = re.compile(rb"[\s,\[]*")
@@ -63,6 +65,8 @@ class RowFile:
             stream.seek(self._start)
             block = b" "
             while block and not block.strip():
+                if stream.tell() > ROW_BYTES:
+                    raise DatasetError(f"{path}, line 1, column 1: over {ROW_BYTES >> 20} MB of blanks")
                 block = stream.read(_BLOCK)
         if not block:
             raise DatasetError(f"{path}: the file is empty")
@@ -111,13 +115,20 @@ class RowFile:
             return stream
         unpacked = tempfile.TemporaryFile()  # noqa: SIM115
         finalize(self, unpacked.close)
+        allowed = max(UNPACKED_BYTES, PACKED_RATIO * os.fstat(stream.fileno()).st_size)
         with _open(self.path) as packed:
-            copyfileobj(packed, unpacked, _BLOCK)
+            while block := packed.read(_BLOCK):
+                unpacked.write(block)
+                if unpacked.tell() > allowed:
+                    raise DatasetError(
+                        f"{self.path}: unpacks to over {allowed >> 20} MB, {PACKED_RATIO} times its size"
+                    )
         unpacked.flush()
         return cast(BinaryIO, unpacked)
 
     def _line_rows(self) -> Iterator[Row]:
         at, line = self._start, 1
+        last = at  # where the last row ended
         with _open(self.path) as stream:
             stream.seek(at)
             while data := stream.readline(ROW_BYTES + 1):
@@ -131,6 +142,9 @@ class RowFile:
                     raise DatasetError(f"{self.path}, line {line}, column 1: a row of over {ROW_BYTES >> 20} MB")
                 if not data.isspace():
                     yield Row(at, line, data.rstrip(b"\r\n"))
+                    last = at + len(data)
+                elif at - last > ROW_BYTES:
+                    raise DatasetError(f"{self.path}, line {line}, column 1: over {ROW_BYTES >> 20} MB of blank lines")
                 at += len(data)
                 line += data.count(b"\n")
 

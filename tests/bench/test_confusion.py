@@ -29,8 +29,10 @@ from support.probing import Server
 from locust_llm.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis
 
 GOAL = 0.95
-REDUCED = cells(kind for gpu in GPUS[:1] for i, kind in enumerate(schedulers(gpu)) if i % 3 == 0)
-"""Every third server on one GPU, with each level of noise."""
+REDUCED = [
+    cell for cell in cells(kind for i, kind in enumerate(schedulers(GPUS[0])) if i % 3 == 0) if cell.noise in ("0", "2")
+]
+"""Every third server on one GPU, without noise and with much."""
 
 
 def test_how_a_cell_is_judged() -> None:
@@ -75,7 +77,7 @@ def judged(some: list[Cell], goal: float) -> None:
 
 
 def test_a_part_of_the_matrix() -> None:
-    assert len(REDUCED) >= 30
+    assert len(REDUCED) >= 14
     judged(REDUCED, GOAL)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.handmade import answered, failed
+from support.records import answered, failed
 
 from locust_llm.client.buffering import ANSWERS, DELAYED, LUMPS, WHOLE, Buffering, way_of
 from locust_llm.core.record import Record

@@ -226,7 +226,7 @@ def test_a_connection_that_the_server_was_just_closing_costs_no_failure(monkeypa
     server, line = Closing(), UserConnection()
     request = Request(target=server.to, data=b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", labels={"id": "again"})
     first = exchange(line, Gate(1), request, 0.0)
-    time.sleep(0.2)
+    time.sleep(0.1)
     gate = Gate(1)
     with monkeypatch.context() as blind:
         blind.setattr(Connection, "alive", lambda self: True)
@@ -343,9 +343,9 @@ def test_given_up_on_purpose(scripted: Scripted, tokens: int, after_s: float) ->
 def test_who_is_done_sooner_is_not_given_up(scripted: Scripted) -> None:
     line = UserConnection()
     for turn in range(3):
-        record = run(scripted, f"sooner{turn}", stream(2), line, cancel_after_s=0.8)
+        record = run(scripted, f"sooner{turn}", stream(2), line, cancel_after_s=0.5)
         assert (record.outcome, record.connect_s is None) == (OK, turn > 0)
-    gevent.sleep(0.85)  # nothing is left that could still go off
+    gevent.sleep(0.55)  # nothing is left that could still go off
     assert run(scripted, "sooner-last", stream(2), line).connect_s is None
 
 
@@ -689,10 +689,10 @@ def test_who_gives_up_is_gone_before_the_next_one_comes(scripted: Scripted) -> N
 
 
 def test_a_connection_that_is_closed_during_the_wait_is_opened_again(scripted: Scripted) -> None:
-    """Servers close idle connections; here after 0.3 s, and the gate opens after 0.9 s."""
+    """Servers close idle connections; here after 0.1 s, and the gate opens after 0.4 s."""
     gate, lines = Gate(), [UserConnection() for _ in range(5)]
     for number, line in enumerate(lines):
-        steps = [*stream(1), ["linger", 0.3]]
+        steps = [*stream(1), ["linger", 0.1]]
         assert exchange(line, gate, scripted.request(f"linger{number}", steps), 0.0).outcome == OK
     gate.set_limit(0)
     jobs = [
@@ -700,11 +700,11 @@ def test_a_connection_that_is_closed_during_the_wait_is_opened_again(scripted: S
         for number, line in enumerate(lines)
     ]
     until(lambda: gate.waiting == 5)
-    gevent.sleep(0.9)
+    gevent.sleep(0.4)
     gate.set_limit(2)
     records = [job.get() for job in jobs]
     assert {record.outcome for record in records} == {OK}
-    assert all(record.connect_s is not None and record.gate_wait_s > 0.8 for record in records)
+    assert all(record.connect_s is not None and record.gate_wait_s > 0.35 for record in records)
     rows = scripted.rows("waited", 5)
     assert all(len(same) == 1 for same in rows.values())
     assert len(rows) == 5

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.handmade import answered, failed
+from support.records import answered, failed
 
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, RETRIED
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.handmade import UNIX, answered
+from support.records import UNIX, answered
 
 from locust_llm.core import storage as folder
 from locust_llm.core.jsonl import line

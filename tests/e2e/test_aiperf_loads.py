@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.handmade import a_run, answered, failed
+from support.records import a_run, answered, failed
 
 from locust_llm.core.jsonl import line
 from locust_llm.report.build import write

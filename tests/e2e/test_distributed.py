@@ -26,7 +26,7 @@ from support.runs import CHAT, ROOT, Server, command, free_port, records
 from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.gate_shares import LEASE_S
+from locust_llm.run.gate_shares import LEASE_S, SILENT_S
 from locust_llm.run.protocol import GONE_S
 
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "10", "--no-probe")
@@ -151,7 +151,7 @@ def in_use(server: Server) -> float:
 @pytest.mark.parametrize(
     ("workers", "limit"),
     [
-        pytest.param(workers, limit, marks=() if (workers, limit) == (2, 3) else full)
+        pytest.param(workers, limit, marks=full)  # over two processes: test_run.py
         for workers in (1, 2, 4)
         for limit in (1, 2, 3, 5, 16)
     ],
@@ -255,6 +255,28 @@ def check_loss(its: Site) -> list[Record]:
     return got
 
 
+def test_neither_a_killed_nor_a_stopped_worker_changes_the_count_or_the_limit(server: Server, tmp_path: Path) -> None:
+    """One is killed, another one is stopped for longer than its lease, and the third goes on alone meanwhile."""
+    words = ("-u", "12", "--prefill-concurrency", "4", "--request-count", "160")
+    with site(server, tmp_path, *words, workers=3) as its:
+        its.seen(30)
+        killed, stopped, third = its.workers
+        killed.kill()
+        stopped.send_signal(signal.SIGSTOP)
+        time.sleep(SILENT_S + 0.5)
+        its.seen(1)
+        assert third.poll() is None
+        stopped.send_signal(signal.SIGCONT)
+        its.end()
+    lost = its.run["records_lost"]
+    assert its.master.returncode == (ExitStatus.INCOMPLETE if lost else ExitStatus.OK), its.log("master")
+    got = check_loss(its)
+    assert len(got) + lost == 160
+    assert any("was silent" in note for note in its.run["notes"])
+    assert {record.limit for record in got} == {4}
+
+
+@full
 def test_a_killed_worker_takes_nothing_of_the_count_with_it(server: Server, tmp_path: Path) -> None:
     words = ("-u", "12", "--prefill-concurrency", "4", "--request-count", "100")
     with site(server, tmp_path, *words, workers=3) as its:
@@ -304,7 +326,8 @@ def test_a_dataset_loses_only_what_the_killed_worker_had_begun(server: Server, t
     assert len({record.session for record in got}) == len(got)
 
 
-@pytest.mark.parametrize("words", [("--request-count", "250"), pytest.param(("-t", "12s"), marks=full)])
+@full
+@pytest.mark.parametrize("words", [("--request-count", "250"), ("-t", "12s")])
 def test_a_stopped_worker_comes_back_and_nothing_is_lost_or_sent_twice(
     server: Server, tmp_path: Path, words: tuple[str, ...]
 ) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -59,6 +61,27 @@ def test_each_says_what_it_is_and_how_to_run_it(path: Path) -> None:
     assert f'"{path.name}"' in Path(__file__).read_text() or f"'{path.name}'" in Path(__file__).read_text()
 
 
+LOADED: Final = """
+import sys
+from locust.util.load_locustfile import load_locustfile
+
+for path in sys.argv[1:]:
+    users, _ = load_locustfile(path)
+    print(path.rpartition("/")[2], *sorted(name for name, user in users.items() if user.tasks))
+"""
+
+
+def test_locust_finds_users_with_tasks_in_each() -> None:
+    paths = sorted(str(path) for path in EXAMPLES.glob("*.py"))
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *paths], capture_output=True, text=True, check=True, timeout=60
+    )
+    found = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert found.keys() == {path.rpartition("/")[2] for path in paths}
+    assert all(found.values())
+    assert (found["conversations.py"], found["trace_replay.py"]) == (["Chatter"], ["Replayed"])
+
+
 @pytest.mark.full
 def test_chat(server: Server, tmp_path: Path) -> None:
     assert len(ran(server, tmp_path / "r", "chat.py", "-u", "2", "--request-count", "6")) == 6
@@ -94,6 +117,7 @@ def test_what_the_command_line_says_wins_over_the_locustfile(server: Server, tmp
     assert {record.limit for record in got} == {3}
 
 
+@pytest.mark.full  # sessions of one locustfile are in test_modes.py
 def test_conversations(server: Server, tmp_path: Path) -> None:
     got = ran(
         server, tmp_path / "r", "conversations.py", "-u", "3", "--num-sessions", "5", "--session-turn-delay-mean", "50"
@@ -109,6 +133,7 @@ def test_conversations(server: Server, tmp_path: Path) -> None:
         assert all(later.asked_at - before.closed_at >= 0.05 for before, later in pairwise(turns))  # think time
 
 
+@pytest.mark.full  # so are fixed schedules
 def test_trace_replay(server: Server, tmp_path: Path) -> None:
     path = EXAMPLES / "traces" / "sample.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]

@@ -20,7 +20,7 @@ from locust_llm.client.requests_bridge import target
 from locust_llm.core.failures import FailureKinds
 from locust_llm.core.record import FAILURES, OK, Record
 
-pytestmark = pytest.mark.serial  # the last test looks at what all the others saw
+pytestmark = pytest.mark.xdist_group("faults")  # the last test looks at what all the others saw
 
 BEGIN = "<!-- faults: made by tests/e2e/test_faults.py -->"
 END = "<!-- faults: end -->"

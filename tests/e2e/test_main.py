@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.handmade import a_run, answered
+from support.records import a_run, answered
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.storage import write_run

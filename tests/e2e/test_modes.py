@@ -19,17 +19,16 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
 from locust_llm.run.options import check
 from locust_llm.run.schedule import schedule
+from locust_llm.slo.client_verdict import OK
 
 TTFT_MS: Final = 100
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "6", "--no-probe")
 TURNS: Final = ("--session-turns-mean", "3", "--session-turn-delay-mean", "20")
 CONSTANT: Final = ("--arrival-pattern", "constant")
 TWO: Final = ("--processes", "2")
-REDUCED: Final = [
-    pytest.param((), marks=pytest.mark.full),
-    pytest.param(
-        TWO, marks=pytest.mark.serial, id="two processes"
-    ),  # each must be there when the first requests are due
+BOTH: Final = [
+    (),
+    pytest.param(TWO, marks=pytest.mark.serial, id="two processes"),  # each must be there when the first are due
 ]
 
 
@@ -140,7 +139,25 @@ def test_the_limit_holds_at_the_server_and_the_schedule_is_exact(
             assert due_s(its) == exactly((0.0, 0.2, 0.4))  # users / rate
 
 
-@pytest.mark.parametrize("processes", REDUCED)
+@pytest.mark.serial
+def test_two_processes_share_a_schedule_and_as_many_users_as_it_takes(server: Server, tmp_path: Path) -> None:
+    """The tests below have each of these alone."""
+    words = ("--request-rate", "60", "--random-seed", "7", "--request-count", "41")
+    got = ran(server, tmp_path / "r", *words, *TWO, *SHORT)
+    expected = [
+        due.at_s for due in schedule(Settings(request_rate=60, random_seed=7, request_count=41), "profiling") or ()
+    ]
+    assert due_s(got) == exactly(at_s - expected[0] for at_s in expected)
+    assert offer(tmp_path / "r")["due"] == 41
+    assert len({record.worker for record in got}) == 2
+    users = len({(record.worker, record.user) for record in got})
+    # 60/s x 0.125 s keep seven busy; a machine that stalls for a second finds all arrivals waiting at once
+    assert 5 <= users <= offer(tmp_path / "r")["most_users"] < 100
+    assert "NOT DELIVERED" not in (tmp_path / "r" / "summary.md").read_text()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("processes", BOTH)
 def test_poisson_arrivals_are_those_of_the_seed_each_sent_once(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
@@ -197,7 +214,7 @@ def test_a_replay_is_whole_after_a_warmup(server: Server, tmp_path: Path) -> Non
 # -- datasets and sessions ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", REDUCED)
+@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), BOTH[1]])
 def test_a_dataset_is_sent_once_and_then_the_run_ends(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
@@ -220,7 +237,8 @@ def test_a_dataset_that_ends_has_delivered_all_that_there_was(server: Server, tm
     assert "NOT DELIVERED" not in (tmp_path / "r" / "summary.md").read_text()
 
 
-@pytest.mark.parametrize("processes", [(), pytest.param(TWO, marks=pytest.mark.full)])
+@pytest.mark.full  # the next test has sessions in one process
+@pytest.mark.parametrize("processes", [(), TWO])
 def test_exactly_so_many_sessions_begin_and_each_is_whole(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
@@ -236,23 +254,27 @@ def test_exactly_so_many_sessions_begin_and_each_is_whole(
         assert sent[0] < sent[1] - 6 < sent[2] - 12  # each holds the 6 tokens of the answers before it
 
 
-def test_a_later_turn_holds_what_was_really_answered(tmp_path: Path) -> None:
+def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_path: Path) -> None:
     with tiny_server() as tiny:
         done = run(
-            Server(tiny.url), tmp_path / "r", "-u", "1", "--num-sessions", "1", *TURNS, "--session-header", "X-Session",
+            Server(tiny.url), tmp_path / "r", "-u", "3", "--num-sessions", "5", *TURNS, "--session-header", "X-Session",
             *SHORT,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        asked = [one for one in tiny.asked if one.path == "/v1/chat/completions"]
-    first, second, third = (one.body["messages"] for one in asked)
-    assert [message["role"] for message in third] == ["user", "assistant", "user", "assistant", "user"]
-    assert (second[:-1], third[:-1]) == (
-        [*first, {"role": "assistant", "content": "yes"}],
-        [*second, {"role": "assistant", "content": "yes"}],
-    )
-    assert (
-        len({record.session for record in records(tmp_path / "r")} | {one.headers["x-session"] for one in asked}) == 1
-    )
+        asked = defaultdict(list)
+        for one in tiny.asked:
+            if one.path == "/v1/chat/completions":
+                asked[one.headers["x-session"]].append(one.body["messages"])
+    assert len(asked) == 5
+    for first, second, third in asked.values():
+        assert [message["role"] for message in third] == ["user", "assistant", "user", "assistant", "user"]
+        assert (second[:-1], third[:-1]) == (
+            [*first, {"role": "assistant", "content": "yes"}],
+            [*second, {"role": "assistant", "content": "yes"}],
+        )
+    got = records(tmp_path / "r")
+    assert Counter(record.session for record in got) == dict.fromkeys(asked, 3)
+    assert Counter(record.turn for record in got) == {0: 5, 1: 5, 2: 5}
 
 
 # -- phases ------------------------------------------------------------------------------------------------------------
@@ -329,11 +351,12 @@ def test_requests_cancelled_in_their_prefill_give_their_slots_back(server: Serve
     assert all(row["aborted"] for row in server.rows())
 
 
+@pytest.mark.full  # test_faults.py has each time-out, and test_run.py a run that fails
 @pytest.mark.parametrize(
     ("flag", "outcome", "tokens"),
     [
         ("--first-token-timeout", "first_token_timeout", False),
-        pytest.param("--request-timeout", "timeout", False, marks=pytest.mark.full),
+        ("--request-timeout", "timeout", False),
     ],
 )
 def test_a_time_out_is_a_failure_of_its_own_kind(
@@ -359,7 +382,8 @@ def test_a_gap_time_out_keeps_what_came(tmp_path: Path) -> None:
 # -- users and what could not be delivered -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", REDUCED)
+@pytest.mark.full
+@pytest.mark.parametrize("processes", BOTH)
 def test_a_rate_without_users_adds_as_many_as_it_needs(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
@@ -398,12 +422,16 @@ def test_users_that_two_processes_cannot_share_evenly_have_all_their_turns(serve
 def test_what_was_not_delivered_is_said_with_its_cause(
     server: Server, tmp_path: Path, words: tuple[str, ...], cause: str
 ) -> None:
-    done = run(server, tmp_path / "r", "--request-rate", "60", *CONSTANT, "-t", "2s", *words, *SHORT)
+    done = run(server, tmp_path / "r", "--request-rate", "60", *CONSTANT, "-t", "1s", *words, *SHORT)
     assert done.returncode == 0, done.stderr
     got = records(tmp_path / "r")
-    assert offer(tmp_path / "r")["due"] == 120
-    assert len(got) < 120 * 0.98
-    assert f"NOT DELIVERED: {len(got) / 120:.1%} of the load that was asked for. The cause is {cause}" in done.stdout
+    assert offer(tmp_path / "r")["due"] == 60
+    assert len(got) < 60 * 0.98
+    assert f"NOT DELIVERED: {len(got) / 60:.1%} of the load that was asked for. The cause is " in done.stdout
+    client = json.loads((tmp_path / "r" / "run.json").read_text())["client"]["level"]
+    assert (
+        f"The cause is {cause if client == OK else 'the load generator'}" in done.stdout
+    )  # on a busy machine it is that
     if "--max-users" in words:
         assert "all 2 users are busy and arrivals wait: raise --max-users" in done.stderr
         assert {record.user for record in got} == {1, 2}
@@ -491,13 +519,14 @@ def test_what_cannot_be_is_one_line_and_status_5(words: str, line: str, capsys: 
     assert line in (err or str(ended.value))
 
 
+@pytest.mark.full  # test_refusals.py has the command, and the test above these lines
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     "words",
     [
         "--request-rate 5 --user-centric-rate 5 -u 2",
-        pytest.param("--input-file broken.jsonl", marks=pytest.mark.full),
-        pytest.param("--fixed-schedule --input-file unsorted.jsonl", marks=pytest.mark.full),
+        "--input-file broken.jsonl",
+        "--fixed-schedule --input-file unsorted.jsonl",
     ],
 )
 def test_the_command_refuses_before_any_load(words: str, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def fails(*args):
 @events.spawning_complete.add_listener
 def inject(user_count, **kw):
     def die():
-        gevent.sleep(2)
+        gevent.sleep(0.3)
         stream_reader()._sweep = fails
 
     gevent.spawn(die)

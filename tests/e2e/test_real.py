@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import requests
-from support.asking import ask
+from support.one_request import ask
 
 from locust_llm.core.jsonl import parse_line
 from locust_llm.core.record import OK, Record

@@ -14,7 +14,7 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 import requests
-from support.asking import ask
+from support.one_request import ask
 
 from locust_llm.check import FINE, PROBLEM, check
 from locust_llm.core.engine_metrics import read

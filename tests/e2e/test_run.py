@@ -6,10 +6,9 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -17,7 +16,7 @@ import requests
 from support.runs import ROOT, Server, command, free_port, records, run
 
 import locust_llm
-from locust_llm.__main__ import simulator
+from locust_llm.__main__ import main, simulator
 from locust_llm.exit_status import ExitStatus
 
 FILES = {
@@ -35,18 +34,34 @@ def _fresh(request: pytest.FixtureRequest) -> None:
 SHORT = ("--synthetic-input-tokens-mean", "400", "--output-tokens-mean", "12")
 
 
-def test_one_process_keeps_the_limit_the_count_and_the_clock(server: Server, tmp_path: Path) -> None:
-    done = run(server, tmp_path / "r", "-u", "12", "--prefill-concurrency", "3", "--request-count", "40", *SHORT)
+class Ran(NamedTuple):
+    folder: Path
+    done: subprocess.CompletedProcess[str]
+    truth: dict[str, Any]
+    rows: dict[str, dict[str, Any]]
+    """Of the server, by the request's id."""
+
+
+@pytest.fixture(scope="module")
+def ran(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """One run that several tests look at."""
+    server.reset()
+    folder = tmp_path_factory.mktemp("one") / "r"
+    done = run(server, folder, "-u", "12", "--prefill-concurrency", "3", "--request-count", "40", *SHORT)
+    return Ran(folder, done, server.truth(), {row["id"]: row for row in server.rows()})
+
+
+@pytest.mark.xdist_group("one run")
+def test_one_process_keeps_the_limit_the_count_and_the_clock(ran: Ran) -> None:
+    folder, done, truth, rows = ran
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "r").iterdir()} == FILES
+    assert {path.name for path in folder.iterdir()} == FILES
     assert "Prefill concurrency limited to 3 (session concurrency: 12)" in done.stderr
     assert "SIMULATED" in done.stdout
-    assert done.stdout.rstrip().endswith(str(tmp_path / "r"))
-    truth = server.truth()
+    assert done.stdout.rstrip().endswith(str(folder))
     assert truth["max_prefilling"] == 3
     assert truth["connections"] <= 12 + 4  # one a user; the survey and the questions of this test beside them
-    rows = {row["id"]: row for row in server.rows()}
-    got = records(tmp_path / "r")
+    got = records(folder)
     assert len(got) == len(rows) == 40
     for record in got:
         row = rows[record.id]
@@ -62,36 +77,33 @@ def test_one_process_keeps_the_limit_the_count_and_the_clock(server: Server, tmp
             assert at <= after + 5e-3
 
 
-def test_the_report_is_remade_from_the_records(server: Server, tmp_path: Path) -> None:
-    folder = tmp_path / "r"
-    assert run(server, folder, "-u", "4", "--request-count", "12", *SHORT).returncode == 0
+@pytest.mark.xdist_group("one run")
+def test_the_report_is_remade_from_the_records(ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ran.folder
     before = {name: (folder / name).read_text() for name in ("summary.md", "profile_export_aiperf.csv")}
     (folder / "summary.md").unlink()
-    again = subprocess.run(
-        [sys.executable, "-m", "locust_llm", "report", str(folder)], capture_output=True, text=True, check=False
-    )
-    assert again.returncode == 0, again.stderr
-    assert "Time to First Token (ms)" in again.stdout
+    assert main(["report", str(folder)]) == 0
+    assert "Time to First Token (ms)" in capsys.readouterr().out
     assert {name: (folder / name).read_text() for name in before} == before
     frame = locust_llm.read(folder).requests
-    assert len(frame) == 12
+    assert len(frame) == 40
     assert (frame.request_latency_s - frame.ttft_s).min() > 0 if "request_latency_s" in frame else True
 
 
 def test_ramp_and_warmup(server: Server, tmp_path: Path) -> None:
     done = run(
         server, tmp_path / "r", "-u", "8", "--warmup-request-count", "9", "--warmup-prefill-concurrency", "1",
-        "--prefill-concurrency", "4", "--prefill-concurrency-ramp-duration", "1.5", "-t", "3s", *SHORT,
+        "--prefill-concurrency", "4", "--prefill-concurrency-ramp-duration", "0.9", "-t", "2s", *SHORT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Warmup prefill concurrency ramping from 1" not in done.stderr
-    assert "Prefill concurrency ramping from 1 to 4 over 1.5 seconds" in done.stderr
+    assert "Prefill concurrency ramping from 1 to 4 over 0.9 seconds" in done.stderr
     facts = json.loads((tmp_path / "r" / "run.json").read_text())
     limits = (facts.get("run") or facts)["limits"]
     start = next(limit["at"] for limit in limits if limit["phase"] == "profiling")
     steps = [(limit["at"] - start, limit["limit"]) for limit in limits if limit["phase"] == "profiling"]
     assert [limit for _, limit in steps] == [1, 2, 3, 4]
-    for (at, _), asked_s in zip(steps, (0, 0.5, 1.0, 1.5), strict=True):
+    for (at, _), asked_s in zip(steps, (0, 0.3, 0.6, 0.9), strict=True):
         assert asked_s - 0.001 <= at < asked_s + 1  # never sooner; later as far as this machine is busy
     got = records(tmp_path / "r")
     assert sum(record.phase == "warmup" for record in got) == 9
@@ -110,6 +122,7 @@ def test_processes_share_one_limit_and_one_count(server: Server, tmp_path: Path,
     assert sorted(record.id for record in got) == sorted(row["id"] for row in server.rows())
     assert (sum(r.phase == "warmup" for r in got), sum(r.phase == "profiling" for r in got)) == (7, 61)
     assert len({record.worker for record in got}) == processes
+    assert len({(record.worker, record.user) for record in got}) == 13  # each user had its turn
     assert server.truth()["max_prefilling"] <= 5
     with (tmp_path / "locust_stats.csv").open() as file:
         counted = {
@@ -141,6 +154,7 @@ def test_what_outlasts_the_grace_period_is_cut_and_no_failure(server: Server, tm
     got = records(tmp_path / "r")
     assert [record.outcome for record in got] == ["cut"] * 3
     assert all(len(record.chunk_us) > 100 for record in got)  # what came until then is kept
+    assert "INCOMPLETE: none of the 3 requests succeeded" in done.stdout + done.stderr
     assert "RequestCut('cut')" in done.stdout + done.stderr  # in Locust's own table, under a name of its own
     _until(lambda: all(row["aborted"] for row in server.rows()), 10)  # the server saw us hang up
 

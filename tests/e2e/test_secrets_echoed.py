@@ -3,7 +3,6 @@ it in anything that a run writes, shows or makes of its records."""
 
 import csv
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from urllib.parse import quote
 import pytest
 from support.hostile_server import Asked, Hostile, answer, hostile
 
+from locust_llm.__main__ import main
 from locust_llm.core.foreign_text import PART
 
 KEY: Final = "sk-of-the-environment-0123456789abcdef"
@@ -127,14 +127,16 @@ def server() -> Iterator[Hostile]:
 
 
 def run(*words: str, statuses: Iterable[int] = (0,)) -> str:
-    """What a command said."""
+    """The console of a command of Locust, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "locust_llm", *words],
-        env=os.environ | {"OPENAI_API_KEY": KEY, "LOCUST_LLM_HEADERS": f"X-Team: {TEAM}"},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=90, check=False,
     )  # fmt: skip
-    text = done.stdout.decode("utf-8", "surrogateescape")
-    assert done.returncode in statuses, text[-5_000:]
+    return fine(done.returncode, statuses, done.stdout.decode("utf-8", "surrogateescape"))
+
+
+def fine(status: int, statuses: Iterable[int], text: str) -> str:
+    assert status in statuses, text[-5_000:]
     assert "Traceback" not in text, text[-5_000:]
     return text
 
@@ -161,9 +163,20 @@ def check(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("more", [(), pytest.param(("--processes", "2"), marks=pytest.mark.full)], ids=["one", "two"])
 def test_nothing_of_it_is_in_any_file_or_line(
-    server: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+    server: Hostile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...],
 ) -> None:
+    def here(*words: str, statuses: Iterable[int] = (0,)) -> str:
+        """The console of a command without Locust, in this process."""
+        status = main(words)
+        return fine(status, statuses, "".join(capsys.readouterr()))
+
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("LOCUST_LLM_HEADERS", f"X-Team: {TEAM}")
     count = str(3 * len(ECHOES))
     said = {
         "run": run(
@@ -171,10 +184,10 @@ def test_nothing_of_it_is_in_any_file_or_line(
             "-L", "DEBUG", "--report-dir", "run", "--csv", "stats", "--csv-full-history", "--html", "locust.html",
             "--logfile", "log", "--request-rate", "100", *more, statuses=(1,),
         ),
-        "check": run("check", server.url, statuses=(0, 1)),
-        "report": run("report", "run"),
-        "figure": run("figure", "run", "-o", "drawn.svg"),
-        "compare": run("compare", "run", "run", "--markdown", "compared.md", "--json", "compared.json"),
+        "check": here("check", server.url, statuses=(0, 1)),
+        "report": here("report", "run"),
+        "figure": here("figure", "run", "-o", "drawn.svg"),
+        "compare": here("compare", "run", "run", "--markdown", "compared.md", "--json", "compared.json"),
     }  # fmt: skip
     if more:
         said["probe"] = run("probe", "--host", server.url, "--report-dir", "probed", statuses=range(9))

@@ -37,7 +37,7 @@ def the_gate_follows(web: Web, live: Any) -> None:
         until(lambda most=most: web.most_in_prefill(now()) <= most, 10)
         since = now()
         until(lambda since=since, most=most: web.most_in_prefill(since) >= min(most, 13), 10)
-        until(lambda since=since: now() > since + 1, 10)  # some 14 prefills
+        until(lambda since=since: now() > since + 0.5, 10)  # some seven prefills
         assert web.most_in_prefill(since) <= most
 
 

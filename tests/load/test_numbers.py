@@ -2,13 +2,11 @@
 
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pytest
@@ -167,31 +165,6 @@ def drawn(seed: int, count: int) -> Iterator[list[str]]:
 def test_so_do_several_together(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     for words in drawn(seed, 100):
         taken_or_refused(*words)
-
-
-REAL: Final[tuple[tuple[tuple[str, ...], dict[str, str]], ...]] = (
-    (("--request-count", "9" * 23), {}),
-    (("--random-seed", "9" * 40), {}),
-    (("-t", "9" * 400), {}),
-    ((), {"LOCUST_LLM_REQUEST_TIMEOUT": "1e309"}),
-    ((), {"LOCUST_USERS": "9" * 23}),
-    ((), {"LOCUST_SPAWN_RATE": "9" * 9}),
-    (("--processes", "99999"), {}),
-)
-
-
-@pytest.mark.parametrize(
-    ("words", "variables"), [REAL[0], *(pytest.param(*one, marks=pytest.mark.full) for one in REAL[1:])]
-)
-def test_the_command_refuses_with_one_line_and_its_status(words: tuple[str, ...], variables: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", "127.0.0.1:9", *words]
-    environment: dict[str, Any] = {**os.environ, **variables}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    assert done.returncode == ExitStatus.REFUSED, done.stderr
-    lines = [line for line in done.stderr.splitlines() if "locust-llm: error:" in line]
-    assert len(lines) == 1
-    assert "127.0.0.1:9" not in lines[0]  # nobody was asked
-    assert "Traceback" not in done.stderr
 
 
 # -- numbers of a dataset --------------------------------------------------------------------------------------------------

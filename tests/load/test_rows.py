@@ -2,14 +2,17 @@
 
 import gzip
 import json
+import tracemalloc
 from array import array
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
+from locust_llm.load.dataset import check
 from locust_llm.load.formats import DatasetError
 from locust_llm.load.rows import Index, Row, RowFile
 
@@ -107,6 +110,38 @@ def test_no_file_and_no_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for data in (b'{"a": 1}\n{"a": "0123456789"}\n', b'a\n"\n\n\n\n\n\n\n\n\n\n\n'):
         with pytest.raises(DatasetError, match="line 2, column 1: a row of over 0 MB"):
             list(file(tmp_path / "long", data))
+
+
+BOMBS: Final = {
+    "one row": (b'{"prompt": "', b"x", "line 1, column 1: a row of over 1 MB"),
+    "no row": (b"", b" ", "line 1, column 1: over 1 MB of blanks"),
+    "blank lines": (b'{"prompt": "a"}\n', b" " * 999 + b"\n", "column 1: over 1 MB of blank lines"),
+    "a list": (b'[{"prompt": "', b"x", ": unpacks to over 4 MB, 50 times its size"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_gzip_bomb_is_refused_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """60 MB in 60 kB, with bounds that are as much smaller than the real ones."""
+    monkeypatch.setattr("locust_llm.load.rows.ROW_BYTES", 1 << 20)
+    monkeypatch.setattr("locust_llm.load.rows.UNPACKED_BYTES", 4 << 20)
+    monkeypatch.setattr("locust_llm.load.rows.PACKED_RATIO", 50)
+    begin, filling, said = BOMBS[name]
+    place = tmp_path / "bomb.gz"
+    with gzip.open(place, "wb") as packed:
+        packed.write(begin)
+        for _ in range(60):
+            packed.write(filling * ((1 << 20) // len(filling)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DatasetError) as wrong:
+            check(str(place))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert place.stat().st_size < 300_000
+    assert said in str(wrong.value)
+    assert peak < 8e6
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 from support.probing import Noise, Server, probed
-from support.symptomatic import LENGTHS, QUIET_S, stall, symptoms
+from support.symptoms import LENGTHS, QUIET_S, stall, symptoms
 
 from locust_llm.core.run import NAMED, UNTOLD
 from locust_llm.probe.advice import Advice, advice

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.handmade import UNIX, a_run, answered, failed
-from support.staged import fill_sweep, steps
+from support.records import UNIX, a_run, answered, failed
+from support.stages import fill_sweep, steps
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record

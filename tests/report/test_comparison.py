@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.__main__ import main
 from locust_llm.core.jsonl import line

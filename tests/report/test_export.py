@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.jsonl import line, parse_line
 from locust_llm.core.record import Record

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, failed
 from support.levels import level
+from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage

@@ -5,7 +5,7 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 from msgspec.structs import replace
-from support.handmade import a_run, answered
+from support.records import a_run, answered
 
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.columns import collect

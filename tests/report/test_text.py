@@ -4,7 +4,7 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from support.handmade import a_run, answered, failed
+from support.records import a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Offer, Run

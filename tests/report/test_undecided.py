@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.handmade import UNIX, a_run, answered
+from support.records import UNIX, a_run, answered
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record

@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import pytest
 from gevent.event import Event
-from support.desktop import Desktop, turn
+from support.leases import LeasedGate, turn
 
 from locust_llm.client.gate import Slot
 from locust_llm.run.gate_shares import LEASE_S, Lease, Shares
@@ -17,7 +17,7 @@ from locust_llm.run.protocol import GateStatus, Share
 
 
 def test_nobody_is_admitted_without_a_lease() -> None:
-    one = Desktop(users=2)
+    one = LeasedGate(users=2)
     one.lease.renew(Share(5, 1))
     turn()
     assert one.gate.used == 0  # said unasked: it may be old
@@ -35,7 +35,7 @@ def test_nobody_is_admitted_without_a_lease() -> None:
 
 
 def test_who_was_admitted_while_the_process_slept_goes_back_to_the_head_of_the_queue() -> None:
-    one = Desktop(users=1)
+    one = LeasedGate(users=1)
     one.lease.renew(Share(1, 1), at=50.0)
     one.come()
     first, second = one.users
@@ -53,7 +53,7 @@ def test_who_was_admitted_while_the_process_slept_goes_back_to_the_head_of_the_q
 
 
 def test_a_quota_that_was_overtaken_is_void() -> None:
-    one = Desktop()
+    one = LeasedGate()
     one.lease.renew(Share(3, 2), at=50.0)
     one.lease.renew(Share(7, 1), at=50.0)
     assert (one.gate.share, one.lease.number) == (3, 2)
@@ -62,50 +62,50 @@ def test_a_quota_that_was_overtaken_is_void() -> None:
 
 
 def test_it_is_told_at_once_when_a_smaller_quota_is_kept() -> None:
-    one = Desktop(users=3)
+    one = LeasedGate(users=3)
     one.lease.renew(Share(3, 1), at=50.0)
     turn()
-    one.stirred()
+    one.report_due()
     one.lease.renew(Share(1, 2))
-    assert one.stirred()
+    assert one.report_due()
     one.go()
-    assert one.stirred()
+    assert one.report_due()
     one.go()
-    assert one.stirred()
+    assert one.report_due()
     one.go()
-    assert not one.stirred()  # now it is within its share, and nobody waits for it
+    assert not one.report_due()  # now it is within its share, and nobody waits for it
     one.close()
 
 
 def test_it_is_told_at_once_when_somebody_waits_or_a_slot_is_free_that_others_want() -> None:
-    one = Desktop(users=1)
+    one = LeasedGate(users=1)
     one.lease.renew(Share(2, 1, wanted=True), at=50.0)
     turn()
-    assert one.stirred()  # one of the two is free
+    assert one.report_due()  # one of the two is free
     one.come()
-    assert not one.stirred()
+    assert not one.report_due()
     one.come()
-    assert one.stirred()  # one waits
+    assert one.report_due()  # one waits
     one.come()
-    assert not one.stirred()
+    assert not one.report_due()
     one.go()
     one.go()
-    assert not one.stirred()  # those who waited are in
+    assert not one.report_due()  # those who waited are in
     one.go()
-    assert one.stirred()
+    assert one.report_due()
     one.close()
 
 
 def test_a_turn_is_over_after_its_admissions_and_said_with_the_last_prefill() -> None:
-    one = Desktop(users=3)
+    one = LeasedGate(users=3)
     one.lease.renew(Share(1, 1, turns=2), at=50.0)
     turn()
-    one.stirred()
+    one.report_due()
     one.go()
     assert (one.gate.admitted, one.gate.share, one.gate.used) == (2, 0, 1)
-    one.stirred()
+    one.report_due()
     one.go()
-    assert one.stirred()
+    assert one.report_due()
     assert one.lease.status() == GateStatus(used=0, waiting=1, number=1, exhausted=True)
     one.lease.renew(Share(1, 1, turns=2), at=50.0)  # the same again: no new turn
     turn()
@@ -117,16 +117,16 @@ def test_a_turn_is_over_after_its_admissions_and_said_with_the_last_prefill() ->
 
 
 def test_a_turn_is_over_when_nobody_is_left() -> None:
-    one = Desktop(users=1)
+    one = LeasedGate(users=1)
     one.lease.renew(Share(1, 1, turns=8), at=50.0)
     turn()
-    one.stirred()
+    one.report_due()
     one.go()
-    assert one.stirred()
+    assert one.report_due()
     assert one.lease.status().exhausted
-    two = Desktop()
+    two = LeasedGate()
     two.lease.renew(Share(1, 1, turns=8), at=50.0)
-    assert two.stirred()
+    assert two.report_due()
     assert two.lease.status().exhausted
 
 
@@ -195,8 +195,8 @@ class Seat:
 
     def __init__(self, load: Load, name: str, users: int) -> None:
         self.load, self.name = load, name
-        self.stir = Event()
-        self.lease = Lease(self.stir, clock=lambda: load.now)
+        self.due = Event()
+        self.lease = Lease(self.due, clock=lambda: load.now)
         self.gate = self.lease.gate
         self.users: list[Any] = []
         self.admitted: list[tuple[float, Slot]] = []
@@ -236,8 +236,8 @@ class Seat:
             self.load.count(+1)
             self.load.at(self.load.prefill_s, lambda slot=slot: self.through(slot))
         self.admitted.clear()
-        if self.stir.is_set() and not self.pushing:
-            self.stir.clear()
+        if self.due.is_set() and not self.pushing:
+            self.due.clear()
             self.pushing = True
             self.load.at(max(0.0, self.free_at - self.load.now), self.push)
 

@@ -9,8 +9,8 @@ import gevent
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.desktop import Desktop, turn
 from support.examples import examples
+from support.leases import LeasedGate, turn
 
 from locust_llm.client import gate as gates
 from locust_llm.client.gate import Slot
@@ -52,28 +52,28 @@ def test_whole_numbers_sum_to_the_limit_each_less_than_one_from_its_ideal(
 # -- the control's end, by pencil --------------------------------------------------------------------------------------
 
 
-class Desk:
-    """Shares, what they tell, and processes that say what the test wants."""
+class Control:
+    """The control's shares, what it sent to the workers, and what they know of it."""
 
     def __init__(self, limit: int | None, *workers: str) -> None:
         self.now = 100.0
-        self.told: list[tuple[str, Share]] = []
+        self.sent: list[tuple[str, Share]] = []
         self.known: dict[str, Share] = {}
-        self.shares = Shares(self._tell, gated=limit is not None)
+        self.shares = Shares(self._send, gated=limit is not None)
         for worker in workers:
             self.shares.join(worker, self.now)
         self.shares.set_limit(limit)
 
-    def _tell(self, worker: str, share: Share) -> None:
-        self.told.append((worker, share))
+    def _send(self, worker: str, share: Share) -> None:
+        self.sent.append((worker, share))
         self.known[worker] = share
 
-    def say(self, worker: str, used: int, waiting: int = 0, **more: Any) -> list[tuple[str, int | None]]:
-        """One says how it stands, having heard the last that it was told; (who, slots) that are told then."""
-        self.told.clear()
+    def report(self, worker: str, used: int, waiting: int = 0, **more: Any) -> list[tuple[str, int | None]]:
+        """A worker's status, after the last share that was sent to it; the (worker, slots) that are sent then."""
+        self.sent.clear()
         status = {"number": self.known[worker].number, **more}
         self.shares.update(worker, GateStatus(used, waiting, **status), self.now)
-        return [(worker, share.share) for worker, share in self.told]
+        return [(worker, share.share) for worker, share in self.sent]
 
     @property
     def slots(self) -> dict[str, int | None]:
@@ -81,153 +81,157 @@ class Desk:
 
 
 def test_a_newcomer_gets_its_share_when_the_others_have_given_it_up() -> None:
-    desk = Desk(6, "a", "b")
-    assert desk.slots == {"a": 3, "b": 3}
-    desk.say("a", used=3, waiting=5)
-    desk.say("b", used=3, waiting=5)
-    old = desk.known["b"].number
-    desk.told.clear()
-    desk.shares.join("c", desk.now)
-    assert [(worker, share.share) for worker, share in desk.told] == [("c", 0)]
-    assert desk.say("c", used=0, waiting=8) == [("a", 2), ("b", 2)]
-    assert desk.say("a", used=3, waiting=5) == []  # one of its three is still in prefill
-    assert desk.say("b", used=2, waiting=5, number=old) == []  # said before the news reached it: it may still use three
-    assert desk.say("b", used=2, waiting=5) == [("c", 1)]
-    assert desk.say("a", used=2, waiting=6) == [("c", 2)]
+    control = Control(6, "a", "b")
+    assert control.slots == {"a": 3, "b": 3}
+    control.report("a", used=3, waiting=5)
+    control.report("b", used=3, waiting=5)
+    old = control.known["b"].number
+    control.sent.clear()
+    control.shares.join("c", control.now)
+    assert [(worker, share.share) for worker, share in control.sent] == [("c", 0)]
+    assert control.report("c", used=0, waiting=8) == [("a", 2), ("b", 2)]
+    assert control.report("a", used=3, waiting=5) == []  # one of its three is still in prefill
+    assert (
+        control.report("b", used=2, waiting=5, number=old) == []
+    )  # its last share had not reached it: it may use three
+    assert control.report("b", used=2, waiting=5) == [("c", 1)]
+    assert control.report("a", used=2, waiting=6) == [("c", 2)]
 
 
 def test_all_of_the_limit_goes_where_all_of_the_demand_is() -> None:
-    desk = Desk(8, "a", "b", "c", "d")
-    assert list(desk.slots.values()) == [2, 2, 2, 2]
-    assert desk.say("a", used=2, waiting=20) == [("b", 0), ("c", 0), ("d", 0)]
-    assert [desk.say(worker, used=0) for worker in "bcd"] == [[("a", 4)], [("a", 6)], [("a", 8)]]
-    assert desk.say("d", used=0, waiting=1) == [("a", 7)]
-    assert desk.known["a"].wanted
-    assert desk.say("a", used=7, waiting=20) == [("d", 1)]
+    control = Control(8, "a", "b", "c", "d")
+    assert list(control.slots.values()) == [2, 2, 2, 2]
+    assert control.report("a", used=2, waiting=20) == [("b", 0), ("c", 0), ("d", 0)]
+    assert [control.report(worker, used=0) for worker in "bcd"] == [[("a", 4)], [("a", 6)], [("a", 8)]]
+    assert control.report("d", used=0, waiting=1) == [("a", 7)]
+    assert control.known["a"].wanted
+    assert control.report("a", used=7, waiting=20) == [("d", 1)]
 
 
 def test_where_there_is_enough_nothing_moves() -> None:
-    desk = Desk(8, "a", "b")
-    assert desk.say("a", used=3) == desk.say("b", used=1) == desk.say("a", used=4) == []
-    assert desk.say("a", used=4, waiting=1) == [("b", 2)]  # of the two to spare each has one
-    assert not desk.known["b"].wanted
-    assert desk.say("b", used=1) == [("a", 6)]
+    control = Control(8, "a", "b")
+    assert control.report("a", used=3) == control.report("b", used=1) == control.report("a", used=4) == []
+    assert control.report("a", used=4, waiting=1) == [("b", 2)]  # of the two to spare each has one
+    assert not control.known["b"].wanted
+    assert control.report("b", used=1) == [("a", 6)]
 
 
 def test_below_one_slot_each_they_take_turns_the_longest_waiting_first() -> None:
-    desk = Desk(1, "a", "b", "c")
-    assert desk.slots == {"a": 1, "b": 0, "c": 0}
-    desk.say("a", used=1, waiting=5)
-    desk.say("b", used=0, waiting=2, waited_s=1.0)
-    desk.say("c", used=0, waiting=2, waited_s=3.0)
-    assert desk.known["a"] == Share(1, desk.known["a"].number, turns=5, limit=1, wanted=True)
-    assert desk.say("a", used=1, waiting=5, exhausted=True) == []  # its last one is in prefill
-    assert desk.say("a", used=0, waiting=5, exhausted=True) == [("c", 1)]
-    assert desk.known["c"].turns == 2
-    assert desk.say("c", used=0, waiting=1, exhausted=True) == [("b", 1)]
+    control = Control(1, "a", "b", "c")
+    assert control.slots == {"a": 1, "b": 0, "c": 0}
+    control.report("a", used=1, waiting=5)
+    control.report("b", used=0, waiting=2, waited_s=1.0)
+    control.report("c", used=0, waiting=2, waited_s=3.0)
+    assert control.known["a"] == Share(1, control.known["a"].number, turns=5, limit=1, wanted=True)
+    assert control.report("a", used=1, waiting=5, exhausted=True) == []  # its last one is in prefill
+    assert control.report("a", used=0, waiting=5, exhausted=True) == [("c", 1)]
+    assert control.known["c"].turns == 2
+    assert control.report("c", used=0, waiting=1, exhausted=True) == [("b", 1)]
 
 
 def test_turns_are_as_long_as_the_queues() -> None:
-    desk = Desk(1, "a", "b", "c", "d")
-    desk.say("a", used=1, waiting=999)
+    control = Control(1, "a", "b", "c", "d")
+    control.report("a", used=1, waiting=999)
     for worker in "bcd":
-        desk.say(worker, used=0, waiting=100, waited_s=1.0)
-    desk.say("a", used=0, waiting=1000, exhausted=True)
-    (turn_of,) = [worker for worker in "bcd" if desk.known[worker].share]
-    assert desk.known[turn_of].turns == 2  # of a round of 32: 100 of the 1,300 that wait
-    desk.say("a", used=0, waiting=1000, waited_s=2.0)
-    desk.say(turn_of, used=0, waiting=98, exhausted=True)
-    assert (desk.known["a"].share, desk.known["a"].turns) == (1, 25)
+        control.report(worker, used=0, waiting=100, waited_s=1.0)
+    control.report("a", used=0, waiting=1000, exhausted=True)
+    (turn_of,) = [worker for worker in "bcd" if control.known[worker].share]
+    assert control.known[turn_of].turns == 2  # of a round of 32: 100 of the 1,300 that wait
+    control.report("a", used=0, waiting=1000, waited_s=2.0)
+    control.report(turn_of, used=0, waiting=98, exhausted=True)
+    assert (control.known["a"].share, control.known["a"].turns) == (1, 25)
 
 
 def test_few_with_little_demand_share_a_slot_beside_one_with_much() -> None:
-    desk = Desk(4, "a", "b", "c", "d")
+    control = Control(4, "a", "b", "c", "d")
     for worker in "bcd":
-        desk.say(worker, used=1)
-    desk.say("a", used=1, waiting=29)
+        control.report(worker, used=1)
+    control.report("a", used=1, waiting=29)
     # by demand a had 3.6 of the 4 slots, the others 0.36 together: one, in turns
-    assert [share.turns for share in desk.known.values()] == [None, 1, None, None]
+    assert [share.turns for share in control.known.values()] == [None, 1, None, None]
     for worker in "cd":
-        desk.say(worker, used=0, waiting=1)
-    assert desk.slots == {"a": 3, "b": 1, "c": 0, "d": 0}
+        control.report(worker, used=0, waiting=1)
+    assert control.slots == {"a": 3, "b": 1, "c": 0, "d": 0}
 
 
 def test_a_slot_that_two_have_half_a_right_to_changes_hands() -> None:
-    desk = Desk(3, "a", "b")
+    control = Control(3, "a", "b")
     slot_s = {"a": 0.0, "b": 0.0}
     for _ in range(80):
-        desk.now += 0.25
-        desk.shares.expire(desk.now)
+        control.now += 0.25
+        control.shares.expire(control.now)
         for worker in slot_s:
-            desk.say(worker, used=desk.known[worker].share or 0, waiting=8 - (desk.known[worker].share or 0))
-            slot_s[worker] += 0.25 * (desk.known[worker].share or 0)
+            control.report(
+                worker, used=control.known[worker].share or 0, waiting=8 - (control.known[worker].share or 0)
+            )
+            slot_s[worker] += 0.25 * (control.known[worker].share or 0)
     assert sum(slot_s.values()) >= 59.0  # of 20 s of three slots
     assert abs(slot_s["a"] - slot_s["b"]) <= 2.0
 
 
 def test_a_silent_process_loses_its_quota_when_its_lease_and_its_prefills_are_over() -> None:
-    desk = Desk(6, "a", "b")
-    desk.shares.prefill_s = 2.5
-    desk.say("a", used=3)
+    control = Control(6, "a", "b")
+    control.shares.prefill_s = 2.5
+    control.report("a", used=3)
     for second in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0):
-        desk.now = 100.0 + second
-        desk.say("b", used=3)
-        assert desk.shares.expire(desk.now) == []
-    assert desk.slots == {"a": 3, "b": 3}
-    desk.now = 100.0 + LEASE_S + 2.5 + 0.01
-    desk.told.clear()
-    assert desk.shares.expire(desk.now) == ["a"]
-    assert [(worker, share.share) for worker, share in desk.told] == [("b", 6)]
+        control.now = 100.0 + second
+        control.report("b", used=3)
+        assert control.shares.expire(control.now) == []
+    assert control.slots == {"a": 3, "b": 3}
+    control.now = 100.0 + LEASE_S + 2.5 + 0.01
+    control.sent.clear()
+    assert control.shares.expire(control.now) == ["a"]
+    assert [(worker, share.share) for worker, share in control.sent] == [("b", 6)]
     # it comes back, with what it had heard before, and with requests in prefill
-    assert desk.say("a", used=2, waiting=1) == [("b", 3)]  # and until that is sure nothing to a
-    assert desk.say("b", used=3) == [("a", 3)]
+    assert control.report("a", used=2, waiting=1) == [("b", 3)]  # and until that is sure nothing to a
+    assert control.report("b", used=3) == [("a", 3)]
     assert SILENT_S > LEASE_S
 
 
 def test_what_a_dead_one_had_is_free_at_once() -> None:
-    desk = Desk(6, "a", "b")
-    desk.say("b", used=3, waiting=3)
-    desk.shares.leave("a")
-    assert desk.slots["b"] == 6
+    control = Control(6, "a", "b")
+    control.report("b", used=3, waiting=3)
+    control.shares.leave("a")
+    assert control.slots["b"] == 6
 
 
 def test_without_a_limit_there_is_no_gate() -> None:
-    desk = Desk(None, "a")
-    assert desk.known["a"].share is None
-    assert desk.say("a", used=50) == []
-    desk.shares.join("b", 100.0)
-    assert desk.known["b"].share is None
-    desk.shares.set_limit(4)
-    assert desk.slots == {"a": 4, "b": 0}
-    desk.shares.set_limit(None)
-    assert desk.slots == {"a": None, "b": None}
+    control = Control(None, "a")
+    assert control.known["a"].share is None
+    assert control.report("a", used=50) == []
+    control.shares.join("b", 100.0)
+    assert control.known["b"].share is None
+    control.shares.set_limit(4)
+    assert control.slots == {"a": 4, "b": 0}
+    control.shares.set_limit(None)
+    assert control.slots == {"a": None, "b": None}
 
 
 def test_nothing_is_admitted_before_the_limit_is_known() -> None:
-    desk = Desk(5)
-    early = Shares(desk._tell, gated=True)
+    control = Control(5)
+    early = Shares(control._send, gated=True)
     early.join("a", 100.0)
-    assert desk.known["a"].share == 0
+    assert control.known["a"].share == 0
     early.update("a", GateStatus(0, 7, 0), 100.0)
-    assert desk.known["a"].share == 0
+    assert control.known["a"].share == 0
     early.set_limit(None)
-    assert desk.known["a"].share is None
+    assert control.known["a"].share is None
 
 
 def test_a_limit_after_none_is_shared_out_when_what_runs_without_one_is_known() -> None:
-    desk = Desk(None, "a", "b")
-    desk.shares.set_limit(4)
-    assert desk.slots == {"a": 2, "b": 2}
-    desk.shares.join("c", 100.0)
-    assert desk.slots["c"] == 0
-    desk.say("a", used=9)
-    desk.say("b", used=1, waiting=1)
-    desk.say("c", used=0, waiting=2)
-    assert desk.slots == {"a": 3, "b": 0, "c": 0}  # one of which it could do with, and may not have yet
-    desk.say("a", used=2, waiting=3)
-    assert desk.slots == {"a": 2, "b": 1, "c": 0}
-    desk.say("a", used=2, waiting=3)
-    assert desk.slots == {"a": 2, "b": 1, "c": 1}
+    control = Control(None, "a", "b")
+    control.shares.set_limit(4)
+    assert control.slots == {"a": 2, "b": 2}
+    control.shares.join("c", 100.0)
+    assert control.slots["c"] == 0
+    control.report("a", used=9)
+    control.report("b", used=1, waiting=1)
+    control.report("c", used=0, waiting=2)
+    assert control.slots == {"a": 3, "b": 0, "c": 0}  # one of which it could do with, and may not have yet
+    control.report("a", used=2, waiting=3)
+    assert control.slots == {"a": 2, "b": 1, "c": 0}
+    control.report("a", used=2, waiting=3)
+    assert control.slots == {"a": 2, "b": 1, "c": 1}
 
 
 # -- both ends, over a bad wire ----------------------------------------------------------------------------------------
@@ -235,7 +239,7 @@ def test_a_limit_after_none_is_shared_out_when_what_runs_without_one_is_known() 
 PREFILL_S = 2.0
 
 
-class Process(Desktop):
+class Process(LeasedGate):
     """One with messages under way. The server has its prefills, and ends them also while it sleeps."""
 
     def __init__(self, rate: float) -> None:
@@ -297,12 +301,12 @@ class Site:
 
     def __init__(self) -> None:
         self.now, self.joined, self.total = 1000.0, 0, 0
-        self.shares = Shares(self._tell, gated=True)
+        self.shares = Shares(self._send, gated=True)
         self.shares.prefill_s = PREFILL_S
         self.processes: dict[str, Process] = {}
         self.shares.set_limit(3)
 
-    def _tell(self, worker: str, share: Share) -> None:
+    def _send(self, worker: str, share: Share) -> None:
         if worker in self.processes:
             self.processes[worker].down.append((share, None))
 

@@ -1,7 +1,7 @@
 """The greeting: a worker with another version or another locustfile is refused, both named."""
 
 import pytest
-from support.handmade import answered
+from support.records import answered
 
 from locust_llm.run.greeting import greeting, refusal
 from locust_llm.run.protocol import Hello

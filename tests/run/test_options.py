@@ -1,15 +1,12 @@
 """The command line: what cannot be is refused in one line with status 5 before any load, and no secret is written."""
 
-import contextlib
+import gc
 import os
-import signal
-import subprocess
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pytest
 from support.command_line import parse
@@ -21,7 +18,6 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
 from locust_llm.run.options import check, request_headers, settings_of
 
-LOCUSTFILE: Final = Path(__file__).parents[2] / "locustfiles" / "chat.py"
 KEY: Final = "sk-0123456789"
 SECRET: Final = "s3cret"
 
@@ -251,6 +247,7 @@ def test_a_key_that_no_header_can_carry(
 
 def test_a_run_needs_a_host(capsys: pytest.CaptureFixture[str]) -> None:
     expected = "--host is missing: the server's address, such as --host localhost:8000"
+    gc.collect()  # users' classes of other tests, which have one
     assert refused_before_load(capsys, "--host", "") == expected
     plugin._before_load(parse("--host", "", headless=False))  # it may come from the web form
 
@@ -280,117 +277,6 @@ def test_all_users_start_at_once_unless_a_rate_is_given(server: TinyServer) -> N
     plugin._before_load(slowly)
     assert (at_once.spawn_rate, slowly.spawn_rate) == (30, 2)
     assert not Path("reports").exists() or list(Path("reports").iterdir()) == []
-
-
-# -- the real command ------------------------------------------------------------------------------------------------
-
-
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-def processes_of(session: int) -> list[str]:
-    """The processes of a session that still run."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = stat.read_text().rpartition(")")
-        except OSError:
-            continue  # it has just ended
-        state, _parent, _group, its_session = rest.split()[:4]
-        if int(its_session) == session and state != "Z":
-            found.append(name)
-    return found
-
-
-def locust(*words: str, **environment: str) -> Ended:
-    """The real command, in a session of its own of which nothing is left a few seconds later."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", *words],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | environment, start_new_session=True,
-    )  # fmt: skip
-    try:
-        out, err = process.communicate(timeout=60)
-        until = time.monotonic() + 10
-        while (left := processes_of(process.pid)) and time.monotonic() < until:
-            time.sleep(0.02)
-        assert left == []
-        return Ended(process.returncode, out, err)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        pytest.param(
-            "--processes 2 --prefill-concurrency x",
-            "--prefill-concurrency takes a whole number, got 'x'",
-            marks=pytest.mark.full,
-        ),
-        pytest.param(
-            "--processes 2 -u 2 --prefill-concurrency 3",
-            "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a time",
-            marks=pytest.mark.full,
-        ),
-        ("--host {url} --processes 2 --model mine", "the server has no model 'mine'; it has: tiny, other"),
-        (
-            "--host {url} --report-dir file/run",
-            "the report folder cannot be written: file/run: Not a directory (--report-dir names another)",
-        ),
-        pytest.param(
-            "--host {url} --header " + SECRET,
-            "--header takes NAME: VALUE, got one without a colon",
-            marks=pytest.mark.full,
-        ),
-    ],
-)
-def test_the_command_refuses_in_one_line_and_leaves_nothing(words: str, line: str, server: TinyServer) -> None:
-    Path("file").touch()
-    ended = locust(*words.format(url=server.url).split(), OPENAI_API_KEY=KEY)
-    assert ended == Ended(5, "", f"locust-llm: error: {line}\n")
-    assert "/v1/chat/completions" not in server.paths()
-
-
-def test_the_command_refuses_a_host_that_cannot_be_reached() -> None:
-    with tiny_server(started=False) as nobody:  # the port is taken, and nobody listens
-        ended = locust("--host", nobody.url, "--processes", "2", "--header", f"X-Key: {SECRET}", OPENAI_API_KEY=KEY)
-    assert (ended.status, ended.out, ended.err.count("\n")) == (5, "", 1)
-    assert ended.err.startswith(f"locust-llm: error: cannot reach {nobody.url}: ")
-    assert "refused" in ended.err
-    assert SECRET not in ended.err
-
-
-@pytest.mark.parametrize(
-    "processes",
-    [
-        pytest.param([], id="one process", marks=pytest.mark.full),
-        pytest.param(["--processes", "2"], id="two workers"),
-    ],
-)
-def test_a_run_sends_the_key_and_the_headers_and_writes_them_nowhere(server: TinyServer, processes: list[str]) -> None:
-    server.models = (404, {})
-    server.tokenize = lambda text: len(text.split())
-    words = ["--host", server.url, "-u", "2", "--model", "mine", "--request-count", "6", "--report-dir", "run"]
-    ended = locust(*words, *processes, "--header", f"X-Key: {SECRET}", OPENAI_API_KEY=KEY)
-    assert ended.status == 0, ended.err
-    sent = [asked for asked in server.asked if "x-locust-llm-probe" not in asked.headers]
-    chats: list[Any] = [asked for asked in sent if asked.path == "/v1/chat/completions"]
-    assert len(chats) == 6
-    for one in server.asked:
-        assert (one.headers["authorization"], one.headers["x-key"]) == (f"Bearer {KEY}", SECRET)
-    note = "the server has no list of models (HTTP 404 for /v1/models): --model was not checked"
-    assert note in ended.err
-    written = {path.name: path.read_text() for path in Path("run").rglob("*") if path.is_file()}
-    assert {"run.json", "profile_export.jsonl", "summary.md", "report.html"} <= set(written)
-    assert note in written["run.json"]
-    for text in (ended.out, ended.err, *written.values()):
-        assert KEY not in text
-        assert SECRET not in text
 
 
 # -- rules ---------------------------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ def test_who_hangs_up_frees_the_sequence_at_once(batching):
     batching.call("POST", "/truth/reset")
     with batching.raw(post(json.dumps({"messages": HELLO, "max_tokens": 100_000, "stream": True}).encode())) as gone:
         told = batching.until(lambda told: told["engine"]["running"] == 1 and told["prefilling"] == 0)
-        assert told["engine"]["used_blocks"] == 1
+        assert told["engine"]["used_blocks"] >= 1  # of 16 tokens each, and it goes on
         assert gone.recv(100)
     told = batching.until(lambda told: told["engine"]["running"] == 0)
     assert told["engine"].items() >= idle.items()

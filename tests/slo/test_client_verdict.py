@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.handmade import answered
+from support.records import answered
 
 from locust_llm.core.run import Health
 from locust_llm.report.analysis.columns import collect

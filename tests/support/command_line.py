@@ -1,14 +1,22 @@
 """Command line: words as Locust's parser and ours take them, without a run."""
 
 from argparse import Namespace
+from functools import cache
+from typing import Any
 
 from locust_llm.run.options import add_options
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 
-def parse(*words: str, headless: bool = True) -> Namespace:
-    """What Locust's parser makes of it, with our flags on it."""
+@cache
+def _parser() -> Any:
+    """Locust's with our flags on it, made once: that takes longer than to parse."""
     parser = get_empty_argument_parser(default_config_files=[])
     setup_parser_arguments(parser)
     add_options(parser, before_load=lambda options: None)
-    return parser.parse_args(["-f", "my/chat.py", "--host", "localhost:1", *["--headless"] * headless, *words])
+    return parser
+
+
+def parse(*words: str, headless: bool = True) -> Namespace:
+    """What it makes of these words, and of the environment."""
+    return _parser().parse_args(["-f", "my/chat.py", "--host", "localhost:1", *["--headless"] * headless, *words])

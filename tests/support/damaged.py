@@ -1,19 +1,24 @@
-"""Damaged folders: the folder of a small run with something of everything, and the ways in which it can be damaged."""
+"""Damaged folders: a small run with something of everything, the ways to damage it, and what must hold of each."""
 
+import io
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
+from locust_llm import __main__ as door
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Offer, Probe, Run
-from locust_llm.core.storage import RECORDS, RUN, write_run
-from support.handmade import UNIX, a_run, answered, failed
+from locust_llm.core.storage import RECORDS, RUN, RecordFile, write_run
+from locust_llm.exit_status import ExitStatus
+from locust_llm.web.archive import Archive
+from support.records import UNIX, a_run, answered, failed
 
 VALUES: Final[tuple[Any, ...]] = (
     None, "text", "", -1, 0, 1e18, 1e300, -1e300, 10**30, -(10**30), 2**63, 0.5, True, [], [1e18], {}, "\ud800", "x" * 9000,
@@ -148,6 +153,44 @@ def spliced(lines: bytes, run: bytes, count: int, seed: int) -> Iterator[Way]:
         end = min(len(lines), begin + chance.choice((1, 10, 300, 2000)))
         piece = chance.choice((b"", b"\0" * (end - begin), lines[begin:end] * 2, b"\n", b"\r\n" * 3))
         yield f"spliced {seed}/{i}", lines[:begin] + piece + lines[end:], run, None
+
+
+def called(command: str, *words: object) -> tuple[int, str, str]:
+    """(exit status, what it says, what it complains about) of a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = door.COMMANDS[command]([str(word) for word in words])
+    return status, out.getvalue(), err.getvalue()
+
+
+def check_reports(path: Path, ways: Iterable[Way]) -> None:
+    """None of them keeps the report from being made, and what is lost is said first."""
+    for name, lines, run, broken in ways:
+        for file in path.iterdir():
+            file.unlink()
+        fill(path, lines, run)
+        status, said, _ = called("report", path)
+        assert "Conditions" in said, name
+        assert {"report.html", "summary.md", "profile_export_aiperf.json"} <= {p.name for p in path.iterdir()}, name
+        assert (status == ExitStatus.INCOMPLETE) == said.startswith("INCOMPLETE: "), name
+        assert status in (ExitStatus.OK, ExitStatus.INCOMPLETE), name
+        assert "could not be made" not in said, name
+        if broken is not None:
+            file_of = RecordFile(path / RECORDS)
+            read = len(list(file_of))
+            assert file_of.unread.count == broken, name
+            assert read == sum(1 for row in lines.split(b"\n") if row) - broken, name
+            assert ("could not be read (line" in said) == bool(broken), name
+
+
+def check_other_commands(whole: Path, broken: Path, name: str) -> None:
+    """A picture, comparisons with a run that is whole, and the list of runs of the folder above both."""
+    for command, words in (("figure", [broken]), ("compare", [whole, broken]), ("compare", [broken, whole])):
+        status, _, error = called(command, *words)
+        assert status == (ExitStatus.REFUSED if error else ExitStatus.OK), (name, command)
+        assert error.count("\n") == bool(error), (name, command)
+        assert "Error:" not in error, (name, error)
+    assert {entry.name for entry in Archive(whole.parent).entries()} == {"whole", "broken"}, name
 
 
 def _values() -> Iterator[bytes]:

@@ -55,12 +55,12 @@ def busy_server() -> Iterator[str]:
 
 
 class Web:
-    """Locust with its web UI, and a browser that looks at it. Its pictures stay in the folder of the test, or in the one
-    that LOCUST_LLM_PICTURES names."""
+    """Locust with its web UI, and a browser that looks at it. Pictures are taken only into a folder that
+    LOCUST_LLM_PICTURES names: they take seconds."""
 
     def __init__(self, browser: Any, server: str, folder: Path, *words: str, locustfile: Path = CHAT) -> None:
         self.server, self.folder = server, folder
-        self.pictures = Path(os.environ.get("LOCUST_LLM_PICTURES") or folder)
+        self.pictures = os.environ.get("LOCUST_LLM_PICTURES")
         self.name = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
         self.taken = 0
         with socket.socket() as listener:
@@ -87,8 +87,9 @@ class Web:
         return page
 
     def picture(self, page: Any, what: str) -> None:
-        self.taken += 1
-        page.screenshot(path=self.pictures / f"{self.name}-{self.taken}-{what}.png", full_page=True)
+        if self.pictures:
+            self.taken += 1
+            page.screenshot(path=Path(self.pictures) / f"{self.name}-{self.taken}-{what}.png", full_page=True)
 
     def status(self) -> dict[str, Any]:
         return dict(requests.get(self.base + "/llm/live", timeout=5).json())

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.handmade import a_run, answered
+from support.records import a_run, answered
 
 from locust_llm.core.record import Record
 from locust_llm.report.analysis.columns import collect

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.handmade import UNIX, answered, failed
+from support.records import UNIX, answered, failed
 
 from locust_llm.report.plots.lines import thinned
 from locust_llm.run.control.live_stats import WINDOW_S, LiveStats

@@ -11,7 +11,7 @@ import gevent
 import msgspec
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.handmade import answered
+from support.records import answered
 from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
 

@@ -130,7 +130,7 @@ class PhaseRunner:
         for number, at_s in enumerate(looks[:-1], 1):
             time.sleep(max(0.0, began + at_s - time.monotonic()))
             self._store.flush()
-            found = undecided(self._store.folder, self._facts())
+            found = undecided(self._store.folder, self.facts())
             if found is not None and not found:
                 at = f"after {at_s:.0f} s, at look {number} of at most {len(looks)}"
                 self._store.add_note(f"Every rule was decided {at}.")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.handmade import a_run, answered
+from support.records import a_run, answered
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run

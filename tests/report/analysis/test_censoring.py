@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, every, failed, mixed
+from support.records import UNIX, a_run, answered, every, failed, mixed
 
 from locust_llm.core.record import CUT, Record
 from locust_llm.core.run import Offer

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, every, failed, mixed
+from support.records import UNIX, a_run, answered, every, failed, mixed
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record

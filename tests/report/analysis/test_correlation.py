@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.handmade import a_run, answered, mixed
+from support.records import a_run, answered, mixed
 
 from locust_llm.core.record import Record
 from locust_llm.report.analysis import correlation

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.handmade import a_run, answered, failed
+from support.records import a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Offer, Run

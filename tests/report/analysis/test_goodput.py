@@ -1,7 +1,7 @@
 """What a good request is, and how many there were."""
 
 import pytest
-from support.handmade import a_run, answered, failed, mixed
+from support.records import a_run, answered, failed, mixed
 
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.goodput import good_request

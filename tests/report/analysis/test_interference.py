@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.handmade import UNIX, answered, failed
+from support.records import UNIX, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.report.analysis.columns import collect

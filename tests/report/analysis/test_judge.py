@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, every, failed, mixed
-from support.staged import a_level, a_stage
+from support.records import UNIX, a_run, answered, every, failed, mixed
+from support.stages import a_level, a_stage
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Offer, Run

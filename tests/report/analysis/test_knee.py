@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.staged import a_level
+from support.stages import a_level
 
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.report.analysis.knee import knees, within

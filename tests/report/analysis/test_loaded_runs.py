@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
 from support.unpatched_locust import get_empty_argument_parser  # noqa: F401  before the options import Locust
 
 from locust_llm.core.jsonl import line

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.handmade import answered, failed
+from support.records import answered, failed
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.handmade import answered, failed
+from support.records import answered, failed
 
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection, adjusted, distribution, mean, ratio, scarce

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from support.handmade import UNIX, a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run

@@ -5,8 +5,8 @@ from itertools import repeat
 
 import pytest
 from msgspec.structs import replace
-from support.handmade import a_run, answered
-from support.staged import a_stage, steps
+from support.records import a_run, answered
+from support.stages import a_stage, steps
 
 from locust_llm.core.run import Offer, Run
 from locust_llm.report.analysis.columns import collect

@@ -4,8 +4,8 @@ from random import Random
 from statistics import median
 
 import pytest
-from support.handmade import a_run
-from support.staged import a_level
+from support.records import a_run
+from support.stages import a_level
 
 from locust_llm.core.sweep import CONCURRENCY, INPUT
 from locust_llm.report.analysis.knee import knees

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.handmade import UNIX, a_run, answered, failed
-from support.staged import a_stage
+from support.records import UNIX, a_run, answered, failed
+from support.stages import a_stage
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Offer, Run

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from support.handmade import a_run, answered, failed
+from support.records import a_run, answered, failed
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from support.handmade import a_run, answered
 from support.probing import Noise, Server, probed
-from support.symptomatic import stall, symptoms
+from support.records import a_run, answered
+from support.symptoms import stall, symptoms
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record

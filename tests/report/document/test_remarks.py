@@ -1,15 +1,11 @@
-"""Guard rails: what warns of a run that says less than it seems to, from records made by hand and from a stub."""
+"""Guard rails: what warns of a run that says less than it seems to, from records made by hand."""
 
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support.handmade import a_run, answered
+from support.records import a_run, answered
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.columns import collect
@@ -110,22 +106,3 @@ def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert "little more" not in said([answered(5, 10)] * 100)
     assert "p99.9 of 100 requests" in said([answered(5, 10)] * 100, percentiles=(50.0, 99.9))
     assert "little more" not in said([])
-
-
-# -- for real ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("server", "longest", "stub"), [(("--ttft-ms", "40", "--itl-ms", "2"), 30_000, True), ((), 3000, False)]
-)
-def test_a_run_against_a_stub_and_one_against_a_model(
-    tmp_path: Path, server: tuple[str, ...], longest: int, stub: bool
-) -> None:
-    with simulator(*server) as url:
-        done = subprocess.run(
-            [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--report-dir", str(tmp_path / "r"),
-             "--seq-dist", f"500,4:50;{longest},4:50", "-u", "4", "--request-count", "60", "--random-seed", "1"],
-            capture_output=True, text=True, timeout=90, check=False,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert ("WARNING: TTFT does not depend on the length of the prompt" in done.stdout) == stub, done.stdout

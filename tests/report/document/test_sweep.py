@@ -4,8 +4,8 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from support.handmade import a_run, answered
-from support.staged import a_level, a_stage
+from support.records import a_run, answered
+from support.stages import a_level, a_stage
 
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import AXES

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.handmade import answered, failed
+from support.records import answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.report.analysis.columns import collect

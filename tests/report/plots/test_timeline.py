@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.handmade import UNIX, a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run

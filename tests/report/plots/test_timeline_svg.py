@@ -3,7 +3,7 @@
 import re
 from html.parser import HTMLParser
 
-from support.handmade import UNIX, answered, failed
+from support.records import UNIX, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.report.plots.lines import Lines, line

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import gevent
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.handmade import answered
+from support.records import answered
 from support.virtual_time import UNIX, VirtualTime, turn
 
 from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP

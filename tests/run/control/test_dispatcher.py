@@ -191,82 +191,82 @@ def packed(*numbers: int) -> list[bytes]:
 
 
 def test_sessions_are_dealt_until_there_are_none_and_all_have_ended() -> None:
-    desk = Sessions(40)
-    assert desk.ask("a") == [("sessions", "a", list(range(32)))]
-    assert desk.ask("b") == [("sessions", "b", list(range(32, 40)))]
-    desk.dispatcher.update("a", SessionCounts("profiling", 32, 30))
-    desk.dispatcher.update("b", SessionCounts("profiling", 8, 8))
-    assert desk.ask("a") == [("sessions", "a", None)]
-    assert (desk.overs, desk.dispatcher.out) == (0, 2)
-    desk.dispatcher.update("a", SessionCounts("warmup", 50, 50))  # of another phase
-    desk.dispatcher.update("a", SessionCounts("profiling", 32, 32))
-    assert desk.overs == 1
-    assert desk.ask("b") == [("sessions", "b", None)]
+    sessions = Sessions(40)
+    assert sessions.ask("a") == [("sessions", "a", list(range(32)))]
+    assert sessions.ask("b") == [("sessions", "b", list(range(32, 40)))]
+    sessions.dispatcher.update("a", SessionCounts("profiling", 32, 30))
+    sessions.dispatcher.update("b", SessionCounts("profiling", 8, 8))
+    assert sessions.ask("a") == [("sessions", "a", None)]
+    assert (sessions.overs, sessions.dispatcher.out) == (0, 2)
+    sessions.dispatcher.update("a", SessionCounts("warmup", 50, 50))  # of another phase
+    sessions.dispatcher.update("a", SessionCounts("profiling", 32, 32))
+    assert sessions.overs == 1
+    assert sessions.ask("b") == [("sessions", "b", None)]
 
 
 def test_who_asks_when_there_are_none_gets_what_others_do_not_begin() -> None:
-    desk = Sessions(10)
-    assert desk.ask("a") == [("sessions", "a", list(range(10)))]
-    assert desk.ask("b") == [("release", "a", None)]
-    assert desk.ask("b") == []  # the answer is still to come
-    desk.sent.clear()
-    desk.dispatcher.update("a", SessionCounts("profiling", 4, 0))
-    desk.dispatcher.put_back("a", packed(4, 5, 6, 7, 8, 9))
-    assert desk.answers() == [("sessions", "b", [4, 5, 6])]  # and the rest for whoever asks next
-    assert desk.ask("a") == [("sessions", "a", [7])]
-    assert desk.ask("b") == [("sessions", "b", [8])]
-    assert desk.ask("b") == [("sessions", "b", [9])]
-    assert desk.dispatcher.out == 10
+    sessions = Sessions(10)
+    assert sessions.ask("a") == [("sessions", "a", list(range(10)))]
+    assert sessions.ask("b") == [("release", "a", None)]
+    assert sessions.ask("b") == []  # the answer is still to come
+    sessions.sent.clear()
+    sessions.dispatcher.update("a", SessionCounts("profiling", 4, 0))
+    sessions.dispatcher.put_back("a", packed(4, 5, 6, 7, 8, 9))
+    assert sessions.answers() == [("sessions", "b", [4, 5, 6])]  # and the rest for whoever asks next
+    assert sessions.ask("a") == [("sessions", "a", [7])]
+    assert sessions.ask("b") == [("sessions", "b", [8])]
+    assert sessions.ask("b") == [("sessions", "b", [9])]
+    assert sessions.dispatcher.out == 10
 
 
 def test_without_anything_to_spare_they_are_over() -> None:
-    desk = Sessions(3)
-    desk.ask("a")
-    assert desk.ask("b") == [("release", "a", None)]
-    desk.sent.clear()
-    desk.dispatcher.update("a", SessionCounts("profiling", 3, 0))
-    desk.dispatcher.put_back("a", [])
-    assert desk.answers() == [("sessions", "b", None)]
+    sessions = Sessions(3)
+    sessions.ask("a")
+    assert sessions.ask("b") == [("release", "a", None)]
+    sessions.sent.clear()
+    sessions.dispatcher.update("a", SessionCounts("profiling", 3, 0))
+    sessions.dispatcher.put_back("a", [])
+    assert sessions.answers() == [("sessions", "b", None)]
 
 
 def test_what_a_lost_process_had_not_begun_goes_to_others_each_once() -> None:
-    desk = Sessions(8)
-    desk.ask("a")
-    desk.dispatcher.update("a", SessionCounts("profiling", 2, 1))
-    assert desk.ask("b") == [("release", "a", None)]
-    desk.sent.clear()
-    assert desk.dispatcher.lost("a", "profiling", (5, 3)) == 2
-    assert desk.answers() == [("sessions", "b", [5])]
-    assert [desk.ask("b")[0][2] for _ in range(3)] == [[6], [7], None]
-    desk.dispatcher.update("b", SessionCounts("profiling", 3, 3))
-    assert (desk.overs, desk.dispatcher.out) == (1, 0)
+    sessions = Sessions(8)
+    sessions.ask("a")
+    sessions.dispatcher.update("a", SessionCounts("profiling", 2, 1))
+    assert sessions.ask("b") == [("release", "a", None)]
+    sessions.sent.clear()
+    assert sessions.dispatcher.lost("a", "profiling", (5, 3)) == 2
+    assert sessions.answers() == [("sessions", "b", [5])]
+    assert [sessions.ask("b")[0][2] for _ in range(3)] == [[6], [7], None]
+    sessions.dispatcher.update("b", SessionCounts("profiling", 3, 3))
+    assert (sessions.overs, sessions.dispatcher.out) == (1, 0)
     other = Sessions(4)
     other.ask("a")
     assert other.dispatcher.lost("a", "warmup", (9, 9)) == 4  # what it last told was of another phase
 
 
 def test_where_nobody_knows_what_a_lost_process_had_begun_nothing_of_it_is_sent_again() -> None:
-    desk = Sessions(4)
-    desk.ask("a")
-    desk.dispatcher.update("a", SessionCounts("profiling", 1, 1))
-    assert desk.dispatcher.lost("a", "profiling", None) == 3
-    assert desk.ask("b") == [("sessions", "b", None)]
-    assert desk.overs == 1
+    sessions = Sessions(4)
+    sessions.ask("a")
+    sessions.dispatcher.update("a", SessionCounts("profiling", 1, 1))
+    assert sessions.dispatcher.lost("a", "profiling", None) == 3
+    assert sessions.ask("b") == [("sessions", "b", None)]
+    assert sessions.overs == 1
 
 
 def test_sessions_that_are_made_up_do_not_end() -> None:
-    desk = Sessions(None, senders=4)
-    desk.dispatcher.ask("a")
-    assert [message.items for message, _ in desk.sent if isinstance(message, SessionsMessage)] == [[None] * 16]
+    sessions = Sessions(None, senders=4)
+    sessions.dispatcher.ask("a")
+    assert [message.items for message, _ in sessions.sent if isinstance(message, SessionsMessage)] == [[None] * 16]
 
 
 def test_a_broken_row_ends_the_dataset_and_is_said() -> None:
-    desk = Sessions(2)
+    sessions = Sessions(2)
 
     def items() -> Any:
-        yield desk._item(0)
+        yield sessions._item(0)
         raise ValueError("row 2 is broken")
 
-    desk.dispatcher.begin("profiling", items())
-    desk.ask("a")
-    assert desk.said == ["the dataset ends early: row 2 is broken"]
+    sessions.dispatcher.begin("profiling", items())
+    sessions.ask("a")
+    assert sessions.said == ["the dataset ends early: row 2 is broken"]

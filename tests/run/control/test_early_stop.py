@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.handmade import a_run, answered, failed
+from support.records import a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings

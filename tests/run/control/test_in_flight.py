@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.handmade import answered, failed
+from support.records import answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.run.control.early_stop import SURE, EarlyStop

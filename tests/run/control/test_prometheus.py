@@ -1,23 +1,14 @@
 """Metrics for Prometheus: numbers by pencil, text as its own client library reads it, the page beside Locust's own."""
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import requests
-from prometheus_client.parser import text_string_to_metric_families
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.handmade import answered, failed
+from support.prometheus_text import read, value
+from support.records import answered, failed
 
-from locust_llm.__main__ import simulator
 from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
 from locust_llm.run.control.live_stats import LiveStats
@@ -26,22 +17,6 @@ from locust_llm.web.routes import (
     Environment,  # not from locust, which ruff would put first: it patches
     serve_metrics,
 )
-
-Read = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def read(text: str) -> Read:
-    """Name and labels of each sample, and its value, as Prometheus's own parser has it; each may be there once."""
-    samples = [sample for found in text_string_to_metric_families(text) for sample in found.samples]
-    values = {
-        (sample.name.removeprefix("locust_llm_"), frozenset(sample.labels.items())): sample.value for sample in samples
-    }
-    assert len(values) == len(samples)
-    return values
-
-
-def value(found: Read, name: str, **labels: str) -> float:
-    return found[name, frozenset(labels.items())]
 
 
 @pytest.fixture
@@ -177,42 +152,3 @@ def test_a_login_is_asked_for_here_too(totals: Totals) -> None:
 
 def test_headless_there_is_no_page() -> None:
     serve_metrics(Environment(), lambda: None)
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    with simulator() as url:
-        yield url
-
-
-@pytest.mark.full
-def test_a_run_seen_from_prometheus(url: str, tmp_path: Path) -> None:
-    """In the middle of the load and after it, from the master's port."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "locust_llm", "run", "--autostart", "--web-host", "127.0.0.1", "--web-port", str(port),
-         "--processes", "2", "--host", url, "-u", "4", "--request-count", "24", "--prefill-concurrency", "2",
-         "--output-tokens-mean", "60", "--report-dir", str(tmp_path / "r")],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    seen: list[Read] = []
-    try:
-        until = time.monotonic() + 40
-        while time.monotonic() < until and not (tmp_path / "r" / "report.html").exists():
-            time.sleep(0.1)
-            try:
-                seen.append(read(requests.get(f"http://127.0.0.1:{port}/llm/metrics", timeout=5).text))
-            except requests.ConnectionError:
-                continue
-        last = read(requests.get(f"http://127.0.0.1:{port}/llm/metrics", timeout=5).text)
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        out, _ = process.communicate(timeout=20)
-    assert value(last, "requests_total", phase="profiling", outcome="ok") == 24, out
-    assert value(last, "output_tokens_total", phase="profiling") == 24 * 60
-    assert value(last, "time_to_first_token_seconds_count", phase="profiling") == 24
-    decoding = max(found.get(("requests_decoding", frozenset()), 0) for found in seen)
-    assert 0 < decoding <= 4
-    assert max(found.get(("prefill_gate_limit", frozenset()), 0) for found in seen) == 2

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.handmade import answered
+from support.records import answered
 
 from locust_llm.core.report_result import Figure, ReportResult
 from locust_llm.core.run import Run, Stage

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
-from support.desk import Desk
-from support.handmade import answered, failed
+from support.master import Master
+from support.records import answered, failed
 
 from locust_llm.run.control import worker_registry as module
 from locust_llm.run.control.worker_registry import QUIET_S, Loss
@@ -23,85 +23,85 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def test_places_are_given_once_and_names_are_kept(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, "a", "b")
-    assert [desk.workers.add(name).place for name in "abc"] == [0, 1, 2]
-    desk.workers.drop("a")
-    assert (desk.workers.active(), desk.workers.names) == (["b", "c"], ["a", "b", "c"])
-    assert desk.workers.seen("a") is None
+    master = Master(tmp_path, "a", "b")
+    assert [master.workers.add(name).place for name in "abc"] == [0, 1, 2]
+    master.workers.drop("a")
+    assert (master.workers.active(), master.workers.names) == (["b", "c"], ["a", "b", "c"])
+    assert master.workers.seen("a") is None
 
 
 def test_who_is_quiet_gets_no_arrivals_unless_all_are(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, "a", "b")
+    master = Master(tmp_path, "a", "b")
     for name, users in (("a", 3), ("b", 2)):
-        desk.workers.seen(name).users = users  # type: ignore[union-attr]
-    assert desk.workers.users() == {"a": 3, "b": 2}
-    desk.now += QUIET_S
-    desk.workers.seen("b")
-    assert desk.workers.users() == {"b": 2}
-    desk.now += QUIET_S
-    assert desk.workers.users() == {"a": 3, "b": 2}  # it is the control that is late
+        master.workers.seen(name).users = users  # type: ignore[union-attr]
+    assert master.workers.users() == {"a": 3, "b": 2}
+    master.now += QUIET_S
+    master.workers.seen("b")
+    assert master.workers.users() == {"b": 2}
+    master.now += QUIET_S
+    assert master.workers.users() == {"a": 3, "b": 2}  # it is the control that is late
 
 
 def test_dead_is_whose_connection_is_closed_or_who_left_or_is_silent_too_long(tmp_path: Path, cut: set[str]) -> None:
-    desk = Desk(tmp_path, "a", "b", "c", "d")
+    master = Master(tmp_path, "a", "b", "c", "d")
     cut |= {"a", "b"}
-    desk.now += QUIET_S + 0.1
-    desk.workers.seen("b")  # it has another connection soon
-    assert desk.workers.lost() == ["a"]
-    desk.workers.drop("a")
-    del desk.clients["c"]
-    assert desk.workers.lost() == ["c"]
-    desk.workers.add("c").through = True  # it has ended in order
-    desk.now += GONE_S - QUIET_S - 0.2
-    desk.workers.seen("b")
-    assert desk.workers.lost() == []  # the fourth is stopped, perhaps
-    desk.now += 0.2
-    assert desk.workers.lost() == ["d"]
+    master.now += QUIET_S + 0.1
+    master.workers.seen("b")  # it has another connection soon
+    assert master.workers.lost() == ["a"]
+    master.workers.drop("a")
+    del master.clients["c"]
+    assert master.workers.lost() == ["c"]
+    master.workers.add("c").through = True  # it has ended in order
+    master.now += GONE_S - QUIET_S - 0.2
+    master.workers.seen("b")
+    assert master.workers.lost() == []  # the fourth is stopped, perhaps
+    master.now += 0.2
+    assert master.workers.lost() == ["d"]
 
 
 def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, "a")
-    member = desk.workers.seen("a")
+    master = Master(tmp_path, "a")
+    member = master.workers.seen("a")
     assert member is not None
-    desk.workers.give("a", "warmup", 5)
-    desk.workers.give("a", "profiling", 10)
-    assert desk.workers.back("a", "warmup", 5)
+    master.workers.give("a", "warmup", 5)
+    master.workers.give("a", "profiling", 10)
+    assert master.workers.back("a", "warmup", 5)
     records = [answered(100, id=f"r{n}", admitted_at=10.0) for n in range(3)] + [
         failed("refused", sent_at=None, id="x")
     ]
     batch = Records(1, [pack(record) for record in records])
-    assert desk.workers.take("a", batch) == records
-    assert desk.workers.take("a", batch) == []
-    assert desk.workers.back("a", "profiling", 4)
+    assert master.workers.take("a", batch) == records
+    assert master.workers.take("a", batch) == []
+    assert master.workers.back("a", "profiling", 4)
     member.admitted = 5  # two are at the server
-    loss = desk.workers.drop("a")
+    loss = master.workers.drop("a")
     assert (loss.unsent, loss.sent, loss.done) == ({"profiling": 4, "warmup": 0}, 2, {"warmup": 0, "profiling": 6})
-    assert not desk.workers.back("a", "profiling", 1)  # accounted for already
-    assert desk.workers.back("handmade", "profiling", 1)
+    assert not master.workers.back("a", "profiling", 1)  # accounted for already
+    assert master.workers.back("handmade", "profiling", 1)
 
 
 def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, "a", "b")
+    master = Master(tmp_path, "a", "b")
     for name in "ab":
         journal = Journal(tmp_path / FOLDER / name)
         for serial in (1, 2, 3):
             journal.add(serial, pack(answered(100, id=f"{name}{serial}", admitted_at=10.0)))
         journal.count(admitted=4, begun=6, ended=5)
-    desk.workers.take("a", Records(2, [pack(answered(100, id="a2", admitted_at=10.0))]))
-    assert [record.id for record in desk.workers.recover("a")] == ["a1", "a3"]
-    loss: Any = desk.workers.drop("a")
+    master.workers.take("a", Records(2, [pack(answered(100, id="a2", admitted_at=10.0))]))
+    assert [record.id for record in master.workers.recover("a")] == ["a1", "a3"]
+    loss: Any = master.workers.drop("a")
     assert isinstance(loss, Loss)
     assert (loss.sent, loss.sessions) == (1, (6, 5))
     assert [path.name for path in (tmp_path / FOLDER).iterdir()] == ["b"]
-    desk.workers.recover("b")
+    master.workers.recover("b")
     assert not (tmp_path / FOLDER).exists()
-    assert desk.workers.recover("b") == []  # there is none, or it is on another machine
+    assert master.workers.recover("b") == []  # there is none, or it is on another machine
 
 
 def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, "a", "b", "c")
-    assert desk.workers.clocks() == ""
+    master = Master(tmp_path, "a", "b", "c")
+    assert master.workers.clocks() == ""
     for name, error_s in (("a", 0.0), ("b", 0.0004), ("c", 0.0012)):
-        desk.workers.seen(name).clock_error_s = error_s  # type: ignore[union-attr]
-    assert "2 workers on other machines" in desk.workers.clocks()
-    assert "to within 1.2 ms" in desk.workers.clocks()
+        master.workers.seen(name).clock_error_s = error_s  # type: ignore[union-attr]
+    assert "2 workers on other machines" in master.workers.clocks()
+    assert "to within 1.2 ms" in master.workers.clocks()

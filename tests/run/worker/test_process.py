@@ -12,7 +12,7 @@ from typing import Any
 from locust.env import Environment
 
 import pytest
-from support.handmade import answered
+from support.records import answered
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.settings import Settings

@@ -11,7 +11,7 @@ from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import of_stage
 from locust_llm.core.storage import write_run
 from locust_llm.report.analysis.summary import Level, Row, SloResult
-from support.handmade import UNIX, a_run, answered, mixed
+from support.records import UNIX, a_run, answered, mixed
 
 
 def a_level(value: float, requests_per_s: float | None = 1.0, latency_ms: float = 1000.0, **other: object) -> Level:

@@ -1,4 +1,4 @@
-"""A runner of Locust that sends nothing: what the control told its workers is a list."""
+"""A master without processes: a registry of workers on a clock that the test sets."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ from locust_llm.run.control.worker_registry import WorkerRegistry
 from support import unpatched_locust  # noqa: F401  before the rest
 
 
-class Desk:
-    """The workers of a master with these workers, on a clock of its own."""
+class Master:
+    """Stands in for Locust's runner: these workers, all of them running."""
 
     def __init__(self, folder: Path, *workers: str) -> None:
         from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes  # not before unpatched_locust

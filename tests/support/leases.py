@@ -1,4 +1,4 @@
-"""Processes with leases, on a clock of their own: what a control and its workers say to each other about the gate."""
+"""A prefill gate with its lease, on a clock that the test sets."""
 
 import gevent
 from gevent.event import Event
@@ -13,21 +13,18 @@ def turn() -> None:
         gevent.sleep(0)
 
 
-# -- one process ------------------------------------------------------------------------------------------------------
-
-
-class Desktop:
-    """A gate with its lease, on a clock of its own."""
+class LeasedGate:
+    """The gate of one worker, and users who enter it."""
 
     def __init__(self, users: int = 0) -> None:
         self.now = 50.0
-        self.stir = Event()
-        self.lease = Lease(self.stir, clock=lambda: self.now)
+        self.due = Event()
+        self.lease = Lease(self.due, clock=lambda: self.now)
         self.gate = self.lease.gate
         self.slots: list[Slot] = []
         self.users = [gevent.spawn(self._user) for _ in range(users)]
         turn()
-        self.stirred()
+        self.report_due()
 
     def _user(self) -> None:
         self.slots.append(self.gate.enter())
@@ -40,10 +37,10 @@ class Desktop:
         self.slots.pop(0).release()
         turn()
 
-    def stirred(self) -> bool:
-        """Since it was last asked; and what there is to tell is told."""
-        was = self.stir.is_set()
-        self.stir.clear()
+    def report_due(self) -> bool:
+        """Whether a report was due since the last call; it is made now."""
+        was = self.due.is_set()
+        self.due.clear()
         self.lease.status()
         return was
 

@@ -1,0 +1,23 @@
+"""A warning of the report for real: a run against a stub, and one against a model."""
+
+from pathlib import Path
+
+import pytest
+from support.runs import Server, run
+
+from locust_llm.__main__ import simulator
+
+pytestmark = pytest.mark.full  # tests/report/document/test_remarks.py has the same from records by hand
+
+
+@pytest.mark.parametrize(
+    ("server", "longest", "stub"), [(("--ttft-ms", "40", "--itl-ms", "2"), 30_000, True), ((), 3000, False)]
+)
+def test_a_run_against_a_stub_and_one_against_a_model(
+    tmp_path: Path, server: tuple[str, ...], longest: int, stub: bool
+) -> None:
+    with simulator(*server) as url:
+        words = ("--seq-dist", f"500,4:50;{longest},4:50", "-u", "4", "--request-count", "60", "--random-seed", "1")
+        done = run(Server(url), tmp_path / "r", *words)
+    assert done.returncode == 0, done.stderr
+    assert ("WARNING: TTFT does not depend on the length of the prompt" in done.stdout) == stub, done.stdout
