@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_response_bytes: int = MAX_RESPONSE_BYTES
     """Of the answer, headers and framing too: beyond it the connection is closed."""
     max_chunks: int | None = None
-    """The same for its chunks: see ``bounds.most_chunks``."""
+    """The same for its chunks: see ``bounds.chunk_limit``."""
     keep_text: bool = False
     kind: str = "chat"
     """Of the endpoint: see ``chat.DECODERS``."""

@@ -24,7 +24,7 @@ import msgspec
 from .formats import DatasetError, located
 from .user_file import irregular
 
-ROW_BYTES: Final = 64 << 20
+MAX_ROW_BYTES: Final = 64 << 20
 """A longer line is taken for a file without line ends."""
 _GZIP: Final = b"\x1f\x8b"
 _BLOCK: Final = 1 << 20
@@ -75,7 +75,7 @@ class RowFile:
             yield from self._list_rows() if self.is_list else self._line_rows()
 
     def mentions(self, text: bytes) -> bool:
-        """Whether these bytes stand anywhere in the file."""
+        """Whether the file contains these bytes."""
         with _readable(self.path), _open(self.path) as stream:
             end = b""
             while block := stream.read(_BLOCK):
@@ -120,15 +120,15 @@ class RowFile:
         at, line = self._start, 1
         with _open(self.path) as stream:
             stream.seek(at)
-            while data := stream.readline(ROW_BYTES + 1):
+            while data := stream.readline(MAX_ROW_BYTES + 1):
                 more = data
                 # a cell in quotes may hold line ends: then the row goes on
                 odd = not self.is_json and data.count(b'"') % 2 == 1
-                while odd and len(data) <= ROW_BYTES and (more := stream.readline(ROW_BYTES + 1)):
+                while odd and len(data) <= MAX_ROW_BYTES and (more := stream.readline(MAX_ROW_BYTES + 1)):
                     data += more
                     odd = more.count(b'"') % 2 == 0
-                if len(data) > ROW_BYTES:
-                    raise DatasetError(f"{self.path}, line {line}, column 1: a row of over {ROW_BYTES >> 20} MB")
+                if len(data) > MAX_ROW_BYTES:
+                    raise DatasetError(f"{self.path}, line {line}, column 1: a row of over {MAX_ROW_BYTES >> 20} MB")
                 if not data.isspace():
                     yield Row(at, line, data.rstrip(b"\r\n"))
                 at += len(data)

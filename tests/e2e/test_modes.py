@@ -403,7 +403,7 @@ def test_what_was_not_delivered_is_said_with_its_cause(
     got = records(tmp_path / "r")
     assert offer(tmp_path / "r")["due"] == 120
     assert len(got) < 120 * 0.98
-    assert f"NOT DELIVERED: {len(got) / 120:.1%} of the load that was asked for. The cause is {cause}" in done.stdout
+    assert f"NOT DELIVERED: {len(got) / 120:.1%} of the scheduled requests were sent. Cause: {cause}" in done.stdout
     if "--max-users" in words:
         assert "all 2 users are busy and arrivals wait: --max-users is reached" in done.stderr
         assert {record.user for record in got} == {1, 2}
@@ -444,7 +444,7 @@ REFUSED: Final = (
     ("--request-rate 5 --arrival-pattern even", "--arrival-pattern must be one of constant, poisson, gamma, got 'even'"),
     (
         "--request-rate 5 --arrival-pattern poisson --arrival-smoothness 2",
-        "--arrival-smoothness belongs to --arrival-pattern gamma, not to poisson",
+        "--arrival-smoothness needs --arrival-pattern gamma, got poisson",
     ),
     ("--request-rate-ramp-duration 5", "--request-rate-ramp-duration has nothing to ramp"),
     ("--request-cancellation-rate 101", "at most 100, got 101"),

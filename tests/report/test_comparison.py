@@ -101,7 +101,7 @@ def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
         "run.json cannot be read",
         "no request.",
     ]
-    assert "are unknown: nobody can tell whether these runs are comparable." in found.runs[0].warnings[2]
+    assert "are unknown, so these runs may not be comparable." in found.runs[0].warnings[2]
     assert set(words(found.runs[0].lines).values()) == {"-"}
     assert "no request succeeded or failed" in console(found)
 
@@ -151,7 +151,7 @@ def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) ->
     assert pair.stages == ()
     assert (
         pair.warnings[-1]
-        == "no stage is compared: they are sweeps of different things (concurrency and prefill-concurrency)."
+        == "stages are not compared: the sweeps have different axes (concurrency and prefill-concurrency)."
     )
 
 
@@ -162,7 +162,7 @@ def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str]) ->
     assert Path("c.md").read_text() == markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
     assert main(["compare", "base", "nowhere"]) == 5
-    assert "nowhere holds no run: there is no profile_export.jsonl in it" in capsys.readouterr().err
+    assert "nowhere holds no run: it has no profile_export.jsonl" in capsys.readouterr().err
     assert main(["compare", "base", "same", "--json", "nowhere/c.json"]) == 5
     assert capsys.readouterr().out == ""
 

@@ -19,11 +19,11 @@ import msgspec
 
 from locust_llm.client.buffering import Buffering
 from locust_llm.client.retry import remarks_on
-from locust_llm.core.engine_metrics import diagnosis, out_of_memory, told
+from locust_llm.core.engine_metrics import diagnosis, out_of_memory, summarised
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import NAMED, UNTOLD, Health, LimitChange, Run
+from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
 from locust_llm.exit_status import ExitStatus
@@ -149,7 +149,7 @@ PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "ssecli
 
 
 JUDGED: Final = {PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE: ExitStatus.INCONCLUSIVE}
-PROBED: Final = {NAMED: ExitStatus.OK, UNTOLD: ExitStatus.INCONCLUSIVE}
+PROBED: Final = {NAMED: ExitStatus.OK, UNDECIDED: ExitStatus.INCONCLUSIVE}
 
 
 class RunStore:
@@ -263,7 +263,7 @@ class RunStore:
         limit = self.settings.prefill_concurrency
         if self.meter is not None:
             ended_at = self.stopping_at or time.time()
-            yield from diagnosis(told(self.meter.between(self.profiling_at, ended_at)), limit)
+            yield from diagnosis(summarised(self.meter.between(self.profiling_at, ended_at)), limit)
         if self._out_of_memory:
             yield out_of_memory(self._out_of_memory, limit)
 

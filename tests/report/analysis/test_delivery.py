@@ -124,7 +124,7 @@ def test_nothing_offered() -> None:
         ([answered(1500, asked_at=5.0)] * 130, open_run(200, limits=((0.0, 2),)),
          ["65.0%", "prefill gate", "2.00/s x 1.50 s", "3.0 requests", "let in 2", "70 of 200"]),
         ([answered(1000, 6000)] * 160, open_run(200, 40), ["80.0%", "too few users", "x 6.00 s", "12.0 users", "most 10"]),
-        (BRIEF, open_run(100, 3), ["crowd", "0.1 of 10 users", "50 of 100", "3 of them"]),
+        (BRIEF, open_run(100, 3), ["burst", "0.1 of 10 users", "50 of 100", "3 of them"]),
         (BRIEF, replace(open_run(100), health=(Health(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),)),
          ["load generator: local used 97% of a core"]),
     ],

@@ -54,7 +54,7 @@ def test_shares_and_rates_of_good_requests() -> None:
     """Ten of twenty within 10 ms, and five failures: 10 of 25; 10 in the 19.05 s, all of them in the first half."""
     found = good(*steps(20), *[failed(sent_at=12.0)] * 5, slo=("ttft p99 <= 10ms",))
     assert found is not None
-    assert found.conditions == "ttft <= 10ms (the rules on latencies, each held against every request)"
+    assert found.conditions == "ttft <= 10ms (the rules on latencies, for each request)"
     assert found.attainment == pytest.approx(0.4)
     assert found.goodput_per_s == pytest.approx(10 / 19.05)
     assert found.low is not None

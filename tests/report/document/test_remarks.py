@@ -38,8 +38,8 @@ def mixed(base_ms: float, ms_per_token: float, noise: float = 0.0, count: int = 
 
 def test_a_ttft_that_does_not_depend_on_the_prompt_is_warned_of() -> None:
     told = said(mixed(300, 0))
-    assert "WARNING: TTFT does not depend on the length of the prompt: 300.0 ms for" in told
-    assert "which is 0.00 ms for 1,000 tokens (95 % interval 0.00 to 0.00). A stub answers so, or a cache" in told
+    assert "WARNING: TTFT does not grow with the prompt: 300.0 ms" in told
+    assert "0.00 ms for each 1,000 tokens (95 % interval 0.00 to 0.00). A stub or a cache" in told
     assert "does not depend" in said(mixed(300, 0.0003, noise=0.001))  # it parses what it does not read
 
 
@@ -76,7 +76,7 @@ def test_a_cache_that_was_asked_for_is_told() -> None:
 def test_a_dataset_that_began_again_is_warned_of() -> None:
     run = replace(a_run(), dataset_sessions=20)
     told = said([answered(5, 10)] * 50, run)
-    assert "WARNING: 50 sessions were taken from a dataset of 20: the same prompts came 2.5 times" in told
+    assert "WARNING: 50 sessions came from a dataset of 20: each prompt was sent 2.5 times" in told
     assert "dataset" not in said([answered(5, 10)] * 20, run)
     assert "dataset" not in said([answered(5, 10)] * 50)
 
@@ -88,13 +88,13 @@ def test_a_dataset_that_began_again_is_warned_of() -> None:
     "rule", ["ttft_from_due p50 < 1s", "requests_per_s > 1", "goodput > 1 given ttft < 1s", "late p50 < 1s"]
 )
 def test_a_rule_about_what_arrives_needs_an_open_loop(rule: str) -> None:
-    closed = f"A rule about {rule.split()[0]} in a closed loop says what 2 users got who waited"
+    closed = f"In a closed loop a rule about {rule.split()[0]} holds for 2 users"
     assert closed in said([answered(5, 10)] * 20, slo=(rule,))
     assert closed not in said([answered(5, 10)] * 20, slo=(rule,), request_rate=2.0)
 
 
 def test_other_rules_and_texts_that_are_none_say_nothing_of_the_loop() -> None:
-    assert "A rule about" not in said([answered(5, 10)] * 20, slo=("ttft p50 < 1s", "of another version"))
+    assert "a rule about" not in said([answered(5, 10)] * 20, slo=("ttft p50 < 1s", "of another version"))
 
 
 # -- percentiles of too few --------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_other_rules_and_texts_that_are_none_say_nothing_of_the_loop() -> None:
 
 def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert (
-        "WARNING: p99 of 99 requests is little more than the slowest of them: p99 takes 100, and 368 for both ends of its "
+        "WARNING: p99 of 99 requests is little more than the slowest of them: p99 takes 100 requests, and 368 for both ends of its "
         "interval. A longer run (-t) or more requests (--request-count) would tell."
     ) in said([answered(5, 10)] * 99)
     assert "p90 and above of 9 requests" in said([answered(5, 10)] * 9)
@@ -128,4 +128,4 @@ def test_a_run_against_a_stub_and_one_against_a_model(
             capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert ("WARNING: TTFT does not depend on the length of the prompt" in done.stdout) == stub, done.stdout
+    assert ("WARNING: TTFT does not grow with the prompt" in done.stdout) == stub, done.stdout

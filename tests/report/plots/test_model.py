@@ -72,7 +72,7 @@ def test_percentiles_are_those_of_requests_in_a_row() -> None:
     assert lines[0].x == [10.0 + 20 * i for i in range(10)]
     assert lines[0].y == [9.5] * 10
     assert lines[1].y == pytest.approx([18.05] * 10)
-    assert said == " Each point of a line is made of requests in a row: p50 and p95 of 20."
+    assert said == " Each point of a line covers consecutive requests: p50 and p95 of 20."
     assert percentile_lines(at[:30], at[:30]) == ([], "")
 
 

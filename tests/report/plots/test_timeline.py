@@ -8,7 +8,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.plots import timeline as module
-from locust_llm.report.plots.timeline import ROWS, Stall, Timeline, Window, choose, pick, scene, timeline
+from locust_llm.report.plots.timeline import MAX_ROWS, Stall, Timeline, Window, choose, pick, scene, timeline
 
 
 def drawn(*records: Record, run: Run | None = None) -> Timeline:
@@ -79,7 +79,7 @@ def test_many_requests_are_sampled_and_it_says_so() -> None:
     stalled = answered(100, 120, 140, 600, 620, sent_at=10.2, id="stalled", name="the one")
     prefills = [answered(350, 370, sent_at=10.4, input_tokens=16_000, id=f"p{i}") for i in range(30)]
     found = drawn(*records, stalled, *prefills)
-    assert len(found.rows) == ROWS
+    assert len(found.rows) == MAX_ROWS
     assert (
         "60 of the 531 requests under way, a sample; those longest in prefill during the stall first" in found.caption
     )

@@ -14,7 +14,7 @@ from gevent.event import Event
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.handmade import answered
 
-from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP
+from locust_llm.core.phases import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Health, LimitChange
 from locust_llm.core.settings import Settings
@@ -276,7 +276,7 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
     facts = control.facts()
     assert [(stage.number, stage.why) for stage in facts.stages] == [(1, "count"), (2, "count")]
-    assert facts.sweep_end == "all stages are done"
+    assert facts.sweep_end == "all stages ran"
     for number in (1, 2):
         folder = tmp_path / "run" / "stages" / str(number)
         assert [record.id for record in RecordFile(folder / "profile_export.jsonl")] == [f"x{number}", f"y{number}"]
@@ -586,7 +586,7 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     control.on_status("b", status(sessions=SessionCounts(PROFILING, 8, 8)))
     assert Sent(PhaseOver(PROFILING), None) in runner.sent
     assert runner.ended == []
-    grant = PLENTY
+    grant = UNCOUNTED_SHARE
     control.allocator.put_back("a", PROFILING, grant)  # what the sender has left of its share
     turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
