@@ -225,7 +225,7 @@ def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
         if found.base == found.here:
             yield f"{found.what}: {found.here} in both."
         else:
-            yield f"different {found.what}: {found.base} in the base, {found.here} here."
+            yield f"different {found.what}: {found.base} in the base; {found.here} here."
     if base.seen.run.stages and run.seen.run.stages and not _same_sweep(base, run):
         axes = sorted({axis_of(base.seen.run), axis_of(run.seen.run)} & set(AXES))
         if axes:
@@ -294,7 +294,7 @@ def _percent(line: Line) -> str:
     percent = line.difference_percent
     if percent is None:
         return "-"
-    return f"{percent:+.1f}%" if percent < 1000 else f"x{percent / 100 + 1:.0f}"
+    return f"{percent:+.1f}%" if percent < 1000 else f"x{percent / 100 + 1:,.0f}"
 
 
 def _signed(value: float | None) -> str:

@@ -78,16 +78,16 @@ def test_a_concurrency_is_the_bound_of_a_closed_loop() -> None:
 
 def test_partial_prefills_a_limit_of_as_many_as_slots() -> None:
     bursts = (Burst(1, 2000, (0.4, 0.4, 0.4, 0.4, 0.8, 0.8, 0.8, 0.8)),)
-    said = about(advice(symptoms(bursts=bursts), Diagnosis(PARTIAL, (480.0, 500.0, 520.0), 4)), "--prefill-concurrency 4")
+    said = about(
+        advice(symptoms(bursts=bursts), Diagnosis(PARTIAL, (480.0, 500.0, 520.0), 4)), "--prefill-concurrency 4"
+    )
     assert "4 had their first tokens together" in said.why
 
 
 def test_prefill_first_one_at_a_time() -> None:
     said = advice(stopped(), Diagnosis(PREFILL_FIRST))
     why = about(said, "--prefill-concurrency 1").why
-    assert (
-        "Two prompts of 4,000 tokens sent together stopped the decoders for 400 ms, one for 200 ms" in why
-    )
+    assert "Two prompts of 4,000 tokens sent together stopped the decoders for 400 ms, one for 200 ms" in why
     # 8,000 tokens take 400 ms, 390 more than a gap: 512 take 25 more
     assert "chunks of about 512 tokens" in about(said, "chunks").what
     assert "about 35 ms beside a prompt" in about(said, "chunks").what

@@ -49,7 +49,7 @@ def test_conditions_come_first() -> None:
     )
     assert text.index("Conditions") < text.index("Metrics")
     assert cells(text, "server") == ["server", "http://server:8000"]
-    assert cells(text, "load") == ["load", "closed loop (burst), 30 users, 1 process"]
+    assert cells(text, "load") == ["load", "closed loop, 30 users, 1 process"]
     assert cells(text, "prefill limit") == ["prefill limit", "2, ramp from 1 over 30 s"]
     assert cells(text, "input length") == ["input length", "100.0 tokens on average, asked for 80.0 (+25.0%)"]
     assert cells(text, "requests") == ["requests", "2: 1 succeeded, 1 failed (50.0%), 0 cut, 0 cancelled"]
@@ -60,7 +60,7 @@ def test_conditions_come_first() -> None:
     ("settings", "said"),
     [
         ({"users": 100}, "open loop, 10/s poisson, up to 100 users, 1 process"),
-        ({"users": None}, "open loop, 10/s poisson, as many users as needed (7 of at most 1000), 1 process"),
+        ({"users": None}, "open loop, 10/s poisson, as many users as needed (7, limit 1000), 1 process"),
         ({"users": 20, "user_centric_rate": 5.0}, "open loop, user-centric 5/s over 20 users, 1 process"),
     ],
 )
@@ -205,7 +205,7 @@ def test_rules_come_first() -> None:
     """TTFTs of 1 to 20 ms: the median is 10.5, its interval 6 to 15."""
     records = [answered(i, i + 10, sent_at=10.0 + i) for i in range(1, 21)]
     text = shown(*records, slo=("ttft p50 < 16ms", "warn: ttft p50 < 6ms", "ttft p99 < 1s"), goodput="ttft:5")
-    assert text.index("SLO INCONCLUSIVE: 1 failed, 1 inconclusive, 1 passed (1 of them warn: only).") < text.index(
+    assert text.index("SLO INCONCLUSIVE: 1 failed, 1 inconclusive, 1 passed (1 of them a warn: rule).") < text.index(
         "Cond"
     )
     assert cells(text, "ttft p50 < 16ms") == ["ttft p50 < 16ms", "PASS", "10.5ms", "6ms to 15ms", "20"]

@@ -9,12 +9,12 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import evidence
 from locust_llm.slo.client_verdict import (
+    BUSY_ADVICE,
     CPU_WAIT,
     CPU_WAIT_ADVICE,
     DEGRADED,
     INVALID,
     OK,
-    BUSY_ADVICE,
     Evidence,
     Verdict,
     judge,

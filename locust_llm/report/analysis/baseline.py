@@ -193,7 +193,7 @@ def load(folder: Path) -> LoadedRun:
         raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     if file.unread.count:
         first = "; ".join(file.unread.reasons[:MAX_REASONS])
-        notes.append(f"{many(file.unread.count, 'line')} of {RECORDS} could not be read and left out ({first})")
+        notes.append(f"{many(file.unread.count, 'unreadable line')} of {RECORDS} left out ({first})")
     everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
     main = everything.only(columns.requests["phase"] == "profiling")
     try:

@@ -133,7 +133,8 @@ def slo_line(summary: Summary) -> str | None:
     by_status = [(word, sum(r.status == status for r in summary.slos)) for status, word in STATUSES]
     counts = ", ".join(f"{count} {word}" for word, count in by_status if count)
     warnings = sum(not r.decides for r in summary.slos)
-    return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them warn: only)." if warnings else ".")
+    kind = "a warn: rule" if warnings == 1 else "warn: rules"
+    return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them {kind})." if warnings else ".")
 
 
 def loop_remark(conditions: Conditions) -> str:
@@ -184,7 +185,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     if counts.broken_lines:
         which = "; ".join(summary.unread)
         yield (
-            f"WARNING: {many(counts.broken_lines, 'line')} of profile_export.jsonl could not be read and left out"
+            f"WARNING: {many(counts.broken_lines, 'unreadable line')} of profile_export.jsonl left out"
             + (f" ({which})." if which else ".")
         )
     yield from (f"WARNING: {what}." for what in run.unread)

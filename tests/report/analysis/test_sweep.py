@@ -35,9 +35,7 @@ def swept(run: Run, *slowest_ms: float, **other: object) -> SweepSummary:
 
 def test_a_stage_is_a_row() -> None:
     """40 requests from second 10 to 30, TTFT 10, 20, ... 400 ms and 30 ms more: all of them end in the measured time."""
-    run = replace(
-        a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",)), sweep_end="all stages ran"
-    )
+    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",)), sweep_end="all stages ran")
     found = swept(run, 200, 400, residual=0.02)
     assert (found.axis, found.unit, found.ended) == ("concurrency", "users", "all stages ran")
     assert found.missing == ("stage 9 is left out.",)

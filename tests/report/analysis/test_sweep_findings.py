@@ -46,7 +46,7 @@ def simulated(users: int, prompt: int, out: int) -> Level:
 @pytest.mark.parametrize(("prompt", "out", "shape"), [(8000, 100, "steep"), (550, 128, "flat")])
 def test_the_early_slope_tells_long_prompts_from_short_ones(prompt: int, out: int, shape: str) -> None:
     (said,) = slope([simulated(users, prompt, out) for users in (1, 2, 4, 8)])
-    assert "from concurrency 1 to 8 the medians grow, request latency x" in said
+    assert "from concurrency 1 to 8 the medians grow: request latency x" in said
     assert f", {shape} (" in said
 
 
@@ -57,10 +57,10 @@ def growing(*latencies_ms: float, first: float = 1) -> list[Level]:
 def test_the_slope_is_of_logarithms() -> None:
     """Latency as the root of concurrency: 0.5; what comes after 8 is not early."""
     (said,) = slope(growing(100, 100 * 2**0.5, 200, 200 * 2**0.5, 99_999))
-    assert "grow, request latency x2.8. The slope of log request latency over log concurrency is 0.50, steep" in said
+    assert "grow: request latency x2.8. The slope of log request latency over log concurrency is 0.50, steep" in said
     assert MAX_FLAT < 0.2 < MIN_STEEP
     (between,) = slope(growing(100, 100 * 2**0.2, 100 * 4**0.2))
-    assert "is 0.20, moderate (between 0.1 and 0.25)" in between
+    assert "is 0.20, moderate (0.1 to 0.25)" in between
 
 
 def test_what_is_not_early_or_too_little_has_no_slope() -> None:
@@ -108,8 +108,7 @@ def test_goodput_that_falls_while_throughput_stays() -> None:
         for n, tokens, good in ((1, 50, 1), (2, 100, 2), (4, 99, 0.2))
     ]
     assert told(levels, INPUT) == [
-        "Beyond input-tokens 2 goodput falls, from 2 to 0.2 good requests/s at 4, while throughput stays at "
-        "99%."
+        "Beyond input-tokens 2 goodput falls, from 2 to 0.2 good requests/s at 4, while throughput stays at 99%."
     ]
     assert told(levels[:2], INPUT) == []
     assert told([*levels[:2], a_level(4, output_tokens_per_s=50.0, goodput_per_s=0.2)], INPUT) == []

@@ -60,7 +60,7 @@ def test_reasons_stand_under_it_and_what_is_missing_is_loud() -> None:
     assert list(scheduler(ProbeFindings(symptoms=symptoms(), diagnosis=unknown))) == [
         Text("Scheduler: cannot tell.", loud=True),
         Text("Missing: longer prompts."),
-        Text("Seen: 64 steps."),
+        Text("Measured: 64 steps."),
     ]
 
 
@@ -106,7 +106,7 @@ def test_how_far_the_rounds_agree() -> None:
     """Longest gaps of 30 and 36 ms are 9 % from their median; all else is the same in both rounds."""
     stalls = (stall(1, 8000, longest_s=0.030), stall(2, 8000, longest_s=0.036))
     said = texts(symptoms(stalls=stalls))
-    assert "than: TTFT alone 0%, TTFT beside decoders 0%, longest gaps 9%" in said
+    assert "median: TTFT alone 0%, TTFT beside decoders 0%, longest gaps 9%" in said
 
 
 def test_what_else_was_seen() -> None:
@@ -119,7 +119,7 @@ def test_what_else_was_seen() -> None:
         "Prefix caching: a prompt of 4,000 tokens took 200 ms, and 10 ms the second time, 3,984 of its tokens cached"
         in said
     )
-    assert "at most 55 ms" in said
+    assert "up to 55 ms" in said
 
 
 def test_nothing_seen_is_nothing_said() -> None:
