@@ -50,7 +50,7 @@ def test_a_cloud_says_what_it_shows() -> None:
     dots, said = cloud(np.arange(5.0), np.ones(5))
     assert (len(dots.x), said) == (5, "Each dot is a request (5 in all).")
     dots, said = cloud(np.arange(10_000.0), np.arange(10_000.0))
-    assert len(dots.x) == len(dots.y) <= plots.DOTS
+    assert len(dots.x) == len(dots.y) <= plots.MAX_DOTS
     assert said == f"Each dot is a request: {len(dots.x):,} of 10,000 shown, taken evenly, and the 300 slowest."
 
 
@@ -60,7 +60,7 @@ def test_rows_of_equally_many() -> None:
     assert np.concatenate(rows).tolist() == list(range(23))
     assert middles == [2, 6, 11, 15, 20]
     assert in_a_row(np.arange(19.0), 4) == ([], [])  # four rows are no line
-    assert len(in_a_row(np.arange(10_000.0), 4)[0]) == plots.POINTS
+    assert len(in_a_row(np.arange(10_000.0), 4)[0]) == plots.MAX_POINTS
 
 
 def test_percentiles_are_those_of_requests_in_a_row() -> None:

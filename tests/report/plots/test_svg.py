@@ -271,10 +271,10 @@ def test_both_forms_at_once(folder: Path) -> None:
         (["--requests", "151"], "--requests takes 1 to 150, got 151"),
         (
             ["--from", "20", "--to", "30"],
-            "no request was in flight between second 20 and 30",
+            "no request was in flight between second 20 and 30: the requests are from second 10.00 to 14.00",
         ),
         (["--from", "12", "--to", "11"], "nothing lies between 12 s and 11 s: this run goes from 10.00 s to 14.00 s"),
-        (["--from", "nan"], "nothing lies between nan s and 14 s"),
+        (["--from", "nan"], "nothing lies between nan s and 14 s: this run goes from 10.00 s to 14.00 s"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(
@@ -289,8 +289,8 @@ def test_what_cannot_be_is_one_line(
 def test_no_run_an_empty_one_and_one_that_never_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for content, why in (
         (None, "holds no run: it has no profile_export.jsonl"),
-        (b"", "holds an empty run: there is no record in its profile_export.jsonl"),
-        (b"{\n", "holds an empty run: there is no record in its profile_export.jsonl"),
+        (b"", "holds an empty run: its profile_export.jsonl has no record"),
+        (b"{\n", "holds an empty run: its profile_export.jsonl has no record"),
         (line(failed("refused", sent_at=None)), "no request of the profiling phase was sent"),
     ):
         if content is not None:
