@@ -51,7 +51,7 @@ def test_a_cloud_says_what_it_shows() -> None:
     assert (len(dots.x), said) == (5, "Each dot is a request (5 in all).")
     dots, said = cloud(np.arange(10_000.0), np.arange(10_000.0))
     assert len(dots.x) == len(dots.y) <= plots.MAX_DOTS
-    assert said == f"Each dot is a request: {len(dots.x):,} of 10,000 shown, taken evenly, and the 300 slowest."
+    assert said == f"Each dot is a request: {len(dots.x):,} of 10,000, taken evenly, with the 300 slowest."
 
 
 def test_rows_of_equally_many() -> None:
