@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if asked:
             _say(f"{USAGE}\n")
         else:
-            print(f"locust-llm: error: there is no command {words[0]!r}\n\n{USAGE}", file=sys.stderr)
+            print(f"locust-llm: error: unknown command {words[0]!r}\n\n{USAGE}", file=sys.stderr)
         return ExitStatus.OK if words and asked else ExitStatus.REFUSED
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
@@ -56,7 +56,7 @@ def run(words: list[str]) -> int:
 
 
 def probe(words: list[str]) -> int:
-    """What prefills do to decodes, and which scheduler the server has."""
+    """The interference of prefills with decodes, and the scheduler of the server."""
     return _locust(words, "probe.py", "--headless")
 
 
@@ -69,7 +69,7 @@ def _locust(words: list[str], file: str, *more: str) -> int:
     for number in SIGNALS:
         if signal.getsignal(number) is _exit:  # an exception may be swallowed while modules are imported
             signal.signal(number, lambda number, frame: os._exit(128 + number))
-    from locust.main import main as locust_main  # patches the process: not before it is wanted
+    from locust.main import main as locust_main  # late: it patches the process
 
     from . import plugin  # noqa: F401  before the locustfile, so that --help knows our options too
 
@@ -92,7 +92,7 @@ def simulate(words: list[str]) -> int:
 
 
 def report(words: list[str]) -> int:
-    """The reports of a run, made anew from its records."""
+    """Make the reports of a run again from its records."""
     import msgspec
     from msgspec.structs import replace
 
@@ -102,20 +102,22 @@ def report(words: list[str]) -> int:
     from locust_llm.report.result import report_result
 
     parser = argparse.ArgumentParser(
-        prog="locust-llm report", description="Make a run's reports anew from its records."
+        prog="locust-llm report", description="Make the reports of a run again from its records."
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--stages", action="store_true", help="also those of its stages that are up to date")
-    parser.add_argument("--json", action="store_true", help="print what it came to as JSON, the tables as its text")
+    parser.add_argument(
+        "--stages", action="store_true", help="make those of all stages again, also where they are up to date"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
     options = parser.parse_args(words)
     folder = options.folder
     if not (folder / "profile_export.jsonl").is_file():
-        print(f"locust-llm: error: {folder} holds no run: there is no profile_export.jsonl in it", file=sys.stderr)
+        print(f"locust-llm: error: {folder} holds no run: it has no profile_export.jsonl", file=sys.stderr)
         return ExitStatus.REFUSED
     try:
         summary, facts = report.remake(folder, stages=options.stages)
     except Exception as error:
-        print(f"locust-llm: error: no report of {folder} could be made: {report.reason(error)}", file=sys.stderr)
+        print(f"locust-llm: error: the report of {folder} could not be made: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.INCOMPLETE
     try:
         junit.append(summary, facts, os.environ)
@@ -129,15 +131,15 @@ def report(words: list[str]) -> int:
 
 
 def figure(words: list[str]) -> int:
-    """A timeline of a run as a picture."""
+    """Draw a timeline of a run."""
     from locust_llm.core.storage import replace
     from locust_llm.report import build as report
     from locust_llm.report.plots import svg as drawing
-    from locust_llm.report.plots.timeline import ROWS
+    from locust_llm.report.plots.timeline import MAX_ROWS
 
     parser = argparse.ArgumentParser(
         prog="locust-llm figure",
-        description="Draw a timeline of a run for a talk: a line a request, a dot a chunk, around its longest stall.",
+        description="Draw a timeline of a run: a line for each request, a dot for each chunk, around the longest stall.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument(
@@ -147,12 +149,12 @@ def figure(words: list[str]) -> int:
     parser.add_argument("--from", type=float, dest="start", metavar="S", help="seconds after the start of the run")
     parser.add_argument("--to", type=float, dest="end", metavar="S")
     parser.add_argument(
-        "--requests", type=int, default=ROWS, metavar="N",
-        help=f"show at most so many, 1 to {drawing.MOST} (default: {ROWS})",
+        "--requests", type=int, default=MAX_ROWS, metavar="N",
+        help=f"most requests shown, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",
     )  # fmt: skip
     parser.add_argument("--title", default="", metavar="T")
     options = parser.parse_args(words)
-    files = options.output or [options.folder / report.DRAWING]
+    files = options.output or [options.folder / report.TIMELINE_FILE]
     try:
         formats = [drawing.format_of(path.name) for path in files]
         svg = report.draw(options.folder, options.start, options.end, options.requests, options.title)
@@ -166,22 +168,22 @@ def figure(words: list[str]) -> int:
         print(f"locust-llm: error: {error}", file=sys.stderr)
         return ExitStatus.REFUSED
     except Exception as error:
-        print(f"locust-llm: error: nothing of {options.folder} can be drawn: {report.reason(error)}", file=sys.stderr)
+        print(f"locust-llm: error: {options.folder} cannot be drawn: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
     _say("".join(f"{path}\n" for path in files))
     return ExitStatus.OK
 
 
 def compare(words: list[str]) -> int:
-    """Runs side by side with the first of them."""
+    """Compare runs with the first of them."""
     import msgspec
 
     from locust_llm.core.storage import replace
     from locust_llm.report import build as report
-    from locust_llm.report import comparison as versus
+    from locust_llm.report import comparison
 
     parser = argparse.ArgumentParser(
-        prog="locust-llm compare", description="Runs side by side with the first one: differences and their intervals."
+        prog="locust-llm compare", description="Compare runs with the first one: differences and their intervals."
     )
     parser.add_argument("base", type=Path, metavar="BASE", help="folder of the run that the others are compared with")
     parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
@@ -189,12 +191,12 @@ def compare(words: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     options = parser.parse_args(words)
     try:
-        found = versus.compared([options.base, *options.runs])
+        found = comparison.compared([options.base, *options.runs])
         if options.markdown:
-            replace(options.markdown, versus.markdown(found).encode())
+            replace(options.markdown, comparison.markdown(found).encode())
         if options.json:
             replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-        text = versus.console(found)
+        text = comparison.console(found)
     except (OSError, ValueError) as error:
         print(f"locust-llm: error: {error}", file=sys.stderr)
         return ExitStatus.REFUSED
@@ -212,25 +214,23 @@ def _say(text: str) -> None:
         except UnicodeEncodeError:  # a terminal that is not of UTF-8
             encoding = sys.stdout.encoding or "ascii"
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
-    except (
-        OSError
-    ):  # whoever reads has seen enough (| head), or the disk is full; Python would flush once more at its end
+    except OSError:  # the pipe is closed (| head) or the disk full; Python would flush again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def demo(words: list[str]) -> int:
-    """A load test of the simulator: what this is, in a minute, without a GPU."""
+    """A load test of the simulator, in a minute, without a GPU."""
     checkout = Path("locustfiles/chat.py")
     locustfile = checkout if checkout.is_file() else LOCUSTFILES / "run.py"
     with simulator() as url:
         command = ["locust", "-f", str(locustfile), "--host", url, *DEMO, *words]
         _say(f"$ {' '.join(command)}\n")
-        return _attended([sys.executable, "-m", *command])
+        return _forwarding_signals([sys.executable, "-m", *command])
 
 
-def _attended(command: Sequence[str]) -> int:
-    """The exit status of a process that gets the signals that end this one. A terminal's Ctrl-C it gets twice, at once, and
-    takes for one."""
+def _forwarding_signals(command: Sequence[str]) -> int:
+    """The exit status of a child process that gets the signals of this one. Of a Ctrl-C it gets two at once, which count as
+    one."""
     process = subprocess.Popen(command)
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: process.send_signal(number))
@@ -242,22 +242,25 @@ def _exit(number: int, frame: object) -> None:
 
 
 def check(words: list[str]) -> int:
-    """A server looked over before a run; 0 where a run can be, 1 where something stands in its way."""
+    """Check a server before a run; 0 if a run can start, 1 with a problem."""
     parser = argparse.ArgumentParser(
-        prog="locust-llm check", description="Ask a server what it is and can, in ten seconds, and say what that means."
+        prog="locust-llm check",
+        description="Check a server before a run, in ten seconds: model, streaming, usage, caching, limits.",
     )
     parser.add_argument("host", metavar="HOST", help="such as localhost:8000")
     parser.add_argument("--model", help="by default the server's first")
-    parser.add_argument("-u", "--users", type=int, default=1, help="has this machine open files and ports for so many?")
+    parser.add_argument(
+        "-u", "--users", type=int, default=1, help="users for which to check open files and ports of this machine"
+    )
     parser.add_argument("--endpoint-type", choices=("chat", "completions"), default="chat")
-    parser.add_argument("--endpoint", help="its path, by default that of its kind")
+    parser.add_argument("--endpoint", help="path, by default that of --endpoint-type")
     parser.add_argument("--max-tokens-field", default="max_tokens")
     parser.add_argument("--api-key-file", help="by default the environment variable OPENAI_API_KEY")
     parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE")
     parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
     options = parser.parse_args(words)
     from locust_llm.run.options import (
-        request_headers,  # Locust patches the process: before anything of the network is imported
+        request_headers,  # first: Locust patches the process before the network is imported
     )
     from . import check as module  # isort: skip
     from locust_llm.client.api import ENDPOINTS
@@ -319,14 +322,14 @@ USAGE: Final = """\
 usage: locust-llm COMMAND ...
 
   run ARGS        Locust with synthetic chat prompts, with every option of Locust and of this package: run --help
-  probe ARGS      what long prompts do to the answers beside them, and which scheduler the server has; some
+  probe ARGS      measure what long prompts do to other requests, and name the scheduler of the server, in some
                   minutes: probe --host URL, and any option of run: probe --help
   demo            start the simulator, load-test it, print the tables; needs no GPU and no server
-  simulate        an OpenAI-compatible server with a model of time and none of language: simulate --help
-  check HOST      ask a server what it is and can before a run, in ten seconds: check --help
-  report DIR      make the reports of a run anew from its records
-  figure DIR      a timeline of a run for a talk, as SVG or PNG: figure --help
-  compare A B     runs side by side: differences with their intervals, and the conditions in which they differ"""
+  simulate        an OpenAI-compatible server without a GPU, with simulated times: simulate --help
+  check HOST      check a server before a run, in ten seconds: check --help
+  report DIR      make the reports of a run again from its records
+  figure DIR      draw a timeline of a run as SVG or PNG: figure --help
+  compare A B     compare runs: differences with their intervals, and different conditions"""
 
 if __name__ == "__main__":
     sys.exit(main())

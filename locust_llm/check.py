@@ -1,4 +1,4 @@
-"""Check: what a server is and can, asked with a handful of requests in ten seconds, and what that means for a run."""
+"""Check: the features of a server, from a few requests in ten seconds, and what they mean for a run."""
 
 import math
 import resource
@@ -23,39 +23,39 @@ from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover
 from locust_llm.run.preflight import local_ports, shortage
 
-SECONDS: Final = 10.0
+MAX_S: Final = 10.0
 PROMPT_TOKENS: Final = 800.0
 """Long enough that a prefix cache shows, short enough for a slow server."""
 OUTPUT_TOKENS: Final = 32
-EARLY_S: Final = 0.02
-"""Events without content that come so long before the first token would be taken for it by a careless client."""
-CACHED: Final = 0.6
-"""Below this share of the first TTFT the same prompt was not computed again."""
-FAR_US: Final = 20_000
+MIN_EARLY_S: Final = 0.02
+"""Between an event without content and the first token, for a note: some clients count the event as the first token."""
+MAX_CACHED_RATIO: Final = 0.6
+"""TTFT of the second time / first time; a prompt below it was not computed again."""
+FAR_RTT_US: Final = 20_000
 FINE: Final = "ok"
 NOTE: Final = "note"
 PROBLEM: Final = "PROBLEM"
 
 
 class Finding(NamedTuple):
-    """One line of the answer."""
+    """One line of the output."""
 
     level: str
-    """FINE, NOTE (a run works, and something is to be known) or PROBLEM."""
+    """FINE, NOTE (a run works, with a remark) or PROBLEM."""
     what: str
     found: str
     advice: str = ""
 
 
 class Asked(NamedTuple):
-    """One request of the check: its record, and how long before the first chunk an event without content came."""
+    """One request of the check: its record, and the time of an event without content before the first chunk."""
 
     record: Record
     early_s: float | None
 
 
 class Checker:
-    """Asks one server, one request at a time, until its time is up."""
+    """Sends requests to one server, one at a time, until its time is up."""
 
     def __init__(self, settings: Settings, headers: Mapping[str, str], model: str | None, seconds: float) -> None:
         self.settings, self.headers, self.model = settings, headers, model
@@ -63,7 +63,7 @@ class Checker:
         self.line, self.gate = UserConnection(), Gate()
         self.secrets = secrets_of(headers, headers)
         self.failed = ""
-        """Why the last request was not answered well."""
+        """Why the last request failed."""
 
     def ask(self, text: str, tokens: int, **more: Any) -> Asked | None:
         """None where there is no time left, or it failed: see ``failed``."""
@@ -86,8 +86,8 @@ class Checker:
             kind=s.endpoint_type,
         )
         record = exchange(self.line, self.gate, request, 0.0)
-        said = shown(f"{record.outcome}: {record.message}", self.secrets, most=LINE_BYTES)
-        self.failed = "" if record.outcome == OK else said
+        failure = shown(f"{record.outcome}: {record.message}", self.secrets, most=LINE_BYTES)
+        self.failed = "" if record.outcome == OK else failure
         return Asked(record, self._early_s()) if record.outcome == OK else None
 
     def _prepared(self, data: bytes) -> requests.PreparedRequest:
@@ -106,9 +106,9 @@ class Checker:
 
 
 def check(
-    settings: Settings, headers: Mapping[str, str], files: int | None, seconds: float = SECONDS
+    settings: Settings, headers: Mapping[str, str], files: int | None, seconds: float = MAX_S
 ) -> Iterator[Finding]:
-    """What there is to say, as soon as it is known. ``files``: how many this process may open."""
+    """Findings, as soon as they are known. ``files``: how many this process may open."""
     try:
         found = discover(replace(settings, probe=False), headers, verify=False if settings.insecure else authorities())
     except DiscoveryFailed as error:
@@ -125,13 +125,11 @@ def check(
 
 
 def _model(found: Discovery) -> Iterator[Finding]:
-    yield Finding(FINE, "model", found.model or "none named: the server takes any")
+    yield Finding(FINE, "model", found.model or "none listed: the server takes any name")
     for note in found.notes:
         yield Finding(NOTE, "note", note)
     if found.simulated:
-        yield Finding(
-            NOTE, "simulated", "this is the simulator: its figures say nothing about a real GPU, model or server"
-        )
+        yield Finding(NOTE, "simulated", "this is the simulator: its figures hold for no real GPU, model or server")
 
 
 def _answers(checker: Checker) -> Iterator[Finding]:
@@ -139,14 +137,14 @@ def _answers(checker: Checker) -> Iterator[Finding]:
     text = prompts.draw().text
     first = checker.ask(text, OUTPUT_TOKENS)
     if first is None:
-        yield Finding(PROBLEM, "first answer", checker.failed, "no run would work before this one request does")
+        yield Finding(PROBLEM, "first answer", checker.failed, "a run needs this request to succeed first")
         return
     record = first.record
     yield from _network(record, checker.settings)
     if not record.streamed or record.ttft_s is None:
         yield Finding(
             PROBLEM, "streams", "no: the answer came in one piece",
-            "there is no Time to First Token, and a prefill limit holds slots to the end; does a proxy undo it?",
+            "no Time to First Token, and the prefill gate holds slots to the end; does a proxy buffer the stream?",
         )  # fmt: skip
         return
     yield Finding(
@@ -166,15 +164,22 @@ def _answers(checker: Checker) -> Iterator[Finding]:
 
 def _network(record: Record, settings: Settings) -> Iterator[Finding]:
     if record.rtt_us is not None:
-        far = record.rtt_us > FAR_US
-        advice = "every first token includes it: run the load from nearer, or say so beside the figures" if far else ""
+        far = record.rtt_us > FAR_RTT_US
+        advice = (
+            "TTFT includes it: run the load generator closer to the server, or report it with the figures"
+            if far
+            else ""
+        )
         connect = "" if record.connect_s is None else f", {record.connect_s * 1e3:.1f} ms to connect"
         yield Finding(NOTE if far else FINE, "round trip", f"{record.rtt_us / 1e3:.2f} ms{connect}", advice)
     if not settings.host.startswith("https:"):
         yield Finding(FINE, "TLS", "none (http)")
     elif settings.insecure:
         yield Finding(
-            NOTE, "TLS", "not verified (--insecure)", "whoever stands between can read and change all, the key too"
+            NOTE,
+            "TLS",
+            "not verified (--insecure)",
+            "anyone on the network path can read and change everything, the key too",
         )
     else:
         yield Finding(FINE, "TLS", "the certificate was verified")
@@ -187,7 +192,7 @@ def _usage(record: Record) -> Finding:
         )
     return Finding(
         NOTE, "usage", "the server counts no tokens",
-        "a chunk is taken for a token, which is wrong where it merges them; --tokenizer tells lengths of prompts",
+        "a chunk counts as a token, which is wrong where it holds several; --tokenizer counts the prompts",
     )  # fmt: skip
 
 
@@ -196,55 +201,53 @@ def _stream(asked: list[Asked]) -> Iterator[Finding]:
     for one in asked:
         came.add(one.record)
     if came.way:
-        cause = {WHOLE: "whole, in one millisecond", DELAYED: "in steps of 40 ms"}.get(
+        cause = {WHOLE: "whole, within one millisecond", DELAYED: "in steps of 40 ms"}.get(
             came.way, "several chunks at a time"
         )
         remark = next(came.remarks()).partition(". ")[2]
         yield Finding(PROBLEM, "buffering", f"answers come {cause}", remark)
     else:
-        yield Finding(FINE, "buffering", "none seen" if came.answers else "the answers were too short to tell")
+        yield Finding(FINE, "buffering", "none seen" if came.answers else "not known: the answers were too short")
     if came.tokens_a_chunk is not None:
         many = came.tokens_a_chunk > TOKENS_A_CHUNK
-        advice = "Inter Token Latency goes by tokens and stays right; Inter Chunk Latency is of chunks" if many else ""
-        yield Finding(NOTE if many else FINE, "tokens a chunk", f"{came.tokens_a_chunk:.2f}", advice)
+        advice = "Inter Token Latency counts tokens and stays right; Inter Chunk Latency counts chunks" if many else ""
+        yield Finding(NOTE if many else FINE, "tokens per chunk", f"{came.tokens_a_chunk:.2f}", advice)
     early_s = max((one.early_s for one in asked if one.early_s is not None), default=0.0)
-    early = early_s >= EARLY_S
+    early = early_s >= MIN_EARLY_S
     yield Finding(
         NOTE if early else FINE, "early events",
         f"one without content {early_s * 1e3:.0f} ms before the first token" if early else "none before the first token",
-        "TTFT here is of the first content; tools that take the first event say less" if early else "",
+        "TTFT here is to the first content; tools that count the first event report less" if early else "",
     )  # fmt: skip
 
 
 def _cache(first: Record, again: Record) -> Finding:
     cached, ttft_s = again.cached_tokens or 0, first.ttft_s or math.inf
-    sooner = again.ttft_s is not None and again.ttft_s < CACHED * ttft_s
+    sooner = again.ttft_s is not None and again.ttft_s < MAX_CACHED_RATIO * ttft_s
     if not cached and not sooner:
-        return Finding(FINE, "prefix cache", "no sign of one: the same prompt took as long again")
-    said = f"{cached} of {again.input_tokens} tokens cached, " if cached else ""
+        return Finding(FINE, "prefix cache", "no sign of one: the same prompt took as long the second time")
+    tokens = f"{cached} of {again.input_tokens} tokens cached, " if cached else ""
     times = f"TTFT {ttft_s * 1e3:.0f} ms, then {(again.ttft_s or 0) * 1e3:.0f} ms"
     return Finding(
-        NOTE, "prefix cache", f"{said}{times} for the same prompt",
-        "synthetic prompts differ from each other; a dataset that repeats itself would measure the cache",
+        NOTE, "prefix cache", f"{tokens}{times} for the same prompt",
+        "synthetic prompts do not repeat; a dataset that repeats prompts measures the cache",
     )  # fmt: skip
 
 
 def _length(checker: Checker) -> Finding:
-    """Whether an output can be kept at its length."""
+    """Whether the output length can be fixed."""
     plain = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS)
     if plain is None:
         return Finding(NOTE, "ignore_eos", f"not known: {checker.failed}")
     if kept(plain.record):
-        return Finding(FINE, "ignore_eos", f"not needed: {LENGTH_TOKENS} tokens came as asked")
+        return Finding(FINE, "ignore_eos", f"not needed: {LENGTH_TOKENS} tokens came as asked for")
     forced = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS, ignore_eos=True)
     if forced is not None and kept(forced.record):
-        return Finding(
-            FINE, "ignore_eos", "works: outputs have the length that is asked for; a run finds that out by itself"
-        )
+        return Finding(FINE, "ignore_eos", "works: outputs have the length asked for; a run sets it by itself")
     reason = f" ({checker.failed})" if checker.failed else ""
     return Finding(
         NOTE, "ignore_eos", f"has no effect{reason}: {plain.record.output_tokens} of {LENGTH_TOKENS} tokens came",
-        "outputs end by themselves: compare runs by tokens, not by requests",
+        "output lengths vary: compare runs by tokens, not by requests",
     )  # fmt: skip
 
 
@@ -263,6 +266,6 @@ def _sockets(settings: Settings, files: int | None) -> Iterator[Finding]:
 
 
 def line(finding: Finding) -> str:
-    """For a console; the advice stands below."""
-    said = f"{finding.level:8}{finding.what:16}{finding.found}"
-    return f"{said}\n{'':24}-> {finding.advice}" if finding.advice else said
+    """For the console, with the advice below."""
+    text = f"{finding.level:8}{finding.what:16}{finding.found}"
+    return f"{text}\n{'':24}-> {finding.advice}" if finding.advice else text

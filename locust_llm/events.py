@@ -10,17 +10,17 @@ from locust.event import EventHook
 
 
 class FirstTokenEvent(EventHook):
-    """The first chunk with content is there. Fired in a greenlet of its own, in the process that sent the request.
+    """The first chunk with content has arrived. Fired in its own greenlet, in the process that sent the request.
 
     :param user: the LLMUser
     :param name: the request's name
     :param request_id: its X-Request-Id
-    :param ttft_s: time to first token, in seconds, by the clock of the stream reader
+    :param ttft_s: time to first token in seconds, by the stamps of the stream reader
     """
 
 
 class RecordEvent(EventHook):
-    """A request is over, however it ended. Fired in the user's greenlet, once a request.
+    """A request has ended, in any way. Fired in the user's greenlet, once per request.
 
     :param user: the LLMUser
     :param record: the finished locust_llm.core.record.Record

@@ -11,8 +11,8 @@ class ExitStatus(IntEnum):
     OK = 0
     """No request failed; with rules, all of them passed."""
     FAILED_REQUESTS = 1
-    """Requests failed, or a task raised: Locust's rule, and another number with ``--exit-code-on-error``. `check`: something
-    stands in the way of a run."""
+    """Requests failed, or a task raised: Locust's rule, and another number with ``--exit-code-on-error``. `check`: a problem
+    prevents a run."""
     BROKEN = 2
     """The load generator itself broke, or a flag of Locust's was used wrongly."""
     RULE_FAILED = 3
@@ -20,7 +20,7 @@ class ExitStatus(IntEnum):
     INCONCLUSIVE = 4
     """A rule could not be decided; a probe cannot name the scheduler."""
     REFUSED = 5
-    """There can be no such run; nothing was sent."""
+    """The run cannot start; nothing was sent."""
     INCOMPLETE = 6
     """The result is incomplete: records are missing, a report could not be made, or no request was answered."""
 
@@ -29,8 +29,8 @@ PRECEDENCE: Final = (
     ExitStatus.REFUSED, ExitStatus.BROKEN, ExitStatus.RULE_FAILED, ExitStatus.FAILED_REQUESTS, ExitStatus.INCOMPLETE,
     ExitStatus.INCONCLUSIVE, ExitStatus.OK,
 )  # fmt: skip
-"""What is certain comes first: what has failed on the records that are there fails with all of them too. What has passed, or
-is undecided, on incomplete records is no result."""
+"""What is certain comes first: a failure on the records received is one with all of them too. A pass, or an
+undecided rule, on incomplete records is no result."""
 
 
 def of_signal(number: int) -> int:

@@ -1,7 +1,7 @@
-"""The interference probe as a load: its timetable carried out by users, then the end of the run.
+"""The interference probe as a load: users send the requests of its schedule, then the run ends.
 
-The users are hands: each takes the next shot, waits for its moment and sends it. What the shots say of the server is
-worked out from their records, when the report is made (symptoms.py, diagnosis.py).
+Each user takes the next request, waits for its time and sends it. The diagnosis is made from the records with the report
+(symptoms.py, diagnosis.py).
 """
 
 import logging
@@ -26,7 +26,7 @@ from locust_llm.client.gate import GateClosed
 from locust_llm.core.option import COUNT, TOKENS, USERS, Option, Range, options_of, out_of_range
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
-from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult, label, seen
+from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult, label, probe_result
 from locust_llm.probe.schedule import Bounds, timetable
 from locust_llm.run.flags import add_groups
 from locust_llm.run.options import FURTHER
@@ -36,18 +36,18 @@ from .user import FAILED_S, LLMUser
 logger = logging.getLogger("locust_llm")
 
 PAUSE_S: Final = 0.05
-"""Between two episodes: the server has let go of the last one."""
-SOON_S: Final = 0.02
-"""All hands have their shots before the first one is due."""
-HANDS: Final = 8
-"""Users, unless ``-u`` says otherwise: as many as the largest episode has shots."""
-FEWEST: Final = 4
-"""Prompts of a crowd, or nothing can be said of it."""
-GIVE_UP: Final = 3
-"""Episodes of which every request failed, in a row."""
-DEFAULTS: Final = Bounds()
-PATIENCE_S: Final = 120.0
-"""For a first token, and for the next one, unless a flag says otherwise: a server that hangs ends the probe."""
+"""Between two episodes, so that the server has finished the last one."""
+LEAD_S: Final = 0.02
+"""Every user has its request before the first one is due."""
+NUM_USERS: Final = 8
+"""Without ``-u``: the requests of the largest episode."""
+MIN_BURST: Final = 4
+"""Prompts of a burst; a smaller one shows no slots."""
+MAX_FAILED_EPISODES: Final = 3
+"""In a row, with every request failed."""
+DEFAULT_BOUNDS: Final = Bounds()
+TIMEOUT_S: Final = 120.0
+"""For a first token and for the next one, without a flag: a server that hangs ends the probe."""
 
 
 class ProbeOptions(msgspec.Struct):
@@ -57,21 +57,21 @@ class ProbeOptions(msgspec.Struct):
         int,
         Option(
             "probe", "Longest prompt, unless its prefill alone takes too long", "16000", "tokens",
-            Range(8 * DEFAULTS.first_tokens, TOKENS.most), in_form=False,
+            Range(8 * DEFAULT_BOUNDS.first_tokens, TOKENS.most), in_form=False,
         ),
-    ] = DEFAULTS.longest_tokens  # fmt: skip
+    ] = DEFAULT_BOUNDS.longest_tokens  # fmt: skip
     decoders: Annotated[int, Option("probe", "Number of decodes beside a prompt", "6", range=USERS, in_form=False)] = (
-        DEFAULTS.decoders
+        DEFAULT_BOUNDS.decoders
     )
     rounds: Annotated[
         int, Option("probe", "Repetitions of each measurement", "5", range=Range(2, COUNT.most), in_form=False)
-    ] = DEFAULTS.rounds
+    ] = DEFAULT_BOUNDS.rounds
 
 
 class Job(NamedTuple):
-    """A shot in the hand of a user."""
+    """A request for the next free user."""
 
-    shot: ProbeRequest
+    request: ProbeRequest
     text: str
     session: str
     at: float
@@ -80,21 +80,21 @@ class Job(NamedTuple):
 
 
 class ProbeUser(LLMUser):
-    """A hand of the probe: see locustfiles/interference.py."""
+    """A user of the probe: see locustfiles/interference.py."""
 
     abstract = True
     jobs: ClassVar["SimpleQueue[Job | None]"] = SimpleQueue()
-    """Of this run. None: there will be no more; it stays there for the others."""
-    conductor: ClassVar[Greenlet | None] = None
-    wanted: ClassVar[bool] = False
-    """A run began, and its conductor comes with its first user."""
+    """Of this run. None: there are no more; it stays in the queue for the other users."""
+    runner_greenlet: ClassVar[Greenlet | None] = None
+    pending: ClassVar[bool] = False
+    """A run began; its first user starts the schedule."""
     more: ClassVar[dict[str, Any]] = {}
-    """Fields of every request: what keeps outputs at their length. Whether a server knows it, its first answer says."""
+    """Fields of every request that fix the output length; dropped if the first answer refuses them."""
 
     def on_start(self) -> None:
-        if ProbeUser.wanted:
-            ProbeUser.wanted, ProbeUser.more = False, {"ignore_eos": True}
-            ProbeUser.conductor = gevent.spawn(conduct, self)
+        if ProbeUser.pending:
+            ProbeUser.pending, ProbeUser.more = False, {"ignore_eos": True}
+            ProbeUser.runner_greenlet = gevent.spawn(run_schedule, self)
 
     @task
     def send(self) -> None:
@@ -102,11 +102,11 @@ class ProbeUser(LLMUser):
         if job is None:
             self.jobs.put(None)
             raise StopUser
-        shot = job.shot
+        request = job.request
         try:
             self.sender.wait_until(job.at)
             record = self.chat(
-                job.text, max_tokens=shot.output_tokens, input_tokens=shot.input_tokens, name=shot.role,
+                job.text, max_tokens=request.output_tokens, input_tokens=request.input_tokens, name=request.role,
                 session=job.session, **self.more,
             )  # fmt: skip
         except GateClosed:  # the run ends
@@ -117,68 +117,68 @@ class ProbeUser(LLMUser):
         job.record.set(record)
 
 
-def conduct(user: ProbeUser) -> None:
-    """The whole timetable; then the end of the run."""
+def run_schedule(user: ProbeUser) -> None:
+    """Send all episodes, then end the run."""
     options, runner = user.environment.parsed_options, user.environment.runner
     assert options is not None
     assert runner is not None
     bounds = Bounds(
         longest_tokens=int(options.longest), decoders=int(options.decoders), rounds=int(options.rounds),
-        crowd=runner.target_user_count,
+        burst=runner.target_user_count,
     )  # fmt: skip
     probe, texts = timetable(bounds), dict[int, str]()
-    came: Sequence[ProbeResult] | None = None
-    number, in_vain, began = 0, 0, time.monotonic()
+    results: Sequence[ProbeResult] | None = None
+    number, num_failed, began = 0, 0, time.monotonic()
     try:
         while True:
-            episode = next(probe) if came is None else probe.send(came)
-            _say(episode, number, time.monotonic() - began)
-            came = _episode(user, episode, number, bounds.rounds, texts)
-            if number == 0 and ProbeUser.more and not all(one.ok for one in came):
+            episode = next(probe) if results is None else probe.send(results)
+            _log_episode(episode, number, time.monotonic() - began)
+            results = _episode(user, episode, number, bounds.rounds, texts)
+            if number == 0 and ProbeUser.more and not all(one.ok for one in results):
                 ProbeUser.more = {}
-                came = _episode(user, episode, number, bounds.rounds, texts)
+                results = _episode(user, episode, number, bounds.rounds, texts)
             number += 1
-            in_vain = 0 if any(one.ok for one in came) else in_vain + 1
-            if in_vain == GIVE_UP:
-                logger.error(f"The probe ends before its time: no request of {GIVE_UP} episodes in a row was answered.")
+            num_failed = 0 if any(one.ok for one in results) else num_failed + 1
+            if num_failed == MAX_FAILED_EPISODES:
+                logger.error(f"The probe stops early: all requests of {MAX_FAILED_EPISODES} episodes in a row failed.")
                 break
     except StopIteration:
-        logger.info(f"The probe is over after {time.monotonic() - began:.0f} s.")
-    except Exception as error:  # the user whose request it was has told all of it
-        logger.error(f"The probe ends before its time: {error!r}")
+        logger.info(f"The probe ended after {time.monotonic() - began:.0f} s.")
+    except Exception as error:  # the user with the request has logged the traceback
+        logger.error(f"The probe stops early: {error!r}")
     gevent.spawn(runner.stop if user.environment.web_ui is not None else runner.quit)
 
 
 def _episode(user: ProbeUser, episode: Episode, number: int, rounds: int, texts: dict[int, str]) -> list[ProbeResult]:
-    """Sends its shots at their moments, and waits for them all."""
+    """Send its requests when they are due, and wait for all of them."""
     text = user.sender.prompts.text
-    said = [
-        texts.setdefault(shot.text, text(shot.input_tokens)) if shot.text else text(shot.input_tokens)
-        for shot in episode.shots
+    prompts = [
+        texts.setdefault(one.text, text(one.input_tokens)) if one.text else text(one.input_tokens)
+        for one in episode.requests
     ]
-    begin = time.monotonic() + SOON_S
+    begin = time.monotonic() + LEAD_S
     jobs = [
-        Job(shot, words, label(number, episode, rounds), begin + shot.at_s, AsyncResult())
-        for shot, words in zip(episode.shots, said, strict=True)
+        Job(one, prompt, label(number, episode, rounds), begin + one.at_s, AsyncResult())
+        for one, prompt in zip(episode.requests, prompts, strict=True)
     ]
     for job in jobs:
         ProbeUser.jobs.put(job)
     records = [job.record.get() for job in jobs]
     gevent.sleep(PAUSE_S if all(record.outcome == OK for record in records) else FAILED_S + PAUSE_S)
-    return [one for record in records if (one := seen(record)) is not None]
+    return [one for record in records if (one := probe_result(record)) is not None]
 
 
-def _say(episode: Episode, number: int, seconds: float) -> None:
-    sent = Counter(f"{shot.role} {shot.input_tokens:,}" for shot in episode.shots if shot.role != "decoder")
-    shots = ", ".join(what if count == 1 else f"{count} x {what}" for what, count in sent.items())
-    decoders = sum(shot.role == "decoder" for shot in episode.shots)
-    beside = f" beside {decoders} decoders" if decoders and shots else f"{decoders} decoders" if decoders else ""
-    logger.info(f"probe {seconds:4.0f} s, round {episode.round}: {episode.kind}: {shots}{beside}")
+def _log_episode(episode: Episode, number: int, seconds: float) -> None:
+    sent = Counter(f"{one.role} {one.input_tokens:,}" for one in episode.requests if one.role != "decoder")
+    prompts = ", ".join(what if count == 1 else f"{count} x {what}" for what, count in sent.items())
+    decoders = sum(one.role == "decoder" for one in episode.requests)
+    beside = f" beside {decoders} decoders" if decoders and prompts else f"{decoders} decoders" if decoders else ""
+    logger.info(f"probe {seconds:4.0f} s, round {episode.round}: {episode.kind}: {prompts}{beside}")
 
 
 def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
-    """Why a probe cannot be so: each a sentence. Its timetable alone says what is sent when, and by one process. None of
-    options that a parser without the probe's has read."""
+    """Each reason why a probe cannot run with these settings, one sentence each: its schedule alone decides what one process
+    sends. None without the probe's options."""
     if not all(hasattr(options, option.dest) for option in options_of(ProbeOptions)):
         return
     for option in options_of(ProbeOptions):
@@ -188,13 +188,13 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
     if wrong := list(out_of_range(options, options_of(ProbeOptions))):
         yield from wrong
         return
-    fewest = max(FEWEST, options.decoders + 2)
+    fewest = max(MIN_BURST, options.decoders + 2)
     if settings.users is not None and settings.users < fewest:
         yield f"a probe needs at least {fewest} users (-u), one for each request of an episode, got {settings.users}"
     if settings.processes > 1 or options.master or options.worker:
-        yield "a probe is a few requests at a time, of one process: leave out --processes, --master and --worker"
+        yield "a probe runs in one process: leave out --processes, --master and --worker"
     if not settings.streaming:
-        yield "a probe needs --streaming: without a stream nobody can tell when a token came"
+        yield "a probe needs --streaming: without a stream there are no times of tokens"
     for flag, given in (
         ("--prefill-concurrency", settings.prefill_concurrency),
         ("--request-count", settings.request_count),
@@ -207,7 +207,7 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
         ("a schedule of arrivals (--request-rate, --fixed-schedule, ...)", settings.open_loop),
     ):
         if given:
-            yield f"a probe has a timetable of its own: leave out {flag}"
+            yield f"a probe has its own schedule: leave out {flag}"
 
 
 @events.init_command_line_parser.add_listener
@@ -215,17 +215,17 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     add_groups(parser, options_of(ProbeOptions))
     if mistakes not in FURTHER:  # the web page makes a parser for each visitor
         FURTHER.append(mistakes)
-    parser.set_defaults(num_users=HANDS, first_token_timeout=PATIENCE_S, gap_timeout=PATIENCE_S)
+    parser.set_defaults(num_users=NUM_USERS, first_token_timeout=TIMEOUT_S, gap_timeout=TIMEOUT_S)
 
 
 @events.test_start.add_listener
 def _start(**kw: Any) -> None:
-    ProbeUser.jobs, ProbeUser.wanted = SimpleQueue(), True
+    ProbeUser.jobs, ProbeUser.pending = SimpleQueue(), True
 
 
 @events.test_stopping.add_listener
 def _stopping(environment: Environment, **kw: Any) -> None:
-    conductor, ProbeUser.conductor, ProbeUser.wanted = ProbeUser.conductor, None, False
-    if conductor is not None:
-        gevent.spawn(conductor.kill)
+    runner_greenlet, ProbeUser.runner_greenlet, ProbeUser.pending = ProbeUser.runner_greenlet, None, False
+    if runner_greenlet is not None:
+        gevent.spawn(runner_greenlet.kill)
     ProbeUser.jobs.put(None)

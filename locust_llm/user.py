@@ -22,7 +22,7 @@ from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import PlainRequests, head, keep_home, strip_abroad, target, update_session
 from locust_llm.client.response import Response
 from locust_llm.client.retry import RETRIABLE, pause_s
-from locust_llm.core.bounds import most_chunks
+from locust_llm.core.bounds import chunk_limit
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import label_of, stage_of
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
@@ -36,16 +36,16 @@ from . import events
 from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
 
 FAILED_S: Final = 1.0
-"""In a closed loop, between a request that failed and the next one of its user: a server that refuses at once would get
-thousands a second."""
+"""Least time between two requests of a user in a closed loop after a failure: a server that refuses at once would
+get thousands of requests per second."""
 
 
 Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
-"""From the number of an attempt, and when it is due, to its request."""
+"""From the number of an attempt and its due time to its request."""
 
 
 class Turn(NamedTuple):
-    """One request: its messages, and what its record has of them."""
+    """Content and labels of one request."""
 
     messages: list[dict[str, Any]]
     input_tokens: int | None
@@ -54,7 +54,7 @@ class Turn(NamedTuple):
     number: int = 0
     body: dict[str, Any] | None = None
     sized: bool = False
-    """It is about lengths: the output shall have exactly this many tokens, where the server allows it."""
+    """The output gets exactly ``output_tokens``, where the server allows it."""
 
 
 class LLMUser(HttpUser):
@@ -62,7 +62,7 @@ class LLMUser(HttpUser):
 
     abstract = True
     model: str | None = None
-    """Model of this user class, in the place of ``--model``."""
+    """Model of this user class, instead of ``--model``."""
     _number: ClassVar[int] = 0
 
     def __init__(self, environment: Environment) -> None:
@@ -102,8 +102,8 @@ class LLMUser(HttpUser):
         Args:
             messages: a prompt, or a list of messages; None for a synthetic prompt.
             max_tokens: maximum length of the answer in tokens; None for the output length of the command line.
-            input_tokens: length of the synthetic prompt in tokens; None for that of the command line. Beside a prompt of
-                yours: the length that it is meant to have, for the report. With either, the answer gets exactly
+            input_tokens: length of the synthetic prompt in tokens; None for that of the command line. With a prompt of
+                your own: its intended length, for the report. With either, the answer gets exactly
                 ``max_tokens`` tokens where the server allows it (``ignore_eos`` or ``min_tokens``).
             name: the row in Locust's tables and the report; None for the path of the endpoint.
             session: id of the session, for the record and ``--session-header``.
@@ -140,7 +140,7 @@ class LLMUser(HttpUser):
         keep_text: bool = False,
         **body: Any,
     ) -> list[Record]:
-        """Send what the command line asks for: one session of the dataset or of synthetic prompts, turn by turn.
+        """Send one session of the dataset or of synthetic prompts, turn by turn, as the command line asks for.
 
         Most sessions have one turn. With more, the history grows by the answers; a turn that fails ends the session.
 
@@ -163,8 +163,8 @@ class LLMUser(HttpUser):
         except GateClosed:
             sender.permits.put_back(permit)
             raise StopUser from None
-        given = None if item is None else msgspec.msgpack.decode(item, type=Item)
-        conversation = sender.sessions.begin(given)
+        decoded = None if item is None else msgspec.msgpack.decode(item, type=Item)
+        conversation = sender.sessions.begin(decoded)
         records: list[Record] = []
         first_at: float | None = None
         try:
@@ -177,7 +177,7 @@ class LLMUser(HttpUser):
                     permit = following
                 first_at = ask.at_s if first_at is None else first_at
                 more = conversation.left > 0
-                sized = given is None or given.turns[ask.turn].output_tokens is not None
+                sized = decoded is None or decoded.turns[ask.turn].output_tokens is not None
                 id_, length = conversation.id, ask.output_tokens
                 turn = Turn(ask.messages, ask.input_tokens, length, id_, ask.turn, ask.body, sized)
                 record = self._send(permit, turn, name, headers, keep_text or more, body)
@@ -185,7 +185,7 @@ class LLMUser(HttpUser):
                 if record.outcome != OK:
                     break
                 if more:
-                    conversation.said(self.text, _answer_tokens(record))
+                    conversation.add_answer(self.text, _answer_tokens(record))
         finally:
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return records
@@ -199,7 +199,7 @@ class LLMUser(HttpUser):
             raise StopUser from None
 
     def _next_permit(self, permit: Permit, ask: Ask, first_at: float | None, records: list[Record]) -> Permit:
-        """For a later turn: when its trace says, or when there is one, after the think time."""
+        """For a later turn: due at the time of its trace, or after the think time."""
         if permit.item is None:
             gevent.sleep(ask.delay_s)
             return self._permit(later=True)
@@ -223,7 +223,7 @@ class LLMUser(HttpUser):
         self, permit: Permit, turn: Turn, name: str | None, headers: dict[str, str] | None, keep_text: bool,
         body: dict[str, Any],
     ) -> Record:  # fmt: skip
-        """One request, all the way to its record."""
+        """Send one request; returns its record."""
         sender = self.sender
         settings = sender.settings
         try:
@@ -238,7 +238,7 @@ class LLMUser(HttpUser):
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
                 **fields,
             )  # fmt: skip
-            max_chunks = most_chunks(turn.output_tokens, fields)
+            max_chunks = chunk_limit(turn.output_tokens, fields)
             if settings.session_header:
                 headers = {settings.session_header: session, **(headers or {})}
             labels = {
@@ -273,10 +273,10 @@ class LLMUser(HttpUser):
         return self._attempts(permit, attempt)
 
     def _attempts(self, permit: Permit, attempt: Attempt) -> Record:
-        """Until the server does not refuse, or may not be asked again: each attempt has a record; returns the last."""
+        """Send until the server accepts, or retries are used up. Each attempt has a record; the last one is returned."""
         sender = self.sender
         refused: tuple[Record, requests.PreparedRequest] | None = None
-        """Kept back until the next attempt is under way: without one it was the last."""
+        """Held until the next attempt is sent: without one it was the last."""
         number, due_at, pause = 1, permit.due_at, 0.0
         while True:
             try:
@@ -313,7 +313,7 @@ class LLMUser(HttpUser):
             number, due_at = number + 1, record.due_at
 
     def _again_s(self, record: Record) -> float | None:
-        """After how many seconds it is asked again; None: it is not."""
+        """Seconds to the next attempt; None: there is none."""
         if record.outcome not in RETRIABLE or record.attempt > self.sender.settings.max_retries:
             return None
         return pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
@@ -321,16 +321,16 @@ class LLMUser(HttpUser):
     def _prepare(
         self, data: bytes, request_id: str, headers: dict[str, str] | None
     ) -> tuple[requests.PreparedRequest, bytes]:
-        """(what requests makes of it: auth, cookies, headers, hooks of the session; the bytes to send).
+        """(request prepared by requests, with auth, cookies, headers and hooks of the session; the bytes to send).
 
-        It takes requests 200 µs, a third of all that a short request costs. So where nothing but body and id can differ
-        from one request to the next, it is asked once.
+        requests takes 200 µs, a third of the cost of a short request. So where only body and id differ between requests, it
+        prepares only the first.
         """
         client = self.client
         plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
         key = (self.sender.url, self.host, *client.headers.items()) if plain else None
         if key is None or key != self._plain_key:
-            prepared = self._ask_requests(data, request_id, headers)
+            prepared = self._prepare_with_requests(data, request_id, headers)
             if key is None:
                 return prepared, head(prepared) + b"\r\n" + data
             for name in ("X-Request-Id", "Content-Length"):
@@ -340,7 +340,9 @@ class LLMUser(HttpUser):
         values = (beginning, request_id.encode(), len(data), data)
         return prepared, b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % values
 
-    def _ask_requests(self, data: bytes, request_id: str, headers: dict[str, str] | None) -> requests.PreparedRequest:
+    def _prepare_with_requests(
+        self, data: bytes, request_id: str, headers: dict[str, str] | None
+    ) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "X-Request-Id": request_id, **(headers or {})}
         self.sender.keeps_address(self.host, f"a user of {type(self).__name__}")
         request = requests.Request("POST", self.sender.url, data=data, headers=own)
@@ -359,9 +361,9 @@ class LLMUser(HttpUser):
             )
 
     def _finish(self, record: Record, prepared: requests.PreparedRequest, *, retried: bool = False) -> Record:
-        """Pass the record on, without secrets: to the sender, to Locust, to the listeners of events.record."""
+        """Pass the record on, without secrets: to the sender, to Locust, to listeners."""
         stream = None if retried else self.line.stream
-        record, failure = self._cleaned(record, prepared, stream, retried=retried)
+        record, failure = self._public(record, prepared, stream, retried=retried)
         self.sender.finished(record)
         if record.failed and not self.sender.settings.open_loop:
             self._rests_until = record.asked_at + FAILED_S
@@ -371,10 +373,10 @@ class LLMUser(HttpUser):
         events.record.fire(user=self, record=record)
         return record
 
-    def _cleaned(
+    def _public(
         self, record: Record, prepared: requests.PreparedRequest, stream: Response | None, *, retried: bool
     ) -> tuple[Record, str]:
-        """(the record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
+        """(record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
         if record.outcome == OK and record.finish_reason in USUAL:
             return record, ""
         secrets = secrets_of(prepared.headers, self.sender.headers)

@@ -68,7 +68,7 @@ def test_a_server_that_streams(server: TinyServer) -> None:
     assert said["model"].found == "tiny"
     assert said["streams"].level == FINE
     assert said["usage"].found == "yes: 800 tokens in, 32 out, by the server's count"
-    assert (said["tokens a chunk"].level, said["tokens a chunk"].found) == (NOTE, "2.00")
+    assert (said["tokens per chunk"].level, said["tokens per chunk"].found) == (NOTE, "2.00")
     assert said["ignore_eos"].level == FINE
     assert said["ignore_eos"].found.startswith("works")
     assert said["sockets"].level == FINE
@@ -80,14 +80,14 @@ def test_a_server_that_streams(server: TinyServer) -> None:
 def test_a_server_that_does_not(server: TinyServer) -> None:
     server.chat = answers(streams=False)
     said = found(server)
-    assert (said["streams"].level, "prefill limit" in said["streams"].advice) == (PROBLEM, True)
+    assert (said["streams"].level, "prefill gate" in said["streams"].advice) == (PROBLEM, True)
     assert "prefix cache" not in said
 
 
 def test_a_proxy_that_buffers(server: TinyServer) -> None:
     server.chat = answers(wait_s=0.15)
     said = found(server)
-    assert (said["buffering"].level, said["buffering"].found) == (PROBLEM, "answers come whole, in one millisecond")
+    assert (said["buffering"].level, said["buffering"].found) == (PROBLEM, "answers come whole, within one millisecond")
     assert "proxy_buffering" in said["buffering"].advice
 
 
@@ -95,7 +95,7 @@ def test_a_server_that_counts_nothing(server: TinyServer) -> None:
     server.chat = answers(usage=False)
     said = found(server)
     assert said["usage"].level == NOTE
-    assert "tokens a chunk" not in said
+    assert "tokens per chunk" not in said
 
 
 def test_a_prefix_cache(server: TinyServer) -> None:

@@ -9,7 +9,7 @@ from array import array
 from itertools import accumulate, pairwise
 from typing import Final
 
-from locust_llm.core.bounds import LEAST_CHUNK_BYTES, LEAST_READ_BYTES, MAX_RESPONSE_BYTES, MOST_CHOICES
+from locust_llm.core.bounds import MAX_CHOICES, MAX_RESPONSE_BYTES, MIN_CHUNK_BYTES, MIN_READ_BYTES
 from locust_llm.core.record import CANCELLED, CUT, TOO_LARGE, TOO_LONG
 
 from .completion import Completion, error_line, status_message
@@ -252,13 +252,13 @@ class Response:
 
     def _bound(self) -> None:
         chunks, most = len(self.answer.chunk_reads), self.max_bytes
-        if self.received_bytes > most or LEAST_READ_BYTES * self._framed > most or LEAST_CHUNK_BYTES * chunks > most:
+        if self.received_bytes > most or MIN_READ_BYTES * self._framed > most or MIN_CHUNK_BYTES * chunks > most:
             self._ends(TOO_LARGE, f"more than {most} bytes")
             self._body = [b"".join(self._body[:8])[:MAX_ERROR_BYTES]]
         if self.max_chunks is not None and chunks > self.max_chunks:
             self._ends(TOO_LONG, f"more than {self.max_chunks} chunks")
-        if len(self.answer.others) > MOST_CHOICES:
-            self._ends("malformed", f"more than {MOST_CHOICES} choices")
+        if len(self.answer.others) > MAX_CHOICES:
+            self._ends("malformed", f"more than {MAX_CHOICES} choices")
 
     def _ends(self, outcome: str, message: str) -> None:
         """What came is reason enough to read no more of it."""

@@ -1,4 +1,4 @@
-"""Gauges: what a server says of itself at /metrics, read into the same few figures whichever engine it is.
+"""Engine metrics: the server's own figures at /metrics, in the same few fields whichever engine it is.
 
 Names are those of vLLM 0.32 (tests/captures), of llama.cpp, of SGLang's and of TensorRT-LLM's documents
 (docs.sglang.io/references/production_metrics.html, nvidia.github.io/TensorRT-LLM). Text format of Prometheus, 0.0.4.
@@ -11,13 +11,15 @@ from typing import Final
 
 import msgspec
 
+from .text import duration, many
+
 PATHS: Final = ("/metrics", "/prometheus/metrics")
-"""Where to look; the second is TensorRT-LLM's."""
+"""Paths of the metrics; the second is TensorRT-LLM's."""
 QUESTION: Final = "Queue or prefill?"
-"""What some of the sentences answer."""
+"""How the sentences begin that answer it."""
 ENGINES: Final = {"vllm:": "vLLM", "sglang:": "SGLang", "llamacpp:": "llama.cpp", "trtllm_": "TensorRT-LLM"}
-_MOST: Final = 1e15
-"""No figure of a server is above."""
+_MAX_VALUE: Final = 1e15
+"""A larger figure is damaged."""
 _NAMES: Final = {
     "running": ("num_requests_running", "num_running_reqs", "requests_processing"),
     "waiting": ("num_requests_waiting", "num_queue_reqs", "requests_deferred"),
@@ -36,17 +38,17 @@ _FIELDS: Final = {name: field for field, names in _NAMES.items() for name in nam
 _LINE: Final = re.compile(
     rf"^({'|'.join(ENGINES)})({'|'.join(_FIELDS)})(?:\{{[^}}\n]*+\}})? ([^ \n]{{1,40}})", re.MULTILINE
 )
-"""Each character is looked at a bounded number of times, whatever a server writes."""
-_MOST_LINES: Final = 10_000
-_HIGHEST: Final = {"kv_used"}
-"""Of several engines the fullest counts; everything else adds up."""
+"""Each character is matched a bounded number of times for any text."""
+_MAX_LINES: Final = 10_000
+_BY_MAXIMUM: Final = {"kv_used"}
+"""Over several engines the maximum; all other fields add up."""
 
 
 class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one look showed; None: this server does not say. Sums and counts are since the server started."""
+    """One scrape; None: the server does not export it. Sums and counts are since the start of the server."""
 
     at: float
-    """Unix seconds, when it was asked."""
+    """Unix seconds, of the request."""
     engine: str
     running: float | None = None
     waiting: float | None = None
@@ -66,16 +68,16 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read(text: str, at: float) -> EngineSample | None:
-    """None where none of it is known."""
+    """None of a text without a known metric."""
     found: dict[str, float] = {}
     engine = ""
-    for prefix, name, value in (line.groups() for line in islice(_LINE.finditer(text), _MOST_LINES)):
+    for prefix, name, value in (line.groups() for line in islice(_LINE.finditer(text), _MAX_LINES)):
         field, number = _FIELDS[name], _number(value)
         if number is None:
             continue
         engine = engine or ENGINES[prefix]
         before = found.get(field, 0.0)
-        found[field] = max(before, number) if field in _HIGHEST else before + number
+        found[field] = max(before, number) if field in _BY_MAXIMUM else before + number
     return EngineSample(at=at, engine=engine, **found) if found else None
 
 
@@ -84,29 +86,29 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if 0 <= number <= _MOST else None
+    return number if 0 <= number <= _MAX_VALUE else None
 
 
 class EngineSummary(msgspec.Struct, frozen=True):
-    """What the server said over a stretch of time."""
+    """The server's figures over a stretch of time."""
 
     engine: str
     samples: int
     running: tuple[float, float] | None
     waiting: tuple[float, float] | None
     kv_used: tuple[float, float] | None
-    """Mean and highest of these three."""
+    """(mean, maximum) of these three."""
     preemptions: int | None
     cache_share: float | None
     """Tokens found in the prefix cache, of those looked for."""
     ttft_s: float | None
     queue_s: float | None
     prefill_s: float | None
-    """Means by the server's own histograms, of what ended in this time."""
+    """Means of the server's own histograms over this time."""
 
 
-def told(samples: Sequence[EngineSample]) -> EngineSummary | None:
-    """The first one is only where the counters grow from. None of none."""
+def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
+    """The first sample is only the base of the counters. None of no samples."""
     if not samples:
         return None
     queries, hits = _grown(samples, "cache_queries"), _grown(samples, "cache_hits")
@@ -131,7 +133,7 @@ def _level(samples: Sequence[EngineSample], field: str) -> tuple[float, float] |
 
 
 def _grown(samples: Sequence[EngineSample], field: str) -> float | None:
-    """By how much a counter grew; one that falls began anew, with the server."""
+    """The increase of a counter; one that falls restarted with the server."""
     values = [value for sample in samples if (value := getattr(sample, field)) is not None]
     if len(values) < 2:
         return None
@@ -143,82 +145,87 @@ def _mean(samples: Sequence[EngineSample], what: str) -> float | None:
     return seconds / count if count and seconds is not None else None
 
 
-# -- what it means -----------------------------------------------------------------------------------------------------
+# -- diagnosis --------------------------------------------------------------------------------------------------------
 
-FULL: Final = 0.95
-QUEUED: Final = 0.5
-"""From this share of prefill and queue together on, the queue is what a first token waits for."""
-WAITS: Final = 1.0
-"""So many waiting requests, on average, are a queue."""
+FULL_SHARE: Final = 0.95
+MIN_QUEUE_SHARE: Final = 0.5
+"""Of queue and prefill time together; from there on the queue is the cause of a late first token."""
+MIN_WAITING: Final = 1.0
+"""Mean number of waiting requests that counts as a queue."""
 _MEMORY: Final = re.compile(
     r"out of memory|\bOOM\b|OutOfMemory|failed to allocate|no available memory for the cache", re.I
 )
 
 
-def diagnosis(said: EngineSummary | None, prefill_limit: int | None = None) -> Iterator[str]:
-    """The server's own figures, and what follows from them; one sentence or two each."""
-    if said is None:
+def diagnosis(summary: EngineSummary | None, prefill_limit: int | None = None) -> Iterator[str]:
+    """The server's own figures and what follows from them; one sentence or two each."""
+    if summary is None:
         return
-    yield _figures(said)
-    yield from _queue_or_prefill(said)
-    full = f"up to {said.kv_used[1]:.0%} full" if said.kv_used is not None else "full"
-    if said.preemptions:
+    yield _figures(summary)
+    yield from _queue_or_prefill(summary)
+    full = f"up to {summary.kv_used[1]:.0%} full" if summary.kv_used is not None else "full"
+    if summary.preemptions:
         limit = (
-            f" The prefill limit of {prefill_limit} bounds prompts, not what decodes: lower it, and the number of users too."
+            f" The prefill limit of {prefill_limit} does not bound decoding requests: lower it and the number of users (-u)."
             if prefill_limit
-            else " Fewer users (-u), a --prefill-concurrency, shorter outputs or more memory for the cache would help."
+            else " Try fewer users (-u), --prefill-concurrency, shorter outputs or a larger KV cache."
         )
         yield (
-            f"WARNING: the server preempted {said.preemptions} times: its KV cache was {full}, and it computed those "
-            f"requests again, which shows as stalls.{limit}"
+            f"WARNING: the server preempted {many(summary.preemptions, 'request')}: its KV cache was {full}, and preempted "
+            f"requests are computed again, which shows as stalls.{limit}"
         )
-    elif said.kv_used is not None and said.kv_used[1] >= FULL:
-        yield f"The server's KV cache was {full}: a little more load and it preempts, or lets requests wait."
+    elif summary.kv_used is not None and summary.kv_used[1] >= FULL_SHARE:
+        yield f"The server's KV cache was {full}: with a little more load it preempts requests or lets them wait."
 
 
 def out_of_memory(message: str, prefill_limit: int | None) -> str:
-    """What a failure says of the server's memory, and what to do; empty where it is about something else."""
+    """Advice for a failure that reports the server out of memory; empty for any other failure."""
     if not _MEMORY.search(message):
         return ""
     limit = f" despite the prefill limit of {prefill_limit}" if prefill_limit else ""
     return (
-        f"WARNING: the server ran out of memory{limit}. The limit may be too high, or it is not the prompts but what "
-        "decodes: lower --prefill-concurrency, and limit the number of users (-u) too."
+        f"WARNING: the server ran out of memory{limit}, in prefill or in decode: lower --prefill-concurrency and the number "
+        "of users (-u)."
     )
 
 
-def _figures(said: EngineSummary) -> str:
+def _figures(summary: EngineSummary) -> str:
     parts = []
     for name, level, form in (
-        ("running", said.running, "{:.1f}"), ("waiting", said.waiting, "{:.1f}"), ("KV cache", said.kv_used, "{:.0%}"),
+        ("running", summary.running, "{:.1f}"), ("waiting", summary.waiting, "{:.1f}"), ("KV cache", summary.kv_used,
+        "{:.0%}"),
     ):  # fmt: skip
         if level is not None:
             parts.append(f"{name} {form.format(level[0])} (at most {form.format(level[1])})")
-    if said.preemptions is not None:
-        parts.append(f"preemptions {said.preemptions}")
-    if said.cache_share is not None:
-        parts.append(f"prefix cache {said.cache_share:.0%} of prompt tokens")
-    for name, seconds in (("TTFT", said.ttft_s), ("queue", said.queue_s), ("prefill", said.prefill_s)):
+    if summary.preemptions is not None:
+        parts.append(f"preemptions {summary.preemptions}")
+    if summary.cache_share is not None:
+        parts.append(f"prefix cache {summary.cache_share:.0%} of prompt tokens")
+    for name, seconds in (("TTFT", summary.ttft_s), ("queue", summary.queue_s), ("prefill", summary.prefill_s)):
         if seconds is not None:
-            parts.append(f"{name} {seconds * 1e3:.1f} ms")
-    return f"The server's own figures ({said.engine}, {said.samples} looks, means): {', '.join(parts)}."
+            parts.append(f"{name} {duration(seconds)}")
+    return (
+        f"The server's own figures ({summary.engine}, means of {many(summary.samples, 'sample')}): {', '.join(parts)}."
+    )
 
 
-def _queue_or_prefill(said: EngineSummary) -> Iterator[str]:
-    if said.queue_s is not None and said.prefill_s is not None and said.queue_s + said.prefill_s > 0:
-        share = said.queue_s / (said.queue_s + said.prefill_s)
-        if share >= QUEUED:
+def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
+    if summary.queue_s is not None and summary.prefill_s is not None and summary.queue_s + summary.prefill_s > 0:
+        share = summary.queue_s / (summary.queue_s + summary.prefill_s)
+        if share >= MIN_QUEUE_SHARE:
             yield (
-                f"{QUESTION} The queue: {share:.0%} of the time before a first token was spent waiting in the "
-                "server. More load only lengthens it; a prefill limit moves that wait to the gate."
+                f"{QUESTION} The queue: {share:.0%} of the time before a first token was spent waiting in the server. More "
+                "load makes it longer; a prefill limit moves the wait to the gate."
             )
         else:
             yield (
-                f"{QUESTION} Prefill: {1 - share:.0%} of the time before a first token the server was computing the "
-                "prompt. Shorter prompts, a prefix cache or a faster prefill would shorten it."
+                f"{QUESTION} Prefill: {1 - share:.0%} of the time before a first token was spent computing the "
+                "prompt. Shorter "
+                "prompts, a prefix cache or a faster prefill would shorten it."
             )
-    elif said.waiting is not None and said.waiting[0] >= WAITS:
+    elif summary.waiting is not None and summary.waiting[0] >= MIN_WAITING:
         yield (
-            f"{QUESTION} The queue: on average {said.waiting[0]:.1f} requests waited in the server, and it does not "
-            "say for how long."
+            f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server, which does "
+            "not export "
+            "for how long."
         )

@@ -1,6 +1,6 @@
-"""Foreign text: what a server or a library wrote, made fit to be shown: bounded, harmless, without the secrets of the run.
+"""Foreign text: text from a server or a library, made safe to show: bounded, printable, without the secrets of the run.
 
-``shown`` is the one place through which it comes in, before console, log, records, tables and pages.
+``shown`` is the one entry, before console, log, records, tables and pages.
 """
 
 import html
@@ -18,12 +18,12 @@ MESSAGE_BYTES: Final = 4096
 NAME_BYTES: Final = 200
 """Of a name: of a model, of a server."""
 
-HIDDEN: Final = "***"
-SHORTEST: Final = 6
-"""A shorter value of a header is no key, and hiding it would hide ordinary words."""
-PART: Final = 12
-"""So many characters in a row of a secret are hidden wherever they stand."""
-_BLOCK: Final = PART // 2
+MASK: Final = "***"
+MIN_SECRET_CHARS: Final = 6
+"""A shorter value of a header is no key, and to hide it would hide ordinary words."""
+SECRET_PART_CHARS: Final = 12
+"""Any part of a secret of this length is hidden."""
+_BLOCK: Final = SECRET_PART_CHARS // 2
 _LONGEST: Final = 1 << 14
 """Of a value: what is behind it is not looked for."""
 _SECRET_NAME: Final = re.compile(r"auth|cookie|key|token|secret|password|signature|credential|^sig$", re.IGNORECASE)
@@ -43,17 +43,21 @@ class Secrets:
     capitals."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self.forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
-        """As they may stand in a text."""
+        self.forms = {form for value in values for form in _forms(value) if len(form) >= MIN_SECRET_CHARS}
+        """As they may appear in a text."""
         self._parts: defaultdict[int, set[str]] = defaultdict(set)
         self._beginnings: set[str] = set()
         for form in self.forms:
             small = form.translate(_SMALL)
-            size = min(len(small), PART)
+            size = min(len(small), SECRET_PART_CHARS)
             self._parts[size] |= {small[at : at + size] for at in range(len(small) - size + 1)}
-            self._beginnings |= {small[:end] for end in range(SHORTEST, size)}
-        self._short = [part for size, parts in self._parts.items() if size < PART for part in parts]
-        self._blocks = {part[at : at + _BLOCK] for part in self._parts.get(PART, ()) for at in range(PART - _BLOCK + 1)}
+            self._beginnings |= {small[:end] for end in range(MIN_SECRET_CHARS, size)}
+        self._short = [part for size, parts in self._parts.items() if size < SECRET_PART_CHARS for part in parts]
+        self._blocks = {
+            part[at : at + _BLOCK]
+            for part in self._parts.get(SECRET_PART_CHARS, ())
+            for at in range(SECRET_PART_CHARS - _BLOCK + 1)
+        }
 
     def hide(self, text: str) -> str:
         """``text`` with ``***`` for each of them, also for the beginning of one at its very end, where it was cut off."""
@@ -61,13 +65,12 @@ class Secrets:
         return _replaced(text, sorted(self._found(small))) if self._suspects(small) else text
 
     def _suspects(self, small: str) -> bool:
-        """Whether it is worth a closer look, in a seventh of the time: wherever a part stands, it holds one of the blocks
-        that are looked at."""
+        """A quick check, in a seventh of the time: any part of a secret holds one of the blocks that are compared."""
         blocks = self._blocks
         return (
             any(short in small for short in self._short)
-            or any(small[at : at + _BLOCK] in blocks for at in range(0, len(small), PART - _BLOCK + 1))
-            or any(small[-size:] in self._beginnings for size in range(SHORTEST, PART))
+            or any(small[at : at + _BLOCK] in blocks for at in range(0, len(small), SECRET_PART_CHARS - _BLOCK + 1))
+            or any(small[-size:] in self._beginnings for size in range(MIN_SECRET_CHARS, SECRET_PART_CHARS))
         )
 
     def _found(self, small: str) -> Iterator[tuple[int, int]]:
@@ -76,7 +79,7 @@ class Secrets:
             for at in range(len(small) - size + 1):
                 if small[at : at + size] in parts:
                     yield at, at + size
-        for size in range(SHORTEST, PART):
+        for size in range(MIN_SECRET_CHARS, SECRET_PART_CHARS):
             if small[-size:] in self._beginnings:
                 yield len(small) - size, len(small)
 
@@ -88,7 +91,7 @@ def _replaced(text: str, found: list[tuple[int, int]]) -> str:
         if since > end or not kept:
             kept.append(text[end:since])
         end = max(end, to)
-    return HIDDEN.join([*kept, text[end:]])
+    return MASK.join([*kept, text[end:]])
 
 
 NO_SECRETS: Final = Secrets()
@@ -127,7 +130,7 @@ def _forms(value: str) -> Iterator[str]:
         except ValueError:
             both = ""
         plain |= {both, both.partition(":")[2]}
-    plain = {text for text in plain if len(text) >= SHORTEST}
+    plain = {text for text in plain if len(text) >= MIN_SECRET_CHARS}
     for text in plain:
         yield from (
             text,

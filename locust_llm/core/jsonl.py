@@ -9,7 +9,7 @@ from .record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
 
 OUTCOMES: Final = frozenset({OK, CANCELLED, CUT, RETRIED, *FAILURES})
 PHASES: Final = frozenset({"warmup", "profiling"})
-LATEST_S: Final = 1e11
+MAX_UNIX_S: Final = 1e11
 """Unix seconds of the year 5138."""
 
 
@@ -71,18 +71,18 @@ def line(record: Record) -> bytes:
 _BEGIN: Final = b'{"metadata":'
 _KEY: Final = b',"record":{'
 _decode_record = msgspec.json.Decoder(Record).decode
-LONGEST_S: Final = 1e7
-"""No request takes longer: 115 days."""
-SLACK_S: Final = 1.0
-"""A request seems to end before it began by less than that where two clocks differ."""
+MAX_REQUEST_S: Final = 1e7
+"""Upper bound of a request's time: 115 days."""
+CLOCK_SLACK_S: Final = 1.0
+"""A request may end before it began by less than this, if two clocks differ."""
 
 
 def parse_line(data: bytes) -> Record:
     """The record of a line, exactly as it was. Raises ValueError of one sentence if there is none, or not just one, or if it
     contradicts itself.
 
-    Of a line of ours only the record is decoded, which stands last: AIPerf's fields before it are a fifth of the time. No
-    text can look like its key, as quotes inside of texts are escaped.
+    Of a line of ours only the record is decoded, which comes last: AIPerf's fields before it are a fifth of the
+    time. No text can look like its key, as quotes inside texts are escaped.
     """
     at, end = data.rfind(_KEY), data.rfind(b"}")
     try:
@@ -90,13 +90,13 @@ def parse_line(data: bytes) -> Record:
             record = _decode(data).record
         else:
             if data.rfind(_BEGIN, 1, at) > 0 or (end + 2 != len(data) and data[end + 1 :].strip()):
-                raise ValueError("something else stands in its line")
+                raise ValueError("its line holds more than a record")
             record = _decode_record(data[at + len(_KEY) - 1 : end])
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
     if wrong := contradiction(record):
         raise ValueError(wrong)
-    if at >= 0 and (data[at - 4 : at] == b"null") != (record.outcome == OK):  # the error stands before the record
+    if at >= 0 and (data[at - 4 : at] == b"null") != (record.outcome == OK):  # the error comes before the record
         raise ValueError(f"its outcome {record.outcome!r} and its error contradict each other")
     return record
 
@@ -108,7 +108,7 @@ def trusted(data: bytes) -> Record:
 
 
 def pieces(data: bytes) -> list[bytes]:
-    """What stands in a line that is not one whole record: lines that ran together, the half of one, rubbish before them."""
+    """The parts of a line that is not one whole record: several records, half of one, rubbish before them."""
     begins = [0]
     while (begin := data.find(_BEGIN, begins[-1] + 1)) > 0:
         begins.append(begin)
@@ -117,37 +117,37 @@ def pieces(data: bytes) -> list[bytes]:
 
 
 def contradiction(record: Record) -> str:
-    """Why a record cannot be what happened; empty if it can. Its numbers are within their bounds."""
+    """Why a record contradicts itself; empty if it does not. Its numbers are within their bounds."""
     us, outcome, asked_at = record.chunk_us, record.outcome, record.asked_at
     if outcome not in OUTCOMES:
-        return f"outcome {outcome[:40]!r} is none that this version knows"
+        return f"outcome {outcome[:40]!r} is unknown to this version"
     if record.phase not in PHASES:
-        return f"phase {record.phase[:40]!r} is none that this version knows"
+        return f"phase {record.phase[:40]!r} is unknown to this version"
     took_s = record.closed_at - asked_at
-    if not -SLACK_S <= took_s <= LONGEST_S:
+    if not -CLOCK_SLACK_S <= took_s <= MAX_REQUEST_S:
         return f"it ended {took_s:.0f} s after it began"
     for at in (record.due_at, record.sent_at, record.admitted_at, record.headers_at, record.freed_at):
-        if at is not None and not -LONGEST_S <= at - asked_at <= LONGEST_S:
-            return "its stamps lie months apart"
-    if abs(asked_at + record.clock_offset_s) > LATEST_S:
-        return "its date has no year"
+        if at is not None and not -MAX_REQUEST_S <= at - asked_at <= MAX_REQUEST_S:
+            return "its stamps are months apart"
+    if abs(asked_at + record.clock_offset_s) > MAX_UNIX_S:
+        return "its date is out of range"
     if not us:
-        return "" if record.first_output is None and not record.merged else "indices of chunks, and no chunk"
+        return "" if record.first_output is None and not record.merged else "indices of chunks without a chunk"
     if tuple(sorted(us)) != us:
-        return "chunk_us falls"
-    if us[0] < 0 or us[-1] > LONGEST_S * 1e6:
+        return "chunk_us is not rising"
+    if us[0] < 0 or us[-1] > MAX_REQUEST_S * 1e6:
         return "chunk_us is before the send, or months after it"
     if record.sent_at is None:
         return "chunks of a request that was never sent"
     if record.first_output is not None and record.first_output >= len(us):
-        return "first_output lies behind the last chunk"
+        return "first_output is beyond the last chunk"
     if record.merged and max(index for index, _ in record.merged) >= len(us):
-        return "merged has an index behind the last chunk"
+        return "merged has an index beyond the last chunk"
     return ""
 
 
 def metrics(record: Record) -> dict[str, _Value]:
-    """AIPerf's metrics of one request, and ours: whatever is known of it, in ms and tokens, failed or not."""
+    """AIPerf's metrics of one request and ours, in ms and tokens, also of a failed one."""
     us = record.chunk_us
     itl_s = record.itl_s
     values: tuple[tuple[str, float | None, str], ...] = (
@@ -200,8 +200,8 @@ def _error(record: Record) -> _Error | None:
     """Not only for failures: a reader that ignores ``was_cancelled`` must not take a cut request for a success."""
     if record.outcome == OK:
         return None
-    said = record.message or FAILURES.get(record.outcome, record.outcome)
-    return _Error(record.status if record.failed or record.outcome == RETRIED else 499, record.outcome, said)
+    message = record.message or FAILURES.get(record.outcome, record.outcome)
+    return _Error(record.status if record.failed or record.outcome == RETRIED else 499, record.outcome, message)
 
 
 def _encodable(record: Record) -> Record:

@@ -1,4 +1,4 @@
-"""Readable: of a JSON object that is damaged, or of another version, the fields that can be read."""
+"""Partial JSON: the readable fields of an object that is damaged or of another version."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -9,8 +9,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def readable(data: bytes, kind: type[T], instead: Mapping[str, Any]) -> tuple[T, list[tuple[str, str]]]:
-    """(what it says, and of each field that cannot be read its path and why). Such a field is what ``instead`` has for it,
-    else its default. Raises ValueError where it is no JSON object, or a field without a default is missing."""
+    """(the struct, (path, reason) of each unreadable field). Such a field has the value of ``instead``, else its
+    default. Raises ValueError where it is no JSON object, or a field without a default is missing."""
     try:
         found = msgspec.json.decode(data)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""The plan of a run: its phases, how much may still be sent in each, and when one is over. No clock, no greenlets.
+"""The plan of a run: its phases, the requests left in each, and when one is over. No clock, no greenlets.
 
 It lives in one place (the master, or the only process). What is granted to a process, or dealt out to it as arrivals,
 is out until it comes back as a record or is put back; a phase is over when nothing more is to be granted and nothing is
@@ -13,8 +13,8 @@ WARMUP: Final = "warmup"
 PROFILING: Final = "profiling"
 BETWEEN: Final = "between stages"
 OVER: Final = "over"
-PLENTY: Final = 10**9
-"""A share of a phase that has no count."""
+UNCOUNTED_SHARE: Final = 10**9
+"""Share of a process in a phase without a count."""
 
 
 def profiling(stage: int = 0) -> str:
@@ -28,13 +28,13 @@ def stage_of(phase: str) -> int:
 
 
 def label_of(phase: str) -> str:
-    """What records say of it: ``warmup`` or ``profiling``."""
+    """The phase in records: ``warmup`` or ``profiling``."""
     return WARMUP if phase == WARMUP else PROFILING
 
 
 class Plan:
-    """``warmup``, ``count``: how many requests the phases have; None: until they are closed. ``staged``: whoever holds
-    the plan begins each stage, and says when there are no more."""
+    """``warmup``, ``count``: requests of the phases; None: until they are closed. ``staged``: the caller begins each
+    stage, and ends the plan."""
 
     def __init__(
         self, warmup: int | None, count: int | None, *, warms_up: bool | None = None, staged: bool = False
@@ -47,16 +47,16 @@ class Plan:
 
     @property
     def left(self) -> int | None:
-        """How many requests of this phase are not given away yet; None: no end of them."""
+        """Requests of this phase that are not granted yet; None: without limit."""
         return self._left.get(self.phase)
 
     def grant(self, senders: int) -> int:
-        """A share for one of ``senders`` processes; 0 when there is nothing now."""
+        """A share for one of ``senders`` processes; 0 if nothing is left now."""
         if self.phase not in self._left:
             return 0
         left = self._left[self.phase]
         if left is None:
-            share = PLENTY
+            share = UNCOUNTED_SHARE
         else:
             share = min(left, max(1, left // (4 * senders))) if senders > 1 else left
             self._left[self.phase] = left - share
@@ -98,7 +98,7 @@ class Plan:
         return True
 
     def begin(self, stage: int, count: int | None) -> None:
-        """This stage is on, with so many requests; None: until it is closed."""
+        """Begin a stage with ``count`` requests; None: until it is closed."""
         self.phase = profiling(stage)
         self._left[self.phase], self._out[self.phase] = count, 0
 

@@ -1,4 +1,4 @@
-"""Record: everything stamped and counted about one request, failures alike; what it means is derived here, once.
+"""Record: everything stamped and counted about one request, also a failed one, and the values derived from it.
 
 Stamps end in ``_at``: seconds on the monotonic clock of the process that sent the request. ``clock_offset_s`` is what to
 add to a stamp to get Unix time; it is taken once a process, so a stepped wall clock moves no duration. Chunk stamps are
@@ -18,13 +18,13 @@ Micros = Annotated[int, msgspec.Meta(ge=0, le=10**13)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
-# The closed set of what can become of a request. OK and the three that we caused ourselves are no failures.
+# The closed set of outcomes of a request. OK, and the three that the load generator causes itself, are no failures.
 OK: Final = (
-    "ok"  # it has content and a finish_reason; ``message`` says if the model ended at once, or if [DONE] was its end
+    "ok"  # it has content and a finish_reason; ``message`` notes if the model ended at once, or if [DONE] was its end
 )
 CANCELLED: Final = "cancelled"  # on purpose: the user, the code of a task, or a cancellation that was asked for
-CUT: Final = "cut"  # still running when the grace period at the end of the run was over
-RETRIED: Final = "retried"  # refused with HTTP 429 or 503, and tried again: the last attempt says what became of it
+CUT: Final = "cut"  # still running when the grace period at the end of the run ended
+RETRIED: Final = "retried"  # refused with HTTP 429 or 503 and tried again; the last attempt has the result
 TOO_LARGE: Final = "too_large"
 TOO_LONG: Final = "too_long"
 CLIENT_ERROR: Final = "client_error"
@@ -33,18 +33,18 @@ FAILURES: Final = {
     "rate_limited": "HTTP 429",
     "unavailable": "HTTP 503",
     "stream_error": "an error in an answer that began with HTTP 200 (an object, a text, an event named error), or a "
-    "finish_reason that says it was broken off",
+    "finish_reason of an abort",
     "truncated": "the answer ended without a finish_reason; of several choices not each has one, and nothing came after",
     "malformed": "bytes that are no HTTP, no event stream, or no JSON where it was promised",
     "empty": "a finished answer without content, though the server counted more than the one token that ends a choice, "
     "or counted none",
     TOO_LARGE: "more bytes than --max-response-bytes: the connection was closed",
-    TOO_LONG: "more than eight times the chunks that the asked max_tokens make, and 4,096 more: the connection was closed",
+    TOO_LONG: "more than eight chunks per token of max_tokens and 4,096 more: the connection was closed",
     "timeout": "not finished within the request timeout",
     "first_token_timeout": "no first token within the first-token timeout",
     "gap_timeout": "no bytes for the length of the gap timeout, in the middle of the answer",
     "refused": "the connection was refused",
-    "unreachable": "this machine knows no way to the server's address, or the server's network says it is not there",
+    "unreachable": "no route to the server's address, or the server's network reports that it is down",
     "no_socket": "this machine has no open file or no port left for a connection",
     "connect_timeout": "no connection within the connect timeout",
     "dns": "the host's name could not be resolved",
@@ -52,7 +52,7 @@ FAILURES: Final = {
     "reset": "the connection was reset",
     "closed": "the connection was closed before the answer was complete",
     "send_failed": "the request could not be written",
-    CLIENT_ERROR: "the load generator itself failed, and says nothing of the server: such a run ends with exit status 2",
+    CLIENT_ERROR: "the load generator itself failed, not the server; the run ends with exit status 2",
 }
 
 
@@ -99,10 +99,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: str = OK
     status: Count | None = None
     message: str = ""
-    """What failed, in one line without secrets; at most 4 kB."""
+    """The failure in one line without secrets; at most 4 kB."""
     sample: str = ""
-    """What the server had sent, as it came but without secrets, at most 4 kB; only of the first failure of its kind in a
-    process."""
+    """The answer as received, without secrets, at most 4 kB; only of the first failure of its kind in a process."""
     retry_after_s: float | None = None
     """How long the server asked to wait (Retry-After)."""
     attempt: Count = 1
@@ -139,7 +138,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Segments that this side had to send again during the request."""
     reads: Count = 0
     limit: Count | None = None
-    """The gate's limit when the request was admitted; None: no gate."""
+    """Limit of the gate when the request was admitted; None: no gate."""
     request_bytes: Count = 0
     response_bytes: Count = 0
     simulated: bool = False
@@ -228,7 +227,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def shared(self) -> int:
-        """How many chunks came more than one to a read: they share their stamp with a neighbour."""
+        """Merged chunks that share their stamp with a neighbour."""
         us = self.chunk_us
         return sum(us[i] in (us[i - 1] if i else -1, us[i + 1] if i + 1 < len(us) else -1) for i, _ in self.merged)
 

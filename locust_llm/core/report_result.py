@@ -14,7 +14,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class RuleResult(msgspec.Struct, frozen=True):
-    """What became of an SLO rule."""
+    """The result of an SLO rule."""
 
     rule: str
     status: str
@@ -35,12 +35,12 @@ class OpenRule(msgspec.Struct, frozen=True):
 
 
 class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run, or a stage of one, came to; the run decides with it, and the live page shows it."""
+    """The result of a run or a stage, for the exit status, the next stage and the live page."""
 
     text: str = ""
     """The tables of the console."""
     incomplete: bool = False
-    """Records are missing, or a part of the report could not be made; ``text`` begins with what."""
+    """Records or a part of the report are missing; ``text`` begins with the reason."""
     slo_status: str | None = None
     """PASS, FAIL or INCONCLUSIVE; None without rules."""
     rules: tuple[RuleResult, ...] = ()
@@ -51,9 +51,9 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, Figure] = {}
     """By AIPerf's tag; what is not finite is left out."""
     swept: bool = False
-    """It had stages: no latency of all of them together is shown."""
+    """It had stages: latencies are shown per stage only."""
     findings: tuple[str, ...] = ()
-    """Of a sweep: why it ended, its knees, what follows from them."""
+    """Of a sweep: why it ended, its knees, its findings."""
 
     @property
     def throughput(self) -> float | None:
@@ -77,4 +77,4 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(f"SLO {self.slo_status}")
         if self.client is not None and self.client.level != OK:
             parts.append(f"client {self.client.level}")
-        return ", ".join(parts) or "nothing was measured"
+        return ", ".join(parts) or "no measurement"

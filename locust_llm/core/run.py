@@ -1,4 +1,4 @@
-"""Run: all that is known of a run beside its records; what run.json holds."""
+"""Run: the facts of a run besides its records, as in run.json."""
 
 from typing import Annotated, Final
 
@@ -7,9 +7,9 @@ import msgspec
 from .settings import Settings
 
 NAMED: Final = "named"
-UNTOLD: Final = "untold"
+UNDECIDED: Final = "untold"
 BROKEN: Final = "broken"
-"""What a probe came to: nothing can be told as the server failed."""
+"""Outcomes of a probe: it named the scheduler, it could not, or the server failed."""
 
 Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 """Seconds since 1970; beyond it there is no date."""
@@ -25,8 +25,8 @@ class LimitChange(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of our own before the run, to learn the length of prompts, and what keeps outputs at theirs (``kind``
-    begins with ``length``: ``tokens`` are of the output). Counted nowhere else."""
+    """A request before the run that measures the length of prompts, or how to fix the output length (``kind`` begins with
+    ``length``: ``tokens`` are of the output). Counted nowhere else."""
 
     kind: str
     words: int
@@ -34,7 +34,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How one process of the load generator was over the run, or over one stage of it."""
+    """Load of one process of the load generator over the run, or over one stage."""
 
     worker: str
     stage: int = 0
@@ -42,10 +42,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     cpu_share: float
     """CPU seconds a second: 1 is a whole core."""
     loop_lag_p99_ms: float
-    """By how much its event loop overslept."""
+    """Delay of its event loop."""
     cpu_wait_share: float | None = None
-    """The part of the run in which a thread of it (the one worst off) was ready to run and had no core; None where the
-    kernel does not say."""
+    """Share of the run in which a thread (the worst one) was ready to run and had no core; None where the kernel does not
+    report it."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,26 +57,26 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """Of what the sweep changes."""
     began_at: Unix
     measured_at: Unix | None = None
-    """From here on, when the first wave was over, its requests count; None: it never was."""
+    """End of the first wave: from here on its requests count; None: it never ended."""
     ended_at: Unix
     """Nothing new was sent from here on."""
     residual: float | None = None
-    """Of Little's law over what was measured: see stages.residual."""
+    """Of Little's law over the measured requests: see sweep.residual."""
     why: str = ""
     """Why it ended: stationary, time, count or stopped."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the schedule of an open loop asked for, in the profiling phase until the run was stopped."""
+    """The schedule of an open loop, in the profiling phase until the run was stopped."""
 
     due: Count
     """Arrivals that were due by then."""
     never_started: Count
-    """Of these, how many found no free user until then."""
+    """Of these, arrivals that found no free user."""
     duration_s: float
     """From the start of the phase to then."""
     most_users: Count
-    """The most users there were."""
+    """Maximum number of users."""
     out_of_users: bool = False
     """``--max-users`` was reached while arrivals waited."""
 
@@ -92,7 +92,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     profiling_at: Unix
     """When the profiling phase began (equal to started_at without a warmup)."""
     stopping_at: Unix | None = None
-    """From here on nothing new was sent; None: the run did not end in order (killed, or still on)."""
+    """From here on nothing new was sent; None: the run did not end cleanly (killed, or still on)."""
     ended_at: Unix | None = None
     simulated: bool = False
     model: str = ""
@@ -103,12 +103,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
     probes: tuple[Probe, ...] = ()
     health: tuple[Health, ...] = ()
-    """Of each process that sent, as far as it could tell."""
+    """Of each process that sent, where it was measured."""
     limits: tuple[LimitChange, ...] = ()
     offer: Offer | None = None
     """None: a closed loop."""
     stage: Stage | None = None
-    """The one that this folder is about; None: it is about a whole run."""
+    """The stage of this folder; None: a whole run."""
     stages: tuple[Stage, ...] = ()
     """Of a sweep, or of repeats; each has a folder of its own, ``stages/<number>``."""
     sweep_end: str = ""
@@ -118,8 +118,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     records_lost: Count = 0
     """Requests that a lost worker had sent, and records that never arrived."""
     dataset_sessions: int | None = None
-    """How many the dataset has, each with prompts of its own; None: no dataset, or nobody counted."""
+    """Sessions of the dataset; None: no dataset, or not counted."""
     unread: tuple[str, ...] = ()
-    """What of the folder's run.json could not be read when its reports were made, if that was so."""
+    """Parts of run.json that could not be read when the report was made."""
     notes: tuple[str, ...] = ()
-    """What a reader must know: said on the console while it ran."""
+    """Warnings and remarks of the run, also on the console."""

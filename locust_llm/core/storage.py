@@ -1,4 +1,4 @@
-"""The folder of a run: its records one by one, what is known of it, and files that are whole or not there at all."""
+"""The folder of a run: records, run.json, and files written whole or not at all."""
 
 import math
 import os
@@ -19,14 +19,14 @@ from .settings import Settings
 
 RECORDS: Final = "profile_export.jsonl"
 RUN: Final = "run.json"
-STRETCHES: Final = 100
-"""A sample of records is of so many."""
-BISECTED: Final = 2**16
-"""Bytes of records that are not worth another step."""
-LONGEST: Final = 2**28
-"""Bytes of a line: the record of an answer of ten million chunks is shorter."""
-NAMED: Final = 10
-"""Of so many lines that cannot be read it is said why."""
+SAMPLE_STRETCHES: Final = 100
+"""Stretches of neighbouring records in a sample."""
+MIN_BISECTED_BYTES: Final = 2**16
+"""Bisection of a record file stops below this."""
+MAX_LINE_BYTES: Final = 2**28
+"""The record of an answer of ten million chunks is shorter."""
+MAX_REASONS: Final = 10
+"""Unreadable lines whose reason is kept."""
 
 T = TypeVar("T")
 
@@ -37,23 +37,24 @@ class Unread:
 
     count: int = 0
     first: tuple[tuple[int, str], ...] = ()
-    """(line number from 1, why) of the first of them, at most NAMED."""
+    """(line number from 1, why) of the first of them, at most MAX_REASONS."""
     lines: int = 0
-    """That there are in all."""
+    """Lines in all."""
 
     @property
-    def said(self) -> list[str]:
+    def reasons(self) -> list[str]:
+        """``line 3: NUL bytes``"""
         return [f"line {number}: {why}" for number, why in self.first]
 
     def __add__(self, other: "Unread") -> "Unread":
         """``other``: of the lines that follow."""
         later = tuple((self.lines + number, why) for number, why in other.first)
-        return Unread(self.count + other.count, (*self.first, *later)[:NAMED], self.lines + other.lines)
+        return Unread(self.count + other.count, (*self.first, *later)[:MAX_REASONS], self.lines + other.lines)
 
 
 class RecordFile:
     """The records of a profile_export.jsonl, one by one. A line that holds none (half-written when the process was
-    killed, damaged, of another version) is passed over; ``unread`` has them, after the last record."""
+    killed, damaged, of another version) is skipped and counted in ``unread``."""
 
     def __init__(self, path: Path, begin: int = 0, end: float = math.inf, *, sound: bool = False) -> None:
         """``begin``, ``end``: of the lines that begin between these two bytes. ``sound``: each has been read before, and was
@@ -79,12 +80,12 @@ class RecordFile:
                 file.seek(at - 1)
                 at += _pass_line(file) - 1
             parse, readline = self._parse, file.readline
-            while at < self._end and (line := readline(LONGEST)):
+            while at < self._end and (line := readline(MAX_LINE_BYTES)):
                 at += len(line)
                 self._lines += 1
-                if len(line) == LONGEST and not line.endswith(b"\n"):
+                if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
                     at += _pass_line(file)
-                    self._left_out(f"longer than {LONGEST >> 20} MB")
+                    self._left_out(f"longer than {MAX_LINE_BYTES >> 20} MB")
                     continue
                 try:
                     record = parse(line)
@@ -99,10 +100,10 @@ class RecordFile:
 
     def _left_out(self, why: str) -> None:
         self._count += 1
-        if self._count <= NAMED:
+        if self._count <= MAX_REASONS:
             self._first.append((self._lines, why))
 
-    def evenly(self, share: float, stretches: int = STRETCHES) -> Iterator[Record]:
+    def evenly(self, share: float, stretches: int = SAMPLE_STRETCHES) -> Iterator[Record]:
         """About this share of them, in stretches of neighbours spread evenly over the file; all for 1 and above."""
         if share >= 1 or not self.path.exists():
             yield from RecordFile(self.path, sound=self._sound)
@@ -118,7 +119,7 @@ class RecordFile:
             return
         with self.path.open("rb") as file:
             low, high = 0, self.path.stat().st_size
-            while high - low > BISECTED:
+            while high - low > MIN_BISECTED_BYTES:
                 middle = (low + high) // 2
                 file.seek(middle)
                 _pass_line(file)  # the rest of one
@@ -134,8 +135,8 @@ class RecordFile:
 
 
 def _parsed(file: BinaryIO) -> Iterator[Record]:
-    while line := file.readline(LONGEST):
-        if len(line) == LONGEST and not line.endswith(b"\n"):
+    while line := file.readline(MAX_LINE_BYTES):
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
             _pass_line(file)
             continue
         yield from (found for found in _of_pieces(line) if isinstance(found, Record))
@@ -150,17 +151,17 @@ def _of_pieces(line: bytes) -> Iterator[Record | str]:
             continue
         except ValueError as error:
             why = _why(piece, error)
-        if rest := piece[end:].strip():  # it may stand behind a whole record
+        if rest := piece[end:].strip():  # it may follow a whole record
             with suppress(ValueError):
                 yield parse_line(piece[:end])
-                why = _why(rest, ValueError("something stands behind it"))
+                why = _why(rest, ValueError("something follows the record"))
         yield why
 
 
 def _pass_line(file: BinaryIO) -> int:
     """To the next line; how many bytes that were."""
     passed = 0
-    while some := file.readline(BISECTED):
+    while some := file.readline(MIN_BISECTED_BYTES):
         passed += len(some)
         if some.endswith(b"\n"):
             break
@@ -173,7 +174,7 @@ def _why(line: bytes, error: ValueError) -> str:
     if not text.strip(b"\0"):
         return "NUL bytes"
     if not text.startswith(b"{"):
-        return "it does not begin as a record does"
+        return "it does not begin like a record"
     if not text.endswith(b"}"):
         return "it ends in the middle"
     return str(error)[:200]
@@ -190,12 +191,13 @@ def run_json(run: Run, **more: Any) -> bytes:
 
 
 def read_run(folder: Path) -> Run:
-    """What run.json says. Raises OSError, or ValueError for what is no run."""
+    """The run of run.json. Raises OSError, or ValueError if it holds none."""
     return decoded(folder / RUN, _RunFile).run
 
 
 def readable_run(folder: Path, unknown: Run) -> Run:
-    """What can be read of a damaged one; ``unread`` names the rest, as in ``unknown``. Raises OSError, ValueError."""
+    """The readable fields of a damaged run.json; ``unread`` names the others, which are as in ``unknown``. Raises OSError,
+    ValueError."""
     known = {name: getattr(unknown, name) for name in ("name", "settings", "started_at", "profiling_at", "model")}
     run, unread = readable(decoded(folder / RUN, _RunAlone).run, Run, known)
     return msgspec.structs.replace(run, unread=(*run.unread, *(f"{name} of run.json {why}" for name, why in unread)))
@@ -204,7 +206,7 @@ def readable_run(folder: Path, unknown: Run) -> Run:
 def decoded(path: Path, kind: type[T]) -> T:
     """A file of JSON. Raises OSError, ValueError."""
     if path.is_fifo():
-        raise ValueError("a pipe")  # whose end may never come
+        raise ValueError("a pipe")  # it may never end
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except RecursionError:
@@ -212,7 +214,7 @@ def decoded(path: Path, kind: type[T]) -> T:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """All of it or nothing: whoever reads the file sees the old one or the new one."""
+    """Atomically: a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(data)

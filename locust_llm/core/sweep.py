@@ -1,4 +1,4 @@
-"""Stages: the steps of a sweep, what follows on those that are done, and when one has lasted long enough; without a clock.
+"""Sweep: the values of its stages, the next one after those done, and when a stage is long enough; without a clock.
 
 concurrency=1,2,4      these values
 concurrency=1..256     from 1 by doubling, 256 being the last
@@ -22,11 +22,11 @@ REPEAT: Final = "repeat"
 AXES: Final = {CONCURRENCY: "users", RATE: "requests/s", PREFILL: "slots", INPUT: "tokens"}
 """What a sweep can change, and its unit."""
 LOADS: Final = (CONCURRENCY, RATE)
-"""With these more load is offered from stage to stage: past saturation throughput stays where it is."""
-MOST: Final = 100
-"""Stages of one sweep."""
-GAIN: Final = 0.05
-"""From one stage to the next; below it throughput counts as flat."""
+"""Axes along which the load rises: past saturation throughput stays flat."""
+MAX_STAGES: Final = 100
+"""Of one sweep."""
+MIN_GAIN: Final = 0.05
+"""Share, from one stage to the next; below it throughput is flat."""
 PRECISION: Final = 0.05
 """How close ``--find-max`` comes, as a share of the value."""
 STATIONARY: Final = "stationary"
@@ -35,8 +35,8 @@ TIME_UP: Final = "time"
 COUNT: Final = "count"
 STOPPED: Final = "stopped"
 """Why a stage ended."""
-RESIDUAL: Final = 0.05
-"""From this difference of Little's law on a stage is not stationary."""
+MAX_RESIDUAL: Final = 0.05
+"""Share off Little's law, above which a stage is not stationary."""
 
 
 class Sweep(NamedTuple):
@@ -50,7 +50,7 @@ class Sweep(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What decides how a sweep goes on, of a stage that is over."""
+    """What decides the next stage, of a finished one."""
 
     value: float
     status: str | None
@@ -62,7 +62,7 @@ class Done(NamedTuple):
 
 
 def sweep(text: str) -> Sweep:
-    """What was asked for, in rising order. Raises ValueError of one sentence."""
+    """The sweep of ``--sweep``, values in rising order. Raises ValueError of one sentence."""
     axis, equals, values = (part.strip() for part in text.partition("="))
     if axis not in AXES or not equals:
         raise ValueError(
@@ -74,8 +74,8 @@ def sweep(text: str) -> Sweep:
         raise ValueError(f"--sweep {text[:200]!r}: {error}") from None
     if axis != RATE and any(value != int(value) for value in found):
         raise ValueError(f"--sweep {text[:200]!r}: {axis} takes whole numbers")
-    if len(found) > MOST:
-        raise ValueError(f"--sweep {text[:200]!r}: {len(found)} stages, at most {MOST} can be")
+    if len(found) > MAX_STAGES:
+        raise ValueError(f"--sweep {text[:200]!r}: {len(found)} stages, and at most {MAX_STAGES} are possible")
     return Sweep(axis, tuple(found))
 
 
@@ -83,16 +83,16 @@ def _values(part: str) -> Iterator[float]:
     number = r"(\d+(?:\.\d+)?)"
     match = re.fullmatch(rf"{number}(?:\.\.{number}(?:\+{number})?)?", part)
     if not match:
-        raise ValueError(f"{part!r} is no value: write 4, or 1..64 (by doubling), or 8..64+8 (in steps of 8)")
+        raise ValueError(f"{part!r} is not a value: write 4, or 1..64 (by doubling), or 8..64+8 (in steps of 8)")
     low = float(match[1])
     high = low if match[2] is None else float(match[2])
     step = None if match[3] is None else float(match[3])
     if math.inf in (low, high, step):
-        raise ValueError(f"{cut_short(part)!r} is beyond all numbers")
+        raise ValueError(f"{cut_short(part)!r} is too large")
     if not 0 < low <= high or step == 0:
         raise ValueError(f"{part!r} does not rise from a value above 0")
     at, count = low, 0
-    while at < high and count <= MOST:
+    while at < high and count <= MAX_STAGES:
         yield at
         count += 1
         at = low * 2**count if step is None else low + step * count
@@ -100,33 +100,33 @@ def _values(part: str) -> Iterator[float]:
 
 
 def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> float | str:
-    """The value of the next stage, or why there is none: one sentence.
+    """The value of the next stage, or why the sweep ends: one sentence.
 
-    The values in their order, until rules are broken or throughput stays flat twice in a row; then, with ``find_max``, the
-    middle between the highest that passed and the lowest above it that did not, until these are close.
+    The values in order, until rules fail or throughput is flat twice in a row; then, with ``find_max``, the middle
+    between the highest that passed and the lowest above it that did not, until these are close.
     """
     climbed = [stage for i, stage in enumerate(done) if i < len(asked.values) and stage.value == asked.values[i]]
     stopped = _stopped(asked, climbed)
     if not stopped and len(climbed) < len(asked.values):
         return asked.values[len(climbed)]
-    stopped = stopped or "all stages are done"
+    stopped = stopped or "all stages ran"
     if not find_max:
         return stopped
     passed, broken = bracket(done)
     if passed is None:
-        return f"{stopped}; no stage passed, so there is no highest to find"
+        return f"{stopped}; no stage passed"
     if broken is None:
-        return f"{stopped}; the highest stage passed, so the highest that can be lies above it"
+        return f"{stopped}; the highest stage passed, so the maximum lies above it"
     whole = asked.axis != RATE
-    if broken - passed <= max(1.0 if whole else 0.0, PRECISION * passed) or len(done) >= MOST:
-        return f"{stopped}, and the highest that passes is found"
+    if broken - passed <= max(1.0 if whole else 0.0, PRECISION * passed) or len(done) >= MAX_STAGES:
+        return f"{stopped}, and the highest value that passes is found"
     middle = (passed + broken) / 2
     return float(math.floor(middle)) if whole else float(f"{middle:.4g}")
 
 
 def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
-    """From the lowest value that passed up to the highest before one that did not, and that one; rules on throughput need
-    some load, so what lies below the first that passed says nothing."""
+    """(highest value that passed, next value above it that did not), both above the lowest value that passed: rules on
+    throughput need some load, so values below that do not count."""
     rising = sorted(done, key=lambda stage: stage.value)
     first = next((i for i, stage in enumerate(rising) if stage.status == PASS), None)
     if first is None:
@@ -136,18 +136,18 @@ def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
 
 
 def _stopped(asked: Sweep, done: Sequence[Done]) -> str:
-    """Why the stages after these need not be; empty if they shall."""
+    """Why the sweep stops after these stages; empty if it goes on."""
     if len(done) < 2:
         return ""
     last = done[-2:]
     if all(stage.status == FAIL for stage in last):
-        return "the SLO was broken twice in a row"
+        return "the SLO failed in two stages in a row"
     if all(stage.client not in (None, "OK") for stage in last):
-        return "the load generator was not up to two stages in a row"
+        return "the load generator was too slow in two stages in a row"
     if asked.axis in LOADS and len(done) > 2:
         best = max(stage.throughput or 0.0 for stage in done[:-2])
-        if best and all((stage.throughput or 0.0) < best * (1 + GAIN) for stage in last):
-            return f"throughput gained less than {GAIN:.0%} twice in a row"
+        if best and all((stage.throughput or 0.0) < best * (1 + MIN_GAIN) for stage in last):
+            return f"throughput rose by less than {MIN_GAIN:.0%} in two stages in a row"
     return ""
 
 
@@ -160,22 +160,22 @@ def residual(inside: float, completed: int, seconds: float, latency_s: float) ->
 
 
 class Stretch:
-    """One stage of a sweep while it is on: its first wave, what is measured, its last wave. Times are Unix seconds.
+    """One stage of a sweep while it runs: first wave, measured requests, last wave. Times are Unix seconds.
 
-    The first wave, which finds the server idle, is over when as many requests have ended as can be inside at a time. What
-    is sent from then on is measured, until it is stationary and enough, or its time is up. The load stays on while that
-    comes back, one more wave: else the last requests would find the server emptier than those before them.
+    The first wave, which finds the server idle, ends when as many requests have ended as can be in flight. Requests
+    sent from then on are measured, until the stage is stationary with enough of them, or its time is up. The load
+    stays on for one more wave while these end: else the last ones would find a server with less load.
     """
 
     def __init__(
         self, began_at: float, users: int | None, *, at_least_s: float, at_most_s: float, requests: int
     ) -> None:
-        """``users``: of a closed loop; ``requests``: so many successful ones are enough."""
+        """``users``: of a closed loop; ``requests``: successful ones that are enough."""
         self.began_at = began_at
         self.measured_at: float | None = None
         self.ended_at: float | None = None
         self.why = ""
-        """Why it was enough: stationary, overloaded or time."""
+        """Why the measurement ended: stationary, overloaded or time."""
         self._users = users
         self._at_least_s, self._at_most_s, self._requests = at_least_s, at_most_s, requests
         self._wave = 0
@@ -203,7 +203,7 @@ class Stretch:
         return measured
 
     def look(self, now: float, inside: int) -> bool:
-        """``inside``: how many are due and have not ended. True: the stage is over."""
+        """``inside``: requests due that have not ended. True: the stage is over."""
         if self.measured_at is None:
             if self._first_wave(now, inside):
                 return True
@@ -229,7 +229,7 @@ class Stretch:
         return residual(self._area / seconds, self._completed, seconds, self._latencies_s / self._completed)
 
     def _first_wave(self, now: float, inside: int) -> bool:
-        """True: nothing comes back, and the stage ends with nothing measured."""
+        """True: no request ends, so the stage ends without a measurement."""
         size = self._users or max(1, inside)
         late = now - self.began_at >= (self._at_most_s if self._users else self._at_least_s)
         if self._wave >= size or (late and self._wave):  # an open loop that is too much for the server never turns over
@@ -249,10 +249,10 @@ class Stretch:
         grown = inside - self._inside_first
         arrived = self._completed + grown
         chance = 4 * math.sqrt(max(1, inside))  # of random arrivals: the number inside varies by about its root
-        if self._users is None and seconds >= 2 * self._at_least_s and grown > max(RESIDUAL * arrived, chance):
+        if self._users is None and seconds >= 2 * self._at_least_s and grown > max(MAX_RESIDUAL * arrived, chance):
             return OVERLOADED
         rest = self.residual
-        if self._samples >= self._requests and rest is not None and rest < RESIDUAL:
+        if self._samples >= self._requests and rest is not None and rest < MAX_RESIDUAL:
             return STATIONARY
         return ""
 

@@ -4,8 +4,8 @@ import math
 
 
 def number(value: float | None, digits: int | None = None) -> str:
-    """Of a table: two decimals, fewer where that is more than ``digits``: with 4 12.35, 123.5, 12346. ``-`` for nothing,
-    ``fail`` for a percentile that lands on a failure."""
+    """For a table: two decimals, fewer where that is more than ``digits``: with 4 12.35, 123.5, 12346. ``-`` for
+    None, ``fail`` for a percentile that is a failure."""
     if value is None:
         return "-"
     if not math.isfinite(value):
@@ -15,7 +15,7 @@ def number(value: float | None, digits: int | None = None) -> str:
 
 
 def brief(value: float | None, unit: str = "", digits: int = 4) -> str:
-    """Of a sentence: significant digits, no zeros at the end, no power of ten: ``612.3ms``, ``0.98%``, ``12,346/s``."""
+    """For a sentence: significant digits, no zeros at the end, no power of ten: ``612.3ms``, ``0.98%``, ``12,346/s``."""
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):
@@ -26,7 +26,7 @@ def brief(value: float | None, unit: str = "", digits: int = 4) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Three digits, from a second on in seconds: ``12.3 ms``, ``1.23 s``."""
+    """Three digits, in seconds from a second on: ``12.3 ms``, ``1.23 s``."""
     if seconds is not None and abs(seconds) < 0.9995:
         return brief(seconds * 1e3, " ms", 3)
     return brief(seconds, " s", 3)

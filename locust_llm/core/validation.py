@@ -1,4 +1,4 @@
-"""Validation: the rules that tell a possible run from an impossible one, before any load and without the network."""
+"""Validation: settings that cannot make a run, found before any load and without the network."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,7 +15,7 @@ MAX_PERCENTILES: Final = 50
 
 
 def mistakes(s: Settings) -> Iterator[str]:
-    """Each reason why this run cannot be, as one line that says what to do. Nothing is asked of the network."""
+    """Each reason why this run cannot start, as one line with what to do."""
     yield from out_of_range(s, options_of(Settings))
     yield from _limits(s)
     yield from _contradictions(s)
@@ -23,15 +23,15 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _until_decided(s)
     yield from slo.mistakes(s.rules, (s.sweep or "").partition("=")[0].strip())
     if "@" in urlsplit(s.host).netloc:
-        yield "--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"
+        yield "--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"
     for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
         if is_secret(name):
-            yield f"--endpoint must not hold a key ({name}), every report would: use --header, or --api-key-file"
+            yield f"--endpoint must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
     if len(s.percentiles) > MAX_PERCENTILES:
         yield f"--percentiles takes at most {MAX_PERCENTILES}, got {len(s.percentiles)}"
     for p in s.percentiles:
         if not 0 < p <= 99.9:
-            yield f"--percentiles must lie above 0 and at most at 99.9, got {p:g}"
+            yield f"--percentiles must be above 0 and at most 99.9, got {p:g}"
 
 
 def _limits(s: Settings) -> Iterator[str]:
@@ -48,13 +48,13 @@ def _limits(s: Settings) -> Iterator[str]:
             users = f"the {most_users} users ({'-u' if s.users is not None else '--max-users'})"
             yield f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
         if limit is not None and not s.streaming:
-            yield f"{flag} needs --streaming: without a stream nobody can tell when the first token came"
-        if ramp_s is not None and limit is None and s.prefill_concurrency is None:  # to which the warmup falls back
+            yield f"{flag} needs --streaming: without a stream there is no time of the first token"
+        if ramp_s is not None and limit is None and s.prefill_concurrency is None:  # which the warmup uses then
             yield f"{ramp_flag} has nothing to ramp: give {flag} too"
 
 
 def _contradictions(s: Settings) -> Iterator[str]:
-    """Settings that cannot stand side by side, and those that need another."""
+    """Settings that exclude each other, and those that need another."""
     modes = [
         flag
         for flag, given in (
@@ -66,18 +66,18 @@ def _contradictions(s: Settings) -> Iterator[str]:
         if given
     ]
     if len(modes) > 1:
-        yield f"{' and '.join(modes)} contradict each other: give one of them"
+        yield f"{' and '.join(modes)} exclude each other: give one of them"
     if s.user_centric_rate and s.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
     if s.fixed_schedule and not s.input_file:
         yield "--fixed-schedule needs a trace (--input-file)"
     if s.fixed_schedule and s.dataset_sampling_strategy != "sequential":
-        yield "--fixed-schedule follows the times of its trace: --dataset-sampling-strategy has no place there"
+        yield "--fixed-schedule follows the times of its trace: leave out --dataset-sampling-strategy"
     start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
     if start is not None and end is not None and end <= start:
         yield f"--fixed-schedule-end-offset {end:g} must be above --fixed-schedule-start-offset {start:g}"
     if s.arrival_smoothness is not None and s.arrival_pattern != "gamma":
-        yield f"--arrival-smoothness belongs to --arrival-pattern gamma, not to {s.arrival_pattern}"
+        yield f"--arrival-smoothness needs --arrival-pattern gamma, got {s.arrival_pattern}"
     if s.request_rate_ramp_duration is not None and not s.request_rate:
         yield "--request-rate-ramp-duration has nothing to ramp: give --request-rate too"
     if s.request_cancellation_delay and s.request_cancellation_rate is None:
@@ -116,7 +116,7 @@ def _until_decided(s: Settings) -> Iterator[str]:
 
 
 def _stages(s: Settings) -> Iterator[str]:
-    """Of a sweep or repeats: what it is, what it cannot be together with, and each stage as a run of its own."""
+    """A sweep or repeats: the options that exclude it, and its first and last stage as runs."""
     try:
         duration(s.stage_duration)
         stages = s.staged
@@ -124,24 +124,24 @@ def _stages(s: Settings) -> Iterator[str]:
         yield str(error)
         return
     if s.find_max and not s.sweep:
-        yield "--find-max needs --sweep: between its highest stage that passes and the lowest that does not it looks on"
+        yield "--find-max needs --sweep: it searches between the highest stage that passes and the lowest that fails"
     if s.find_max and not s.rules.entries:
-        yield "--find-max needs a rule (--slo): the highest stage within it is looked for"
+        yield "--find-max needs a rule (--slo): it searches for the highest stage that passes"
     if s.gpu_hour is not None and s.gpus is None:
         yield "--gpu-hour needs the number of GPUs (--gpus)"
     if stages is None:
         return
     if s.sweep and s.repeats > 1:
-        yield "--sweep and --repeats contradict each other: repeat the whole sweep, and compare"
+        yield "--sweep and --repeats exclude each other: run the whole sweep again, and compare"
     elif s.repeats > 1 and not (s.request_count or s.num_sessions or s.run_time_s or s.fixed_schedule):
-        yield "--repeats needs an end of each run: give -t, --request-count or --num-sessions"
-    contradicting: dict[str, list[tuple[str, object]]] = {
+        yield "--repeats needs an end of each repeat: give -t, --request-count or --num-sessions"
+    excluded: dict[str, list[tuple[str, object]]] = {
         CONCURRENCY: [("-u", s.users), ("a request rate", s.open_loop)],
         RATE: [("--request-rate", s.request_rate), ("--request-rate-series", s.request_rate_series)],
         PREFILL: [("--prefill-concurrency", s.prefill_concurrency)],
         INPUT: [("--seq-dist", s.seq_dist), ("--input-file", s.input_file)],
     }
-    others = contradicting.get(stages.axis, [])
+    others = excluded.get(stages.axis, [])
     if s.sweep:
         others += [
             ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
@@ -151,7 +151,7 @@ def _stages(s: Settings) -> Iterator[str]:
         ]  # fmt: skip
     for flag, given in others:
         if given:
-            yield f"--sweep {stages.axis}=... and {flag} contradict each other: leave {flag} out"
+            yield f"--sweep {stages.axis}=... and {flag} exclude each other: leave out {flag}"
             return
     for value in {stages.values[0], stages.values[-1]} if s.sweep else ():
         for mistake in mistakes(of_stage(s, stages.axis, value)):

@@ -1,6 +1,6 @@
-"""Conversation: a session whose history grows by the answers that really came.
+"""Conversation: a session whose history grows by the answers received.
 
-A state without clock and network: ``next`` says what to ask now and how long to think before, ``said`` takes the answer.
+Pure state without clock and network: ``next`` gives the next request and its think time, ``add_answer`` takes the answer.
 """
 
 from random import Random
@@ -21,12 +21,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     """Its number, from 0."""
     messages: list[Message]
-    """All that is to be sent. The history itself, which grows with the answer: to be read before that, not to be changed."""
+    """The whole history to send; it grows with the answer: read it before that, and do not change it."""
     input_tokens: int | None
-    """That these messages should come to, chat template and answers before included; None: nobody has said."""
+    """Expected tokens of these messages, with chat template and earlier answers; None: unknown."""
     output_tokens: int
     delay_s: float = 0.0
-    """Think time after the answer before. Who sends at ``at_s`` has no use for it."""
+    """Think time after the last answer; not used with ``at_s``."""
     at_s: float | None = None
     """The trace's own time."""
     body: dict[str, Any] = {}
@@ -37,7 +37,7 @@ class Conversation:
     """The turns of one session, in order.
 
     A turn whose request fails ends it: without the answer the rest would be another conversation. So ``next`` after an ask
-    that got no answer gives None, and ``left`` says how many turns were not asked.
+    that got no answer gives None, and ``left`` is the number of turns that were not sent.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class Conversation:
 
     @property
     def left(self) -> int:
-        """Turns that were not asked."""
+        """Turns that were not sent."""
         return self.turns - self._turn
 
     def next(self) -> Ask | None:
-        """What to ask now; None: it is over."""
+        """The next request; None: the session is over."""
         if not self._answered or self._turn == self.turns:
             return None
         number, self._turn, self._answered = self._turn, self._turn + 1, False
         if self._item is None:
-            output_tokens = self._make_up(first=number == 0)
+            output_tokens = self._add_synthetic(first=number == 0)
             return self._ask(number, output_tokens, self._think_s(number))
         turn = self._item.turns[number]
         self._add(turn)
@@ -82,15 +82,15 @@ class Conversation:
         delay_s = turn.delay_s if number and turn.delay_s is not None else self._think_s(number)
         return self._ask(number, output_tokens, delay_s, turn.at_s, turn.body)
 
-    def said(self, reply: str, tokens: int | None = None) -> None:
-        """The answer to what was asked last. ``tokens``: as the server counted it, without reasoning; None: estimated."""
+    def add_answer(self, reply: str, tokens: int | None = None) -> None:
+        """The answer to the last request. ``tokens``: as the server counted it, without reasoning; None: estimated."""
         self._messages.append({"role": "assistant", "content": reply})
         self._answered = True
         if self._tokens is not None:
             self._tokens += self._prompts.tokens(reply) if tokens is None else tokens
 
-    def _make_up(self, first: bool) -> int:
-        """Add a prompt, give its output tokens."""
+    def _add_synthetic(self, first: bool) -> int:
+        """Add a synthetic prompt; returns its output tokens."""
         text, input_tokens, output_tokens = self._prompts.draw(first)
         self._messages.append({"role": "user", "content": text})
         # the system prompt is in both of them
@@ -98,7 +98,7 @@ class Conversation:
         return output_tokens
 
     def _add(self, turn: Turn) -> None:
-        """Add what a turn of a file says."""
+        """Add a turn of a file."""
         prompts = self._prompts
         if turn.whole:
             self._messages = [] if prompts.system is None else [prompts.system]
@@ -107,7 +107,7 @@ class Conversation:
             self._extend(turn.messages)
             self._count(turn.input_tokens)
         elif turn.input_tokens is None:
-            self._make_up(first=False)
+            self._add_synthetic(first=False)
         else:
             text = prompts.text(turn.input_tokens, turn.hash_ids)
             self._messages.append({"role": "user", "content": text})
@@ -173,7 +173,7 @@ class Sessions:
         self._random = Random(None if seed is None else f"{seed}/{worker}/sessions")
 
     def begin(self, item: Item | None = None) -> Conversation:
-        """A new one, made up, or of the session of a file, whose name it has."""
+        """A new one, synthetic or of the session of a file, with its name."""
         # its think times do not depend on those of others, which interleave as their answers come
         random = Random(self._random.getrandbits(64))
         if item is not None:

@@ -1,4 +1,4 @@
-"""Dataset: the sessions of a file, one after the other, in the order that was asked for.
+"""Dataset: the sessions of a file, one by one, in the order asked for.
 
 A pass in the file's order is a stream; other orders, and files whose rows belong to sessions, are indexed first (12 bytes
 a row, 20 with sessions).
@@ -18,18 +18,18 @@ from .access_log import TABLES, Table
 from .formats import JSON_KINDS, DatasetError, Item, RowError, Turn
 from .rows import Index, Row, RowFile
 
-KINDS: Final = (*JSON_KINDS, *TABLES, "access_log")
+DATASET_KINDS: Final = (*JSON_KINDS, *TABLES, "access_log")
 Order = Literal["sequential", "shuffled", "random"]
-LOOK_BYTES: Final = 32 << 20
-LOOK_ROWS: Final = 100_000
-"""How much of a file ``check`` reads: up to whichever comes first."""
-_NAMED: Final = 5
+CHECK_BYTES: Final = 32 << 20
+CHECK_ROWS: Final = 100_000
+"""Part of a file that ``check`` reads, up to the first of both."""
+_MAX_REASONS: Final = 5
 
 
 class Dataset:
     """Sessions of a file. Iterating gives them; that it ends (StopIteration) says that a pass is over.
 
-    ``kind``: one of KINDS, None to recognise it. ``columns``: of an access log, our names to the file's.
+    ``kind``: one of DATASET_KINDS, None to recognise it. ``columns``: of an access log, our names to the file's.
     ``order``: ``sequential`` and ``shuffled`` give each session once (with ``wrap`` again and again, shuffled anew each
     time), ``random`` draws with replacement and never ends.
     ``share``: (k, n) gives every n-th session from the k-th on, so that n processes with one seed share a file.
@@ -53,7 +53,7 @@ class Dataset:
         skip_broken: bool = False,
     ) -> None:
         if timed and order != "sequential":
-            raise DatasetError(f"{path}: its times are an order, so it cannot be read {order}")
+            raise DatasetError(f"{path}: a file with times cannot be read {order}")
         self.order, self.seed, self.wrap, self.share = order, seed, wrap, share
         self.timed, self.skip_broken = timed, skip_broken
         self.passes = 0
@@ -194,7 +194,7 @@ class Dataset:
         if row.line not in self._broken_lines:
             self._broken_lines.add(row.line)
             self.broken += 1
-            if self.broken <= _NAMED:
+            if self.broken <= _MAX_REASONS:
                 self.first_broken.append(str(error))
 
     def _check_times(self, item: Item, last: Turn | None) -> None:
@@ -209,17 +209,17 @@ class Dataset:
                 raise DatasetError(f"{where}: the times are not in order, {late}")
 
     def _losses(self) -> str:
-        said = [f"{self.left_out} without a request"] if self.left_out else []
-        said += [f"{self.broken} broken, the first: {self.first_broken[0]}"] if self.broken else []
-        return f" ({'; '.join(said)})" if said else ""
+        parts = [f"{self.left_out} without a request"] if self.left_out else []
+        parts += [f"{self.broken} broken, the first: {self.first_broken[0]}"] if self.broken else []
+        return f" ({'; '.join(parts)})" if parts else ""
 
 
 def recognise(file: RowFile, kind: str | None, columns: Mapping[str, str]) -> tuple[str, Table | None]:
     """(kind, how its columns are read; None for the JSON kinds), from the first row. Raises DatasetError."""
-    if kind is not None and kind not in KINDS:
-        raise DatasetError(f"the kind of a dataset is one of {', '.join(KINDS)}; got {kind!r}")
+    if kind is not None and kind not in DATASET_KINDS:
+        raise DatasetError(f"the kind of a dataset is one of {', '.join(DATASET_KINDS)}; got {kind!r}")
     if columns and kind not in (None, "access_log"):
-        raise DatasetError(f"columns are named for an access_log; {kind} has its own")
+        raise DatasetError(f"columns are for an access_log; {kind} has its own")
     if kind == "access_log" and not columns:
         raise DatasetError("an access_log needs its columns named, as in timestamp=ts,input_tokens=prompt_tokens")
     first = next(iter(file), None)
@@ -232,24 +232,24 @@ def recognise(file: RowFile, kind: str | None, columns: Mapping[str, str]) -> tu
         if file.is_json:
             return kind or formats.recognise(first.data), None
         if kind is not None:
-            raise RowError(f"no JSON, which {kind} is")
+            raise RowError(f"not JSON, as {kind} is")
         return logs.recognise(first.data)
     except RowError as wrong:
         raise file.error(first, wrong, wrong.byte or 0) from None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``check`` saw. Means are over the turns whose length is known; None: of none."""
+    """The result of ``check``. Means are over the turns with a known length; None: there is none."""
 
     path: str
     kind: str
     whole: bool
-    """All of the file; else its first part, and everything here is of these."""
+    """Of the whole file; else of its first part."""
     rows: int
     sessions: int
     turns: int
     synthetic: int
-    """Turns without a text, whose prompts are made up."""
+    """Turns without a text, which get synthetic prompts."""
     timed: int
     """Sessions that have a time."""
     span_s: float | None
@@ -261,14 +261,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     first_broken: tuple[str, ...]
 
     def __str__(self) -> str:
-        said = [f"{self.rows:,} rows", f"{self.sessions:,} sessions", f"{self.turns:,} turns"]
-        said += [f"{self.input_tokens:,.0f} input tokens a turn"] if self.input_tokens is not None else []
-        said += [f"{self.output_tokens:,.0f} output tokens a turn"] if self.output_tokens is not None else []
-        said += [f"over {self.span_s:,.0f} s"] if self.span_s is not None else []
-        said += [f"{self.left_out:,} rows left out"] if self.left_out else []
-        said += [f"{self.broken:,} rows broken"] if self.broken else []
+        parts = [f"{self.rows:,} rows", f"{self.sessions:,} sessions", f"{self.turns:,} turns"]
+        parts += [f"{self.input_tokens:,.0f} input tokens per turn"] if self.input_tokens is not None else []
+        parts += [f"{self.output_tokens:,.0f} output tokens per turn"] if self.output_tokens is not None else []
+        parts += [f"over {self.span_s:,.0f} s"] if self.span_s is not None else []
+        parts += [f"{self.left_out:,} rows left out"] if self.left_out else []
+        parts += [f"{self.broken:,} rows broken"] if self.broken else []
         part = "" if self.whole else " in its first part"
-        return f"{self.path}: {self.kind}{part}, {', '.join(said)}"
+        return f"{self.path}: {self.kind}{part}, {', '.join(parts)}"
 
 
 def check(
@@ -279,7 +279,7 @@ def check(
     timed: bool = False,
     skip_broken: bool = False,
 ) -> Summary:
-    """Look through a file before any load: whole up to LOOK_BYTES and LOOK_ROWS, of a larger one the first part; a file
+    """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one the first part; a file
     with sessions also for its index, which is made of all of it. Raises DatasetError."""
     dataset = Dataset(path, kind=kind, columns=columns, timed=timed, skip_broken=skip_broken)
     sessions = turns = synthetic = timed_sessions = 0
@@ -300,7 +300,7 @@ def check(
                 if tokens is not None:
                     total[0] += tokens
                     total[1] += 1
-        if dataset.read_bytes > LOOK_BYTES or dataset.rows >= LOOK_ROWS:
+        if dataset.read_bytes > CHECK_BYTES or dataset.rows >= CHECK_ROWS:
             whole = False
             break
     means = {name: total / count if count else None for name, (total, count) in counts.items()}

@@ -29,17 +29,17 @@ JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "openai": ("body", "messages", "prompt"),
     "single_turn": ("text", "texts"),
 }
-"""Where a row of a kind says what is to be sent: the first of these that it has."""
+"""Fields with the content of a row, by kind; the first that it has counts."""
 _OPTIONS: Final = (
     "model tools tool_choice parallel_tool_calls functions function_call response_format temperature top_p top_k min_p n "
     "frequency_penalty presence_penalty repetition_penalty logit_bias logprobs top_logprobs stop stop_token_ids seed user "
     "min_tokens ignore_eos reasoning_effort chat_template_kwargs continue_final_message add_generation_prompt"
 )
 """Of a row's own fields, those that belong to a request; anything else goes there by ``extra``."""
-_SAID: Final = {"messages", "prompt", "text", "texts", "text_input"}
+_CONTENT_FIELDS: Final = {"messages", "prompt", "text", "texts", "text_input"}
 _NOT_BODY: Final = {"messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
 _LONG: Final = re.compile(rb"[0-9]{19}")
-LATEST_S: Final = 1e11
+MAX_UNIX_S: Final = 1e11
 """The year 5138."""
 _ROLES: Final = {
     **dict.fromkeys(("human", "user"), "user"),
@@ -64,15 +64,15 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a session."""
 
     messages: list[dict[str, Any]] | None = None
-    """What is added to the conversation, in order; None: a made-up prompt of ``input_tokens``."""
+    """What is added to the conversation, in order; None: a synthetic prompt of ``input_tokens``."""
     whole: bool = False
-    """The messages (or the input tokens) are the whole conversation: nothing said before is sent with them."""
+    """The messages (or the input tokens) are the whole conversation: earlier ones are not sent again."""
     input_tokens: int | None = None
-    """As the file says: what a made-up prompt should have, or what the text had elsewhere."""
+    """By the file: for a synthetic prompt, or as counted elsewhere for the text."""
     output_tokens: int | None = None
     """Asked for; None: the run's own."""
     reference: str = ""
-    """The answer that the file holds. Never sent; its length may serve as the output length."""
+    """The answer in the file. Never sent; its length may be the output length."""
     at_s: float | None = None
     """The trace's own time in seconds: Unix time, or since a start of its own."""
     delay_s: float | None = None
@@ -189,13 +189,15 @@ def _turn(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
     for media in ("image", "images", "audio", "audios", "video", "videos"):
         if fields.get(media) and key != "messages":
             raise RowError(f"{media} is not supported here: use messages, whose content may have parts", field=media)
-    used = {name: value for name, value in fields.items() if name not in _SAID or name in (key, "input_length")}
+    used = {
+        name: value for name, value in fields.items() if name not in _CONTENT_FIELDS or name in (key, "input_length")
+    }
     try:
         row = msgspec.convert(used, _Row)
     except msgspec.ValidationError as wrong:
         raise located(wrong, b"") from None
     body |= row.extra or {}
-    messages, reference = _said(row, key, body)
+    messages, reference = _messages(row, key, body)
     return Turn(
         messages=messages,
         whole=whole and row.message_mode != "delta",
@@ -210,8 +212,8 @@ def _turn(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
     )
 
 
-def _said(row: _Row, key: str, body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
-    """(messages, reference). An answer that stands last is what the server should say, so it is not sent."""
+def _messages(row: _Row, key: str, body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
+    """(messages, reference). A last message that is an answer is the reference, so it is not sent."""
     if key == "input_length":
         return None, ""
     if key != "messages":
@@ -231,7 +233,7 @@ def _said(row: _Row, key: str, body: Mapping[str, Any]) -> tuple[list[dict[str, 
         content = messages.pop().get("content")
         reference = content if isinstance(content, str) else ""
     if not messages:
-        raise RowError("messages has none that could be answered", field="messages")
+        raise RowError("messages has nothing to answer", field="messages")
     return messages, reference
 
 
@@ -240,7 +242,7 @@ def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
     if not isinstance(messages, list):
         raise RowError(f"{key} must be a list", field=key)
     turns: list[Turn] = []
-    said: list[dict[str, Any]] = []
+    spoken: list[dict[str, Any]] = []
     asked = False
     for number, message in enumerate(messages):
         if not isinstance(message, dict):
@@ -253,12 +255,12 @@ def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
         if not isinstance(content, str | list):
             raise RowError(f"{key}[{number}] has no text", field=key)
         if known == "assistant" and asked:
-            turns.append(Turn(messages=said, reference=content if isinstance(content, str) else "", row=line))
-            said, asked = [], False
+            turns.append(Turn(messages=spoken, reference=content if isinstance(content, str) else "", row=line))
+            spoken, asked = [], False
         elif known != "assistant" and content:
-            said.append({"role": known, "content": content})
+            spoken.append({"role": known, "content": content})
             asked = asked or known == "user"
-    return [*turns, Turn(messages=said, row=line)] if asked else turns
+    return [*turns, Turn(messages=spoken, row=line)] if asked else turns
 
 
 def object_of(row: bytes) -> dict[str, Any]:
@@ -289,11 +291,11 @@ def time_s(value: Any, name: str, *, unit_s: float) -> float:
             moment = datetime.fromisoformat(value)
             seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except (TypeError, ValueError, OverflowError):
-            raise RowError(f"{name} is no time: {short(value)}", field=name) from None
+            raise RowError(f"{name} is not a time: {short(value)}", field=name) from None
     if seconds < 0:
         raise RowError(f"{name} is negative: {short(value)}", field=name)
-    if seconds > LATEST_S:
-        raise RowError(f"{name} is beyond all times: {short(value)}", field=name)
+    if seconds > MAX_UNIX_S:
+        raise RowError(f"{name} is out of range: {short(value)}", field=name)
     return seconds
 
 
@@ -333,9 +335,9 @@ def located(wrong: Exception, row: bytes) -> RowError:
     what, _, at = str(wrong).partition(" - at `$")
     if isinstance(wrong, msgspec.ValidationError):
         path = at.rstrip("`").lstrip(".")
-        said = what.replace(" | null", "").replace("`", "")
+        reason = what.replace(" | null", "").replace("`", "")
         return RowError(
-            f"{path or 'the row'}: {said[0].lower()}{said[1:]}", field=path.partition("[")[0].partition(".")[0]
+            f"{path or 'the row'}: {reason[0].lower()}{reason[1:]}", field=path.partition("[")[0].partition(".")[0]
         )
     what, _, after = what.removeprefix("JSON is malformed: ").rstrip(")").partition(" (byte ")
     byte = int(after) if after else len(row)
@@ -343,7 +345,7 @@ def located(wrong: Exception, row: bytes) -> RowError:
 
 
 def byte_of(row: bytes, field: str) -> int:
-    """Where a field's name stands in a row; 0 if it does not."""
+    """Byte of a field's name in a row; 0 if it is not there."""
     return max(0, row.find(b'"%s"' % field.encode("utf-8", "replace")))
 
 

@@ -1,4 +1,4 @@
-"""Prompts of a wanted length in tokens: words of Shakespeare, counted by what the server says or by its tokenizer.
+"""Synthetic prompts of a given length in tokens: words of Shakespeare, counted by the server or by a tokenizer.
 
 Every prompt has a number of its own, at its beginning or right behind what it shares on purpose, so that no two share more
 of a prefix than they should and no prefix cache makes a server look faster than it is.
@@ -24,9 +24,9 @@ from .lengths import Sizes, independent, normal
 from .tokens import Tokenizer, size, stretch
 
 TOKENS_A_WORD: Final = 1.35
-"""English text in a modern BPE vocabulary, until the server has said better."""
+"""English text in a modern BPE vocabulary; default until the server has counted."""
 TEMPLATE_TOKENS: Final = 12.0
-"""What a chat template adds, until the server has said better."""
+"""Of a chat template; default until the server has counted."""
 BLOCK_TOKENS: Final = 512
 """Of a hash id; Mooncake's traces and AIPerf's ``--isl-block-size``."""
 _NUMBERS: Final = 9 * 10**8
@@ -72,7 +72,7 @@ def fit(samples: Iterable[tuple[int, int]]) -> Lengths:
 
 
 class Drawn(NamedTuple):
-    """A prompt and what it should come to."""
+    """A prompt and its lengths."""
 
     text: str
     input_tokens: int
@@ -146,7 +146,7 @@ class Prompts:
         these leave room, what is its own. Of ids for which there is no room only the first ones, the last one in part.
         ``prefix``: (text, its tokens).
 
-        The text of a block follows from its id, the seed, and whether it comes first: what stands first has no space in
+        The text of a block follows from its id, the seed, and whether it comes first: what comes first has no space in
         front of it, and so may have other tokens. A cache compares from the beginning on and never sees the difference.
         """
         wanted = tokens - self._template

@@ -23,7 +23,7 @@ import msgspec
 from .formats import DatasetError, located
 from .user_file import irregular
 
-ROW_BYTES: Final = 64 << 20
+MAX_ROW_BYTES: Final = 64 << 20
 """A longer line is taken for a file without line ends, and so many blanks in a row for a file without rows."""
 UNPACKED_BYTES: Final = 1 << 30
 PACKED_RATIO: Final = 500
@@ -65,8 +65,8 @@ class RowFile:
             stream.seek(self._start)
             block = b" "
             while block and not block.strip():
-                if stream.tell() > ROW_BYTES:
-                    raise DatasetError(f"{path}, line 1, column 1: over {ROW_BYTES >> 20} MB of blanks")
+                if stream.tell() > MAX_ROW_BYTES:
+                    raise DatasetError(f"{path}, line 1, column 1: over {MAX_ROW_BYTES >> 20} MB of blanks")
                 block = stream.read(_BLOCK)
         if not block:
             raise DatasetError(f"{path}: the file is empty")
@@ -79,7 +79,7 @@ class RowFile:
             yield from self._list_rows() if self.is_list else self._line_rows()
 
     def mentions(self, text: bytes) -> bool:
-        """Whether these bytes stand anywhere in the file."""
+        """Whether the file contains these bytes."""
         with _readable(self.path), _open(self.path) as stream:
             end = b""
             while block := stream.read(_BLOCK):
@@ -131,20 +131,22 @@ class RowFile:
         last = at  # where the last row ended
         with _open(self.path) as stream:
             stream.seek(at)
-            while data := stream.readline(ROW_BYTES + 1):
+            while data := stream.readline(MAX_ROW_BYTES + 1):
                 more = data
                 # a cell in quotes may hold line ends: then the row goes on
                 odd = not self.is_json and data.count(b'"') % 2 == 1
-                while odd and len(data) <= ROW_BYTES and (more := stream.readline(ROW_BYTES + 1)):
+                while odd and len(data) <= MAX_ROW_BYTES and (more := stream.readline(MAX_ROW_BYTES + 1)):
                     data += more
                     odd = more.count(b'"') % 2 == 0
-                if len(data) > ROW_BYTES:
-                    raise DatasetError(f"{self.path}, line {line}, column 1: a row of over {ROW_BYTES >> 20} MB")
+                if len(data) > MAX_ROW_BYTES:
+                    raise DatasetError(f"{self.path}, line {line}, column 1: a row of over {MAX_ROW_BYTES >> 20} MB")
                 if not data.isspace():
                     yield Row(at, line, data.rstrip(b"\r\n"))
                     last = at + len(data)
-                elif at - last > ROW_BYTES:
-                    raise DatasetError(f"{self.path}, line {line}, column 1: over {ROW_BYTES >> 20} MB of blank lines")
+                elif at - last > MAX_ROW_BYTES:
+                    raise DatasetError(
+                        f"{self.path}, line {line}, column 1: over {MAX_ROW_BYTES >> 20} MB of blank lines"
+                    )
                 at += len(data)
                 line += data.count(b"\n")
 

@@ -1,8 +1,8 @@
-"""Tokens: prompts of exactly so many tokens, by the tokenizer of the model (``--tokenizer``, extra ``tokenizers``).
+"""Tokens: prompts of an exact length, by the tokenizer of the model (``--tokenizer``, extra ``tokenizers``).
 
 Tokenizers of today take a text word by word. Where a tokenizer does (that is tried on some text when it is loaded), the
 tokens of each word of the corpus are counted once, and a prompt is cut where their sums say: 16,000 tokens cost as little as
-without a tokenizer. Where it does not, each prompt is encoded and cut or filled up at its end, at most TRIES times (as
+without a tokenizer. Where it does not, each prompt is encoded and cut or filled up at its end, at most MAX_TRIES times (as
 AIPerf's, 0.13, dataset/generator/prompt.py, which encodes each).
 """
 
@@ -50,8 +50,8 @@ def stretch(at: int, count: int) -> str:
     return " ".join(parts)
 
 
-TRIES: Final = 10
-FILE: Final = "tokenizer.json"
+MAX_TRIES: Final = 10
+TOKENIZER_FILE: Final = "tokenizer.json"
 _BEFORE: Final = "the"
 _SAMPLES: Final = 20
 _SAMPLE_WORDS: Final = 100
@@ -75,7 +75,7 @@ class Tokenizer:
 
     def fill(self, head: str, at: int, tokens: float, first: bool = True) -> tuple[str, int]:
         """(text, its tokens): the words of ``head``, then the corpus from word ``at`` on, then a word that fills the rest.
-        Of a head that is too long only the beginning, at least one word. ``first``: nothing stands in front of it."""
+        Of a head that is too long only the beginning, at least one word. ``first``: nothing comes before it."""
         left = max(0, round(tokens))
         wanted = left
         parts: list[str] = []
@@ -92,8 +92,8 @@ class Tokenizer:
         return " ".join(parts + filling), wanted - left
 
     def trim(self, text: str, tokens: int) -> tuple[str, int]:
-        """(the text cut or filled up at its end, its tokens): as many as asked, if TRIES are enough."""
-        for _ in range(TRIES):
+        """(the text cut or filled up at its end, its tokens): as many as asked, if MAX_TRIES are enough."""
+        for _ in range(MAX_TRIES):
             off = tokens - self.count(text)
             if off == 0:
                 return text, tokens
@@ -154,15 +154,16 @@ def _file(name: str) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
-        if (path / FILE).is_file():
-            return path / FILE
-        raise ValueError(f"--tokenizer {name}: the folder has no {FILE}")
+        if (path / TOKENIZER_FILE).is_file():
+            return path / TOKENIZER_FILE
+        raise ValueError(f"--tokenizer {name}: the folder has no {TOKENIZER_FILE}")
     try:
-        found = import_module("huggingface_hub").try_to_load_from_cache(name, FILE)
+        found = import_module("huggingface_hub").try_to_load_from_cache(name, TOKENIZER_FILE)
     except (ImportError, ValueError):  # not installed; a name that none can have
         found = None
     if isinstance(found, str):
         return Path(found)
     raise ValueError(
-        f"--tokenizer {name}: neither a folder nor a name in the local Hugging Face cache, give a folder with {FILE}"
+        f"--tokenizer {name}: neither a folder nor a name in the local Hugging Face cache, give a folder with "
+        f"{TOKENIZER_FILE}"
     )

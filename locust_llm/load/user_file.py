@@ -8,14 +8,14 @@ import stat
 import time
 from typing import Final
 
-MOST_BYTES: Final = 4 << 20
-WITHIN_S: Final = 10.0
+MAX_BYTES: Final = 4 << 20
+TIMEOUT_S: Final = 10.0
 
 _piped: dict[str, str] = {}
 """What came through a pipe comes once."""
 
 
-def small_text(path: str, within_s: float = WITHIN_S, most_bytes: int = MOST_BYTES) -> str:
+def small_text(path: str, within_s: float = TIMEOUT_S, most_bytes: int = MAX_BYTES) -> str:
     """Raises OSError with a name and a reason, and UnicodeDecodeError."""
     if path in _piped:
         return _piped[path]

@@ -1,20 +1,19 @@
-"""Diagnosis: which scheduler a server has, by a stated rule, with what was measured; or that it cannot be told, and why.
+"""Diagnosis: the scheduler of a server by a fixed rule, with the measurements; or "cannot tell", and why.
 
-The rule, for each round of the probe by itself (most must say it, and none something else):
+The rule, for each round of the probe (more than half of the rounds must give the name, and none another one):
 
-1. The prompt's prefill began only when every decoder had ended, and then took what it takes alone: ``static``.
-2. The decoders kept their pace (at least 0.92 of it), whatever the length of the prompt, and the prompt took what it takes
-   alone: ``disaggregated``.
-3. However long the prompt, one gap of the decoders was nearly all of the time until its first token: it is computed in one
-   step, ``prefill-first``. That a budget is wider than the longest prompt looks the same; the answer says so.
-4. It was computed in several steps, in each of which the decoders got a token: ``chunked``, with a budget of so many
-   tokens. Where equal prompts that came together also had their first tokens together, k at a time, it is ``partial
-   prefills`` with k slots.
+1. ``static``: the prefill of a prompt began only when every decoder had ended, and took as long as alone.
+2. ``disaggregated``: the decoders kept their pace (at least 0.92 of it) at every prompt length, and the prompt took as long
+   as alone.
+3. ``prefill-first``: at every prompt length one gap of the decoders was nearly all of the time to its first token, so the
+   prompt was computed in one step. A budget wider than the longest prompt looks the same, which the report notes.
+4. ``chunked``: the prompt was computed in several steps, in each of which the decoders got a token; the tokens of a step are
+   the budget. ``partial prefills`` with k slots: the same, and equal prompts sent together had their first tokens k
+   at a time.
 
-What lies between the bounds of two of these is no name but "cannot tell". So is every doubt about the measurement: a client
-verdict below OK, failures, traffic of somebody else, prompts that hardly take longer than short ones. And so is what looks
-alike from outside: several servers behind one address, one request at a time, long prompts one by one that let all short
-ones pass.
+What lies between the bounds of two of these is "cannot tell". So is every doubt about the measurement: a client
+verdict below OK, failures, other traffic, prompts that take hardly longer than short ones. And so is what looks alike from
+outside: several servers behind one address, one request at a time, long prompts one by one that let all short ones pass.
 """
 
 import math
@@ -23,6 +22,8 @@ from statistics import median
 from typing import Final
 
 import msgspec
+
+from locust_llm.core.text import duration, many
 
 from .symptoms import Stall, Symptoms
 
@@ -33,50 +34,49 @@ PARTIAL: Final = "partial prefills"
 DISAGGREGATED: Final = "disaggregated"
 CANNOT_TELL: Final = "cannot tell"
 
-UNDISTURBED: Final = 0.92
-"""Pace of decoders beside a prompt that another machine computes; what a GPU computes beside it costs more."""
-DISTURBED: Final = 0.85
-"""Pace from which down they were disturbed beyond doubt."""
-AS_ALONE: Final = 1.4
-"""A prompt that nothing holds up takes at most so many times as long as alone."""
-STOPPED: Final = 0.9
-"""Share of the time in prefill that is one gap, where a prompt is computed in one step; a gap or two before it do not
-count."""
-SLOWED: Final = 0.75
-"""At most that share, where it is computed in several."""
-MISCOUNTED: Final = 0.05
-"""Share of the steps that may be counted too many or too few: two tokens in one chunk, a pause for other reasons."""
-UNPLAIN: Final = 0.08
-"""Too many, where they are not plain."""
-STRAYS: Final = 2
-"""Gaps more than steps, where they cannot be told apart: the one in which the prompt came, the one in which it ended."""
-WIDER: Final = 1.25
-"""Prompts of a crowd must be so much longer than a step is wide, or several fit into one and look side by side."""
-AT_ONCE: Final = 0.2
-"""Of the time until the second of two equal prompts had its first token: the first one had its own so late. Of two that are
-computed one by one the first one has it after half of that time, or somewhat later, as it shares its last step."""
-PASSED: Final = 0.5
-"""A short request that waits for less than this share of the time did not wait for the long one."""
-FAILED: Final = 0.05
-LOST: Final = 0.05
-"""Share of quiet time in stalls from which on the server is not ours alone."""
-SPREAD: Final = 1.4
-"""Of the median: a prompt that took longer, nobody else of ours being there, was held up by somebody else."""
-HELD_UP: Final = 0.2
-"""Share of such prompts from which on nothing can be told,"""
-FAR: Final = 2.0
-"""and times the median from which on one is enough."""
-TOKENS_A_CHUNK: Final = 1.2
-SHARED: Final = 0.25
-"""Share of chunks that came together with the one before, from which on their times say nothing of steps."""
-UNEVEN: Final = 3.0
-"""Decoders of one server are disturbed alike; where the gaps of one are so many times those of another, there are
-several."""
-ALIKE: Final = 1.35
-"""As many times, and the undisturbed ones are of another server than the prompt, rather than of one with machines of its own
-for prompts."""
-LEAST: Final = 10.0
-"""The longest prompt must take so many gaps, and half as many times a short one, to be seen at all."""
+MIN_UNDISTURBED_PACE: Final = 0.92
+"""Pace of decoders beside a prompt that another machine computes; on the same GPU the pace is lower."""
+MAX_DISTURBED_PACE: Final = 0.85
+"""Pace of decoders that were clearly disturbed."""
+MAX_ALONE_RATIO: Final = 1.4
+"""TTFT / TTFT alone of a prompt that nothing delays."""
+MIN_STOPPED_SHARE: Final = 0.9
+"""Share of the time in prefill that is one gap, where a prompt is computed in one step; without up to two gaps before
+it."""
+MAX_STEP_SHARE: Final = 0.75
+"""The same share, where it is computed in several steps."""
+STEP_ERROR: Final = 0.05
+"""Share of the steps that may be miscounted: two tokens in one chunk, a pause for another reason."""
+INDISTINCT_STEP_ERROR: Final = 0.08
+"""The same share, too many, where steps are not distinct."""
+EXTRA_GAPS: Final = 2
+"""Gaps beyond the steps, where steps are not distinct: the one in which the prompt came and the one in which it ended."""
+MIN_BURST_STEPS: Final = 1.25
+"""Prompt / tokens of a step, in a burst: several shorter ones fit into one step and look side by side."""
+MAX_TOGETHER_SHARE: Final = 0.2
+"""Time between the first tokens of two equal prompts, as a share of the later TTFT. Of two computed one by one it is about
+half, or somewhat less, as the first one shares its last step."""
+MAX_PASSED_SHARE: Final = 0.5
+"""TTFT of a short request / remaining prefill of the long one before it: below this it did not wait."""
+MAX_FAILED_SHARE: Final = 0.05
+"""Of the requests of a probe."""
+MAX_LOST_SHARE: Final = 0.05
+"""Share of quiet time in stalls, above which the server has other load."""
+MAX_REPEAT_RATIO: Final = 1.4
+"""TTFT alone / its median, above which other load delayed the prompt."""
+MAX_SLOW_SHARE: Final = 0.2
+"""Share of such prompts, above which there is no diagnosis,"""
+MAX_SINGLE_RATIO: Final = 2.0
+"""and the ratio above which one is enough for that."""
+MAX_TOKENS_PER_CHUNK: Final = 1.2
+MAX_MERGED_SHARE: Final = 0.25
+"""Share of chunks that came together with the one before, above which gaps do not show steps."""
+MAX_UNEVEN: Final = 3.0
+"""Gaps of the most / least disturbed decoder, above which they are on several servers."""
+MAX_ALIKE: Final = 1.35
+"""The same ratio, above which undisturbed decoders mean several servers behind one address, not a disaggregated one."""
+MIN_PREFILL_GAPS: Final = 10.0
+"""Prefill of the longest prompt in gaps, and in halves of a short TTFT; a shorter one does not show."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -84,11 +84,11 @@ class Diagnosis(msgspec.Struct, frozen=True):
     budget: tuple[float, float, float] | None = None
     """Tokens of a step: (low, about, high)."""
     slots: int | None = None
-    """Prompts computed side by side; where all that came were, at least so many."""
+    """Prompts computed side by side; a lower bound, where all that came were."""
     reasons: tuple[str, ...] = ()
-    """What was measured, a sentence each."""
+    """Measurements, a sentence each."""
     missing: tuple[str, ...] = ()
-    """Why it cannot be told."""
+    """Why there is no name."""
 
 
 def diagnose(found: Symptoms, client: str | None = None) -> Diagnosis:
@@ -96,130 +96,138 @@ def diagnose(found: Symptoms, client: str | None = None) -> Diagnosis:
     if missing := tuple(_missing(found, client)):
         return Diagnosis(CANNOT_TELL, missing=missing)
     rounds = sorted({stall.round for stall in found.of("stall")})
-    said = [_named(found, turn) for turn in rounds]
-    doubts = [why for name, why in said if name == CANNOT_TELL]
-    names = [name for name, _ in said if name != CANNOT_TELL]
+    by_round = [_round_diagnosis(found, turn) for turn in rounds]
+    doubts = [why for name, why in by_round if name == CANNOT_TELL]
+    names = [name for name, _ in by_round if name != CANNOT_TELL]
     if len(set(names)) > 1:
-        return Diagnosis(CANNOT_TELL, missing=(f"the rounds do not agree: {', '.join(name for name, _ in said)}",))
-    if 2 * len(names) <= len(said):
+        return Diagnosis(CANNOT_TELL, missing=(f"the rounds do not agree: {', '.join(name for name, _ in by_round)}",))
+    if 2 * len(names) <= len(by_round):
         return Diagnosis(CANNOT_TELL, missing=tuple(dict.fromkeys(doubts)))
-    name, why = next(one for one in said if one[0] != CANNOT_TELL)
+    name, why = next(one for one in by_round if one[0] != CANNOT_TELL)
     if doubts:
-        why += f" (a round of the {len(said)} could not tell: {doubts[0]})"
+        why += f" ({len(doubts)} of {len(by_round)} rounds gave no name: {doubts[0]})"
     if name == DISAGGREGATED and (several := _at_a_time(found)) > found.decoders - 0.4:
         doubt = (
-            f"about {several:.0f} prompts were computed side by side, and {found.decoders} decoders were not disturbed: "
-            "with so many servers behind one address the prompts may have met none of them (more --decoders would tell)"
+            f"about {several:.0f} prompts were computed side by side and {found.decoders} decoders were "
+            "undisturbed: this may "
+            "also be several servers behind one address (try more --decoders)"
         )
         return Diagnosis(CANNOT_TELL, missing=(doubt,))
     if name != CHUNKED:
         return Diagnosis(name, reasons=(why, *_further(found, name)))
-    return _several(found, why)
+    return _several_steps(found, why)
 
 
 def _at_a_time(e: Symptoms) -> float:
-    """Prompts of a crowd that were computed at a time: by their groups, and by how much sooner all were done than one by
-    one."""
+    """Prompts of a burst computed at a time: by their groups, and by the time of all against one by one."""
     sooner = [
-        len(crowd.ttft_s) * (e.alone_s(crowd.input_tokens) or 0.0) / crowd.ttft_s[-1]
-        for crowd in e.crowds
-        if crowd.ttft_s[-1] > 0
+        len(burst.ttft_s) * (e.alone_s(burst.input_tokens) or 0.0) / burst.ttft_s[-1]
+        for burst in e.bursts
+        if burst.ttft_s[-1] > 0
     ]
-    return max([*sooner, *(crowd.side_by_side for crowd in e.crowds)], default=0.0)
+    return max([*sooner, *(burst.side_by_side for burst in e.bursts)], default=0.0)
 
 
 def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
     if client not in (None, "OK"):
-        yield f"the client verdict is {client}: these stamps cannot be trusted"
-    if e.cut is not None and _few(e):
-        yield f"{_ended(e.cut)}: let it come to its end"
+        yield f"the client verdict is {client}, so the stamps are not reliable"
+    if e.cut is not None and _too_few(e):
+        yield f"{_stopped_early(e.cut)}: let it finish"
         return
-    if e.failed > FAILED * e.shots:
-        yield f"{e.failed} of {e.shots} requests failed"
+    if e.failed > MAX_FAILED_SHARE * e.requests:
+        yield f"{e.failed} of {e.requests} requests failed"
     if not e.stalls or not e.costs or e.quiet_s is None:
-        yield "no prompt could be put beside decoders: the server answers too little, or its context is too short"
+        yield "no prompt could be measured beside decoders: the server's answers or its context are too short"
         return
     longest, short_s = e.alone_s(e.longest) or 0.0, e.short_s or 0.0
-    if longest < LEAST * max(e.quiet_s, short_s / 2):
+    if longest < MIN_PREFILL_GAPS * max(e.quiet_s, short_s / 2):
         yield (
-            f"a prompt of {e.longest:,} tokens takes {longest * 1e3:.0f} ms, hardly longer than a short one "
-            f"({short_s * 1e3:.0f} ms) or a gap ({e.quiet_s * 1e3:.1f} ms): longer ones would tell (--longest)"
+            f"a prompt of {e.longest:,} tokens takes {duration(longest)}, hardly longer than a short one "
+            f"({duration(short_s)}) or a gap ({duration(e.quiet_s)}): try longer prompts (--longest)"
         )
     again = [cost for cost in e.costs if len(cost.ttft_s) > 2]
-    held_up = sum(s > SPREAD * cost.typical_s for cost in again for s in cost.ttft_s)
+    held_up = sum(s > MAX_REPEAT_RATIO * cost.typical_s for cost in again for s in cost.ttft_s)
     most = max((max(cost.ttft_s) / cost.typical_s for cost in again), default=0.0)
-    if held_up > HELD_UP * sum(len(cost.ttft_s) for cost in again) or most > FAR:
+    if held_up > MAX_SLOW_SHARE * sum(len(cost.ttft_s) for cost in again) or most > MAX_SINGLE_RATIO:
         worst = max(again, key=lambda cost: max(cost.ttft_s) / cost.typical_s)
         yield (
-            f"the same prompt does not take the same time when it is alone: {worst.asked_tokens:,} tokens took "
-            f"{min(worst.ttft_s) * 1e3:,.0f} to {max(worst.ttft_s) * 1e3:,.0f} ms; something else was going on"
+            f"the time of one prompt alone varies: {worst.asked_tokens:,} tokens took {duration(min(worst.ttft_s))} to "
+            f"{duration(max(worst.ttft_s))}; the server may have other load"
         )
-    if e.lost is not None and e.lost > LOST:
-        yield f"{e.lost:.0%} of the decoders' quiet time went into stalls: the server is not ours alone, or not steady"
-    if e.tokens_a_chunk is not None and e.tokens_a_chunk > TOKENS_A_CHUNK:
-        yield f"a chunk carries {e.tokens_a_chunk:.1f} tokens: steps cannot be counted (--stream-interval 1, if it is vLLM)"
-    if e.shared is not None and e.shared > SHARED:
-        yield f"{e.shared:.0%} of the chunks came together with the one before: something on the way holds them back"
-    uneven = [stall for stall in e.of("stall") if stall.uneven > UNEVEN]
+    if e.lost is not None and e.lost > MAX_LOST_SHARE:
+        yield (
+            f"{e.lost:.0%} of the decoders' time without a prompt went into stalls: the server has other load, "
+            "or is not steady"
+        )
+    if e.tokens_a_chunk is not None and e.tokens_a_chunk > MAX_TOKENS_PER_CHUNK:
+        yield f"a chunk holds {e.tokens_a_chunk:.1f} tokens, so steps cannot be counted (vLLM: set --stream-interval 1)"
+    if e.shared is not None and e.shared > MAX_MERGED_SHARE:
+        yield (
+            f"{e.shared:.0%} of the chunks came together with the one before: something between server and "
+            "client buffers them"
+        )
+    uneven = [stall for stall in e.of("stall") if stall.uneven > MAX_UNEVEN]
     if len(uneven) * 3 > len(e.of("stall")):
         yield (
-            f"the decoders were not disturbed alike beside {len(uneven)} of {len(e.of('stall'))} prompts: several servers "
+            f"the decoders were disturbed unevenly beside {len(uneven)} of {len(e.of('stall'))} prompts: several servers "
             "behind one address? Probe one of them"
         )
-    if _few(e):
-        yield "too few prompts beside decoders came to their first token: not each round has its three lengths"
+    if _too_few(e):
+        yield "too few prompts beside decoders got a first token: each round needs its three lengths"
 
 
-def _few(e: Symptoms) -> bool:
-    """It takes three lengths in each of two rounds."""
+def _too_few(e: Symptoms) -> bool:
+    """Fewer than three lengths in each of two rounds."""
     sizes = {stall.asked_tokens for stall in e.of("stall")}
     rounds = {stall.round for stall in e.of("stall")}
     return len(sizes) < 3 or len(rounds) < 2 or any(len(e.of("stall", turn=turn)) < 3 for turn in rounds)
 
 
-def _ended(cut: tuple[int, int]) -> str:
+def _stopped_early(cut: tuple[int, int]) -> str:
     number, rounds = cut
     where = f"in round {number} of {rounds}" if number else "before its first round"
-    return f"the probe was ended before its time, {where}"
+    return f"the probe was stopped early, {where}"
 
 
-def _named(e: Symptoms, turn: int) -> tuple[str, str]:
-    """(the name that this round gives, why)."""
+def _round_diagnosis(e: Symptoms, turn: int) -> tuple[str, str]:
+    """(the name by this round, why)."""
     stalls = sorted(e.of("stall", turn=turn), key=lambda stall: stall.asked_tokens)
     small, large = stalls[0], stalls[-1]
-    tokens, took = f"{large.input_tokens:,} tokens", f"{large.ttft_s * 1e3:,.0f} ms"
+    tokens, took = f"{large.input_tokens:,} tokens", duration(large.ttft_s)
     alone = [e.alone_s(stall.asked_tokens) or math.inf for stall in stalls]
     if any(stall.ended for stall in stalls):
         return _after_the_decoders(stalls, alone)
     kept = min(large.pace, median(stall.pace for stall in stalls))
-    if kept >= UNDISTURBED:
-        if (uneven := median(stall.uneven for stall in stalls)) > ALIKE:
+    if kept >= MIN_UNDISTURBED_PACE:
+        if (uneven := median(stall.uneven for stall in stalls)) > MAX_ALIKE:
             return CANNOT_TELL, (
-                f"most decoders were not disturbed, but the gaps of one were {uneven:.1f} times those of another: "
-                "several servers behind one address? Probe one of them"
+                f"most decoders were undisturbed, but the gaps of one were {uneven:.1f} times those of another: "
+                "several servers "
+                "behind one address? Probe one of them"
             )
-        if all(stall.ttft_s <= AS_ALONE * s for stall, s in zip(stalls, alone, strict=True)):
+        if all(stall.ttft_s <= MAX_ALONE_RATIO * s for stall, s in zip(stalls, alone, strict=True)):
             return DISAGGREGATED, (
-                f"beside a prompt of {tokens} the decoders kept {large.pace:.0%} of their pace, and the prompt took {took}, "
-                f"{alone[-1] * 1e3:,.0f} ms alone"
+                f"beside a prompt of {tokens} the decoders kept {large.pace:.0%} of their pace, and the prompt took {took} "
+                f"({duration(alone[-1])} alone)"
             )
-        return CANNOT_TELL, f"the decoders were not disturbed, yet a prompt of {tokens} took {took}: who was before it?"
-    stopped = all(stall.longest_s >= STOPPED * (stall.ttft_s - 2 * stall.quiet_s) for stall in stalls)
+        return CANNOT_TELL, f"the decoders were undisturbed, but a prompt of {tokens} took {took}: something delayed it"
+    stopped = all(stall.longest_s >= MIN_STOPPED_SHARE * (stall.ttft_s - 2 * stall.quiet_s) for stall in stalls)
     if stopped and large.steps - small.steps < 1:
         return PREFILL_FIRST, (
-            f"a prompt of {tokens} stopped the decoders for {large.longest_s * 1e3:,.0f} of the {took} until its first "
-            f"token, one of {small.input_tokens:,} for {small.longest_s * 1e3:,.0f} of {small.ttft_s * 1e3:,.0f}: one step"
+            f"a prompt of {tokens} stopped the decoders for {duration(large.longest_s)} of the {took} to its first "
+            "token, one "
+            f"of {small.input_tokens:,} for {duration(small.longest_s)} of {duration(small.ttft_s)}: one step"
         )
-    if large.share <= SLOWED and large.steps >= 2:
-        if large.pace > DISTURBED:
-            return CANNOT_TELL, f"the decoders kept {kept:.0%} of their pace: too little to tell from undisturbed"
+    if large.share <= MAX_STEP_SHARE and large.steps >= 2:
+        if large.pace > MAX_DISTURBED_PACE:
+            return CANNOT_TELL, f"the decoders kept {kept:.0%} of their pace: neither clearly disturbed nor undisturbed"
         return CHUNKED, (
             f"a prompt of {tokens} took {large.steps:.0f} steps and {took}, one of {small.input_tokens:,} took "
-            f"{small.steps:.0f}; the decoders got a token in each, none later than {large.longest_s * 1e3:,.0f} ms"
+            f"{small.steps:.0f}; the decoders got a token in each, with gaps of at most {duration(large.longest_s)}"
         )
     return CANNOT_TELL, (
-        f"a prompt of {tokens} was computed in about {large.steps:.0f} steps, the longest being {large.share:.0%} of its "
-        f"{took}: neither one step nor several of like length; longer prompts would tell (--longest)"
+        f"a prompt of {tokens} was computed in about {large.steps:.0f} steps, the longest {large.share:.0%} of its {took}: "
+        "neither one step nor several of equal length; try longer prompts (--longest)"
     )
 
 
@@ -227,72 +235,73 @@ def _after_the_decoders(stalls: list[Stall], alone: list[float]) -> tuple[str, s
     """A prompt that had its first token only after a decoder had ended."""
     large = stalls[-1]
     if large.decoders == 1:
-        return CANNOT_TELL, "only one request runs at a time: of a batch of one nothing can be told"
+        return CANNOT_TELL, "only one request runs at a time, so nothing is disturbed"
     if all(stall.ended == stall.decoders for stall in stalls) and all(
-        s / AS_ALONE <= stall.after_s <= AS_ALONE * s + stall.quiet_s for stall, s in zip(stalls, alone, strict=True)
+        s / MAX_ALONE_RATIO <= stall.after_s <= MAX_ALONE_RATIO * s + stall.quiet_s
+        for stall, s in zip(stalls, alone, strict=True)
     ):
         return STATIC, (
-            f"a prompt of {large.input_tokens:,} tokens had its first token {large.after_s * 1e3:,.0f} ms after the last of "
-            f"{large.decoders} decoders had ended ({alone[-1] * 1e3:,.0f} ms alone): it was not begun before"
+            f"a prompt of {large.input_tokens:,} tokens had its first token {duration(large.after_s)} after the last of "
+            f"{large.decoders} decoders had ended ({duration(alone[-1])} alone): its prefill began only then"
         )
     some = max(stall.ended for stall in stalls)
     return CANNOT_TELL, (
-        f"{some} of {large.decoders} decoders had ended before a prompt had its first token, and it did not wait for all of "
-        "them as in a batch: it may have waited for a place; fewer decoders, or longer outputs, would tell"
+        f"{some} of {large.decoders} decoders had ended before a prompt had its first token, but not all of them as with a "
+        "static batch: it may have waited for a free slot; try fewer --decoders"
     )
 
 
-def _several(e: Symptoms, why: str) -> Diagnosis:
-    """A prompt is computed in several steps: of how many tokens, and how many prompts at a time?"""
+def _several_steps(e: Symptoms, why: str) -> Diagnosis:
+    """Budget and slots of a server that computes a prompt in several steps."""
     budget = _budget(e)
     slots, doubt = _slots(e, budget[1])
     if doubt:
         return Diagnosis(CANNOT_TELL, budget, reasons=(why,), missing=(doubt,))
-    crowd = e.crowds[-1]
-    name, how = CHUNKED, "their first tokens one after the other"
+    burst = e.bursts[-1]
+    name, how = CHUNKED, "their first tokens one by one"
     if slots > 1:
-        name, least = PARTIAL, "at least " if slots == len(crowd.ttft_s) else ""
+        name, least = PARTIAL, "at least " if slots == len(burst.ttft_s) else ""
         how = f"{least}{slots} of their first tokens together"
-    came = f"{len(crowd.ttft_s)} prompts of {crowd.input_tokens:,} tokens that came together had {how}"
-    if not all(crowd.side_by_side for crowd in e.crowds):
-        came += f" (in first groups of {_groups(e)})"
-    return Diagnosis(name, budget, slots, (why, came, *_further(e, name)))
+    measured = f"{len(burst.ttft_s)} prompts of {burst.input_tokens:,} tokens sent together had {how}"
+    if not all(burst.side_by_side for burst in e.bursts):
+        measured += f" (first groups of {_groups(e)})"
+    return Diagnosis(name, budget, slots, (why, measured, *_further(e, name)))
 
 
 def _slots(e: Symptoms, step_tokens: float) -> tuple[int, str]:
-    """(how many prompts are computed at a time; why it cannot be told)."""
-    if not e.crowds:
-        return 0, "prompts that come together did not all reach their first token"
-    if any(crowd.input_tokens < WIDER * step_tokens for crowd in e.crowds):
-        return 0, "a step is too wide for the prompts that were tried together: longer ones would tell (--longest)"
-    pairs = [pair for pair in e.of("pair") if pair.input_tokens > WIDER * step_tokens]
-    paired = {pair.apart_s < AT_ONCE * pair.ttft_s for pair in pairs}
-    clear = [crowd.side_by_side for crowd in e.crowds if crowd.side_by_side]
-    if len(set(clear)) != 1 or 2 * len(clear) <= len(e.crowds) or len(paired) > 1:
+    """(prompts computed at a time; why that is unknown)."""
+    if not e.bursts:
+        return 0, "not all prompts of a burst got a first token"
+    if any(burst.input_tokens < MIN_BURST_STEPS * step_tokens for burst in e.bursts):
+        return 0, "a step holds too many tokens for the prompts of a burst: try longer prompts (--longest)"
+    pairs = [pair for pair in e.of("pair") if pair.input_tokens > MIN_BURST_STEPS * step_tokens]
+    paired = {pair.apart_s < MAX_TOGETHER_SHARE * pair.ttft_s for pair in pairs}
+    clear = [burst.side_by_side for burst in e.bursts if burst.side_by_side]
+    if len(set(clear)) != 1 or 2 * len(clear) <= len(e.bursts) or len(paired) > 1:
         return (
             0,
-            f"equal prompts at one moment came to their first token in first groups of {_groups(e)}: no number of slots",
+            f"equal prompts sent together had first tokens in first groups of {_groups(e)}: no number of slots",
         )
     slots = clear[0]
-    if slots == 1 and e.behind and all(one.waited < PASSED for one in e.behind):
+    if slots == 1 and e.behind and all(one.waited < MAX_PASSED_SHARE for one in e.behind):
         return 0, (
-            "long prompts are computed one after the other, but no short request waited for one: partial prefills with "
-            "one place for long prompts, priorities, or an order of their own"
+            "long prompts are computed one by one, but no short request waited for one: partial prefills with one slot for "
+            "long prompts, priorities, or another order"
         )
     if slots == 1 and True in paired:
-        return 0, "two long prompts came to their first token together, a crowd of equal ones did not"
+        return 0, "two long prompts had their first tokens together, a burst of equal ones did not"
     return slots, ""
 
 
 def _groups(e: Symptoms) -> str:
     """``?``: neither one by one nor in groups."""
-    return ", ".join(str(crowd.side_by_side or "?") for crowd in e.crowds)
+    return ", ".join(str(burst.side_by_side or "?") for burst in e.bursts)
 
 
 def _budget(e: Symptoms) -> tuple[float, float, float]:
-    """Tokens of a step: (low, about, high), from the two longest lengths: what they both allow, each in any round, or in any
-    in which steps are plain, if there are some. The guess is in the middle of the last step. Beside the prompt a step has
-    the decoders' own tokens, where the budget counts those."""
+    """Tokens of a step: (low, about, high), from the two longest lengths: the range that both allow, each in any
+    round, or in any in which steps are distinct. The estimate is in the middle of the last step. A step also has the
+    tokens of the decoders, where the budget counts those."""
     low, high, about = 0.0, math.inf, 0.0
     for asked in sorted({stall.asked_tokens for stall in e.of("stall")})[-2:]:
         stalls = e.of("stall", asked)
@@ -302,40 +311,39 @@ def _budget(e: Symptoms) -> tuple[float, float, float]:
         if max(low, least) > min(high, most):  # they do not agree: the longest one decides, having the most steps
             low, high = 0.0, math.inf
         low, high = max(low, least), min(high, most)
-        strays = 0.0 if stalls[0].plain else STRAYS / 2
+        strays = 0.0 if stalls[0].plain else EXTRA_GAPS / 2
         about = median(stall.input_tokens / max(stall.steps - 0.5 - strays, 0.5) for stall in stalls)
     low /= e.tokens_a_chunk or 1  # two steps may have had one chunk
     return low, min(max(about, low), high) + e.decoders, high + e.decoders
 
 
 def _allowed(stall: Stall) -> tuple[float, float]:
-    """Tokens of a step at least, and at most: n tokens in s steps are more than s - 1 steps hold and no more than s do.
-    Where steps are not plain, some gaps may have been none, and at the beginning all that decoders got may have been
-    steps."""
+    """(least, most) tokens of a step: n tokens in s steps are more than s - 1 steps hold, and at most what s hold.
+    Where steps are not distinct, some of the gaps may be no steps, and all tokens of the decoders may be."""
     if stall.plain:
-        miscounted = MISCOUNTED * stall.steps
+        miscounted = STEP_ERROR * stall.steps
         few, many = stall.steps - 1 - round(miscounted), stall.steps + max(miscounted, stall.rest)
     else:
-        few = stall.surely * (1 - UNPLAIN) - 1 - STRAYS
-        many = max(stall.steps, stall.meanwhile) * (1 + MISCOUNTED)
+        few = stall.surely * (1 - INDISTINCT_STEP_ERROR) - 1 - EXTRA_GAPS
+        many = max(stall.steps, stall.meanwhile) * (1 + STEP_ERROR)
     return stall.input_tokens / max(many, 1), stall.input_tokens / few if few > 0 else math.inf
 
 
 def _further(e: Symptoms, name: str) -> Iterator[str]:
-    """What else was seen, and does not decide."""
+    """Measurements that do not decide."""
     if e.cut is not None:
-        yield _ended(e.cut)
+        yield _stopped_early(e.cut)
     if e.behind and name != STATIC:
         waited = median(one.waited for one in e.behind)
-        passed = sum(one.waited < PASSED for one in e.behind)
+        passed = sum(one.waited < MAX_PASSED_SHARE for one in e.behind)
         if passed == len(e.behind):
-            yield f"a short request behind a long prompt did not wait for it ({waited:.0%} of its time)"
+            yield f"a short request behind a long prompt did not wait for it ({waited:.0%} of its remaining prefill)"
         elif passed == 0:
-            yield f"a short request behind a long prompt waited for it ({waited:.0%} of its time)"
+            yield f"a short request behind a long prompt waited for it ({waited:.0%} of its remaining prefill)"
         else:
             yield f"{passed} of {len(e.behind)} short requests behind a long prompt did not wait for it"
     if name == PREFILL_FIRST:
-        yield f"a budget of more than {e.longest:,} tokens a step would look the same"
+        yield f"a budget of more than {e.longest:,} tokens per step would look the same"
         if pairs := e.of("pair"):
             got = median(pair.meanwhile for pair in pairs)
-            yield f"beside two prompts at one moment the decoders got {got:.0f} token{'' if round(got) == 1 else 's'}"
+            yield f"beside two prompts sent together the decoders got {many(round(got), 'token')}"

@@ -1,8 +1,11 @@
-"""Shots: the requests of the interference probe, in episodes; what is asked, and what was seen of each."""
+"""Requests of the interference probe, in episodes, and their results."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from locust_llm.core.record import OK, Record
+
+OLD_KINDS: Final = {"crowd": "burst"}
+"""Kinds of episodes by their names in older records."""
 
 
 class ProbeRequest(NamedTuple):
@@ -14,29 +17,29 @@ class ProbeRequest(NamedTuple):
     input_tokens: int
     output_tokens: int
     text: int = 0
-    """Shots of one number, other than 0, have the same prompt."""
+    """Requests of one number, other than 0, have the same prompt."""
 
 
 class Episode(NamedTuple):
     kind: str
     round: int
-    shots: tuple[ProbeRequest, ...]
+    requests: tuple[ProbeRequest, ...]
     """In the order of ``at_s``."""
     expected_s: float = 0.0
-    """How long it should take: for those who wait."""
+    """Estimated time."""
 
 
 class ProbeResult(NamedTuple):
-    """What the client saw of one shot. Stamps are seconds on one clock."""
+    """The result of one request. Stamps are seconds on one clock."""
 
     episode: int
-    """Counted from 0; all shots of one have the same."""
+    """Number from 0; all requests of an episode have the same."""
     kind: str
     round: int
     role: str
     outcome: str
     asked_tokens: int
-    """Of its prompt, as the timetable had it; ``input_tokens`` is what it came to."""
+    """Of its prompt by the schedule; ``input_tokens`` were counted."""
     input_tokens: int
     output_tokens: int
     asked_output_tokens: int
@@ -44,9 +47,9 @@ class ProbeResult(NamedTuple):
     chunk_at: tuple[float, ...]
     cached_tokens: int | None = None
     early_s: float | None = None
-    """An event without content came so long after the send, well before the first chunk."""
+    """After the send, of an event without content well before the first chunk."""
     rounds: int = 0
-    """That the timetable has; 0: nobody says."""
+    """Of the schedule; 0: unknown."""
 
     @property
     def ok(self) -> bool:
@@ -54,7 +57,7 @@ class ProbeResult(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """It went on until it had as many tokens as it was asked for: its end is no sign of anything else."""
+        """It got all tokens that it asked for, so nothing else ended it."""
         return self.ok and self.output_tokens >= self.asked_output_tokens
 
     @property
@@ -67,20 +70,20 @@ class ProbeResult(NamedTuple):
 
 
 def label(number: int, episode: Episode, rounds: int) -> str:
-    """What a shot's record has for a session: the place of its episode, its round, its kind, and of how many rounds."""
+    """The session id in the record of a request: number, round and kind of its episode, number of rounds."""
     return f"probe/{number}/{episode.round}/{episode.kind}/{rounds}"
 
 
-def seen(record: Record) -> ProbeResult | None:
-    """What the record of a shot says; None of any other record. Its name is the role."""
+def probe_result(record: Record) -> ProbeResult | None:
+    """From a record; None of one that is not of a probe. Its name is the role."""
     words = record.session.split("/")
-    if words[0] != "probe" or len(words) not in (4, 5):  # the first probes did not say how many rounds
+    if words[0] != "probe" or len(words) not in (4, 5):  # older records do not have the number of rounds
         return None
     sent_at = (record.asked_at if record.sent_at is None else record.sent_at) + record.clock_offset_s
     return ProbeResult(
         episode=int(words[1]),
         round=int(words[2]),
-        kind=words[3],
+        kind=OLD_KINDS.get(words[3], words[3]),
         role=record.name,
         outcome=record.outcome,
         asked_tokens=record.asked_input_tokens or 0,

@@ -20,7 +20,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, RecordFile, Unread, read_run, readable_run, replace, run_json
 from locust_llm.core.text import clean
-from locust_llm.probe.requests import ProbeResult, seen
+from locust_llm.probe.requests import ProbeResult, probe_result
 from locust_llm.report.analysis.columns import Columns, frames, read_columns
 from locust_llm.report.analysis.interference import interference, sampled_share
 from locust_llm.report.analysis.occupancy import Occupancy, occupancy
@@ -29,7 +29,7 @@ from locust_llm.report.analysis.summary import Summary, SweepSummary
 from locust_llm.report.analysis.sweep import axis_of, sweep_summary
 from locust_llm.report.document.remarks import incomplete
 from locust_llm.report.plots import svg as drawing
-from locust_llm.report.plots.timeline import ROWS, Scene, scene
+from locust_llm.report.plots.timeline import MAX_ROWS, Scene, scene
 from locust_llm.slo.metrics import DEFINITIONS
 
 from . import export
@@ -37,10 +37,10 @@ from . import export as junit
 from . import text as tables
 from .html import page
 
-PAGE: Final = "report.html"
-DRAWING: Final = "timeline.svg"
-TABLES: Final = "summary.md"
-HERE: Final = Path(__file__).parent
+HTML_FILE: Final = "report.html"
+TIMELINE_FILE: Final = "timeline.svg"
+SUMMARY_FILE: Final = "summary.md"
+OWN_FOLDER: Final = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -82,28 +82,28 @@ def read(folder: Path | str) -> Results:
 
 
 def draw(
-    folder: Path | str, start: float | None = None, end: float | None = None, rows: int = ROWS, title: str = ""
+    folder: Path | str, start: float | None = None, end: float | None = None, rows: int = MAX_ROWS, title: str = ""
 ) -> str:
     """A timeline of the run as SVG: around its longest stall, or between two moments, in seconds after its start. Raises
     ValueError of one sentence where there is nothing to draw. Writes nothing."""
     folder = Path(folder)
-    if not 1 <= rows <= drawing.MOST:
-        raise ValueError(f"{rows} requests cannot be shown: 1 to {drawing.MOST} can")
+    if not 1 <= rows <= drawing.MAX_ROWS:
+        raise ValueError(f"--requests takes 1 to {drawing.MAX_ROWS}, got {rows}")
     if not (folder / RECORDS).is_file():
-        raise ValueError(f"{folder} holds no run: there is no {RECORDS} in it")
+        raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
     columns, _ = read_columns(folder / RECORDS)
     if columns.requests.empty:
-        raise ValueError(f"{folder} holds an empty run: there is no record in its {RECORDS}")
+        raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     run, _ = _run(folder, columns.requests)
     span = None if start is None and end is None else _span(columns.requests, run, start, end)
     shown = scene(columns, run, RecordFile(folder / RECORDS).since, span, rows)
     if shown is None or not shown.records:
-        raise ValueError(f"there is nothing to draw in {folder}: no request of its profiling phase was sent")
+        raise ValueError(f"nothing to draw in {folder}: no request of the profiling phase was sent")
     return drawing.drawing(shown, run, title)
 
 
 def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | None) -> tuple[float, float]:
-    """What was not said is where the run begins or ends."""
+    """A missing end is that of the run."""
     first, last = (
         float(requests["asked_at"].min()) - run.started_at,
         float(requests["closed_at"].max()) - run.started_at,
@@ -111,7 +111,7 @@ def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | No
     start, end = first if start is None else start, last if end is None else end
     if not (math.isfinite(start) and math.isfinite(end) and start < end):
         raise ValueError(
-            f"nothing lies between second {start:g} and {end:g}: this run is from {first:.2f} to {last:.2f}"
+            f"nothing lies between {start:g} s and {end:g} s: this run goes from {first:.2f} s to {last:.2f} s"
         )
     return start, end
 
@@ -121,8 +121,8 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
     unmade: list[str] = []
     try:
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
-    except Exception as error:  # facts that nobody thought of must not hide the records
-        run = replaced(_unknown(folder, columns.requests), unread=(f"what it says cannot be used ({reason(error)})",))
+    except Exception as error:  # unexpected facts must not hide the records
+        run = replaced(_unknown(folder, columns.requests), unread=(f"run.json cannot be used ({reason(error)})",))
         unmade.clear()
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
 
@@ -143,7 +143,7 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
         return page(replaced(summary, unmade=tuple(unmade)), run, columns, levels, shown, unmade).encode()
 
     make(RUN, lambda: _facts(run, summary))
-    make(TABLES, table)
+    make(SUMMARY_FILE, table)
     make("profile_export_aiperf.json", lambda: export.summary_json(summary, run))
     make("profile_export_aiperf.csv", lambda: export.summary_csv(summary).encode())
     if (sweep := summary.sweep) is not None:
@@ -154,15 +154,15 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
         shown = scene(columns, run, RecordFile(folder / RECORDS).since)
     except Exception as error:
         unmade.append(f"there is no timeline: {reason(error)}")
-    make(DRAWING, lambda: drawing.drawing(shown, run).encode() if shown is not None and shown.records else None)
+    make(TIMELINE_FILE, lambda: drawing.drawing(shown, run).encode() if shown is not None and shown.records else None)
     before = len(unmade)
-    make(PAGE, html)
-    if len(unmade) > before:  # what it could not show is to stand in its own notes
+    make(HTML_FILE, html)
+    if len(unmade) > before:  # its own notes name what it could not show
         known = [*unmade]
-        make(PAGE, html)
+        make(HTML_FILE, html)
         unmade[:] = known
     if unmade:
-        make(TABLES, table)
+        make(SUMMARY_FILE, table)
     return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
 
 
@@ -172,14 +172,14 @@ def _summary(
     sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
     levels = occupancy(columns.requests, run.limits)
     records = RecordFile(folder / RECORDS, sound=not unread.count)
-    shots, beside = list[ProbeResult](), None
+    results, beside = list[ProbeResult](), None
     try:
-        shots = _shots(records)
-        if not shots and (sweep is None or sweep.repeats):
+        results = _probe_results(records)
+        if not results and (sweep is None or sweep.repeats):
             beside = interference(columns, levels, records.evenly(sampled_share(columns)))
     except Exception as error:
-        unmade.append(f"what prefills do to decodes could not be told: {reason(error)}")
-    return summarise(columns, run, unread.count, records, sweep, levels, beside, shots, unread.said), levels
+        unmade.append(f"the interference of prefills with decodes could not be computed: {reason(error)}")
+    return summarise(columns, run, unread.count, records, sweep, levels, beside, results, unread.reasons), levels
 
 
 def _facts(run: Run, summary: Summary) -> bytes:
@@ -207,7 +207,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
 
 
 def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
-    """From the folders of the stages. What is wrong with one is said, and the others count."""
+    """From the folders of the stages. A stage that cannot be read is named, and the others count."""
     found, missing = [], []
     for stage in run.stages:
         name = f"stage {stage.number} ({axis_of(run)} {stage.value:g})"
@@ -230,7 +230,7 @@ def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
     ValueError for what is no stage."""
     run = read_run(folder)
     if run.stage is None:
-        raise ValueError("it is of no stage")
+        raise ValueError("it is not of a stage")
     columns, unread = read_columns(folder / RECORDS)
     if again or not _up_to_date(folder):
         summary, run = _write(folder, run, columns, unread)
@@ -238,25 +238,25 @@ def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
     return run, _summary(folder, run, columns, unread, [], False)[0]
 
 
-def _shots(records: RecordFile) -> list[ProbeResult]:
-    """All requests of a probe; of another run nothing but its first record is read."""
+def _probe_results(records: RecordFile) -> list[ProbeResult]:
+    """Of all requests of a probe; of another run only the first record is read."""
     first = next(iter(records), None)
-    if first is None or seen(first) is None:
+    if first is None or probe_result(first) is None:
         return []
-    return [shot for record in records if (shot := seen(record)) is not None]
+    return [result for record in records if (result := probe_result(record)) is not None]
 
 
 def _up_to_date(folder: Path) -> bool:
     """The page, which is made last, is no older than what it is made of."""
     try:
-        made = (folder / PAGE).stat().st_mtime_ns
+        made = (folder / HTML_FILE).stat().st_mtime_ns
         return all((folder / name).stat().st_mtime_ns <= made for name in (RECORDS, RUN))
     except OSError:
         return False
 
 
 def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
-    """What run.json says, or what can be told without it, and whether something of it could not be read."""
+    """The run of run.json, or what is known without it; and whether something of it could not be read."""
     unknown = _unknown(folder, requests)
     try:
         return read_run(folder), False
@@ -281,9 +281,9 @@ def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
 
 
 def reason(error: Exception) -> str:
-    """In one line; of what nobody expected with its place in this program."""
+    """In one line; of an unexpected error with its place in this program."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    where = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == HERE]
+    where = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == OWN_FOLDER]
     place = f" ({Path(where[-1].filename).name}:{where[-1].lineno})" if where else ""
     return f"{type(error).__name__}: {clean(str(error))[:200]}{place}"

@@ -1,4 +1,4 @@
-"""Versus: runs side by side with the first of them, their base; as a document, and as data for JSON."""
+"""Comparison: runs side by side with the first of them, their base; as a document, and as data for JSON."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -22,32 +22,33 @@ from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 from .text import markdown_block, plain_block
 
 SCHEMA: Final = 1
-NAME: Final = 16
-"""How wide the name of a run may be above its column."""
+NAME_WIDTH: Final = 16
+"""Characters of the name of a run above its column."""
 FIGURES: Final = (
     *(("ttft", p) for p in ("p50", "p95", "p99")),
     *(("itl", p) for p in ("p50", "p95", "p99")),
     ("icl", "p99"), ("longest_stall", "p99"), ("request_latency", "p50"), ("request_latency", "p99"),
 )  # fmt: skip
-WAITED: Final = (("ttft_from_due", "p50"), ("ttft_from_due", "p99"), ("gate_wait", "p50"), ("gate_wait", "p99"))
-"""Where there is a gate, or requests come by a schedule."""
-WHOLE: Final = {
+WAITS: Final = (("ttft_from_due", "p50"), ("ttft_from_due", "p99"), ("gate_wait", "p50"), ("gate_wait", "p99"))
+"""With a gate, or an open loop."""
+SINGLE_LABELS: Final = {
     "requests_per_s": "Throughput (requests/s)",
     "output_tokens_per_s": "Output (tokens/s)",
     "error_rate": "Failures (%)",
     "attainment": "Attainment (%)",
     "goodput": "Goodput (requests/s)",
 }
-"""Figures that are one number, and their labels."""
-SHORT: Final = {"ttft": "TTFT", "itl": "ITL", "icl": "ICL"}
-LEVEL: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
-"""Of a stage."""
+"""Labels of the measures that are one number of a run."""
+SHORT_NAMES: Final = {"ttft": "TTFT", "itl": "ITL", "icl": "ICL"}
+STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 HEAD: Final = ("difference", "%", "95 % interval", "")
 NOTES: Final = (
-    "Difference, % and interval: from the base to this run. 95 % interval of the difference: both runs resampled in blocks "
-    "of time, as requests that run together are not independent. No difference to be seen: 0 lies inside. Of 20 figures of "
-    "two equal runs one is called better or worse by chance. What changes from run to run but not within one (another start "
-    "of the server, a neighbour on the machine) is in no interval: repeat the runs before believing a small difference.",
+    "Difference: this run minus the base. 95 % interval: both runs resampled in blocks of time, as requests that "
+    "run together "
+    "are not independent. No difference to be seen: the interval holds 0. Of 20 figures of two equal runs, one is better or "
+    "worse by chance. No interval covers what changes between runs (a restart of the server, other programs on the "
+    "machine): "
+    "repeat both runs before you trust a small difference.",
     "Percentiles count each failure as +infinity, as SLO rules do; averages and rates are of successful requests.",
 )
 
@@ -86,7 +87,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     warnings: tuple[str, ...]
-    """What is wrong with its folder, and each condition in which they differ."""
+    """Problems of its folder, and each condition in which the two differ."""
     lines: tuple[Line, ...]
     """Empty for two sweeps of the same: they are compared stage by stage."""
     axis: str = ""
@@ -113,7 +114,7 @@ def compared(folders: Sequence[Path]) -> Comparison:
         run = load(folder)
         simulated |= _simulated(run)
         pairs.append(_pair(base, run))
-    return Comparison(base=str(folders[0]), simulated=simulated, warnings=_wrong(base), runs=tuple(pairs))
+    return Comparison(base=str(folders[0]), simulated=simulated, warnings=_problems(base), runs=tuple(pairs))
 
 
 def document(found: Comparison) -> Iterator[Block]:
@@ -128,7 +129,7 @@ def document(found: Comparison) -> Iterator[Block]:
         names = _names(found.base, pair.folder)
         if pair.lines:
             yield Table(("Metric", *names, *HEAD), tuple((line.label, *_cells(line)) for line in pair.lines))
-        yield from _said(pair.lines)
+        yield from _notes(pair.lines)
         if pair.axis:
             yield from _by_stage(pair, names)
     yield from map(Text, NOTES)
@@ -146,7 +147,7 @@ def markdown(found: Comparison) -> str:
 
 def _pair(base: LoadedRun, run: LoadedRun) -> Pair:
     axis = _same_sweep(base, run)
-    warnings = (*_wrong(run), *_unlike(base, run))
+    warnings = (*_problems(run), *_differences(base, run))
     if axis:
         stages, alone = _stages(base, run)
         return Pair(folder=str(run.folder), warnings=warnings, lines=(), axis=axis, stages=stages, alone=alone)
@@ -158,9 +159,7 @@ def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[Line]:
     settings = [side.seen.run.settings for side in (base, run)]
     gated = any(side.seen.run.limits for side in (base, run))
     figures = [*FIGURES]
-    figures += [
-        (word, p) for word, p in WAITED if gated or (word != "gate_wait" and any(s.open_loop for s in settings))
-    ]
+    figures += [(word, p) for word, p in WAITS if gated or (word != "gate_wait" and any(s.open_loop for s in settings))]
     rules = [_rule(word, stat) for word, stat in figures]
     rules += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
     good, _ = good_request(settings[0].rules)
@@ -170,7 +169,7 @@ def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[Line]:
 
 
 def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
-    """About this figure; its limit says nothing."""
+    """A rule for this figure; its limit is not used."""
     unit = "ms" if BY_WORD[word].units is TIME else next(iter(BY_WORD[word].units))
     return Rule(word, "<=", 0.0, unit, stat, given=given)
 
@@ -202,35 +201,35 @@ def _line(rule: Rule, found: Change) -> Line:
 def _label(rule: Rule) -> str:
     metric = BY_WORD[rule.metric].metric
     if metric is None:
-        return WHOLE[rule.metric]
-    return f"{SHORT.get(rule.metric, metric.label)} {rule.stat} (ms)"
+        return SINGLE_LABELS[rule.metric]
+    return f"{SHORT_NAMES.get(rule.metric, metric.label)} {rule.stat} (ms)"
 
 
-# -- what is wrong, and what differs -----------------------------------------------------------------------------------
+# -- problems and differences ------------------------------------------------------------------------------------------
 
 
-def _wrong(side: LoadedRun) -> tuple[str, ...]:
+def _problems(side: LoadedRun) -> tuple[str, ...]:
     failed, count = side.seen.main.outcome(*FAILURES).size, side.seen.main.size
     return (
         *(f"{side.folder}: {note}." for note in side.notes),
-        *([] if count else [f"{side.folder}: no request."]),
+        *([] if count else [f"{side.folder}: no requests."]),
     ) + ((f"{side.folder}: {failed} of {count} requests failed.",) if failed else ())
 
 
-def _unlike(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
+def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
     unknown = [str(side.folder) for side in (base, run) if not side.known]
     if unknown:
-        yield f"the conditions of {' and '.join(unknown)} are unknown: nobody can tell whether these runs are comparable."
+        yield f"the conditions of {' and '.join(unknown)} are unknown, so these runs may not be comparable."
         return
     for found in condition_changes(base.seen, run.seen):
         if found.base == found.here:
             yield f"{found.what}: {found.here} in both."
         else:
-            yield f"they differ in {found.what}: {found.base} in the base, {found.here} here."
+            yield f"different {found.what}: {found.base} in the base; {found.here} here."
     if base.seen.run.stages and run.seen.run.stages and not _same_sweep(base, run):
         axes = sorted({axis_of(base.seen.run), axis_of(run.seen.run)} & set(AXES))
         if axes:
-            yield f"no stage is compared: they are sweeps of different things ({' and '.join(axes)})."
+            yield f"stages are not compared: the sweeps have different axes ({' and '.join(axes)})."
 
 
 def _simulated(side: LoadedRun) -> bool:
@@ -247,7 +246,7 @@ def _same_sweep(base: LoadedRun, run: LoadedRun) -> str:
 
 
 def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[Against, ...], tuple[str, ...]]:
-    """(those of values that both have, in words those that only one of them has)."""
+    """(stages that both have, a sentence for each that only one has)."""
     numbers = [{stage.value: stage.number for stage in side.seen.run.stages} for side in (base, run)]
     alone = [
         f"{value:g} only in {side.folder}"
@@ -259,27 +258,27 @@ def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[Against, ...], tuple
         try:
             sides = [load(s.folder / "stages" / str(n[value])) for s, n in zip((base, run), numbers, strict=True)]
         except (OSError, ValueError) as error:
-            alone.append(f"{value:g} is left out: {error}")
+            alone.append(f"{value:g}: {error}")
             continue
-        rules = [_rule(word, stat) for word, stat in LEVEL]
+        rules = [_rule(word, stat) for word, stat in STAGE_FIGURES]
         lines = tuple(_line(rule, change(rule, sides[0].seen, sides[1].seen)) for rule in rules)
-        warnings = (*_wrong(sides[0]), *_wrong(sides[1]), *_unlike(*sides))
+        warnings = (*_problems(sides[0]), *_problems(sides[1]), *_differences(*sides))
         found.append(Against(value=value, lines=lines, warnings=warnings))
     return tuple(found), tuple(alone)
 
 
 def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
-    for i in range(len(LEVEL) if pair.stages else 0):
+    for i in range(len(STAGE_FIGURES) if pair.stages else 0):
         lines = [(stage.value, stage.lines[i]) for stage in pair.stages]
         yield Text(f"{lines[0][1].label}, stage by stage:")
         yield Table((pair.axis, *names, *HEAD), tuple((f"{value:g}", *_cells(line)) for value, line in lines))
     yield from (Text(f"Not compared: {alone}.") for alone in pair.alone)
-    told = set(pair.warnings)
+    known = set(pair.warnings)
     for stage in pair.stages:
         for warning in stage.warnings:
-            if warning not in told:  # what is true of the whole sweeps need not be said of each stage
+            if warning not in known:  # no repetition of what holds for the whole sweeps
                 yield Text(f"WARNING: {pair.axis} {stage.value:g}: {warning}", loud=True)
-        yield from _said(stage.lines, f"{pair.axis} {stage.value:g}: ")
+        yield from _notes(stage.lines, f"{pair.axis} {stage.value:g}: ")
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
@@ -295,11 +294,11 @@ def _percent(line: Line) -> str:
     percent = line.difference_percent
     if percent is None:
         return "-"
-    return f"{percent:+.1f}%" if percent < 1000 else f"x{percent / 100 + 1:.0f}"
+    return f"{percent:+.1f}%" if percent < 1000 else f"x{percent / 100 + 1:,.0f}"
 
 
 def _signed(value: float | None) -> str:
-    """Three significant digits, and not more than there are before the point."""
+    """Three significant digits; whole numbers from 1,000 on."""
     if value is None:
         return "-"
     if not math.isfinite(value):
@@ -307,13 +306,13 @@ def _signed(value: float | None) -> str:
     return f"{value:+.0f}" if abs(value) >= 1000 else f"{value + 0.0:+.3g}"
 
 
-def _said(lines: Sequence[Line], before: str = "") -> Iterator[Text]:
-    """The notes, each once, with the figures that it is about."""
+def _notes(lines: Sequence[Line], before: str = "") -> Iterator[Text]:
+    """The notes, each once, with the labels of its figures."""
     for note in dict.fromkeys(line.note for line in lines if line.note):
         yield Text(f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}.")
 
 
 def _names(base: str, run: str) -> tuple[str, str]:
-    """What stands above the columns."""
-    names = cut(Path(base).name, NAME), cut(Path(run).name, NAME)
+    """The titles of the two columns."""
+    names = cut(Path(base).name, NAME_WIDTH), cut(Path(run).name, NAME_WIDTH)
     return names if names[0] != names[1] and all(names) else ("base", "this run")

@@ -25,22 +25,22 @@ SCHEMA: Final = "1.4"
 UNITS: Final = {"requests/s": "requests/sec", "tokens/s": "tokens/sec", "tokens/s/gpu": "tokens/sec/gpu"}
 STATS: Final = ("avg", "min", "max", "sum", *(f"p{p:g}" for p in EXPORTED), "std")
 """AIPerf's columns of the CSV, in its order."""
-BEFORE: Final = (
+COLUMNS_BEFORE: Final = (
     "number", "users", "duration_s", "requests", "succeeded", "failure_rate", "requests_per_s", "input_tokens_per_s",
     "output_tokens_per_s", "in_flight",
 )  # fmt: skip
-AFTER: Final = (
+COLUMNS_AFTER: Final = (
     "delivered", "attainment", "goodput_per_s", "goodput_low", "goodput_high", "slo_status", "client", "residual", "why",
 )  # fmt: skip
 """The columns of a stage before and after its latencies."""
-SWEPT: Final = (50.0, 90.0, 95.0, 99.0)
+SWEEP_PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 
 Block = dict[str, float | int | str]
 
 
 def summary_json(summary: Summary, run: Run) -> bytes:
     """profile_export_aiperf.json; AIPerf's model of it is JsonExportData. What is not finite is left out, as AIPerf
-    does: an ``adj_`` percentile that is missing landed on a failure."""
+    does: an ``adj_`` percentile that is missing is a failure."""
     blocks = {
         row.tag: _block(row) for row in (*summary.rows, *_totals(summary), *_per_gpu(summary, run), *summary.adjusted)
     }
@@ -97,12 +97,12 @@ def sweep_csv(sweep: SweepSummary) -> str:
     out = io.StringIO()
     write = _writer(out)
     tags = dict.fromkeys(tag for level in sweep.levels for tag in level.latencies)
-    titles = [f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag in tags for p in SWEPT]
-    write([sweep.axis, *BEFORE, *titles, *AFTER])
+    titles = [f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag in tags for p in SWEEP_PERCENTILES]
+    write([sweep.axis, *COLUMNS_BEFORE, *titles, *COLUMNS_AFTER])
     for level in sweep.levels:
-        before, after = ([getattr(level, name) for name in names] for names in (BEFORE, AFTER))
+        before, after = ([getattr(level, name) for name in names] for names in (COLUMNS_BEFORE, COLUMNS_AFTER))
         rows = [level.latencies.get(tag) for tag in tags]
-        figures = [None if row is None else row.percentiles.get(p) for row in rows for p in SWEPT]
+        figures = [None if row is None else row.percentiles.get(p) for row in rows for p in SWEEP_PERCENTILES]
         cells = (level.value, *before, *figures, *after)
         write([f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else cell for cell in cells])
     return out.getvalue()
@@ -198,7 +198,7 @@ def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
 
 def _arrivals(s: Settings, summary: Summary) -> dict[str, Any]:
     """The type of AIPerf's phase and what belongs to it. It would open the file of a rate series, and takes a user-centric
-    phase only if each user has a request and a session: these are told by their mean rate."""
+    phase only if each user has a request and a session: else the phase has their mean rate."""
     rate = summary.conditions.rate_per_s
     if s.fixed_schedule:
         start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
@@ -279,7 +279,7 @@ def append(summary: Summary, run: Run, environ: Mapping[str, str]) -> None:
 
 
 def announce(summary: Summary, environ: Mapping[str, str]) -> str:
-    """In a workflow of GitHub: what to print so that each rule that did not pass is an annotation; nothing elsewhere."""
+    """In a workflow of GitHub: the lines that make each rule that did not pass an annotation; empty elsewhere."""
     return "".join(annotations(summary)) if environ.get("GITHUB_ACTIONS") == "true" else ""
 
 
@@ -294,9 +294,9 @@ def annotations(summary: Summary) -> Iterator[str]:
 
 def sentence(result: SloResult) -> str:
     """``observed 612ms (95 % interval 590ms to 640ms, 500 requests): the reason``."""
-    said = [] if interval(result) == "-" else [f"95 % interval {interval(result)}"]
-    said += [f"of {result.count} values"] if result.count else []
-    figure = f"observed {observed(result)}" + (f" ({', '.join(said)})" if said else "")
+    details = [] if interval(result) == "-" else [f"95 % interval {interval(result)}"]
+    details += [f"of {result.count} values"] if result.count else []
+    figure = f"observed {observed(result)}" + (f" ({', '.join(details)})" if details else "")
     parts = [figure] if result.observed is not None else []
     return ": ".join([*parts, *([result.reason] if result.reason else [])])
 

@@ -1,7 +1,7 @@
-"""Page: report.html, the document of a run with its plots, in one file that asks nothing of the network.
+"""Page: report.html, the document of a run with its plots, in one file that needs no network.
 
-templates/report.html is its form. Every text is escaped: model names and error messages come from outside. What may run or
-style the page is named by its hash in the page's own policy, so that nothing else can.
+templates/report.html is its form. Every text is escaped: model names and error messages come from outside. The page's
+own policy names its script and style by hash, so nothing else can run.
 """
 
 import time
@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, clean, duration
+from locust_llm.core.text import brief, clean, duration, many
 from locust_llm.probe.diagnosis import CANNOT_TELL
 from locust_llm.probe.result import ProbeFindings
 from locust_llm.report.analysis.columns import Columns
@@ -26,32 +26,41 @@ from locust_llm.report.analysis.occupancy import Occupancy
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
 from locust_llm.report.document.blocks import Block, Heading, Table
 from locust_llm.report.document.document import document, titled
-from locust_llm.report.document.probe import BESIDE, named
+from locust_llm.report.document.probe import BESIDE_HEADING, named
 from locust_llm.report.plots.distributions import distributions
 from locust_llm.report.plots.model import Limits, Mark, Plot
 from locust_llm.report.plots.over_time import over_time
 from locust_llm.report.plots.probe import by_length
-from locust_llm.report.plots.sweep import ladder
+from locust_llm.report.plots.sweep import stage_plots
 from locust_llm.report.plots.timeline import Scene, Timeline, timeline
 from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, Evidence, signals
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, POOLED
 
-RESULTS: Final = {PASS: "pass", FAIL: "loud", INCONCLUSIVE: "open", OK: "pass", DEGRADED: "open", INVALID: "loud"}
-"""The classes of what holds a result."""
+RESULT_CLASSES: Final = {
+    PASS: "pass",
+    FAIL: "loud",
+    INCONCLUSIVE: "open",
+    OK: "pass",
+    DEGRADED: "open",
+    INVALID: "loud",
+}
+"""CSS classes of results."""
 SCRIPTS: Final = ("uPlot.iife.min.js", "plots.js", "timeline.js")
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
-METRICS: Final = "Metrics"
-STAGES: Final = ("Stages by", "Repeats")
-LAST: Final = ("Failures", "Notes")
-"""Headings of the document: the plots of the run stand after the first; of a sweep, before one of the last."""
-START: Final = """
+METRICS_HEADING: Final = "Metrics"
+STAGES_HEADINGS: Final = ("Stages by", "Repeats")
+LAST_HEADINGS: Final = ("Failures", "Notes")
+"""The plots of a run come after the first heading; those of a sweep before one of the last."""
+START_SCRIPT: Final = """
 const boxes = document.querySelectorAll(".canvas:not(.lines)");
 JSON.parse(document.getElementById("plots").textContent).forEach((plot, i) => plots.add(boxes[i], plot));
 document.querySelectorAll(".lines").forEach(plots.timeline);
 """
-ZOOM: Final = "Drag across a plot to zoom in, double-click to zoom out. Click a key to hide or show its line."
+ZOOM_HINT: Final = (
+    "Drag across a plot to zoom in, double-click to zoom out. Click a legend entry to hide or show its line."
+)
 
 
 class Section(NamedTuple):
@@ -84,34 +93,34 @@ def page(
         except Exception as error:
             if unmade is None:
                 raise
-            unmade.append(f"plots of the page ({heading}) could not be drawn: {type(error).__name__}: {error}")
+            unmade.append(f"the plots of {heading} could not be drawn: {type(error).__name__}: {error}")
             return
         if plots:
             yield Section(heading, plots=plots, stacked=stacked, hint=hint)
 
     def by_stage() -> Iterator[Section]:
         if summary.sweep is not None:
-            yield from figures("Stage by stage", partial(ladder, summary.sweep, limits))
+            yield from figures("Stage by stage", partial(stage_plots, summary.sweep, limits))
 
     def of_the_run() -> Iterator[Section]:
         lines = figures("Timeline", lambda: [timeline(shown)] if shown else [], stacked=True)
-        if (probe := summary.examination) is not None:  # its load is nobody's: no plots over time, no distributions
+        if (probe := summary.examination) is not None:  # its load is artificial: no plots over time, no distributions
             yield from figures("By prompt length", partial(by_length, probe.symptoms))
             yield from lines
             return
         over = partial(over_time, columns.requests, levels, run, limits)
-        yield from figures("Over time", over, stacked=True, hint=ZOOM)
+        yield from figures("Over time", over, stacked=True, hint=ZOOM_HINT)
         yield from lines
-        if not summary.swept:  # else what is together was sent under different loads
+        if not summary.swept:  # its stages have different loads
             yield from figures("Distributions", lambda: distributions(columns, run.settings.open_loop, limits))
 
     text = list(_sections(document(summary, run)))
     headings = [section.heading for section in text]
     text[0] = text[0]._replace(heading="")  # the header has it
-    after = 1 + _first(headings, BESIDE if summary.examination is not None else METRICS)
+    after = 1 + _first(headings, BESIDE_HEADING if summary.examination is not None else METRICS_HEADING)
     places = (
-        (_first(headings, *LAST) if summary.swept or not after else after, of_the_run),
-        (_first(headings, *STAGES), by_stage),
+        (_first(headings, *LAST_HEADINGS) if summary.swept or not after else after, of_the_run),
+        (_first(headings, *STAGES_HEADINGS), by_stage),
     )
     sections: list[Section] = []
     for i, section in enumerate(text):
@@ -127,7 +136,7 @@ def page(
 def _written(summary: Summary, run: Run, sections: Sequence[Section]) -> str:
     described = [plot for section in sections for plot, drawn in section.plots if drawn is None]
     data = msgspec.json.encode(described).decode().replace("<", "\\u003c")
-    script, style = _static(SCRIPTS) + START, _static(STYLES)
+    script, style = _static(SCRIPTS) + START_SCRIPT, _static(STYLES)
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
     policy += "; base-uri 'none'; form-action 'none'"
     template = _templates().get_template("report.html")
@@ -138,7 +147,7 @@ def _written(summary: Summary, run: Run, sections: Sequence[Section]) -> str:
         badges=list(_badges(summary)),
         tiles=list(_tiles_of(summary)),
         sections=sections,
-        results=RESULTS,
+        results=RESULT_CLASSES,
         data=Markup(data),
         script=Markup(script),
         style=Markup(style),
@@ -212,13 +221,13 @@ def _badges(summary: Summary) -> Iterator[tuple[str, str]]:
     if (probe := summary.examination) is not None:
         yield probe.diagnosis.name, "open" if probe.diagnosis.name == CANNOT_TELL else "pass"
     if summary.slo_status is not None:
-        yield f"SLO {summary.slo_status}", RESULTS[summary.slo_status]
+        yield f"SLO {summary.slo_status}", RESULT_CLASSES[summary.slo_status]
     levels = summary.sweep.levels if summary.sweep is not None and summary.swept else ()
     unsound = sum(not level.sound for level in levels)
     if unsound:
-        yield f"client not OK in {unsound} of {len(levels)} stages", "open"
+        yield f"client not OK in {unsound} of {many(len(levels), 'stage')}", "open"
     elif summary.client is not None and not levels:
-        yield f"client {summary.client.level}", RESULTS[summary.client.level]
+        yield f"client {summary.client.level}", RESULT_CLASSES[summary.client.level]
     if summary.conditions.simulated:
         yield "simulated", "open"
 
@@ -230,7 +239,7 @@ def _tiles_of(summary: Summary) -> Iterator[tuple[str, str, str]]:
 
 
 def _probe_tiles(probe: ProbeFindings) -> Iterator[tuple[str, str, str]]:
-    """The scheduler, and what it does to whom."""
+    """The scheduler and its main figures."""
     found = probe.symptoms
     name, _, more = named(probe.diagnosis, found).partition(", ")
     yield "Scheduler", name, more
@@ -244,10 +253,10 @@ def _probe_tiles(probe: ProbeFindings) -> Iterator[tuple[str, str, str]]:
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
-    """Its knees, and the best stages of those that may found a conclusion."""
+    """Its knees and the best of the valid stages."""
     for knee in sweep.knees:
         if knee.value is not None:
-            yield f"Knee: {knee.rule}", f"{knee.value:.4g}", sweep.unit
+            yield f"Knee: {knee.rule}", brief(knee.value, digits=3), sweep.unit
     sound = [level for level in sweep.levels if level.sound]
     for name, rates in (
         ("Output tokens, best", [(level.output_tokens_per_s, level.value) for level in sound]),
@@ -259,7 +268,7 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
 
 
 def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
-    """(name, figure, another one beside it) of what people ask first."""
+    """(name, figure, detail) of the main figures."""
     rows = {row.tag: row for row in summary.rows}
 
     def latency(tag: str, name: str) -> Iterator[tuple[str, str, str]]:
@@ -286,7 +295,7 @@ def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
 
 
 def _health(evidence: Sequence[Evidence]) -> Iterator[Section]:
-    """What each process of the load generator knows of its own lateness, against the limits of the client verdict."""
+    """The delays of each process of the load generator, against the limits of the client verdict."""
     rows = [
         (e.worker, signal.what, brief(signal.value, signal.unit, 3), brief(signal.degraded, signal.unit, 3),
          "-" if signal.invalid == float("inf") else brief(signal.invalid, signal.unit, 3), signal.level)

@@ -1,8 +1,8 @@
-"""The client verdict: may these numbers be blamed on the server? From what the load generator knows of its own lateness.
+"""The client verdict: can these figures be attributed to the server? From the load generator's own delays.
 
-Each signal has two limits: above the first the verdict is DEGRADED (some figures are worse than what the server did),
-above the second INVALID (do not use them). The worst signal of the worst process counts. The limits are judged by
-``make bench``, where the truth is known.
+Each signal has two limits: above the first the verdict is DEGRADED (some figures are worse than the server was), above
+the second INVALID (do not use them). The worst signal of the worst process counts. ``make bench`` checks the limits
+against true times.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,17 @@ DEGRADED: Final = "DEGRADED"
 INVALID: Final = "INVALID"
 LEVELS: Final = (OK, DEGRADED, INVALID)
 FULL_CORE: Final = 0.9
-"""From this share of a core on a process may be what limits the load."""
-CROWDED: Final = "time it was ready to run and other programs (or processes of its own) had every core"
-TOO_BUSY: Final = "Give it more processes (--processes), fewer users, or a machine of its own."
-CROWDED_OUT: Final = (
-    "Give it a machine of its own, or end the other programs: more processes (--processes) would only be more to wait."
+"""Share of a core; a process above it may be what limits the load."""
+CPU_WAIT: Final = "time without a free core"
+"""Share of the run in which a thread was ready to run while other programs, or own processes, had every core."""
+BUSY_ADVICE: Final = "Use more processes (--processes), fewer users, or a machine of its own."
+CPU_WAIT_ADVICE: Final = (
+    "Use a machine of its own, or end the other programs: more processes (--processes) would only wait too."
 )
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one process; None where it could not be measured. Times in ms."""
+    """The measurements of one process; None where it could not be measured. Times in ms."""
 
     worker: str
     requests: int
@@ -51,7 +52,7 @@ class Signal(msgspec.Struct, frozen=True):
     degraded: float
     invalid: float
     explains: bool = False
-    """It is why others are too high: named beside them, though its own level be less bad."""
+    """It is a cause of the others: named with them, even if its own level is better."""
     decides: bool = True
     """It lowers the verdict by itself."""
 
@@ -65,16 +66,16 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The level, and why it is no better; one sentence a reason."""
+    """The level and its reasons, one sentence each."""
 
     level: str
     reasons: tuple[str, ...] = ()
     advice: str = ""
-    """What to do for a better one."""
+    """What to change."""
 
 
 def signals(e: Evidence) -> Iterator[Signal]:
-    """What there is to judge of one process."""
+    """All that were measured of one process."""
     never = float("inf")
     if e.ttft_p99_ms is not None and e.ttft_p99_least_ms is not None:
         yield Signal(
@@ -82,26 +83,26 @@ def signals(e: Evidence) -> Iterator[Signal]:
             max(0.4, e.ttft_p99_ms * 0.002), max(20.0, e.ttft_p99_ms * 0.1),
         )  # fmt: skip
     if e.merged_share is not None:
-        yield Signal("chunks that came more than one to a read", e.merged_share * 100, " %", 5.0, 25.0)
+        yield Signal("merged chunks", e.merged_share * 100, " %", 5.0, 25.0)
     if e.read_lag_p99_ms is not None:
-        # the stamps are the kernel's, but a slot of the gate came back that much later than it could have
+        # stamps are the kernel's, but a slot of the gate was returned that much too late
         yield Signal("read lag p99", e.read_lag_p99_ms, " ms", 250.0, never)
     if e.send_lag_p99_ms is not None:
-        yield Signal("sends after their admission, p99", e.send_lag_p99_ms, " ms", 5.0, 100.0)
+        yield Signal("send after admission p99", e.send_lag_p99_ms, " ms", 5.0, 100.0)
     if e.loop_lag_p99_ms is not None:
-        yield Signal("event loop late, p99", e.loop_lag_p99_ms, " ms", 250.0, never)
+        yield Signal("event loop lag p99", e.loop_lag_p99_ms, " ms", 250.0, never)
     if e.cpu_share is not None:
-        # what is said stays true at 100 %, with 1,500 streams for one, but throughput may be ours: see remarks.py
-        yield Signal("CPU of a core", e.cpu_share * 100, " %", FULL_CORE * 100, never, explains=True, decides=False)
+        # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours: see remarks.py
+        yield Signal("CPU (of a core)", e.cpu_share * 100, " %", FULL_CORE * 100, never, explains=True, decides=False)
     if e.cpu_wait_share is not None:
         # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else on, 14 % with two
         # processes of ours; with 100 streams 6 to 10 % beside two programs that compute without end and 18 to 23 % beside
         # four, when the figures were still true, 38 to 43 % beside eight; with 800 streams 41 % beside two, and merged
-        yield Signal(CROWDED, e.cpu_wait_share * 100, " %", 25.0, never, explains=True)
+        yield Signal(CPU_WAIT, e.cpu_wait_share * 100, " %", 25.0, never, explains=True)
 
 
 def judge(evidence: Sequence[Evidence]) -> Verdict | None:
-    """The worst of all processes; None when there is nothing to judge by."""
+    """Of the worst process; None without measurements."""
     found = [(signal, e) for e in evidence for signal in signals(e)]
     if not found:
         return None
@@ -109,11 +110,11 @@ def judge(evidence: Sequence[Evidence]) -> Verdict | None:
     if level == OK:
         return Verdict(OK)
     bad = [(signal, e) for signal, e in found if signal.level != OK and (signal.level == level or signal.explains)]
-    crowded = any(signal.what == CROWDED for signal, _ in bad)
+    cpu_wait = any(signal.what == CPU_WAIT for signal, _ in bad)
     return Verdict(
         level,
         tuple(f"{e.worker}: {signal}" if len(evidence) > 1 else str(signal) for signal, e in bad),
-        CROWDED_OUT if crowded else TOO_BUSY,
+        CPU_WAIT_ADVICE if cpu_wait else BUSY_ADVICE,
     )
 
 

@@ -1,4 +1,4 @@
-"""SLO rules: one grammar for flag, file, environment and web form, the presets, and AIPerf's way to say a goodput.
+"""SLO rules: one grammar for flag, file, environment and web form, the presets, and AIPerf's form of a goodput.
 
     [warn:|abort:] metric [{selector, ...}] [statistic] operator limit [given condition and condition ...]
     [warn:] metric [{selector, ...}] [statistic] within room of folder [given ...]
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, NEEDS_TWO, POOLED, RATE, SHARE, TIME, Measure
+from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE, TIME, TWO_TOKEN_COLUMNS, Measure
 from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, stage_values
 
 PASS: Final = "PASS"
@@ -79,7 +79,7 @@ class Condition(msgspec.Struct, frozen=True):
         token. Elementwise of columns. An answer of one token cannot have some metrics, and meets the condition there."""
         metric = BY_WORD[self.metric].metric
         within = OPERATORS[self.op](value, self.limit)
-        if metric is None or metric.column not in NEEDS_TWO:
+        if metric is None or metric.column not in TWO_TOKEN_COLUMNS:
             return within
         return within | ((value != value) & answered)
 
@@ -120,7 +120,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def less_is_better(self) -> bool:
-        """As it is of latencies and errors, not of throughput and what is good."""
+        """True for latencies and errors, False for throughput, attainment and goodput."""
         return BY_WORD[self.metric].units is TIME or self.metric == "error_rate"
 
     @property
@@ -133,17 +133,18 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def staged(self) -> bool:
-        """It is about some stages of a sweep."""
+        """It is for some stages of a sweep."""
         return any(key in STAGES for key, _ in self.where)
 
     def at(self, value: float, axis: str = "") -> bool:
-        """It is about a stage of this value. ``axis``: what the sweep changes; empty where nobody says."""
+        """Whether it is for a stage of this value. ``axis``: of the sweep; empty if unknown."""
         ranges = [(key, stage_values(range_)) for key, range_ in self.where if key in STAGES]
         return all(low <= value <= high and (key == "stage" or axis in ("", key)) for key, (low, high) in ranges)
 
     @property
     def early(self) -> bool:
-        """It can be certainly broken while the run is on: no rate, and no end that a later request may still meet."""
+        """It can be decided as broken during the run: not a rate, and not an extreme that a later request may still
+        reach."""
         measure = BY_WORD[self.metric]
         if self.base:
             return False
@@ -152,7 +153,8 @@ class Rule(msgspec.Struct, frozen=True):
         return (self.stat, self.op[0]) not in (("max", ">"), ("min", "<"))
 
     def holds(self, value: float) -> bool:
-        """For this value, in the unit of ``limit``; of ``within``: for by how much it is worse than that of the base."""
+        """Whether it holds for this value, in the unit of ``limit``; of ``within`` the value is the difference to
+        the base."""
         return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
 
     def __str__(self) -> str:
@@ -166,7 +168,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Rule:
-    """A rule from its text. Raises ValueError of one sentence: what is wrong, and what there is."""
+    """A rule from its text. Raises ValueError of one sentence: the mistake, and what is possible."""
     try:
         return _rule(text.strip())
     except ValueError as error:
@@ -207,16 +209,16 @@ _NUMBER: Final = re.compile(r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s
 def _rule(text: str) -> Rule:
     head = _HEAD.fullmatch(text)
     if not head:
-        refuse("it begins with no metric: write, for one, 'ttft p95 < 500ms'")
+        refuse("it does not begin with a metric: write, for example, 'ttft p95 < 500ms'")
     kind, rest = (head["kind"] or "").lower(), head["rest"].strip()
     if kind not in ("", WARN, ABORT):
         refuse(f"unknown prefix {head['kind']}: there are warn: and abort:")
     measure = _measure(head["metric"])
     if rest.startswith("{"):
-        refuse("the braces after the metric do not close: write {class=ShortQuestions}")
+        refuse("the braces after the metric are not closed: write {class=ShortQuestions}")
     where = () if head["where"] is None else selectors(head["where"])
     if measure.word == "delivered" and any(key not in STAGES for key, _ in where):
-        refuse("delivered is about the whole schedule: leave out the braces")
+        refuse("delivered is of the whole schedule: leave out the braces")
     if (within := _WITHIN.search(rest)) is not None:
         stat, op = rest[: within.start()].strip(), WITHIN
         number, unit, base, given = _room(rest[within.end() :], measure)
@@ -225,27 +227,29 @@ def _rule(text: str) -> Rule:
         stat, op, number, unit = _compared(left, measure)
         base = ""
     if base and stat.lower() in ("min", "max"):
-        refuse(f"the {stat} of two runs differs by chance, however long they are: compare p99, say")
+        refuse(f"the {stat} of two runs differs by chance, however long they are: use p99, for example")
     if given and measure.word not in GIVEN:
-        refuse(f"{measure.word} has no conditions: 'given' belongs to {' and '.join(GIVEN)}")
+        refuse(f"{measure.word} has no conditions: 'given' is for {' and '.join(GIVEN)}")
     conditions = tuple(_condition(text) for part in given for text in _AND.split(part))
     return Rule(measure.word, op, number, unit, _statistic(stat, measure), where, conditions, kind, base)
 
 
 def _room(text: str, measure: Measure) -> tuple[float, str, str, list[str]]:
-    """(number, unit, folder of the base, conditions) of what stands after ``within``."""
+    """(number, unit, folder of the base, conditions) of the text after ``within``."""
     match = _ROOM.fullmatch(text.strip())
     if not match or match["base"] == '""':
-        refuse("within what of which run? Write 'within 5% of reports/base', and a path with spaces in double quotes")
+        refuse(
+            "'within' needs an amount and a run: write 'within 5% of reports/base', a path with spaces in double quotes"
+        )
     if measure.units is SHARE and match["room"].endswith("%"):
-        refuse(f"{match['room']} of a share can be read in two ways: write 5pp, in percentage points")
+        refuse(f"{match['room']} of a share is ambiguous: write 5pp, in percentage points")
     number, unit = _amount(match["room"], measure, _rooms(measure))
     base = match["base"][1:-1].replace('""', '"') if match["base"].startswith('"') else match["base"]
     return number, unit, base, [] if match["given"] is None else [match["given"]]
 
 
 def _rooms(measure: Measure) -> Mapping[str, float]:
-    """Units in which to say how much worse than a base a figure may be."""
+    """Units of the amount by which a figure may be worse than its base."""
     return {"pp": 100.0} if measure.units is SHARE else {"%": 100.0, **measure.units}
 
 
@@ -260,9 +264,7 @@ def _condition(text: str) -> Condition:
     measure = _of_one_request(match[1])
     stat, op, number, unit = _compared(match[2], measure)
     if stat:
-        refuse(
-            f"a condition is about one request, so {measure.word} has no {stat} there: write '{measure.word} {op} ...'"
-        )
+        refuse(f"a condition is about one request, so {measure.word} takes no {stat}: write '{measure.word} {op} ...'")
     return Condition(measure.word, op, number, unit)
 
 
@@ -286,21 +288,21 @@ def _of_one_request(name: str) -> Measure:
     measure = _measure(name)
     if measure.metric is None or measure.tag == POOLED:
         words = [m.word for m in MEASURES if m.metric is not None and m.tag != POOLED]
-        refuse(f"{measure.word} is no number of one request: a condition is about one of {', '.join(words)}")
+        refuse(f"{measure.word} is not a number of one request: a condition takes one of {', '.join(words)}")
     return measure
 
 
 def _compared(text: str, measure: Measure) -> tuple[str, str, float, str]:
-    """(what stands before the operator, operator, number, unit)."""
+    """(text before the operator, operator, number, unit)."""
     match = _LIMIT.fullmatch(text.strip())
     if not match or match["op"] not in OPERATORS:
-        what = f"unknown operator {match['op']}" if match else "there is no operator"
+        what = f"unknown operator {match['op']}" if match else "the operator is missing"
         refuse(f"{what}: there are {', '.join(OPERATORS)}")
     value, unit = _amount(match["limit"], measure, measure.units)
     if measure.units is SHARE and value == 1 and not unit:
-        refuse("1 can be read as 1 % and as all: write 1% or 100%")
+        refuse("1 is ambiguous: write 1% or 100%")
     if measure.units is SHARE and value > SHARE[unit]:
-        refuse(f"{plain(value)}{unit} is more than all: {_units(measure)}")
+        refuse(f"{plain(value)}{unit} is above 100%: {_units(measure)}")
     return match["left"], match["op"], value, unit
 
 
@@ -309,7 +311,7 @@ def _amount(text: str, measure: Measure, units: Mapping[str, float]) -> tuple[fl
     there = _units(measure) if units is measure.units else f"there are {', '.join(units)}, as 5{next(iter(units))}"
     number = _NUMBER.fullmatch(text.strip())
     if not number or math.isinf(float(number["number"])):
-        refuse(f"{text.strip()!r} is no limit: write a number and its unit ({there})")
+        refuse(f"{text.strip()!r} is not a limit: write a number and its unit ({there})")
     value, unit = float(number["number"]), (number["unit"] or "").lower().replace("\N{MICRO SIGN}", "u")
     if units is RATE and not unit:
         unit = "/s"

@@ -1,14 +1,14 @@
-"""Definitions: every number that a request has, how it is called, and what it means."""
+"""Metrics: every number of a request with its names and definition, and the measures of rules."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 EXPORTED: Final = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
-"""The percentiles of AIPerf's exports: always computed, next to those that were asked for."""
+"""The percentiles of AIPerf's exports: always computed, besides those asked for."""
 
 
 class Metric(NamedTuple):
-    """A number that each request has, and how to say it."""
+    """A number of each request."""
 
     label: str
     tag: str
@@ -17,11 +17,11 @@ class Metric(NamedTuple):
     scale: float
     means: str
     adjusted: bool = False
-    """It also exists with failures as +infinity."""
+    """There is also a row with failures as +infinity."""
 
     @property
     def base(self) -> float:
-        """From its column to seconds, or to what a rule's limit is in."""
+        """From its column to seconds, or the unit of a rule's limit."""
         return self.scale / 1e3
 
 
@@ -33,81 +33,81 @@ LATENCIES: Final = (
     Metric("Time to First Output Token", "time_to_first_output_token", "ms", "ttfo_s", 1e3,
            "first chunk that is no reasoning - send", True),
     Metric("Inter Token Latency", "inter_token_latency", "ms", "itl_s", 1e3,
-           "one number a request: (request latency - TTFT) / (output tokens - tokens of the first chunk); "
+           "one value per request: (request latency - TTFT) / (output tokens - tokens of the first chunk); "
            "many tools call it TPOT", True),
     Metric("Inter Chunk Latency", "inter_chunk_latency", "ms", "", 1e3,
-           "every gap between neighbouring chunks, pooled over all requests; gaps next to chunks that were read "
-           "together with others are left out"),
+           "every gap between neighbouring chunks, pooled over all requests; gaps beside merged chunks are left out"),
     Metric("Longest Stall", "longest_stall", "ms", "longest_stall_s", 1e3, "the largest gap of a request", True),
-    Metric("Gate Wait", "prefill_gate_wait", "ms", "gate_wait_s", 1e3, "admission by the prefill gate - asking for it"),
+    Metric("Gate Wait", "prefill_gate_wait", "ms", "gate_wait_s", 1e3, "admission by the prefill gate - request for a slot"),
     Metric("Schedule Delay", "schedule_delay", "ms", "late_s", 1e3,
-           "send - when it was due; what coordinated omission hides"),
+           "send - due time; what coordinated omission hides"),
     Metric("TTFT from Due", "time_to_first_token_from_due", "ms", "ttft_from_due_s", 1e3,
-           "first chunk - when the request was due: what a user would have waited", True),
+           "first chunk - due time: what a user would have waited", True),
     Metric("Connect Time", "http_req_connecting", "ms", "connect_s", 1e3,
            "opening a connection, before the request: in no other latency"),
     Metric("TCP Round Trip", "tcp_round_trip", "ms", "rtt_us", 1e-3,
-           "the kernel's smoothed round trip of the connection when the answer was over: was it the network?"),
+           "the kernel's smoothed round trip of the connection at the end of the answer: was it the network?"),
     Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
-           "the longest time that bytes of the answer lay unread in the kernel: the load generator's own health"),
+           "longest time that bytes of the answer lay in the kernel unread: health of the load generator"),
 )  # fmt: skip
 PER_USER: Final = Metric(
     "Output Token Throughput per User", "output_token_throughput_per_user", "tokens/s", "itl_s", 1.0,
-    "1 / inter token latency, a number a request",
+    "1 / inter token latency, one value per request",
 )  # fmt: skip
 LENGTHS: Final = (
     Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0, "as the server counted"),
     Metric("Output Tokens per Request", "output_sequence_length", "tokens", "output_tokens", 1.0,
-           "as the server counted, reasoning included; else one a chunk, and the report says so"),
+           "as the server counted, with reasoning; else one per chunk, and the report notes the estimate"),
     Metric("Cached Tokens per Request", "usage_prompt_cache_read_tokens", "tokens", "cached_tokens", 1.0,
            "input tokens that the server had in its prefix cache"),
     Metric("Reasoning Tokens per Request", "reasoning_token_count", "tokens", "reasoning_tokens", 1.0,
            "output tokens spent on reasoning"),
 )  # fmt: skip
-GIVEN_UP: Final = (
+CANCELLED_METRICS: Final = (
     Metric("Time to First Token", "time_to_first_token", "ms", "ttft_s", 1e3, "of those that had one"),
     Metric("Time until the Cancel", "time_until_cancel", "ms", "", 1e3, "close - send"),
     Metric("Output Tokens until then", "output_sequence_length", "tokens", "output_tokens", 1.0, "of those that had any"),
 )  # fmt: skip
-"""What is told of requests that were cancelled on purpose."""
-PREFILLS: Final = {
-    "In Prefill": "sent, and no chunk, error or end has come: seen from here, so waiting inside the server is part of it; "
-                  "only requests of this run, those of the warmup too",
-    "Disturbed Gaps": "gaps of Inter Chunk Latency with another request in prefill: labelled with the mean over the gap of "
-                      "how many were, rounded half up, so that a sliver of overlap is none",
-    "Slower": "mean of such gaps / mean of gaps without a prefill at as many decoding streams (within 9 %, at least 30 of "
-              "them), or at the next larger number that has them; the length of contexts is not controlled",
-    "Decode Time lost to Prefill": "by how much disturbed gaps were longer than that, summed, over the sum of all gaps",
+"""Rows of requests that were cancelled on purpose."""
+INTERFERENCE_DEFINITIONS: Final = {
+    "In Prefill": "sent, without a chunk, error or end yet: seen from the load generator, so the server's queue counts; "
+                  "only requests of this run, with the warmup",
+    "Disturbed Gaps": "gaps of Inter Chunk Latency with another request in prefill, by the mean number over the gap, "
+                      "rounded half up, so a short overlap does not count",
+    "Slower": "mean of disturbed gaps / mean of undisturbed gaps at as many decoding streams (within 9 %, at least 30 "
+              "gaps), or at the next larger number that has them; the length of contexts is not controlled",
+    "Decode Time lost to Prefill": "the excess of disturbed gaps over that, summed, over the sum of all gaps",
     "Ahead": "requests in prefill when a request was sent, and their input tokens, whole prompts",
 }  # fmt: skip
-"""Words of what prefills do to others: interference.py."""
+"""Of the tables of interference."""
 DEFINITIONS: Final = {metric.label: metric.means for metric in (*LATENCIES, PER_USER, *LENGTHS)} | {
     "Throughputs": "of successful requests and their tokens, over first send to last end of the phase",
     "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
-    "Failures": "are in no latency above, but in the rate and in the table with failures as +infinity; requests cut by "
-                "the end of the run or cancelled on purpose are neither failures nor successes",
-    "Cut": "still running when the grace period was over: in no latency above; in SLO rules, and in the table with failures "
-           "as +infinity, with what was known by then, a latency as at least the age; what stays open counts at its best "
-           "and at its worst, and a rule is decided where both agree",
-} | PREFILLS  # fmt: skip
-WAITS: Final = frozenset({"prefill_gate_wait", "schedule_delay", "http_req_connecting"})
-"""Waits before the send: failed requests had them like any other, so they are in these rows as they are."""
-NEEDS_TWO: Final = ("itl_s", "longest_stall_s")
-"""Columns that an answer of one token, or of one chunk, cannot have: there a condition on them is met."""
+    "Failures": "in no latency above, but in the rate and in the table with failures as +infinity; requests cut at the end "
+                "of the run or cancelled on purpose are neither failures nor successes",
+    "Cut": "still running when the grace period ended: in no latency above; in SLO rules and in the table with failures as "
+           "+infinity with its age, as a lower bound. Rules count it at its best and at its worst, and decide if both agree",
+} | INTERFERENCE_DEFINITIONS  # fmt: skip
+WAIT_TAGS: Final = frozenset({"prefill_gate_wait", "schedule_delay", "http_req_connecting"})
+"""Waits before the send, which failed requests have too, so these rows include them."""
+TWO_TOKEN_COLUMNS: Final = ("itl_s", "longest_stall_s")
+"""Columns that an answer of one token, or of one chunk, does not have: a condition on them is met then."""
 
 
 def waits(metric: Metric) -> bool:
-    """A failed request had it like any other, so its value counts."""
-    return metric.tag in WAITS
+    """Its values of failed requests count too."""
+    return metric.tag in WAIT_TAGS
 
 
 def censored(metric: Metric) -> bool:
-    """A request that failed counts as one beyond every limit, one that was cut as open; in averages neither is."""
+    """A failed request counts as beyond every limit, a cut one as unknown; averages leave out both."""
     return metric.adjusted or metric is PER_USER
 
 
-SELDOM: Final = frozenset({"time_to_first_output_token", "usage_prompt_cache_read_tokens", "reasoning_token_count"})
-"""Rows that are left out where they say nothing."""
+OPTIONAL_TAGS: Final = frozenset(
+    {"time_to_first_output_token", "usage_prompt_cache_read_tokens", "reasoning_token_count"}
+)
+"""Rows that are left out where they are empty or equal to another row."""
 _BY_TAG: Final = {metric.tag: metric for metric in LATENCIES}
 TTFT: Final = _BY_TAG["time_to_first_token"]
 ITL: Final = _BY_TAG["inter_token_latency"]
@@ -121,21 +121,21 @@ LATE: Final = _BY_TAG["schedule_delay"]
 TIME: Final = {"s": 1.0, "ms": 1e3, "us": 1e6}
 SHARE: Final = {"%": 100.0, "": 1.0}
 RATE: Final = {"/s": 1.0}
-"""Units: by what a limit in them is divided for seconds, a share of 1, or a number a second."""
+"""Units of limits and their factors to seconds, a share of 1, or per second."""
 
 POOLED: Final = "inter_chunk_latency"
-"""Its values are the gaps of all requests, not one a request."""
+"""Its values are the gaps of all requests, not one per request."""
 
 
 class Measure(NamedTuple):
-    """Something that a rule can be about."""
+    """The metric of a rule."""
 
     word: str
     tag: str
     """AIPerf's name of it, where it has one."""
     units: Mapping[str, float]
     metric: Metric | None = None
-    """None: one number, made of all requests."""
+    """None: one number of a whole run."""
 
 
 _SHORT: Final = {
@@ -144,7 +144,7 @@ _SHORT: Final = {
     "http_req_connecting": "connect_time", "tcp_round_trip": "rtt",
 }  # fmt: skip
 _OTHERS: Final = {"tpot": "itl", "e2el": "request_latency"}
-"""What vLLM and others call the same numbers."""
+"""Names of vLLM and other tools."""
 MEASURES: Final = (
     *(Measure(_SHORT.get(metric.tag, metric.tag), metric.tag, TIME, metric) for metric in LATENCIES),
     Measure("output_tokens_per_s_per_user", PER_USER.tag, RATE, PER_USER),
@@ -160,4 +160,4 @@ MEASURES: Final = (
 BY_WORD: Final = {measure.word: measure for measure in MEASURES}
 BY_NAME: Final = BY_WORD | {m.tag: m for m in MEASURES} | {name: BY_WORD[word] for name, word in _OTHERS.items()}
 GIVEN: Final = ("attainment", "goodput")
-"""The measures that have conditions."""
+"""The measures with conditions."""

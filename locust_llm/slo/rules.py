@@ -10,11 +10,11 @@ from .selectors import STAGES
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A rule as it was written, and what was read."""
+    """A rule as written, and parsed."""
 
     text: str
     rule: Rule | None = None
-    """With its conditions: those of ``--goodput`` where it gives none. None: it cannot be judged."""
+    """With its conditions, by default those of ``--goodput``. None: it cannot be judged."""
     why: str = ""
     """Why it cannot, in one sentence."""
 
@@ -23,9 +23,9 @@ class Rules(msgspec.Struct, frozen=True):
     """All rules of a run."""
 
     entries: tuple[Entry, ...] = ()
-    """The run's own as they were written, then those of the preset; an unknown preset is an entry without a rule."""
+    """The run's own, then those of the preset; an unknown preset is an entry without a rule."""
     good: tuple[Condition, ...] = ()
-    """What ``--goodput`` asks of a request."""
+    """The conditions of ``--goodput``."""
     good_mistake: str = ""
     """Why ``--goodput`` cannot be read, in one sentence."""
 
@@ -73,7 +73,7 @@ def _entry(text: str, good: tuple[Condition, ...], good_mistake: str) -> Entry:
         return Entry(text, rule)
     if good:
         return Entry(text, msgspec.structs.replace(rule, given=good))
-    why = f"{rule.metric} needs to know what a good request is: "
+    why = f"{rule.metric} needs the conditions of a good request: "
     why += "add 'given ttft < 1s and itl < 50ms', or set --goodput"
     return Entry(text, why=good_mistake or _named(text, why))
 
@@ -92,9 +92,9 @@ def _too_early(entry: Entry) -> str:
     if rule is None or rule.kind != ABORT or rule.early:
         return ""
     if rule.base:
-        return _named(entry.text, "runs are compared when they are over: leave out abort:")
+        return _named(entry.text, "runs are compared after their end: leave out abort:")
     what = f"{rule.metric} {rule.stat}".strip()
-    why = f"{what} can meet the limit until the end of the run: leave out abort:, the rule is judged then"
+    why = f"{what} can still meet the limit until the end of the run: leave out abort:, the rule is judged then"
     return _named(entry.text, why)
 
 

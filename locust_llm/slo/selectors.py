@@ -1,4 +1,4 @@
-"""Selectors: which requests, or which stages of a sweep, an SLO rule is about; what stands in its braces."""
+"""Selectors: the requests, or stages of a sweep, of an SLO rule; the text in its braces."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ Predicate = Callable[[Any], Any]
 """Of one value, or of a column elementwise; of NaN, no value, it is false."""
 
 QUOTED: Final = r'"(?:[^"]|"")*+"'
-"""A value in quotes; two stand for one."""
+"""A value in double quotes, doubled inside."""
 _PICK: Final = re.compile(rf'\s*(?P<key>[\w-]+)\s*=\s*(?P<value>{QUOTED}|[^",]*[^",\s])\s*(?:,|$)')
 
 
@@ -30,12 +30,12 @@ def selectors(text: str) -> tuple[tuple[str, str], ...]:
     while at < len(text) or not found:
         pick = _PICK.match(text, at)
         if not pick:
-            refuse(f"{{{text}}} is no selector: write {{class=ShortQuestions}}, with {', '.join(SELECTORS)} as keys")
+            refuse(f"{{{text}}} is not a selector: write {{class=ShortQuestions}}, with {', '.join(SELECTORS)} as keys")
         key, value, at = pick["key"].lower(), pick["value"], pick.end()
         if key not in SELECTORS:
             refuse(f"unknown selector {key}{nearest(key, SELECTORS)}; there are: {', '.join(SELECTORS)}")
         if key in found:
-            refuse(f"{key} is there twice: a request has one, so no request would be left")
+            refuse(f"{key} is given twice: use one value")
         if value.startswith('"'):
             value = value[1:-1].replace('""', '"')
         if key == "input":
@@ -94,7 +94,7 @@ def stage_values(value: str) -> tuple[float, float]:
     number = r"(\d{1,12}(?:\.\d{1,4})?)"
     match = re.fullmatch(rf"(?:{number}?(\.\.))?{number}?", value)
     if not match or not (match[1] or match[3]):
-        raise ValueError(f"{value!r} is no value of a stage: write 32, or 8..32 for those from 8 to 32")
+        raise ValueError(f"{value!r} is not a value of a stage: write 32, or 8..32 for those from 8 to 32")
     high = float(match[3] or "inf")
     low = float(match[1] or 0) if match[2] else high
     if low > high:
@@ -123,7 +123,7 @@ def refuse(why: str) -> NoReturn:
 def _tokens(text: str) -> float:
     match = re.fullmatch(r"(\d{1,12})([kM]?)", text)
     if not match:
-        refuse(f"{text!r} is no length: write input=1k..4k, a bucket of the report (1k-2k) or a number of tokens")
+        refuse(f"{text!r} is not a length: write input=1k..4k, a bucket of the report (1k-2k) or a number of tokens")
     return float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]]
 
 

@@ -269,23 +269,23 @@
     by("gate").hidden = !on;
     if (!on) return;
     const free = status.limit === null ? "no limit" : `limit ${status.limit}`;
-    by("stands").textContent = `${free}: ${many(status.used)} in prefill, ${many(status.waiting)} waiting, ${many(status.decoding)} decoding`;
+    by("gate-state").textContent = `${free}: ${many(status.used)} in prefill, ${many(status.waiting)} waiting, ${many(status.decoding)} decoding`;
     by("open").disabled = status.limit === null;
     if (status.limit !== limited && document.activeElement !== limit) limit.value = status.limit ?? Math.max(1, status.used);
     limited = status.limit;
   }
   async function turn(limit) {
-    const said = by("turned");
-    said.className = "";
-    said.textContent = "";
+    const answered = by("gate-answer");
+    answered.className = "";
+    answered.textContent = "";
     try {
       const answer = await fetch("llm/gate", { method: "POST", body: new URLSearchParams({ limit, ramp_s: limit === "" ? "" : by("ramp").value }) });
       const { done, message } = await answer.json();
-      said.className = done ? "pass" : "loud";
-      said.textContent = message;
+      answered.className = done ? "pass" : "loud";
+      answered.textContent = message;
     } catch {
-      said.className = "loud";
-      said.textContent = "The server did not answer: the gate is unchanged.";
+      answered.className = "loud";
+      answered.textContent = "No answer: the gate is unchanged.";
     }
     ask();
   }
@@ -342,7 +342,7 @@
   let state = "", busy = false;
   function show(status) {
     const fresh = status.run !== run;
-    by("said").textContent = status.refusal;
+    by("refusal").textContent = status.refusal;
     by("name").textContent = status.name || "LLM load test";
     by("about").textContent = status.run ? [status.model, status.server].filter(Boolean).join(" · ") : "No run yet: start one in Locust's form.";
     document.title = status.run ? `${status.where} · ${status.name}` : "LLM load test, live";
@@ -379,7 +379,7 @@
       show(await answer.json());
       lost = 0;
     } catch (error) {
-      if (++lost > 2) by("said").textContent = error instanceof TypeError || error instanceof SyntaxError ? "The server is not answering; trying again." : error.message;
+      if (++lost > 2) by("refusal").textContent = error instanceof TypeError || error instanceof SyntaxError ? "No answer from the load generator; trying again." : error.message;
     } finally {
       busy = false;
     }

@@ -1,7 +1,7 @@
 // A timeline is drawn by timeline_svg.py. Here: which request a line is, under the pointer or by the arrow keys.
 "use strict";
 plots.timeline = (box) => {
-  const rows = [...box.querySelectorAll(".row")], output = box.parentElement.querySelector(".said");
+  const rows = [...box.querySelectorAll(".row")], output = box.parentElement.querySelector(".chosen-line");
   let chosen = -1;
   function choose(row) {
     rows[chosen]?.classList.remove("chosen");

@@ -1,6 +1,6 @@
-"""The archive: the folders of runs that there are, and the files of them that a web page may give away.
+"""The archive: the folders of runs, and the files that the web page serves from them.
 
-A name that comes from outside is only ever looked up among those that were found, never made into a path.
+A name from outside is only looked up among the folders found, never made into a path.
 """
 
 import re
@@ -26,29 +26,29 @@ FILES: Final = {
     RUN: "settings and facts",
     RECORDS: "requests",
 }
-"""What a run leaves, the most asked for first."""
-MOST: Final = 200
-"""Runs that are listed, the last ones."""
-MODEL: Final = 200
-"""Letters of the name of a model."""
+"""Files of a run and their labels, the main ones first."""
+MAX_RUNS: Final = 200
+"""Listed, the latest ones."""
+MAX_MODEL_CHARS: Final = 200
+"""Of the name of a model."""
 STATUSES: Final = (PASS, FAIL, INCONCLUSIVE)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A run that there is."""
+    """A run of the list."""
 
     name: str
     at: float
     """Unix seconds: when it began, else when its folder was last written to."""
     model: str
     status: str
-    """What its rules came to; empty: no rules, or no report."""
+    """Of its rules; empty: no rules, or no report."""
     files: tuple[tuple[str, str], ...]
-    """(path in its folder, what it is), those that are there."""
+    """(path in its folder, label) of its files."""
 
 
 class _Known(msgspec.Struct):
-    """What run.json says of a run, as far as a list needs it."""
+    """The fields of run.json that the list needs."""
 
     started_at: Unix | None = None
     model: str = ""
@@ -63,13 +63,13 @@ class Archive:
     """Runs below ``reports``, and those of this process wherever they are."""
 
     def __init__(self, reports: Path, names: str = "") -> None:
-        """``names``: how those folders are called that hold runs: this, or this and a number."""
+        """``names``: name of the folders with runs, also followed by a number; empty: any."""
         self._reports, self._names = reports, names
         self._own: list[Path] = []
         self._read: dict[Path, tuple[int, _RunJson]] = {}
 
     def add(self, folder: Path) -> None:
-        """A run of this process begins."""
+        """A run of this process."""
         self._own.append(folder)
 
     @property
@@ -83,10 +83,10 @@ class Archive:
         for name, folder in self._folders().items():
             with suppress(OSError):  # it has just been deleted, or is nobody's to read
                 found.append(self._entry(name, folder))
-        return sorted(found, key=lambda entry: entry.at, reverse=True)[:MOST]
+        return sorted(found, key=lambda entry: entry.at, reverse=True)[:MAX_RUNS]
 
     def file(self, name: str, path: str) -> Path | None:
-        """A file of a run; None: there is no such file, or none that is given away."""
+        """A file of a run; None: there is none, or it is not served."""
         folder = self._folders().get(name)
         if folder is None:
             return None
@@ -111,7 +111,7 @@ class Archive:
             self._read[folder] = changed, known
         at = known.run.started_at or changed / 1e9
         status = known.slo_status if known.slo_status in STATUSES else ""
-        return Entry(name, at, known.run.model[:MODEL], status or "", tuple(files_of(folder)))
+        return Entry(name, at, known.run.model[:MAX_MODEL_CHARS], status or "", tuple(files_of(folder)))
 
 
 def _name(folder: Path) -> str:
@@ -134,7 +134,7 @@ def _read(folder: Path) -> _RunJson:
 
 
 def files_of(folder: Path) -> Iterable[tuple[str, str]]:
-    """(path, what it is) of those that are there, its stages behind it."""
+    """(path, label) of the files of a run, then of its stages."""
     for file, what in FILES.items():
         if (folder / file).is_file():
             yield file, what

@@ -1,6 +1,6 @@
-"""The form: what Locust's pages ask of a run, and what comes back from them, looked at as the command line is.
+"""The form: the fields of Locust's pages for a run, and their checks, the same as for the command line.
 
-Locust itself would turn a wrong number into HTTP 500 and leave the other texts as they are, so it never sees any.
+Locust itself answers a wrong number with HTTP 500 and does not check texts, so it never gets them.
 """
 
 import logging
@@ -30,45 +30,48 @@ from locust_llm.slo.grammar import PRESETS, parse
 
 from .view import View
 
-FIRST: Final = (
+MAIN_FIELDS: Final = (
     "model", "request_rate", "sweep", "prefill_concurrency", "prefill_concurrency_ramp_duration",
     "synthetic_input_tokens_mean", "output_tokens_mean", "slo", "slo_preset", "request_count", "warmup_request_count",
     "warmup_duration", "random_seed",
 )  # fmt: skip
-"""What matters first, in this order; the rest as on the command line."""
-TURNED: Final = "prefill_concurrency"
-"""The one that can be changed while a run is on; and the users."""
-NONE: Final = "none"
-"""What a list says that has nothing chosen."""
+"""The first fields of the form, in this order; the others as on the command line."""
+LIMIT_FIELD: Final = "prefill_concurrency"
+"""The one field that can change during a run, besides the users."""
+NO_CHOICE: Final = "none"
+"""The entry of a list for no choice."""
 RULE_END: Final = ";"
 """Between two rules: Locust's form has no field of several lines."""
 RULES_HELP: Final = "SLO rules, separated by semicolons: ttft p95 < 500ms; error_rate < 1%"
 SPAWN_RATE: Final = 100
-"""Users a second, where nobody said: the gate ramps, not the users."""
+"""Users per second by default: the gate ramps, not the users."""
 FIELDS: Final = {option.dest: option for option in OPTIONS}
 """Our options by their fields."""
-CHOSEN: Final = {
+CHOICES: Final = {
     **{name: option.allowed for name, option in FIELDS.items() if option.choices},
     "slo_preset": (None, *PRESETS),
 }
-"""What is chosen from a list, by field."""
-OWN: Final = frozenset((*FIELDS, "run_time", "user_count"))
-"""Fields that Locust is not to read."""
+"""The values of fields with a list."""
+OWN_FIELDS: Final = frozenset((*FIELDS, "run_time", "user_count"))
+"""Fields that Locust does not get."""
 
 
 def fields(extra: Mapping[str, dict[str, Any]], options: Namespace) -> dict[str, dict[str, Any]]:
-    """What Locust makes a form of (``extra_options`` of its template), in our order, with the values of the last run."""
-    known = [name for name in OWN if name in extra]
-    order = sorted(known, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST) + list(extra).index(name))
+    """The fields of Locust's form (``extra_options`` of its template), in our order, with the values of the last run."""
+    known = [name for name in OWN_FIELDS if name in extra]
+    order = sorted(
+        known,
+        key=lambda name: MAIN_FIELDS.index(name) if name in MAIN_FIELDS else len(MAIN_FIELDS) + list(extra).index(name),
+    )
     found = {}
-    for name in [*order, *(name for name in extra if name not in OWN)]:
+    for name in [*order, *(name for name in extra if name not in OWN_FIELDS)]:
         field = dict(extra[name], default_value=getattr(options, name, extra[name]["default_value"]))
         if name in FIELDS:
             field["help_text"] = help_of(FIELDS[name])
         if name == "slo":
             field |= {"default_value": f"{RULE_END} ".join(rules_of(options)), "help_text": RULES_HELP}
-        elif name in CHOSEN:
-            field |= {"choices": [value or NONE for value in CHOSEN[name]]}
+        elif name in CHOICES:
+            field |= {"choices": [value or NO_CHOICE for value in CHOICES[name]]}
         elif name in FIELDS and FIELDS[name].kind is int:
             field |= {"type": "number"}
         found[name] = field
@@ -76,19 +79,19 @@ def fields(extra: Mapping[str, dict[str, Any]], options: Namespace) -> dict[str,
 
 
 def filled(options: Namespace, form: Mapping[str, str]) -> Namespace:
-    """The options with what the form says in place of what they said. Raises Refused."""
+    """The options with the values of the form. Raises Refused."""
     known = rules_of(options)
     options = Namespace(**vars(options))
-    given = {name: "" if text == NONE and name in CHOSEN else text for name, text in form.items()}
+    given = {name: "" if text == NO_CHOICE and name in CHOICES else text for name, text in form.items()}
     if "slo" in given:
         given["slo"] = given["slo"].replace(RULE_END, "\n")
     fill_in(options, given)
     for rule in rules_of(options):
         if rule not in known and _names_a_folder(rule):
-            refuse(f"SLO {rule!r}: a rule that names another run can be given on the command line only")
+            refuse(f"SLO {rule!r}: a rule with another run is allowed on the command line only")
     for name, text in form.items():  # of a locustfile's own flags
         kind = type(getattr(options, name, None))
-        if name not in OWN and kind in (int, float):
+        if name not in OWN_FIELDS and kind in (int, float):
             flag = f"--{name.replace('_', '-')}"
             if (value := number(kind, flag)(text.strip())) is None:
                 refuse(f"{flag} takes {'a whole number' if kind is int else 'a number'}, got nothing")
@@ -102,17 +105,17 @@ def filled(options: Namespace, form: Mapping[str, str]) -> Namespace:
     return options
 
 
-def asked(options: Namespace, runner: Any) -> Settings:
-    """Of a run with these options, over the processes that there are. Raises Refused.
+def settings_asked(options: Namespace, runner: Any) -> Settings:
+    """The settings of a run with these options and the connected processes. Raises Refused.
 
-    Locust's form always has a number of users. Where a rate brings them, one is taken for none, and for a sweep of
-    concurrency any is.
+    Locust's form always has a number of users. In an open loop one counts as none, and in a sweep of concurrency any number
+    does.
     """
     users = getattr(options, "llm_users", options.num_users)
     try:
         loose = settings_of(options)
     except (ValueError, OSError):
-        loose = Settings()  # the check has a sentence for it
+        loose = Settings()  # the check reports it
     if loose.sweeps(CONCURRENCY) or (loose.open_loop and not loose.user_centric_rate and users in (0, 1)):
         users = None
     elif users is None:
@@ -130,8 +133,8 @@ def changed(before: Namespace, after: Namespace) -> list[str]:
 
 
 def for_locust(form: MultiDict[str, str], settings: Settings) -> MultiDict[str, str]:
-    """What of a form is Locust's to read, for a run with these settings."""
-    rest = MultiDict((name, value) for name, value in form.items(multi=True) if name not in OWN)
+    """The fields for Locust, for a run with these settings."""
+    rest = MultiDict((name, value) for name, value in form.items(multi=True) if name not in OWN_FIELDS)
     rest["user_count"] = str(settings.first_users or 1)
     rest.setdefault("spawn_rate", str(SPAWN_RATE))
     rest["host"] = settings.host
@@ -139,11 +142,11 @@ def for_locust(form: MultiDict[str, str], settings: Settings) -> MultiDict[str, 
 
 
 def _names_a_folder(rule: str) -> bool:
-    """Of this machine: whoever sees the page could ask for any, and learn of it from the refusal."""
+    """Any visitor of the page could test which folders exist on this machine."""
     try:
         return bool(parse(rule).base)
     except ValueError:
-        return False  # the check has a sentence for it
+        return False  # the check reports it
 
 
 def _count(text: str) -> Any:
@@ -165,19 +168,17 @@ def _seconds(text: str) -> int | None:
 
 logger = logging.getLogger("locust_llm")
 
-ENDING_S: Final = 120.0
-"""How long a new run waits for the end of the one before, its report included."""
-WORKERS_S: Final = 3.0
-"""How long it waits for workers that are on their way."""
-NO_WORKERS: Final = (
-    "no worker has connected yet: start one with --worker, and --master-host where this is not its machine"
-)
+MAX_ENDING_S: Final = 120.0
+"""A new run waits so long for the end of the one before, with its report."""
+MAX_WORKERS_S: Final = 3.0
+"""A run waits so long for workers that are connecting."""
+NO_WORKERS: Final = "no worker has connected: start one with --worker (on another machine also with --master-host)"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 class Swarm:
-    """A view of Flask. ``ask_locust``: Locust's; ``on_asked``: takes the settings of the
-    next run, and what is known of the server."""
+    """A view of Flask. ``ask_locust``: Locust's own view; ``on_asked``: takes the settings of the next run, and what is
+    known of the server."""
 
     def __init__(
         self,
@@ -202,8 +203,8 @@ class Swarm:
             raise
         except Exception as no:
             known = isinstance(no, Refused | ValueError)
-            why = str(no) if known else f"{type(no).__name__}: {no} (is a number or a text of the form too large?)"
-            # in the page too: Locust closes its form of changes whatever comes back
+            why = str(no) if known else f"{type(no).__name__}: {no} (is a value of the form too large?)"
+            # in the page too: Locust closes its form after any answer
             self._view.refusal = f"{'Not changed' if on else 'The run cannot start'}: {why}"
             logger.error(self._view.refusal)
             return flask.jsonify({"success": False, "message": why, "host": environment.host})
@@ -211,17 +212,17 @@ class Swarm:
     def _start(self, runner: Any) -> Any:
         view, form = self._view, flask.request.form
         if view.starting:
-            refuse("a run is about to start: the server is being asked")
+            refuse("a run is starting: the server is being checked")
         view.starting, view.refusal = True, ""
         try:
-            _wait(lambda: view.control is not None, ENDING_S, "the last run has not ended yet")
+            _wait(lambda: view.control is not None, MAX_ENDING_S, "the last run has not ended yet")
             if isinstance(runner, MasterRunner):
                 workers = runner.clients
-                _wait(lambda: len(workers.ready) < max(1, len(workers) - len(workers.missing)), WORKERS_S)
+                _wait(lambda: len(workers.ready) < max(1, len(workers) - len(workers.missing)), MAX_WORKERS_S)
                 if not workers.ready:
                     refuse(NO_WORKERS)
             options = filled(self._options, form)
-            settings = asked(options, runner)
+            settings = settings_asked(options, runner)
             headers = headers_of(options)
             if headers:
                 self._keep_key(settings.host)
@@ -233,24 +234,22 @@ class Swarm:
         return self._pass_on(for_locust(form, settings), settings.users)
 
     def _edit(self, runner: Any, control: Control) -> Any:
-        """Of the run that is on: the gate, at once, and the users. A limit that was not edited in the form is left alone:
-        the live page may have changed it since."""
+        """Change gate and users of the current run. A limit that was not edited in the form stays: the live page may
+        have changed it since."""
         before, form = self._options, flask.request.form
         after = filled(before, form)
-        if fixed := [name for name in changed(before, after) if name != TURNED]:
+        if fixed := [name for name in changed(before, after) if name != LIMIT_FIELD]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in fixed)
-            refuse(f"{flags} cannot change while a run is on: only --prefill-concurrency and the users can")
+            refuse(f"{flags} cannot change during a run: only --prefill-concurrency and the users can")
         if form.get("host", "").strip() and base_url(form["host"].strip()) != control.settings.host:
-            refuse(f"--host cannot change while a run is on: it goes to {control.settings.host}")
-        limit, users = getattr(after, TURNED), getattr(after, "llm_users", None)
+            refuse(f"--host cannot change during a run: it is {control.settings.host}")
+        limit, users = getattr(after, LIMIT_FIELD), getattr(after, "llm_users", None)
         message = "Changed"
-        if limit != getattr(before, TURNED):
+        if limit != getattr(before, LIMIT_FIELD):
             self._view.change_limit(limit)
-            setattr(before, TURNED, limit)
+            setattr(before, LIMIT_FIELD, limit)
         elif limit != (target := self._view.target):
-            message = (
-                f"The prefill limit is not changed: the live page set it to {'none' if target is None else target}"
-            )
+            message = f"The prefill limit is unchanged: the live page set it to {'none' if target is None else target}"
         self._view.refusal = ""
         if users and users != runner.target_user_count and control.change_users(users):
             before.llm_users = users
@@ -265,16 +264,16 @@ class Swarm:
         return answer
 
     def _keep_key(self, host: str) -> None:
-        """Nobody who can reach this page shall have the key sent to a server of his own. Raises Refused."""
+        """No visitor of this page may have the key sent to another server. Raises Refused."""
         if self._open and host != self._own_host:
             refuse(
-                "the API key and other headers go to the server of the command line only, as others can reach this page: "
+                "the API key and headers go to the server of the command line only, as others can reach this page: "
                 f"start Locust with --host {host}, or with --web-host 127.0.0.1 or --web-login"
             )
 
 
 def _wait(while_: Callable[[], bool], seconds: float, refusal: str = "") -> None:
-    """At most so long. Raises Refused then, if there is a reason."""
+    """Wait while it holds, at most ``seconds``; then raises Refused, if there is a refusal."""
     until = time.monotonic() + seconds
     while while_():
         if time.monotonic() > until:

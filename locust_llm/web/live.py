@@ -1,8 +1,7 @@
-"""Live: the figures of a run while it is on, as the web page shows them: of the last seconds, of all of it, and over time.
+"""Live: the figures of a running run for the web page: of the last seconds, of the whole run, and over time.
 
-Its cost and its size do not grow with the length of the run: times are counted with three significant digits, and of a long
-history every second point is dropped, again and again. What only adds up (requests, failures) is kept as totals, so that
-rates over any stretch come out right whichever points are left.
+Cost and size do not grow with the run: times are counted with three significant digits, and a long history drops
+every second point. Requests and failures are kept as totals, so rates between any two points are right.
 """
 
 import time
@@ -15,21 +14,21 @@ import msgspec
 from locust_llm.core.histogram import Histogram, Window
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import OK, Record
-from locust_llm.report.plots.lines import DOTS, STALLED, Lines, line
+from locust_llm.report.plots.lines import MAX_DOTS, STALL_RATIO, Lines, line
 from locust_llm.run.control.live_stats import WINDOW_S, LiveStats
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 
-POINTS: Final = 1200
-"""The most points of the history: 20 minutes at one a second, then one each two seconds, and so on."""
-REQUESTS: Final = 32
-"""How many requests, the last that ended, are shown line by line."""
+MAX_POINTS: Final = 1200
+"""Of the history: 20 minutes at one per second, then one per two seconds, and so on."""
+MAX_LINES: Final = 32
+"""Requests of the timeline, the last that ended."""
 PERCENTILES: Final = (50, 90, 95, 99)
 """Of the table."""
-LINES: Final = (50, 95, 99)
-"""Over time."""
+PLOT_PERCENTILES: Final = (50, 95, 99)
+"""Of the plots."""
 ICL: Final = "inter_chunk_latency"
 LATENCY: Final = "request_latency"
-SHOWN: Final = {
+TABLE_ROWS: Final = {
     TTFT.tag: "TTFT",
     ITL.tag: "ITL",
     ICL: "ICL",
@@ -41,7 +40,7 @@ SHOWN: Final = {
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
-    """How the run stood at a moment. Latencies are of the last WINDOW_S seconds, in ms; None: there were none."""
+    """The state of the run at a moment. Latencies are of the last WINDOW_S seconds, in ms; None: there were none."""
 
     at: float
     """Seconds since the start."""
@@ -55,13 +54,13 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     itl_ms: tuple[float, ...] | None
     tokens_per_s: float
     done: int
-    """Requests that are over, so far."""
+    """Requests ended so far."""
     failed: tuple[int, ...]
-    """So far, by class: see Live.classes. Shorter than that if some had not come up yet."""
+    """Failures so far by class, in the order of Live.classes; shorter if a class came later."""
 
 
 class Latencies(msgspec.Struct, frozen=True):
-    """A row of the table, in ms; ``None`` where there was nothing."""
+    """A row of the table, in ms; ``None`` without values."""
 
     label: str
     count: int
@@ -72,7 +71,7 @@ class Latencies(msgspec.Struct, frozen=True):
 
 
 class Live:
-    """Of one run. ``add`` hears of each request that is over, ``tick`` is called once a second."""
+    """Of one run. Call ``add`` for each ended request, ``tick`` once a second."""
 
     def __init__(self, stats: LiveStats, started_at: float, clock: Callable[[], float] = time.time) -> None:
         self.stats = stats
@@ -82,21 +81,21 @@ class Live:
         """Seconds between two points of the history."""
         self.points: list[Point] = []
         self.marks: list[tuple[float, str]] = []
-        """(seconds since the start, what happened)."""
+        """(seconds since the start, label)."""
         self.classes: list[str] = []
-        """Of failures, as they came up."""
+        """Of failures, in order of appearance."""
         self.ended = 0
-        """Requests so far that are over."""
+        """Requests ended so far."""
         self._clock = clock
         self._ticks = 0
         self._phase = ""
         self._stage = 0
-        self._recent = {tag: Window(WINDOW_S, clock) for tag in SHOWN}
+        self._recent = {tag: Window(WINDOW_S, clock) for tag in TABLE_ROWS}
         self._whole: dict[str, Histogram] = defaultdict(Histogram)
-        self._last: deque[Record] = deque(maxlen=REQUESTS)
+        self._last: deque[Record] = deque(maxlen=MAX_LINES)
 
     def add(self, record: Record) -> None:
-        if record.stage != self._stage:  # figures of two loads do not mix
+        if record.stage != self._stage:  # figures of two loads are not mixed
             self._stage = record.stage
             self._whole.clear()
         if record.failed and record.outcome not in self.classes:
@@ -114,11 +113,11 @@ class Live:
         return round(self._clock() - self.started_at, 2)
 
     def mark(self, text: str) -> None:
-        """Something happened that the plots shall show."""
+        """A label for the plots at this moment."""
         self.marks.append((self.seconds, text))
 
     def tick(self, users: int, limit: int | None, phase: str) -> None:
-        """A second is over. ``phase``: of the run, or its stage."""
+        """Add a point after a second. ``phase``: of the run, or its stage."""
         if phase != self._phase:
             self._phase = phase
             if self.points:
@@ -127,8 +126,8 @@ class Live:
         if self._ticks % self.step:
             return
         stats = self.stats
-        ttft_ms = stats.recent_ttft.histogram().percentiles_ms(*LINES)
-        itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*LINES)
+        ttft_ms = stats.recent_ttft.histogram().percentiles_ms(*PLOT_PERCENTILES)
+        itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
         self.points.append(
             Point(
                 at=self.seconds,
@@ -144,21 +143,21 @@ class Live:
                 failed=tuple(stats.counts[name] for name in self.classes),
             )
         )
-        if len(self.points) > POINTS:
+        if len(self.points) > MAX_POINTS:
             del self.points[::2]
             self.step *= 2
 
     def since(self, at: float) -> list[Point]:
-        """Those later than so many seconds after the start."""
+        """The points after ``at`` seconds."""
         first = len(self.points)
         while first and self.points[first - 1].at > at:
             first -= 1
         return self.points[first:]
 
     def table(self) -> list[Latencies]:
-        """TTFT of the last seconds is told by first chunks, all else by requests that are over."""
+        """TTFT of the last seconds is from first chunks, all else from ended requests."""
         rows = []
-        for tag, label in SHOWN.items():
+        for tag, label in TABLE_ROWS.items():
             window = self.stats.recent_ttft if tag == TTFT.tag else self._recent[tag]
             recent, whole = window.histogram(), self._whole[tag]
             recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)
@@ -174,9 +173,9 @@ class Live:
         end = max(record.closed_at + record.clock_offset_s for record in records)
         length = max(1.0, round((end - start) * 1e3, 1))
         gap_ms = self._recent[ICL].histogram().percentiles_ms(50) or self._whole[ICL].percentiles_ms(50)
-        slow = max(STALLED * gap_ms[0], 2 * length / DOTS) if gap_ms else 0.0
+        slow = max(STALL_RATIO * gap_ms[0], 2 * length / MAX_DOTS) if gap_ms else 0.0
         return Lines(
-            rows=tuple(line(record, start, length / DOTS, slow) for record in records),
+            rows=tuple(line(record, start, length / MAX_DOTS, slow) for record in records),
             start=round(start - self.started_at, 3),
             length=length,
             slow=round(slow, 1),
@@ -188,8 +187,7 @@ class Live:
 
 
 def times_of(record: Record) -> Iterator[tuple[str, Sequence[int]]]:
-    """What a request adds to the figures, in microseconds: as in the report's main table, of what was answered, but for
-    the wait at the gate, which failed ones had like any other."""
+    """(tag, microseconds) of a request, as in the report's main table: of successful requests, but gate waits of all."""
     times_s = [(GATE_WAIT.tag, record.gate_wait_s)]
     if record.outcome == OK:
         times_s += [

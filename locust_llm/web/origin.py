@@ -1,7 +1,7 @@
-"""Origin: which requests the web pages answer: none that a page of another site makes, and under no strange name.
+"""Origin: which requests the web pages answer: none from a page of another site, and none under a foreign host name.
 
 Locust takes any POST and lets any page read its answers (``Access-Control-Allow-Origin: *``), also on loopback, where every
-page of the user's browser reaches it. So this stands before all of its routes, ours and those of a locustfile. See
+page of the user's browser reaches it. So this guards all of its routes, ours and those of a locustfile. See
 https://web.dev/articles/fetch-metadata and, for names, https://en.wikipedia.org/wiki/DNS_rebinding.
 """
 
@@ -15,25 +15,25 @@ from urllib.parse import urlsplit
 
 logger = logging.getLogger("locust_llm")
 
-SAFE: Final = ("GET", "HEAD")
-SHOWN: Final = 100
-"""Characters of a header that a refusal quotes."""
+SAFE_METHODS: Final = ("GET", "HEAD")
+MAX_HEADER_CHARS: Final = 100
+"""Of a header, quoted in a refusal."""
 Start = Callable[..., Any]
 """WSGI's ``start_response``."""
 App = Callable[[dict[str, Any], Start], Iterable[bytes]]
 
 
 def guarded(app: App, allowed: Collection[str]) -> App:
-    """``app`` behind a guard. ``allowed``: names, perhaps with a port, under which it is reached too."""
+    """``app`` behind a guard. ``allowed``: further names, perhaps with a port."""
     refused: set[str] = set()
 
     def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
-        asked = {name: environ.get(f"HTTP_{name.upper().replace('-', '_')}") for name in ASKED}
-        if not (why := strange_name(asked, allowed) or strange_page(environ["REQUEST_METHOD"], asked, allowed)):
+        asked = {name: environ.get(f"HTTP_{name.upper().replace('-', '_')}") for name in GUARD_HEADERS}
+        if not (why := foreign_name(asked, allowed) or foreign_page(environ["REQUEST_METHOD"], asked, allowed)):
             return app(environ, lambda status, headers, *more: start(status, closed(headers), *more))
-        if why not in refused and len(refused) < SHOWN:
+        if why not in refused and len(refused) < MAX_HEADER_CHARS:
             refused.add(why)
-            logger.warning(f"a request to {environ.get('PATH_INFO', '')[:SHOWN]!r} was refused: {why}")
+            logger.warning(f"a request to {environ.get('PATH_INFO', '')[:MAX_HEADER_CHARS]!r} was refused: {why}")
         kind = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
         start("403 Forbidden", closed(kind))
         return [f"403: {why}\n".encode()]
@@ -41,10 +41,10 @@ def guarded(app: App, allowed: Collection[str]) -> App:
     return answer
 
 
-ASKED: Final = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
+GUARD_HEADERS: Final = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
 
 
-def strange_name(asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
+def foreign_name(asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
     """Why the name that a browser believes to be ours is not: a page of another site can point its own name at this machine,
     and is of the same origin then. Empty if all is well; a request without a name comes from no browser."""
     host = asked["Host"]
@@ -52,24 +52,24 @@ def strange_name(asked: Mapping[str, str | None], allowed: Collection[str]) -> s
         return ""
     if name and name in _own_names():
         return ""
-    shown = host[:SHOWN]
-    return f"{shown!r} is no name of this machine that is known here; --web-allowed-host takes further ones"
+    shown = host[:MAX_HEADER_CHARS]
+    return f"{shown!r} is not a known name of this machine; add it with --web-allowed-host"
 
 
-def strange_page(method: str, asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
+def foreign_page(method: str, asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
     """Why the page that made the request may not; empty if it may, or if it was no page. A link of another site may lead
     here, as a whole page and by GET."""
     origin, site = asked["Origin"], asked["Sec-Fetch-Site"]
-    page = "a page of another site" if origin in (None, "null") else f"a page of {str(origin)[:SHOWN]!r}"
+    page = "a page of another site" if origin in (None, "null") else f"a page of {str(origin)[:MAX_HEADER_CHARS]!r}"
     place = _place(origin or "")
     if place in allowed:
         return ""
     if site is not None:  # browsers say so, and no page can change it; but not to plain HTTP of other machines
-        link = method in SAFE and (asked["Sec-Fetch-Mode"], asked["Sec-Fetch-Dest"]) == ("navigate", "document")
-        strange = site not in ("same-origin", "none") and not link
+        link = method in SAFE_METHODS and (asked["Sec-Fetch-Mode"], asked["Sec-Fetch-Dest"]) == ("navigate", "document")
+        foreign = site not in ("same-origin", "none") and not link
     else:
-        strange = origin is not None and place != (asked["Host"] or "").lower()
-    return f"{page} made it; only pages of this server may" if strange else ""
+        foreign = origin is not None and place != (asked["Host"] or "").lower()
+    return f"it came from {page}; only pages of this server are allowed" if foreign else ""
 
 
 def closed(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges
 from locust_llm.run.discovery import Discovery
 
 from .archive import FILES, Archive
-from .form import SPAWN_RATE, TURNED, Swarm, fields
+from .form import LIMIT_FIELD, SPAWN_RATE, Swarm, fields
 from .live import PERCENTILES
 from .origin import guarded, names
 from .view import View
@@ -35,7 +35,7 @@ PATH: Final = "/llm/metrics"
 
 
 def serve_metrics(environment: Environment, shown: Callable[[], Control | None]) -> None:
-    """``shown``: the run that is on, else the last one. Before the first the page is empty. Headless there is no page."""
+    """``shown``: the current run, else the last one. Before the first the page is empty. Headless there is no page."""
     web_ui = environment.web_ui
     if web_ui is None:
         return
@@ -50,7 +50,7 @@ def serve_metrics(environment: Environment, shown: Callable[[], Control | None])
 
 
 def text(control: Control) -> str:
-    """Of a run, as it stands."""
+    """The metrics of a run now."""
     runner = control.environment.runner
     s, stages, phase = control.settings, control.stages, control.plan.phase
     info = {
@@ -80,9 +80,9 @@ POLICY: Final = (
     "frame-ancestors 'self'; base-uri 'none'; form-action 'self'"
 )
 SANDBOX: Final = "sandbox allow-scripts allow-popups allow-downloads"
-"""A report is a page of its own: it may run its script, and reach nothing of Locust."""
+"""A report may run its script, and reach nothing of Locust."""
 INLINE: Final = (".html", ".md", ".svg")
-"""What a browser shows; everything else it saves."""
+"""A browser shows these, and saves other files."""
 TAB: Final = {"title": "LLM", "key": "llm"}
 COLUMNS: Final = (
     ("figure", "Times in ms"),
@@ -90,13 +90,13 @@ COLUMNS: Final = (
     ("count", "whole run, count"),
     *((f"whole{p}", f"p{p}") for p in PERCENTILES),
 )
-PAGE: Final = {"href": "./llm", "title": "LLM live page: plots and the prefill gate"}
+PAGE_LINK: Final = {"href": "./llm", "title": "LLM live page: plots and the prefill gate"}
 """On Locust's tab of downloads: the one place where its page has links of an extension."""
 
 
 def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], None]) -> View:
-    """To the web UI of this process. ``on_asked``: takes the settings of the run that begins next, and what is known of the
-    server."""
+    """Add our pages to the web UI of this process. ``on_asked``: takes the settings of the run that begins next, and what is
+    known of the server."""
     report_dir = getattr(environment.parsed_options, "report_dir", None)
     archive = Archive(Path(report_dir).parent, Path(report_dir).name) if report_dir else Archive(Path("reports"))
     view = View(environment, archive)
@@ -117,7 +117,7 @@ def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], N
 
 
 def _routes(view: View) -> Iterator[tuple[str, str, Callable[..., flask.Response], list[str]]]:
-    """(below /llm, endpoint, what answers, methods)."""
+    """(path below /llm, endpoint, view, methods)."""
     get, post = ["GET"], ["POST"]
     yield "", "llm_page", lambda: _sent("live.html", "text/html", POLICY), get
     yield "/static/<name>", "llm_asset", _asset, get
@@ -133,8 +133,8 @@ def _asset(name: str) -> flask.Response:
 
 
 def _live(view: View) -> flask.Response:
-    """How it stands, and the history ``after`` so many seconds, if it is still about ``run`` and its points lie ``step``
-    seconds apart; else all of it. With ``lines`` a timeline of the last requests, as HTML."""
+    """The status, and the history after ``after`` seconds, if ``run`` and ``step`` (seconds between points) are
+    unchanged; else all of it. With ``lines`` a timeline of the last requests, as HTML."""
     wanted, status = flask.request.args, dict(view.status())
     if (live := view.live) is not None:
         same = wanted.get("run") == str(view.runs) and wanted.get("step") == str(live.step)
@@ -147,7 +147,7 @@ def _live(view: View) -> flask.Response:
 
 
 def _gate(view: View) -> flask.Response:
-    """Turn it: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
+    """Set the limit: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
     limit, ramp_s = (flask.request.form.get(name, "").strip() for name in ("limit", "ramp_s"))
     try:
         done = view.change_limit(
@@ -189,7 +189,7 @@ def _file(archive: Archive, run: str, path: str) -> flask.Response:
 def _extend(ui: Any, view: View, on_asked: Callable[[Settings, Discovery], None]) -> None:
     options, views = view.environment.parsed_options or Namespace(), ui.app.view_functions
     table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
-    links = [PAGE, *({"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items())]
+    links = [PAGE_LINK, *({"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items())]
     for name, more in (("extended_tabs", [TAB]), ("extended_tables", [table]), ("extended_csv_files", links)):
         ui.template_args.setdefault(name, []).extend(more)
     ui.app.jinja_env.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the fields of the form have an order
@@ -210,13 +210,13 @@ def _extend(ui: Any, view: View, on_asked: Callable[[Settings, Discovery], None]
         args = ui.template_args
         args["state"] = _state(view)
         args["spawn_rate"] = args["spawn_rate"] or SPAWN_RATE
-        if hasattr(options, TURNED):
+        if hasattr(options, LIMIT_FIELD):
             args["extra_options"] = fields(args["extra_options"], options)
             args["num_users"] = getattr(options, "llm_users", options.num_users)
 
     ui.app.after_request(llm_stats)
     ui.update_template_args = llm_update
-    if hasattr(options, TURNED):
+    if hasattr(options, LIMIT_FIELD):
         swarm = Swarm(view, options, views["locust.swarm"], on_asked)
         views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
 

@@ -1,4 +1,4 @@
-"""View: how the run that is on, or was the last, looks to whoever opens a page; as plain data, without Flask."""
+"""View: the current or last run as data for the pages, without Flask."""
 
 import time
 from collections.abc import Iterator
@@ -17,39 +17,39 @@ from locust_llm.run.control.progress import where
 from locust_llm.run.guarded import guarded
 
 from .archive import Archive
-from .live import PERCENTILES, SHOWN, Latencies, Live
+from .live import PERCENTILES, TABLE_ROWS, Latencies, Live
 
-EVERY_S: Final = 1.0
-"""How often the live figures look."""
+INTERVAL_S: Final = 1.0
+"""Between two points of the live figures."""
 RATES: Final = {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
-"""Of the report, by the names they have here."""
+"""Tags of the report by their names here."""
 NONE, STARTING, ON, ENDING, OVER = "none", "starting", "on", "ending", "over"
 
 Json = dict[str, Any]
 
 
 class View:
-    """One a process, for all its runs."""
+    """One per process, for all its runs."""
 
     def __init__(self, environment: Environment, archive: Archive) -> None:
         self.environment = environment
         self.archive = archive
         self.control: Control | None = None
-        """Of the run that is on, until its report is there."""
+        """Of the current run, until its report is made."""
         self.live: Live | None = None
         self.runs = 0
-        """How many there have been."""
+        """Number of runs so far."""
         self.starting = False
-        """The server is being asked."""
+        """The server is being checked."""
         self.refusal = ""
-        """Why the last one could not start."""
+        """Why the last run could not start."""
         self.target: int | None = None
-        """Where the limit of the gate goes, or is."""
+        """The limit that the gate has, or ramps to."""
         self._name = ""
         self._phase, self._since = "", 0.0
-        """Of the run, and when it began (monotonic seconds)."""
+        """Phase of the run and its start (monotonic seconds)."""
         self._ended: ReportResult | None = None
-        """What the last run came to; None: its report could not be made."""
+        """Result of the last run; None: its report could not be made."""
         self._status: tuple[float, Json] = (0.0, {})
 
     # -- the run ---------------------------------------------------------------------------------------------------------
@@ -58,26 +58,26 @@ class View:
         live = Live(control.live_stats, time.time())
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name, self._phase = "", control.folder.name, ""
-        self._status = (0.0, {})  # of before the run
+        self._status = (0.0, {})  # drops that of the last run
         self.target = control.settings.prefill_concurrency
         self.runs += 1
         self.archive.add(control.folder)
         guarded(control.fail, 0.0, self._look, control, live)
 
     def on_record(self, record: Record) -> None:
-        """A request of the run that is on is over."""
+        """A request of the current run has ended."""
         if self.control is not None and self.live is not None:
             self.live.add(record)
 
     def ends(self) -> None:
-        """Its reports are there, as far as they could be made."""
+        """The report of the run is made, or could not be."""
         control, self.control = self.control, None
         self._status = (0.0, {})
         if control is not None:
             self._ended = control.result
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
-        """The gate of the run that is on; what was done. Raises ValueError of one sentence."""
+        """Change the gate of the current run; returns a sentence. Raises ValueError of one sentence."""
         if self.control is None or self.live is None:
             raise ValueError("no run is active: start one first")
         done = self.control.change_limit(limit, ramp_s)
@@ -88,7 +88,7 @@ class View:
 
     def _look(self, control: Control, live: Live) -> None:
         while self.control is control:
-            gevent.sleep(EVERY_S)
+            gevent.sleep(INTERVAL_S)
             phase = _phase(control) or self._phase
             if phase != self._phase:
                 self._phase, self._since = phase, time.monotonic()
@@ -100,12 +100,12 @@ class View:
         runner = self.environment.runner
         return 0 if runner is None else int(runner.user_count)
 
-    # -- what is to be seen ----------------------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------------------------
 
     def status(self) -> Json:
-        """How it stands, but for its history. Made at most twice a second, however many look."""
+        """The state without the history; made at most twice a second for any number of pages."""
         made, status = self._status
-        if time.monotonic() - made > EVERY_S / 2:
+        if time.monotonic() - made > INTERVAL_S / 2:
             status = self._make_status()
             self._status = time.monotonic(), status
         return status
@@ -125,7 +125,7 @@ class View:
             "failed": live.stats.failed,
             "failures": live.failures(),
         }
-        status |= self._so_far(live) if self._ended is None else _at_last(self._ended)
+        status |= self._so_far(live) if self._ended is None else _final(self._ended)
         if control is not None:
             status |= {
                 "model": control.survey.model,
@@ -141,7 +141,7 @@ class View:
         return status
 
     def _state(self) -> tuple[str, str]:
-        """(its name, in words)."""
+        """(name, words) of the state."""
         control = self.control
         if self.starting:
             return STARTING, "checking the server"
@@ -153,7 +153,7 @@ class View:
         return ENDING, f"{many(inside, 'request')} still running" if inside else "making the report"
 
     def _so_far(self, live: Live) -> Json:
-        rules = [] if self.control is None else list(_standing(self.control))
+        rules = [] if self.control is None else list(_rule_states(self.control))
         return {
             "table": live.table(),
             "client": live.stats.client(),
@@ -163,7 +163,7 @@ class View:
         }
 
     def rows(self) -> Iterator[dict[str, str]]:
-        """Of the tab in Locust's page: one table, in which what is no latency is a line of text."""
+        """Of the tab in Locust's page: one table, with other figures as lines of text."""
         status = self.status()
         yield {"figure": status["refusal"] or ": ".join(filter(None, (status["name"], status["where"])))}
         if self.live is None:
@@ -197,14 +197,14 @@ def _phase(control: Control) -> str:
     return f"{stages.asked.axis} {stages.value:g}"
 
 
-def _standing(control: Control) -> Iterator[tuple[str, str, str]]:
+def _rule_states(control: Control) -> Iterator[tuple[str, str, str]]:
     """(rule, its state so far, what was observed)."""
     states = control.abort.states()
     for rule in control.settings.rules.by_text:
         yield rule, *states.get(rule, ("checked at the end", ""))
 
 
-def _at_last(result: ReportResult) -> Json:
+def _final(result: ReportResult) -> Json:
     rules = []
     for rule in result.rules:
         observed = "" if rule.observed is None else brief(rule.observed, rule.unit)
@@ -212,7 +212,7 @@ def _at_last(result: ReportResult) -> Json:
     status = {"client": result.client, "rules": rules, "slo": result.slo_status}
     if result.swept:
         return {**status, "table": [], "found": result.findings}
-    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in SHOWN.items()]
+    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in TABLE_ROWS.items()]
     return {**status, "table": table, **{name: result.figures.get(tag, Figure()).avg for name, tag in RATES.items()}}
 
 

@@ -88,7 +88,7 @@ class Said(NamedTuple):
     diagnosis: Diagnosis
     longest: int
     """Tokens of the longest prompt that was put beside decoders."""
-    crowd: int
+    burst: int
     """Prompts that came together."""
 
     @property
@@ -101,7 +101,7 @@ class Said(NamedTuple):
         if said.name != kind.truth:
             return WRONG
         # Where all that came were computed side by side, it says "at least".
-        least = said.slots is not None and said.slots == self.crowd and (kind.slots or 0) >= said.slots
+        least = said.slots is not None and said.slots == self.burst and (kind.slots or 0) >= said.slots
         return RIGHT if said.slots in (None, kind.slots) or least else WRONG
 
     @property
@@ -223,8 +223,8 @@ def probe(cell: Cell) -> Said:
         **(noise | {name: value for name, value in vars(kind.more).items() if value != getattr(Noise(), name)})
     )
     found = symptoms(probed(kind.server, both, cell.seed, kind.bounds))
-    crowd = len(found.crowds[-1].ttft_s) if found.crowds else 0
-    return Said(cell, diagnose(found), found.longest, crowd)
+    burst = len(found.bursts[-1].ttft_s) if found.bursts else 0
+    return Said(cell, diagnose(found), found.longest, burst)
 
 
 def shares(said: Iterable[Said]) -> str:

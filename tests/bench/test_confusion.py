@@ -36,8 +36,8 @@ REDUCED = [
 
 
 def test_how_a_cell_is_judged() -> None:
-    def verdict(kind: Kind, said: Diagnosis, crowd: int = 8) -> str:
-        return Said(Cell(kind, "0", SEED), said, 32_000, crowd).verdict
+    def verdict(kind: Kind, said: Diagnosis, burst: int = 8) -> str:
+        return Said(Cell(kind, "0", SEED), said, 32_000, burst).verdict
 
     chunked = Kind(CHUNKED, Server(budget=512), 512, 1)
     partial = Kind(PARTIAL, Server(policy="partial-prefills", budget=512, partial=6, long_partial=6), 512, 6)
@@ -49,8 +49,8 @@ def test_how_a_cell_is_judged() -> None:
     assert verdict(chunked._replace(truth=CANNOT_TELL), Diagnosis(CHUNKED, slots=1)) == WRONG
     assert verdict(partial, Diagnosis(PARTIAL, slots=6)) == RIGHT
     assert verdict(partial, Diagnosis(PARTIAL, slots=4)) == WRONG
-    assert verdict(partial, Diagnosis(PARTIAL, slots=4), crowd=4) == RIGHT  # at least 4
-    assert verdict(partial._replace(slots=3), Diagnosis(PARTIAL, slots=4), crowd=4) == WRONG
+    assert verdict(partial, Diagnosis(PARTIAL, slots=4), burst=4) == RIGHT  # at least 4
+    assert verdict(partial._replace(slots=3), Diagnosis(PARTIAL, slots=4), burst=4) == WRONG
     held = [
         Said(Cell(chunked, "0", 1), Diagnosis(CHUNKED, b, 1), 1, 8).budget_held for b in ((1, 2, 512), (1, 2, 3), None)
     ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.core.bounds import most_chunks
+from locust_llm.core.bounds import chunk_limit
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from locust_llm.core.bounds import most_chunks
     ],
 )
 def test_eight_times_and_a_few_thousand_more(tokens: int | None, body: dict[str, Any], most: int | None) -> None:
-    assert most_chunks(tokens, body) == most
+    assert chunk_limit(tokens, body) == most

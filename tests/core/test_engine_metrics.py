@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.core.engine_metrics import EngineSample, EngineSummary, diagnosis, out_of_memory, read, told
+from locust_llm.core.engine_metrics import EngineSample, EngineSummary, diagnosis, out_of_memory, read, summarised
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 SGLANG = """\
@@ -80,7 +80,7 @@ def sample(at: float, **more: float) -> EngineSample:
 
 def test_what_was_told_over_a_stretch() -> None:
     """Counters grow from the look before it, which counts for no level."""
-    said = told(
+    said = summarised(
         [
             sample(0, running=99, kv_used=1.0, preemptions=5, ttft_s=10, ttft_count=10, cache_queries=0, cache_hits=0),
             sample(1, running=2, kv_used=0.2, preemptions=5, ttft_s=11, ttft_count=14, cache_queries=60, cache_hits=0),
@@ -93,11 +93,11 @@ def test_what_was_told_over_a_stretch() -> None:
         engine="vLLM", samples=3, running=(3.0, 4.0), waiting=None, kv_used=(pytest.approx(0.4), 0.6), preemptions=2,
         cache_share=0.25, ttft_s=0.5, queue_s=None, prefill_s=None,
     )  # fmt: skip
-    assert told([]) is None
+    assert summarised([]) is None
 
 
 def test_a_server_that_was_started_anew_counts_from_nothing() -> None:
-    said = told([sample(0, preemptions=5), sample(1, preemptions=9), sample(2, preemptions=3)])
+    said = summarised([sample(0, preemptions=5), sample(1, preemptions=9), sample(2, preemptions=3)])
     assert said is not None
     assert said.preemptions == 4 + 3
 
@@ -113,9 +113,10 @@ def of(**more: object) -> EngineSummary:
 def test_the_figures_and_nothing_that_is_not_known() -> None:
     (figures, *_) = diagnosis(of(cache_share=0.12))
     assert figures == (
-        "The server's own figures (vLLM, 9 looks, means): running 3.0 (at most 8.0), waiting 0.0 (at most 0.0), KV cache "
-        "30% (at most 50%), preemptions 0, prefix cache 12% of prompt tokens, TTFT 300.0 ms, queue 10.0 ms, "
-        "prefill 200.0 ms."
+        "The server's own figures (vLLM, means of 9 samples): running 3.0 (at most 8.0), waiting 0.0 (at most 0.0), "
+        "KV cache "
+        "30% (at most 50%), preemptions 0, prefix cache 12% of prompt tokens, TTFT 300 ms, queue 10 ms, "
+        "prefill 200 ms."
     )
     assert list(diagnosis(None)) == []
 
@@ -140,9 +141,9 @@ def test_where_nothing_waits_and_nothing_is_said_there_is_no_answer() -> None:
 def test_preemptions_despite_a_limit() -> None:
     full = of(preemptions=3, kv_used=(0.8, 0.99))
     said = " ".join(diagnosis(full, 4))
-    assert "WARNING: the server preempted 3 times: its KV cache was up to 99% full" in said
-    assert "The prefill limit of 4 bounds prompts, not what decodes" in said
-    assert "a --prefill-concurrency" in " ".join(diagnosis(full))
+    assert "WARNING: the server preempted 3 requests: its KV cache was up to 99% full" in said
+    assert "The prefill limit of 4 does not bound decoding requests" in said
+    assert "--prefill-concurrency" in " ".join(diagnosis(full))
     assert "a little more load" in " ".join(diagnosis(of(kv_used=(0.8, 0.97))))
 
 

@@ -1,6 +1,6 @@
 """Failures told apart: few kinds whatever a server writes."""
 
-from locust_llm.core.failures import KINDS, OTHERS, FailureKinds, kind_of
+from locust_llm.core.failures import MAX_KINDS, OTHER_KINDS, FailureKinds, kind_of
 
 
 def test_a_kind_has_neither_numbers_nor_ids() -> None:
@@ -31,8 +31,8 @@ def test_names_stay_few_whatever_a_server_writes() -> None:
     kinds = FailureKinds()
     words = [chr(ord("a") + n % 26) * (1 + n // 26) for n in range(500)]
     told = [kinds.name("stream_error", word) for word in words]
-    assert len({name for name, _ in told}) == KINDS + 1
-    assert sum(first for _, first in told) == KINDS + 1
-    assert told[-1] == (f"stream_error: {OTHERS}", False)
+    assert len({name for name, _ in told}) == MAX_KINDS + 1
+    assert sum(first for _, first in told) == MAX_KINDS + 1
+    assert told[-1] == (f"stream_error: {OTHER_KINDS}", False)
     assert kinds.name("stream_error", "a") == ("stream_error: a", False)
     assert kinds.name("reset", "another") == ("reset: another", True)

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from locust_llm.core.foreign_text import HIDDEN, MESSAGE_BYTES, PART, SHORTEST, Secrets, clean, secrets_of, shown
+from locust_llm.core.foreign_text import (
+    MASK,
+    MESSAGE_BYTES,
+    MIN_SECRET_CHARS,
+    SECRET_PART_CHARS,
+    Secrets,
+    clean,
+    secrets_of,
+    shown,
+)
 
 KEY: Final = 'sk-Key/of+the="run"&<0123456789>'
 HEADERS: Final = {"Authorization": f"Bearer {KEY}"}
@@ -45,7 +54,7 @@ def test_a_secret_is_hidden_in_each_form(form: str) -> None:
 def test_a_basic_header_hides_the_password_that_it_is_made_of() -> None:
     secrets = secrets_of({"Authorization": "Basic " + b64encode(b"someone:correct horse").decode()})
     assert shown("no someone:correct horse, no correct horse, someone.", secrets) == "no ***, no ***, someone."
-    assert shown("Basic c29tZW9uZTpjb3JyZWN0IGhvcnNl", secrets) == f"Basic {HIDDEN}"
+    assert shown("Basic c29tZW9uZTpjb3JyZWN0IGhvcnNl", secrets) == f"Basic {MASK}"
 
 
 def test_secrets_are_those_of_our_headers_and_of_names_that_say_so() -> None:
@@ -60,22 +69,20 @@ def test_secrets_are_those_of_our_headers_and_of_names_that_say_so() -> None:
 
 def test_a_secret_is_hidden_wherever_it_stands_also_where_it_is_cut_off() -> None:
     secrets = secrets_of({"Authorization": "Bearer sk-1234567890"})
-    assert (
-        secrets.hide("Incorrect key sk-1234567890: Bearer sk-1234567890") == f"Incorrect key {HIDDEN}: Bearer {HIDDEN}"
-    )
-    assert secrets.hide("Incorrect key sk-12345") == f"Incorrect key {HIDDEN}"
+    assert secrets.hide("Incorrect key sk-1234567890: Bearer sk-1234567890") == f"Incorrect key {MASK}: Bearer {MASK}"
+    assert secrets.hide("Incorrect key sk-12345") == f"Incorrect key {MASK}"
     assert secrets.hide("Incorrect key sk-12") == "Incorrect key sk-12"
-    assert secrets.hide("sk-1234567890sk-1234567890, is wrong") == f"{HIDDEN}, is wrong"
+    assert secrets.hide("sk-1234567890sk-1234567890, is wrong") == f"{MASK}, is wrong"
 
 
 TEXT = st.text(st.sampled_from("abk-"), max_size=40)
 
 
-@given(TEXT, TEXT, st.text(st.sampled_from("abk-"), min_size=SHORTEST, max_size=20), st.integers(0, 60))
+@given(TEXT, TEXT, st.text(st.sampled_from("abk-"), min_size=MIN_SECRET_CHARS, max_size=20), st.integers(0, 60))
 def test_nothing_of_a_secret_of_any_length_that_tells_it_is_left(before: str, after: str, key: str, cut: int) -> None:
-    left = secrets_of({"key": key}).hide((before + key + after)[:cut]).replace(HIDDEN, "\n")
-    assert not any(key[at : at + PART] in left for at in range(max(1, len(key) - PART + 1)))
-    assert not any(left.endswith(key[:size]) for size in range(SHORTEST, len(key)))
+    left = secrets_of({"key": key}).hide((before + key + after)[:cut]).replace(MASK, "\n")
+    assert not any(key[at : at + SECRET_PART_CHARS] in left for at in range(max(1, len(key) - SECRET_PART_CHARS + 1)))
+    assert not any(left.endswith(key[:size]) for size in range(MIN_SECRET_CHARS, len(key)))
 
 
 HOSTILE: Final = {

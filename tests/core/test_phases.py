@@ -1,6 +1,16 @@
 """The plan of a run, by pencil."""
 
-from locust_llm.core.phases import BETWEEN, OVER, PLENTY, PROFILING, WARMUP, Plan, label_of, profiling, stage_of
+from locust_llm.core.phases import (
+    BETWEEN,
+    OVER,
+    PROFILING,
+    UNCOUNTED_SHARE,
+    WARMUP,
+    Plan,
+    label_of,
+    profiling,
+    stage_of,
+)
 
 
 def test_the_only_process_gets_everything_at_once() -> None:
@@ -41,19 +51,19 @@ def test_a_plan_without_end_has_none() -> None:
     plan = Plan(3, None)
     assert plan.grant(1) == 3
     assert plan.returned(WARMUP, 3) is True
-    assert [plan.grant(4), plan.grant(4)] == [PLENTY, PLENTY]
+    assert [plan.grant(4), plan.grant(4)] == [UNCOUNTED_SHARE, UNCOUNTED_SHARE]
     assert plan.returned(PROFILING, 1000) is False
     plan.put_back(PROFILING, 5)
-    assert (plan.phase, plan.grant(4)) == (PROFILING, PLENTY)
+    assert (plan.phase, plan.grant(4)) == (PROFILING, UNCOUNTED_SHARE)
 
 
 def test_a_phase_that_is_closed_is_over_when_all_is_back() -> None:
     plan = Plan(None, None, warms_up=True)
-    assert (plan.phase, plan.grant(1)) == (WARMUP, PLENTY)
+    assert (plan.phase, plan.grant(1)) == (WARMUP, UNCOUNTED_SHARE)
     assert plan.returned(WARMUP, 3) is False
     assert plan.close() is False  # two run, say; the rest is in the hands of the sender
     assert plan.grant(1) == 0
-    assert plan.put_back(WARMUP, PLENTY - 5) is False
+    assert plan.put_back(WARMUP, UNCOUNTED_SHARE - 5) is False
     assert plan.returned(WARMUP, 1) is False
     assert plan.returned(WARMUP, 1) is True
     assert (plan.phase, plan.put_back(WARMUP, 1)) == (PROFILING, False)
@@ -74,9 +84,9 @@ def test_each_stage_is_a_phase_and_between_two_nothing_is_given_away() -> None:
     assert (plan.phase, plan.grant(1), plan.returned(WARMUP, 1)) == (WARMUP, 1, True)
     assert (plan.phase, plan.grant(1), plan.close()) == (BETWEEN, 0, False)
     plan.begin(1, None)
-    assert (plan.phase, plan.grant(1)) == ("profiling 1", PLENTY)
+    assert (plan.phase, plan.grant(1)) == ("profiling 1", UNCOUNTED_SHARE)
     assert plan.close() is False
-    assert plan.put_back("profiling 1", PLENTY - 2) is False
+    assert plan.put_back("profiling 1", UNCOUNTED_SHARE - 2) is False
     assert plan.returned("profiling 1", 2) is True
     plan.begin(2, 3)
     assert (plan.phase, plan.grant(1), plan.returned("profiling 1", 1)) == ("profiling 2", 3, False)

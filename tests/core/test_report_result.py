@@ -19,7 +19,7 @@ FULL = ReportResult(
         "output_token_throughput": Figure(812.3),
         "request_throughput": Figure(2.0),
     },
-    findings=("all stages are done",),
+    findings=("all stages ran",),
 )
 
 
@@ -35,8 +35,8 @@ def test_it_goes_through_json() -> None:
             "TTFT p50 120 ms, p99 450 ms, ITL p50 10.0 ms, p99 20.0 ms, 812 tokens/s, SLO PASS, client DEGRADED",
             812.3,
         ),
-        (ReportResult(client=Verdict("OK"), figures={"request_throughput": Figure(2.0)}), "nothing was measured", 2.0),
-        (ReportResult(), "nothing was measured", None),
+        (ReportResult(client=Verdict("OK"), figures={"request_throughput": Figure(2.0)}), "no measurement", 2.0),
+        (ReportResult(), "no measurement", None),
     ],
 )
 def test_its_line_on_the_console(result: ReportResult, line: str, throughput: float | None) -> None:

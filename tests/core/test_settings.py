@@ -6,7 +6,7 @@ from locust_llm.core.address import base_url
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.validation import mistakes
 
-NEEDS_STREAMING = "needs --streaming: without a stream nobody can tell when the first token came"
+NEEDS_STREAMING = "needs --streaming: without a stream there is no time of the first token"
 
 MISTAKES = [
     (
@@ -16,14 +16,14 @@ MISTAKES = [
             "prefill-concurrency, input-tokens, as concurrency=1..64"
         ],
     ),
-    ({"sweep": "concurrency=1,2", "users": 3}, ["--sweep concurrency=... and -u contradict each other: leave -u out"]),
+    ({"sweep": "concurrency=1,2", "users": 3}, ["--sweep concurrency=... and -u exclude each other: leave out -u"]),
     (
         {"sweep": "concurrency=1,2", "request_rate": 3.0},
-        ["--sweep concurrency=... and a request rate contradict each other: leave a request rate out"],
+        ["--sweep concurrency=... and a request rate exclude each other: leave out a request rate"],
     ),
     (
         {"sweep": "request-rate=1,2", "request_count": 3},
-        ["--sweep request-rate=... and --request-count contradict each other: leave --request-count out"],
+        ["--sweep request-rate=... and --request-count exclude each other: leave out --request-count"],
     ),
     (
         {"sweep": "prefill-concurrency=1..64", "users": 32},
@@ -34,16 +34,16 @@ MISTAKES = [
     ),
     (
         {"sweep": "concurrency=1,2", "repeats": 2},
-        ["--sweep and --repeats contradict each other: repeat the whole sweep, and compare"],
+        ["--sweep and --repeats exclude each other: run the whole sweep again, and compare"],
     ),
-    ({"repeats": 2}, ["--repeats needs an end of each run: give -t, --request-count or --num-sessions"]),
+    ({"repeats": 2}, ["--repeats needs an end of each repeat: give -t, --request-count or --num-sessions"]),
     (
         {"find_max": True, "slo": ("ttft p99 < 5s",)},
-        ["--find-max needs --sweep: between its highest stage that passes and the lowest that does not it looks on"],
+        ["--find-max needs --sweep: it searches between the highest stage that passes and the lowest that fails"],
     ),
     (
         {"find_max": True, "sweep": "concurrency=1,2"},
-        ["--find-max needs a rule (--slo): the highest stage within it is looked for"],
+        ["--find-max needs a rule (--slo): it searches for the highest stage that passes"],
     ),
     (
         {"stage_duration": "9..3"},
@@ -54,7 +54,7 @@ MISTAKES = [
     ({"user_centric_rate": 5.0}, ["--user-centric-rate needs the number of users (-u)"]),
     (
         {"request_rate": 5.0, "fixed_schedule": True, "input_file": "x"},
-        ["--fixed-schedule and --request-rate contradict each other: give one of them"],
+        ["--fixed-schedule and --request-rate exclude each other: give one of them"],
     ),
     (
         {"slo": ("ttft p99 < 5",)},
@@ -100,11 +100,11 @@ MISTAKES = [
     ({"request_timeout_s": 0.0}, ["--request-timeout must be above 0, got 0"]),
     (
         {"host": "http://user:s3cret@localhost:8000"},
-        ["--host must not hold a user and a password, every report would: use --header 'Authorization: Basic ...'"],
+        ["--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"],
     ),
-    ({"percentiles": (50.0, 0.0)}, ["--percentiles must lie above 0 and at most at 99.9, got 0"]),
-    ({"percentiles": (99.95,)}, ["--percentiles must lie above 0 and at most at 99.9, got 99.95"]),
-    ({"percentiles": (float("nan"),)}, ["--percentiles must lie above 0 and at most at 99.9, got nan"]),
+    ({"percentiles": (50.0, 0.0)}, ["--percentiles must be above 0 and at most 99.9, got 0"]),
+    ({"percentiles": (99.95,)}, ["--percentiles must be above 0 and at most 99.9, got 99.95"]),
+    ({"percentiles": (float("nan"),)}, ["--percentiles must be above 0 and at most 99.9, got nan"]),
     ({"output_tokens_mean": float("nan")}, ["--output-tokens-mean must be at least 1, got nan"]),
     (
         {"prefill_concurrency": 9, "users": 4, "streaming": False, "output_tokens_mean": 0.0},

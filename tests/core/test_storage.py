@@ -34,7 +34,7 @@ def test_parts_hold_each_line_once(path: Path) -> None:
 @pytest.mark.parametrize("bisected", [1, 300, 1 << 20])
 def test_since_a_moment(path: Path, bisected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However coarse the bisection, none is missed; a fine one gives few that ended before."""
-    monkeypatch.setattr(folder, "BISECTED", bisected)
+    monkeypatch.setattr(folder, "MIN_BISECTED_BYTES", bisected)
     for second in range(9, 31):
         found = [record.closed_at for record in RecordFile(path).since(UNIX + second)]
         assert [at for at in found if at >= second] == [float(at) for at in range(max(second, 10), 30)]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.core.sweep import (
-    GAIN,
+    MIN_GAIN,
     OVERLOADED,
     STATIONARY,
     TIME_UP,
@@ -45,14 +45,14 @@ def test_what_a_sweep_says(text: str, axis: str, values: tuple[float, ...]) -> N
     [
         ("users=1,2", "concurrency, request-rate, prefill-concurrency, input-tokens"),
         ("concurrency", "write AXIS=VALUES"),
-        ("concurrency=", "is no value"),
-        ("concurrency=1..", "is no value"),
+        ("concurrency=", "is not a value"),
+        ("concurrency=1..", "is not a value"),
         ("concurrency=8..1", "does not rise"),
         ("concurrency=0..4", "does not rise"),
         ("concurrency=1..4+0", "does not rise"),
         ("concurrency=1.5", "whole numbers"),
         ("concurrency=1..1000+1", "at most 100"),
-        ("request-rate=-1", "is no value"),
+        ("request-rate=-1", "is not a value"),
     ],
 )
 def test_what_is_no_sweep_says_what_to_write(text: str, says: str) -> None:
@@ -92,18 +92,18 @@ LADDER = sweep("concurrency=1..32")
 def test_stages_come_in_their_order_and_end() -> None:
     assert following(LADDER, []) == 1
     assert following(LADDER, [done(1), done(2)]) == 4
-    assert following(LADDER, [done(2.0**i, PASS, 2.0**i) for i in range(6)]) == "all stages are done"
+    assert following(LADDER, [done(2.0**i, PASS, 2.0**i) for i in range(6)]) == "all stages ran"
 
 
 def test_it_ends_when_the_rules_are_broken_twice_in_a_row() -> None:
     assert following(LADDER, [done(1, PASS), done(2, FAIL), done(4, PASS), done(8, FAIL)]) == 16
-    assert following(LADDER, [done(1, PASS), done(2, FAIL), done(4, FAIL)]) == "the SLO was broken twice in a row"
+    assert following(LADDER, [done(1, PASS), done(2, FAIL), done(4, FAIL)]) == "the SLO failed in two stages in a row"
     assert following(LADDER, [done(1, FAIL), done(2, INCONCLUSIVE)]) == 4
 
 
 def test_it_ends_when_throughput_gains_little_twice_in_a_row() -> None:
-    flat = [done(1, None, 100), done(2, None, 100 * (1 + GAIN) - 0.1), done(4, None, 104)]
-    assert str(following(LADDER, flat)).startswith("throughput gained less than 5 % twice".replace(" %", "%"))
+    flat = [done(1, None, 100), done(2, None, 100 * (1 + MIN_GAIN) - 0.1), done(4, None, 104)]
+    assert str(following(LADDER, flat)).startswith("throughput rose by less than".replace(" %", "%"))
     once = [done(1, None, 100), done(2, None, 104), done(4, None, 106)]
     assert following(LADDER, once) == 8
     assert following(sweep("prefill-concurrency=1..8"), [done(v, None, 100) for v in (1, 2, 4)]) == 8
@@ -111,7 +111,7 @@ def test_it_ends_when_throughput_gains_little_twice_in_a_row() -> None:
 
 def test_it_ends_when_the_load_generator_is_the_limit() -> None:
     tired = [done(1), done(2, client="DEGRADED"), done(4, client="INVALID")]
-    assert following(LADDER, tired) == "the load generator was not up to two stages in a row"
+    assert following(LADDER, tired) == "the load generator was too slow in two stages in a row"
 
 
 def test_find_max_halves_the_way_between_pass_and_fail() -> None:
@@ -123,7 +123,7 @@ def test_find_max_halves_the_way_between_pass_and_fail() -> None:
         climbed.append(done(step, PASS if step <= limit else FAIL))
     assert seen == [12, 10, 11]
     assert bracket(climbed) == (11, 12)
-    assert step.endswith("the highest that passes is found")
+    assert step.endswith("the highest value that passes is found")
 
 
 def test_find_max_of_a_rate_comes_within_five_percent() -> None:

@@ -83,7 +83,7 @@ def test_no_request_follows_what_locusts_own_routes_set(
         before = len(here.asked)
         until(lambda: len(here.asked) > before + 40)
         refused = requests.post(url + "/swarm", data={**form, "host": elsewhere.url}, timeout=10).json()
-        assert refused["message"].startswith("--host cannot change while a run is on")
+        assert refused["message"].startswith("--host cannot change during a run")
         requests.post(url + "/stop", timeout=40)
     finally:
         os.killpg(process.pid, signal.SIGTERM)

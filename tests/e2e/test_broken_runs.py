@@ -36,7 +36,7 @@ def test_a_sweep_whose_folder_is_deleted_ends_with_what_there_is(url: str, tmp_p
     done = run(folder, url, *words, "--output-tokens-mean", "10")
     remover.join()
     assert done.returncode == ExitStatus.INCOMPLETE, done.stderr
-    assert "has no place for its files" in done.stderr
+    assert "its files could not be written" in done.stderr
     assert (folder / "profile_export.jsonl").stat().st_size
     assert "INCOMPLETE" in done.stdout
 

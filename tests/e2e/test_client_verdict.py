@@ -21,7 +21,7 @@ from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import evidence
 from locust_llm.report.build import remake
 from locust_llm.run.worker.health import THREADS, HealthMonitor
-from locust_llm.slo.client_verdict import CROWDED, CROWDED_OUT, INVALID, OK, Verdict, judge
+from locust_llm.slo.client_verdict import CPU_WAIT, CPU_WAIT_ADVICE, INVALID, OK, Verdict, judge
 
 pytestmark = pytest.mark.serial
 
@@ -42,11 +42,11 @@ def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -
     summary, _ = remake(folder)
     assert summary.client is not None
     assert summary.client.level != OK
-    assert any(CROWDED in reason for reason in summary.client.reasons), summary.evidence
-    assert summary.client.advice == CROWDED_OUT
+    assert any(CPU_WAIT in reason for reason in summary.client.reasons), summary.evidence
+    assert summary.client.advice == CPU_WAIT_ADVICE
     said = folder.with_suffix(".out").read_text()
     assert f"CLIENT {summary.client.level}" in said
-    assert CROWDED_OUT in " ".join(said.split())  # lines are wrapped
+    assert CPU_WAIT_ADVICE in " ".join(said.split())  # lines are wrapped
 
 
 def test_a_slow_server_is_not_blamed_on_the_client(tmp_path: Path) -> None:

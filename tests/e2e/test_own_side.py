@@ -132,7 +132,7 @@ def test_a_run_that_is_killed_can_be_reported_all_the_same(url: str, tmp_path: P
         [sys.executable, "-m", "locust_llm", "report", str(folder)], capture_output=True, text=True, check=False
     )
     assert done.returncode == ExitStatus.INCOMPLETE, done.stderr
-    assert "The run did not end in order" in done.stdout
+    assert "The run did not end cleanly" in done.stdout
     assert f"INCOMPLETE: 1 line of profile_export.jsonl could not be read (line {whole + 1}:" in done.stdout
     assert f"{whole} succeeded" in done.stdout or f"{whole} requests" in done.stdout or str(whole) in done.stdout
 

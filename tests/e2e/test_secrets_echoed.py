@@ -15,7 +15,7 @@ import pytest
 from support.hostile_server import Asked, Hostile, answer, hostile
 
 from locust_llm.__main__ import main
-from locust_llm.core.foreign_text import PART
+from locust_llm.core.foreign_text import SECRET_PART_CHARS
 
 KEY: Final = "sk-of-the-environment-0123456789abcdef"
 TEAM: Final = "onlywordsareinthissecret"
@@ -149,7 +149,7 @@ ODD: Final = re.compile(
 def check(name: str, text: str) -> None:
     """Nothing of a secret, nothing but text, and no line without end."""
     for secret in SECRETS:
-        parts = [secret[at : at + PART] for at in range(len(secret) - PART + 1)]
+        parts = [secret[at : at + SECRET_PART_CHARS] for at in range(len(secret) - SECRET_PART_CHARS + 1)]
         assert [part for part in parts if part in text] == [], name
     assert ODD.search(text) is None, (name, text[max(0, ODD.search(text).start() - 80) :][:100])  # type: ignore[union-attr]
     longest = max(map(len, text.splitlines()), default=0)

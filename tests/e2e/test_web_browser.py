@@ -67,7 +67,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     alone.locator("#rules").get_by_text(re.compile("^broken( so far)?$")).wait_for()
     until(lambda: locust.truth()["max_prefilling"] == 4, 10)
     alone.locator("#timeline .row").nth(3).hover()
-    alone.locator("#timeline .said").get_by_text("TTFT").wait_for()
+    alone.locator("#timeline .chosen-line").get_by_text("TTFT").wait_for()
     alone.mouse.move(0, 0)
     the_gate_follows(locust, alone)
     locust.picture(alone, "turned")

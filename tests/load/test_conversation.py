@@ -43,12 +43,12 @@ def test_the_history_grows_by_the_real_answers() -> None:
     talk = of(user("one", reference="never sent"), user("two", output_tokens=5))
     first = talk.next()
     assert said(first) == [("user", "one")]
-    talk.said("really")
+    talk.add_answer("really")
     second = talk.next()
     assert said(second) == [("user", "one"), ("assistant", "really"), ("user", "two")]
     assert second is not None
     assert (second.turn, second.output_tokens) == (1, 5)
-    talk.said("end")
+    talk.add_answer("end")
     assert talk.next() is None
     assert talk.left == 0
 
@@ -58,7 +58,7 @@ def test_an_output_is_as_long_as_the_file_says_else_as_its_answer_else_as_the_ru
     asked = []
     while ask := talk.next():
         asked.append(ask.output_tokens)
-        talk.said("")
+        talk.add_answer("")
     assert asked == [9, 3, 7]
 
 
@@ -73,12 +73,12 @@ def test_a_session_ends_with_a_turn_that_failed() -> None:
 def test_a_whole_turn_takes_nothing_along() -> None:
     talk = of(user("one"), user("two", whole=True, input_tokens=30), user("three", input_tokens=4))
     talk.next()
-    talk.said("first")
+    talk.add_answer("first")
     second = talk.next()
     assert said(second) == [("user", "two")]
     assert second is not None
     assert second.input_tokens == 30
-    talk.said("second answer")
+    talk.add_answer("second answer")
     third = talk.next()
     assert said(third) == [("user", "two"), ("assistant", "second answer"), ("user", "three")]
     assert third is not None
@@ -96,7 +96,7 @@ def test_the_file_is_left_as_it_is() -> None:
     for _ in range(2):
         talk = of(*turns, from_=prompts(system_tokens=3))
         while talk.next():
-            talk.said("answer")
+            talk.add_answer("answer")
     assert repr(turns) == before
 
 
@@ -107,9 +107,9 @@ def test_a_system_message_of_the_file_joins_the_shared_one() -> None:
     own = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "x"}]
     talk = of(Turn(messages=own, row=1), Turn(messages=own, row=1), user("y", whole=True), from_=source)
     assert said(talk.next()) == [("system", f"{shared}\n\nbe kind"), ("user", "x")]
-    talk.said("ok")
+    talk.add_answer("ok")
     assert said(talk.next())[2:] == [("assistant", "ok"), ("system", "be kind"), ("user", "x")]
-    talk.said("ok")
+    talk.add_answer("ok")
     assert said(talk.next()) == [("system", shared), ("user", "y")]
     parts = [{"role": "system", "content": [{"type": "text", "text": "be"}]}, {"role": "user", "content": "x"}]
     ask = of(Turn(messages=parts, row=1), from_=source).next()
@@ -125,11 +125,11 @@ def test_input_tokens_count_all_that_is_sent() -> None:
     assert first is not None
     assert first.input_tokens == words(first) == 10 + 20 + 100
     assert [message["role"] for message in first.messages] == ["system", "user"]
-    talk.said("five words in this answer")
+    talk.add_answer("five words in this answer")
     second = talk.next()
     assert second is not None
     assert second.input_tokens == words(second) == 130 + 5 + 100
-    talk.said("two words", tokens=50)
+    talk.add_answer("two words", tokens=50)
     third = talk.next()
     assert third is not None
     assert third.input_tokens == 235 + 50 + 100
@@ -147,7 +147,7 @@ def test_tokens_of_a_file_are_known_as_long_as_all_of_them_are() -> None:
     asked = []
     while ask := talk.next():
         asked.append(ask.input_tokens)
-        talk.said("one two")
+        talk.add_answer("one two")
     assert asked == [10 + 40, None, None, 10 + 8]
 
 
@@ -162,7 +162,7 @@ def test_a_trace_gets_made_up_prompts_of_its_lengths_and_blocks() -> None:
     assert (first.at_s, first.delay_s, first.output_tokens, first.input_tokens) == (1.5, 0, 3, 10 + 1100)
     assert words(first) == 1110
     text = first.messages[1]["content"].split()
-    talk.said("yes")
+    talk.add_answer("yes")
     second = talk.next()
     assert second is not None
     assert (second.at_s, second.delay_s, second.output_tokens, second.input_tokens) == (None, 0.25, 7, 1110 + 1 + 600)
@@ -190,7 +190,7 @@ def delays(talk: Conversation) -> list[float]:
     found = []
     while ask := talk.next():
         found.append(ask.delay_s)
-        talk.said("")
+        talk.add_answer("")
     return found
 
 
@@ -220,7 +220,7 @@ def transcript(talk: Conversation) -> list[Any]:
     asks = []
     while ask := talk.next():
         asks.append((ask.turn, list(ask.messages), ask.input_tokens, ask.output_tokens, ask.delay_s))
-        talk.said(f"answer {ask.turn}")
+        talk.add_answer(f"answer {ask.turn}")
     return [talk.id, *asks]
 
 
@@ -260,7 +260,7 @@ def test_pairs_of_a_mix_stay_pairs_in_every_turn() -> None:
     while ask := talk.next():
         assert ask.input_tokens is not None
         pairs.add((ask.input_tokens - before, ask.output_tokens))
-        talk.said("x", tokens=11)
+        talk.add_answer("x", tokens=11)
         before = ask.input_tokens + 11
     assert pairs == {(40, 900), (70, 8)}
 
@@ -284,7 +284,7 @@ def test_roles_alternate_whatever_the_turns(kinds: list[tuple[bool, bool, str, s
         assert ask.turn == number
         roles = [message["role"] for message in ask.messages]
         assert roles == ["system"] * system + ["user", "assistant"] * (since - 1) + ["user"]
-        talk.said(answer)
+        talk.add_answer(answer)
     assert talk.next() is None
 
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.load.dataset import KINDS, Dataset, check
+from locust_llm.load.dataset import DATASET_KINDS, Dataset, check
 from locust_llm.load.formats import DatasetError
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.5,10,4\r\n2023-11-16 18:17:04,20,8\r\n"
@@ -116,7 +116,7 @@ def test_orders(place: Path) -> None:
     seen = Counter(drawn)
     assert len(seen) == 50
     assert 50 < min(seen.values()) <= max(seen.values()) < 160  # 100 expected, standard deviation 10
-    with pytest.raises(DatasetError, match="its times are an order, so it cannot be read random"):
+    with pytest.raises(DatasetError, match="a file with times cannot be read random"):
         Dataset(path, order="random", timed=True)
 
 
@@ -142,11 +142,11 @@ def test_the_end_of_a_pass_is_told(place: Path) -> None:
         (b"\x89PNG\r\n\x1a\n\x00", {}, "line 1, column 1: not UTF-8"),
         (AZURE + "2023-11-16 18:17:05,30,many", {}, "line 4, column 24: output_tokens is no count: 'many'"),
         (AZURE + "2023-11-16 18:17:05,30", {}, "line 4, column 1: 2 columns, where the header has 3"),
-        (AZURE, {"kind": "openai"}, "line 1, column 1: no JSON, which openai is"),
+        (AZURE, {"kind": "openai"}, "line 1, column 1: not JSON, as openai is"),
         (AZURE, {"kind": "burst_gpt_trace"}, "line 1, column 1: no column 'Timestamp', which burst_gpt_trace needs"),
         (AZURE, {"kind": "nonsense"}, "the kind of a dataset is one of multi_turn,"),
         (AZURE, {"kind": "access_log"}, "an access_log needs its columns named"),
-        (AZURE, {"kind": "azure_trace", "columns": {"prompt": "x"}}, "columns are named for an access_log"),
+        (AZURE, {"kind": "azure_trace", "columns": {"prompt": "x"}}, "columns are for an access_log"),
         (
             '{"n": 1}',
             {"columns": {"input_tokens": "m"}},
@@ -224,10 +224,10 @@ def test_check_sums_a_file_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
         None,
         6,
     )
-    assert str(found) == f"{place}: mooncake_trace, 6 rows, 3 sessions, 6 turns, 35 input tokens a turn, over 1 s"
+    assert str(found) == f"{place}: mooncake_trace, 6 rows, 3 sessions, 6 turns, 35 input tokens per turn, over 1 s"
     found = check(written(place, AZURE + "2023-11-16 18:17:05,0,0\r\n"), timed=True)
     assert (found.rows, found.left_out, found.span_s, found.input_tokens, found.output_tokens) == (3, 1, 0.5, 15.0, 6.0)
-    monkeypatch.setattr("locust_llm.load.dataset.LOOK_BYTES", 100)
+    monkeypatch.setattr("locust_llm.load.dataset.CHECK_BYTES", 100)
     found = check(written(place, [*prompts(50), {"text": "broken, but far behind"}]))
     assert not found.whole
     assert (found.rows, found.sessions) == (7, 7)  # 7 rows of 15 bytes are over 100
@@ -240,7 +240,7 @@ SAMPLES = [AZURE.encode(), json.dumps(SESSIONS).encode(), "\n".join(map(json.dum
 
 
 @examples(300)
-@given(st.data(), st.sampled_from([None, *KINDS]), st.sampled_from(["sequential", "shuffled"]), st.booleans())
+@given(st.data(), st.sampled_from([None, *DATASET_KINDS]), st.sampled_from(["sequential", "shuffled"]), st.booleans())
 def test_any_bytes_are_a_dataset_or_a_dataset_error(
     place: Path, data: st.DataObject, kind: Any, order: Any, skip: bool
 ) -> None:

@@ -240,8 +240,8 @@ TAKES_A_FILE: Final = (
 def test_what_is_no_file_is_refused_in_time(
     flag: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(given, "WITHIN_S", 0.2)
-    monkeypatch.setattr(given.small_text, "__defaults__", (0.2, given.MOST_BYTES))
+    monkeypatch.setattr(given, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(given.small_text, "__defaults__", (0.2, given.MAX_BYTES))
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     os.mkdir("folder")

@@ -106,7 +106,7 @@ def test_no_file_and_no_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         RowFile(str(tmp_path / "not there"))
     with pytest.raises(DatasetError, match=r"cannot be read: Is a directory"):
         RowFile(str(tmp_path))
-    monkeypatch.setattr("locust_llm.load.rows.ROW_BYTES", 10)
+    monkeypatch.setattr("locust_llm.load.rows.MAX_ROW_BYTES", 10)
     for data in (b'{"a": 1}\n{"a": "0123456789"}\n', b'a\n"\n\n\n\n\n\n\n\n\n\n\n'):
         with pytest.raises(DatasetError, match="line 2, column 1: a row of over 0 MB"):
             list(file(tmp_path / "long", data))

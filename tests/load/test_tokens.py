@@ -12,7 +12,7 @@ from support.examples import examples
 
 from locust_llm.load.lengths import independent, normal, uniform
 from locust_llm.load.prompts import Lengths, Prompts
-from locust_llm.load.tokens import TRIES, Tokenizer, corpus, load, size, stretch
+from locust_llm.load.tokens import MAX_TRIES, Tokenizer, corpus, load, size, stretch
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -173,7 +173,7 @@ def test_what_ten_tries_do_not_mend_is_counted() -> None:
     asked.clear()
     text, tokens = tokenizer.trim(stretch(0, 150), 200)
     assert tokens != 200
-    assert len(asked) == TRIES + 1
+    assert len(asked) == MAX_TRIES + 1
     prompts = Prompts(Lengths(1.0, 0.0), independent(normal(200), normal(1)), seed=1, tokenizer=tokenizer)
     prompts.draw()
     assert prompts.off == 1

@@ -19,7 +19,7 @@ from locust_llm.probe.diagnosis import (
     Diagnosis,
     diagnose,
 )
-from locust_llm.probe.symptoms import Alone, Behind, Cached, Crowd, Stall, Symptoms
+from locust_llm.probe.symptoms import Alone, Behind, Burst, Cached, Stall, Symptoms
 
 SIZES = (8000, 16_000, 32_000)
 ROUNDS = (1, 2, 3)
@@ -60,12 +60,12 @@ def found(
     pair = pair or stall(16_000, 1, "pair", apart_s=0.0 if side_by_side > 1 else 0.5)
     groups = [0.125 * side_by_side * (1 + i // side_by_side) for i in range(8)]
     usual: dict[str, Any] = {
-        "shots": 100, "failed": 0, "episodes": 40, "short_s": 0.02, "quiet_s": QUIET_S, "lost": 0.0, "decoders": 3,
+        "requests": 100, "failed": 0, "episodes": 40, "short_s": 0.02, "quiet_s": QUIET_S, "lost": 0.0, "decoders": 3,
         "tokens_a_chunk": 1.0,
         "costs": tuple(Alone(tokens, tokens, (alone_s(tokens),) * 4) for tokens in (4000, *SIZES)),
         "stalls": (*(one(tokens, turn) for turn in ROUNDS for tokens in SIZES), pair),
         "behind": tuple(Behind(turn, 0.7, 0.7) for turn in ROUNDS),
-        "crowds": tuple(Crowd(turn, 4000, tuple(groups)) for turn in ROUNDS),
+        "bursts": tuple(Burst(turn, 4000, tuple(groups)) for turn in ROUNDS),
     }  # fmt: skip
     return Symptoms(**(usual | fields))
 
@@ -119,8 +119,8 @@ def test_each_name(name: str) -> None:
 @pytest.mark.parametrize("budget", [256, 512, 1024, 2048, 4096])
 def test_the_budget(budget: int) -> None:
     """32,000 tokens in steps of 509 are 63: more than 62 steps hold, no more than 63 do; one in twenty may be miscounted."""
-    crowd = tuple(Crowd(turn, 8000, tuple(0.25 * i for i in range(1, 9))) for turn in ROUNDS)
-    said = diagnose(found(lambda tokens, turn: in_steps(tokens, turn, budget), crowds=crowd))
+    burst = tuple(Burst(turn, 8000, tuple(0.25 * i for i in range(1, 9))) for turn in ROUNDS)
+    said = diagnose(found(lambda tokens, turn: in_steps(tokens, turn, budget), bursts=burst))
     assert said.name == CHUNKED
     assert said.budget is not None
     low, about, high = said.budget
@@ -152,7 +152,7 @@ def test_short_requests_behind_a_long_one() -> None:
     assert "did not wait" in said(0.03, 0.03, 0.03, side_by_side=4).reasons[-1]
     nobody = said(0.03, 0.03, 0.03)
     assert nobody.name == CANNOT_TELL
-    assert "partial prefills with one place for long prompts" in nobody.missing[0]
+    assert "partial prefills with one slot for long prompts" in nobody.missing[0]
 
 
 def test_a_round_that_cannot_tell_does_not_hide_what_two_others_say() -> None:
@@ -161,7 +161,7 @@ def test_a_round_that_cannot_tell_does_not_hide_what_two_others_say() -> None:
         return one_step(tokens, turn) if turn != 2 else stall(tokens, turn, ended=1)
 
     assert diagnose(found(odd)).name == PREFILL_FIRST
-    assert any("could not tell" in reason for reason in diagnose(found(odd)).reasons)
+    assert any("gave no name" in reason for reason in diagnose(found(odd)).reasons)
 
 
 # -- cannot tell -------------------------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ def test_a_client_that_cannot_be_trusted(name: str, verdict: str) -> None:
         ({"stalls": ()}, ("beside decoders",)),
         ({"costs": ()}, ("beside decoders",)),
         ({"quiet_s": None}, ("beside decoders",)),
-        ({"short_s": 0.5}, ("32,000 tokens", "1000 ms", "500 ms", "--longest")),
-        ({"quiet_s": 0.2}, ("32,000 tokens", "200.0 ms", "--longest")),
+        ({"short_s": 0.5}, ("32,000 tokens", "1 s", "500 ms", "--longest")),
+        ({"quiet_s": 0.2}, ("32,000 tokens", "200 ms", "--longest")),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -211,7 +211,7 @@ def test_a_prompt_that_does_not_take_the_same_time_when_it_is_alone(name: str) -
         replace(cost, ttft_s=(*cost.ttft_s[1:], times.get(cost.asked_tokens, 2) * cost.typical_s))
         for cost in EACH[name].costs
     )
-    cannot(diagnose(replace(EACH[name], costs=costs)), "does not take the same time", "1,000 to 3,000 ms")
+    cannot(diagnose(replace(EACH[name], costs=costs)), "varies", "1 s to 3 s")
 
 
 @pytest.mark.parametrize(("one", "other"), [(one_step, chunked), (chunked, disaggregated), (static, one_step)])
@@ -222,10 +222,10 @@ def test_rounds_that_disagree(one: Callable[..., Stall], other: Callable[..., St
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"ended": 1}, ("1 of 3 decoders", "place")),
+        ({"ended": 1}, ("1 of 3 decoders", "slot")),
         ({"ended": 3, "after_s": 9.0}, ("3 of 3 decoders", "batch")),  # and then took far longer than alone
-        ({"ttft_s": 9.0}, ("not disturbed", "9,000 ms")),
-        ({"usual_s": QUIET_S / 0.89}, ("89%", "too little")),
+        ({"ttft_s": 9.0}, ("undisturbed", "9 s")),
+        ({"usual_s": QUIET_S / 0.89}, ("89%", "neither")),
         ({"longest_s": 0.22, "usual_s": 0.05, "steps": 4, "ttft_s": 0.27}, ("neither",)),
     ],
     ids=["some ended", "late after all", "late, undisturbed", "hardly disturbed", "steps of unlike length"],
@@ -234,20 +234,20 @@ def test_what_lies_between_two_names(fields: dict[str, Any], words: tuple[str, .
     cannot(diagnose(found(lambda tokens, turn: stall(tokens, turn, **fields))), *words)
 
 
-def test_crowds_that_do_not_agree() -> None:
-    crowds = (*EACH[PARTIAL].crowds[:2], *EACH[CHUNKED].crowds[:1])
-    cannot(diagnose(replace(EACH[PARTIAL], crowds=crowds)), "4, 4, 1", "slots")
+def test_bursts_that_do_not_agree() -> None:
+    bursts = (*EACH[PARTIAL].bursts[:2], *EACH[CHUNKED].bursts[:1])
+    cannot(diagnose(replace(EACH[PARTIAL], bursts=bursts)), "4, 4, 1", "slots")
 
 
-def test_a_crowd_that_is_neither_nor_does_not_hide_what_most_say() -> None:
-    four = EACH[PARTIAL].crowds[0]
-    neither = Crowd(
+def test_a_burst_that_is_neither_nor_does_not_hide_what_most_say() -> None:
+    four = EACH[PARTIAL].bursts[0]
+    neither = Burst(
         3, four.input_tokens, (0.19, 0.46, 0.46, 0.46, 0.61, 0.78, 0.78, 0.79)
     )  # one came before the others
     assert neither.side_by_side == 0
-    said = diagnose(replace(EACH[PARTIAL], crowds=(four, four, neither)))
+    said = diagnose(replace(EACH[PARTIAL], bursts=(four, four, neither)))
     assert (said.name, said.slots, "4, 4, ?" in said.reasons[1]) == (PARTIAL, 4, True)
-    cannot(diagnose(replace(EACH[PARTIAL], crowds=(four, neither))), "4, ?", "slots")
+    cannot(diagnose(replace(EACH[PARTIAL], bursts=(four, neither))), "4, ?", "slots")
 
 
 def test_a_budget_is_of_the_rounds_in_which_steps_are_plain() -> None:
@@ -283,25 +283,25 @@ def test_each_prompt_counts_with_the_tokens_that_it_came_to() -> None:
 def test_a_probe_that_was_ended_before_its_time_says_so() -> None:
     few = tuple(one for one in EACH[CHUNKED].stalls if one.round == 1)
     said = diagnose(replace(EACH[CHUNKED], stalls=few, cut=(1, 3)))
-    assert said.missing == ("the probe was ended before its time, in round 1 of 3: let it come to its end",)
+    assert said.missing == ("the probe was stopped early, in round 1 of 3: let it finish",)
     said = diagnose(replace(EACH[CHUNKED], stalls=(), costs=(), cut=(0, 3)))
-    assert said.missing == ("the probe was ended before its time, before its first round: let it come to its end",)
+    assert said.missing == ("the probe was stopped early, before its first round: let it finish",)
     said = diagnose(replace(EACH[CHUNKED], cut=(3, 3)))  # two rounds were enough
-    assert (said.name, "the probe was ended before its time, in round 3 of 3" in said.reasons) == (CHUNKED, True)
+    assert (said.name, "the probe was stopped early, in round 3 of 3" in said.reasons) == (CHUNKED, True)
 
 
-def test_a_pair_and_a_crowd_that_do_not_agree() -> None:
+def test_a_pair_and_a_burst_that_do_not_agree() -> None:
     pair = stall(16_000, 1, "pair", apart_s=0.0)
     cannot(diagnose(found(chunked, side_by_side=1, pair=pair)), "two long prompts")
 
 
-def test_crowds_that_were_not_seen() -> None:
-    cannot(diagnose(replace(EACH[CHUNKED], crowds=())), "did not all")
+def test_bursts_that_were_not_seen() -> None:
+    cannot(diagnose(replace(EACH[CHUNKED], bursts=())), "not all")
 
 
-def test_a_crowd_of_prompts_that_share_a_step() -> None:
-    crowds = tuple(Crowd(turn, 600, (0.1,) * 8) for turn in ROUNDS)
-    cannot(diagnose(replace(EACH[CHUNKED], crowds=crowds)), "too wide")
+def test_a_burst_of_prompts_that_share_a_step() -> None:
+    bursts = tuple(Burst(turn, 600, (0.1,) * 8) for turn in ROUNDS)
+    cannot(diagnose(replace(EACH[CHUNKED], bursts=bursts)), "too many tokens")
 
 
 # -- whatever there may be ---------------------------------------------------------------------------------------------
@@ -322,11 +322,11 @@ COSTS = st.lists(TOKENS, unique=True).map(sorted).flatmap(
 )  # fmt: skip
 MAYBE_S = st.none() | SECONDS
 ANY = st.builds(
-    Symptoms, shots=COUNT, failed=st.just(0) | COUNT, episodes=COUNT, short_s=MAYBE_S, costs=COSTS,
+    Symptoms, requests=COUNT, failed=st.just(0) | COUNT, episodes=COUNT, short_s=MAYBE_S, costs=COSTS,
     quiet_s=MAYBE_S, lost=st.none() | st.floats(0, 0.3), decoders=st.integers(0, 6),
     stalls=st.lists(STALLS, max_size=12).map(tuple),
     behind=st.lists(st.builds(Behind, st.integers(1, 3), SECONDS, SECONDS), max_size=4).map(tuple),
-    crowds=st.lists(st.builds(Crowd, st.integers(1, 3), TOKENS, TIMES), max_size=4).map(tuple),
+    bursts=st.lists(st.builds(Burst, st.integers(1, 3), TOKENS, TIMES), max_size=4).map(tuple),
     cached=st.lists(st.builds(Cached, TOKENS, SECONDS, SECONDS, st.none() | COUNT), max_size=3).map(tuple),
     tokens_a_chunk=st.none() | st.floats(1, 2), early_s=MAYBE_S,
 )  # fmt: skip
@@ -338,7 +338,7 @@ ALIKE = st.sampled_from(sorted(EACH))
 def nearly(draw: st.DrawFn) -> Symptoms:
     """One of each name, of which some things are otherwise."""
     whole, other = EACH[draw(ALIKE)], draw(ANY)
-    fields = ("short_s", "costs", "quiet_s", "lost", "behind", "crowds", "cached", "tokens_a_chunk", "failed")
+    fields = ("short_s", "costs", "quiet_s", "lost", "behind", "bursts", "cached", "tokens_a_chunk", "failed")
     some = draw(st.lists(st.sampled_from(fields), max_size=2))
     stalls = [
         draw(STALLS) if draw(st.integers(0, 9)) == 0 else stall for stall in (*whole.stalls, *EACH[draw(ALIKE)].stalls)
@@ -382,10 +382,10 @@ def test_decoders_that_are_not_disturbed_alike_are_of_several_servers() -> None:
 
 
 def test_with_more_servers_than_decoders_the_prompts_may_have_met_none() -> None:
-    crowds = tuple(
-        replace(one, ttft_s=tuple(0.5 * (1 + i // 4) for i in range(8))) for one in EACH[DISAGGREGATED].crowds
+    bursts = tuple(
+        replace(one, ttft_s=tuple(0.5 * (1 + i // 4) for i in range(8))) for one in EACH[DISAGGREGATED].bursts
     )
-    said = diagnose(replace(EACH[DISAGGREGATED], crowds=crowds))
+    said = diagnose(replace(EACH[DISAGGREGATED], bursts=bursts))
     assert (said.name, "4 prompts were computed side by side" in said.missing[0]) == (CANNOT_TELL, True)
 
 

@@ -12,13 +12,13 @@ from support.examples import examples
 
 from locust_llm.core.record import OK
 from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult
-from locust_llm.probe.schedule import SHORT_TOKENS, STAGGER, Bounds, timetable
+from locust_llm.probe.schedule import SHORT_TOKENS, STAGGER_SHARE, Bounds, timetable
 
 TOKEN_S = 1e-4
 """A prompt takes so long a token, and never less than 10 ms."""
 GAP_S = 0.01
 USUAL = Bounds(
-    longest_tokens=16_000, first_tokens=250, most_ttft_s=2.5, most_output_tokens=8192, decoders=3, crowd=8, rounds=3
+    longest_tokens=16_000, first_tokens=250, most_ttft_s=2.5, most_output_tokens=8192, decoders=3, burst=8, rounds=3
 )  # fmt: skip
 LONGER = replace(USUAL, longest_tokens=32_000)
 Answer = Callable[[Episode], Sequence[ProbeResult]]
@@ -36,13 +36,13 @@ def seen(shot: ProbeRequest, episode: Episode, number: int, first_s: float, outc
 
 
 def usual(episode: Episode) -> list[ProbeResult]:
-    return [seen(shot, episode, 0, max(0.01, TOKEN_S * shot.input_tokens)) for shot in episode.shots]
+    return [seen(shot, episode, 0, max(0.01, TOKEN_S * shot.input_tokens)) for shot in episode.requests]
 
 
 def refusing(more_than: int) -> Answer:
     return lambda episode: [
         seen(shot, episode, 0, TOKEN_S * shot.input_tokens, OK if shot.input_tokens <= more_than else "http_400")
-        for shot in episode.shots
+        for shot in episode.requests
     ]
 
 
@@ -57,7 +57,7 @@ def carried_out(answer: Answer = usual, bounds: Bounds = USUAL) -> list[Episode]
 
 
 def alone(episodes: Sequence[Episode], turn: int = 0) -> list[int]:
-    return [one.shots[0].input_tokens for one in episodes if (one.kind, one.round) == ("alone", turn)]
+    return [one.requests[0].input_tokens for one in episodes if (one.kind, one.round) == ("alone", turn)]
 
 
 def test_what_comes() -> None:
@@ -65,7 +65,7 @@ def test_what_comes() -> None:
     kinds = [one.kind for one in episodes if not one.round]
     assert kinds == ["warm", *["alone"] * 7, "quiet"]  # the second warm one is of round 1
     first, second = ([one.kind for one in episodes if one.round == turn and one.kind != "warm"] for turn in (1, 2))
-    assert first == second == [*["alone", "stall"] * 3, "pair", "again", "again", "behind", "crowd"]
+    assert first == second == [*["alone", "stall"] * 3, "pair", "again", "again", "behind", "burst"]
     assert len(episodes) == 2 + 7 + 1 + 11 + 11
 
 
@@ -81,7 +81,7 @@ def test_time_grows_on_as_it_did() -> None:
     """With the square of the length: 8,000 take 1 s, 16,000 would take 4. The root of two more is 11,313: so 10,000."""
 
     def squared(episode: Episode) -> list[ProbeResult]:
-        return [seen(shot, episode, 0, max(0.01, (shot.input_tokens / 8000) ** 2)) for shot in episode.shots]
+        return [seen(shot, episode, 0, max(0.01, (shot.input_tokens / 8000) ** 2)) for shot in episode.requests]
 
     assert alone(carried_out(squared, replace(USUAL, most_ttft_s=2.0)))[-2:] == [8000, 10_000]
     assert alone(carried_out(squared, replace(USUAL, most_ttft_s=1.0)))[-2:] == [4000, 8000]
@@ -94,7 +94,7 @@ def test_sizes_double_until_the_longest() -> None:
 def test_sizes_double_until_a_failure() -> None:
     episodes = carried_out(refusing(6000))
     assert alone(episodes) == [250, 500, 1000, 2000, 4000, 8000]
-    assert {max(shot.input_tokens for shot in one.shots) for one in episodes if one.kind == "stall"} == {
+    assert {max(shot.input_tokens for shot in one.requests) for one in episodes if one.kind == "stall"} == {
         950,
         1900,
         3800,
@@ -108,7 +108,7 @@ def test_prompts_of_several_sizes_must_be_possible() -> None:
 def test_lengths_go_up_and_down() -> None:
     episodes = carried_out()
     up, down = [3800, 7600, 15_200], [15_200, 7600, 3800]
-    stalls = [one.shots[-1].input_tokens for one in episodes if one.kind == "stall"]
+    stalls = [one.requests[-1].input_tokens for one in episodes if one.kind == "stall"]
     assert stalls == [*up, *down, *up]
     assert [size for turn in (1, 2, 3) for size in alone(episodes, turn)] == [*up, *down, *up]
 
@@ -117,7 +117,7 @@ def test_decoders_and_the_prompts_beside_them() -> None:
     """A first token takes 10 ms, a gap 10 ms: the prompt comes after 4 x 10 + 400 ms; a prompt of 4,000 tokens takes 0.4 s:
     (0.44 + 1.4 x 0.4 + 30 x 0.01) / 0.01 = 130 tokens, 15 and 30 % more for the second and the third decoder."""
     one = next(one for one in carried_out() if one.kind == "stall")
-    *decoders, long = one.shots
+    *decoders, long = one.requests
     assert [(shot.role, shot.at_s, shot.input_tokens) for shot in decoders] == [("decoder", 0, SHORT_TOKENS)] * 3
     assert [shot.output_tokens for shot in decoders] == pytest.approx([130, 130 * 1.15, 130 * 1.3], abs=2)
     assert (long.role, long.input_tokens) == ("long", 3800)
@@ -127,35 +127,35 @@ def test_decoders_and_the_prompts_beside_them() -> None:
 def test_a_pair_comes_at_one_moment_and_the_same_prompt_comes_twice() -> None:
     episodes = carried_out()
     for pair in (one for one in episodes if one.kind == "pair"):
-        a, b = pair.shots[-2:]
+        a, b = pair.requests[-2:]
         assert a == b
         assert (a.role, a.input_tokens, a.text) == ("long", 7600, 0)
-    again = [one.shots for one in episodes if one.kind == "again"]
+    again = [one.requests for one in episodes if one.kind == "again"]
     assert [shots[0].text for shots in again] == [1, 1, 2, 2, 3, 3]
     assert all(len(shots) == 1 for shots in again)
 
 
 def test_short_ones_behind_a_long_one() -> None:
-    long, *shorts = next(one for one in carried_out() if one.kind == "behind").shots
+    long, *shorts = next(one for one in carried_out() if one.kind == "behind").requests
     assert (long.role, long.input_tokens, long.at_s) == ("long", 15_200, 0)
     assert [(short.role, short.input_tokens) for short in shorts] == [("short", SHORT_TOKENS)] * 2
     assert [short.at_s for short in shorts] == pytest.approx([0.32, 0.64])  # of 1.6 s
 
 
-def test_a_crowd_is_made_of_long_prompts_where_nobody_is_held_up() -> None:
+def test_a_burst_is_made_of_long_prompts_where_nobody_is_held_up() -> None:
     """How wide a step is nobody knows then: half of the longest prompt. There is time for 20 s / 0.8 s = 25: so eight."""
-    crowd = next(one for one in carried_out() if one.kind == "crowd").shots
-    assert [(shot.role, shot.at_s, shot.input_tokens) for shot in crowd] == [("long", 0, 7600)] * 8
+    burst = next(one for one in carried_out() if one.kind == "burst").requests
+    assert [(shot.role, shot.at_s, shot.input_tokens) for shot in burst] == [("long", 0, 7600)] * 8
 
 
 def in_steps(episode: Episode, tokens: int = 500) -> list[ProbeResult]:
     """Of so many tokens; each takes 50 ms, in which those who decode get a token."""
     came = usual(episode)
-    long = next((shot for shot in episode.shots if shot.role == "long"), None)
+    long = next((shot for shot in episode.requests if shot.role == "long"), None)
     if long is None or episode.kind != "stall":
         return came
     begin, steps = long.at_s + GAP_S / 2, -(-long.input_tokens // tokens)
-    for i, shot in enumerate(episode.shots):
+    for i, shot in enumerate(episode.requests):
         at = [0.05 + GAP_S * j for j in range(shot.output_tokens)]
         early = sum(one < begin for one in at)
         stamps = [*at[:early], *(begin + 0.05 * j for j in range(1, steps + 1))]
@@ -172,10 +172,10 @@ def in_steps(episode: Episode, tokens: int = 500) -> list[ProbeResult]:
         (32_000, 4750),  # of 30,400, as 32,000 take 3.2 s: eight take 4 s
     ],
 )
-def test_a_crowd_takes_a_while_but_no_more_than_it_must(longest: int, tokens: int) -> None:
+def test_a_burst_takes_a_while_but_no_more_than_it_must(longest: int, tokens: int) -> None:
     bounds = replace(USUAL, longest_tokens=longest, most_ttft_s=4.0)
-    crowd = next(one for one in carried_out(in_steps, bounds) if one.kind == "crowd")
-    assert crowd.shots[0].input_tokens == tokens
+    burst = next(one for one in carried_out(in_steps, bounds) if one.kind == "burst")
+    assert burst.requests[0].input_tokens == tokens
 
 
 def late(gaps: int) -> Answer:
@@ -184,7 +184,9 @@ def late(gaps: int) -> Answer:
     def answer(episode: Episode) -> list[ProbeResult]:
         came = usual(episode)
         if episode.kind == "quiet":
-            came[gaps:] = [seen(shot, episode, 0, GAP_S * (1 + came[0].output_tokens)) for shot in episode.shots[gaps:]]
+            came[gaps:] = [
+                seen(shot, episode, 0, GAP_S * (1 + came[0].output_tokens)) for shot in episode.requests[gaps:]
+            ]
         return came
 
     return answer
@@ -193,7 +195,7 @@ def late(gaps: int) -> Answer:
 @pytest.mark.parametrize(("together", "decoders"), [(4, 3), (3, 2), (2, 1), (1, 1)])
 def test_a_place_is_left_where_only_some_run_together(together: int, decoders: int) -> None:
     stalls = [one for one in carried_out(late(together)) if one.kind in ("stall", "pair")]
-    assert {sum(shot.role == "decoder" for shot in one.shots) for one in stalls} == {decoders}
+    assert {sum(shot.role == "decoder" for shot in one.requests) for one in stalls} == {decoders}
 
 
 @pytest.mark.parametrize("failing", ["warm", "quiet"])
@@ -203,7 +205,9 @@ def test_it_ends_where_a_server_does_not_answer(failing: str) -> None:
         def answer(episode: Episode, missing: tuple[()] | None = missing) -> Sequence[ProbeResult]:
             if episode.kind != failing:
                 return usual(episode)
-            return missing if missing is not None else [seen(shot, episode, 0, 1, "timeout") for shot in episode.shots]
+            return (
+                missing if missing is not None else [seen(shot, episode, 0, 1, "timeout") for shot in episode.requests]
+            )
 
         assert carried_out(answer)[-1].kind == failing
 
@@ -215,24 +219,24 @@ def check(episodes: Sequence[Episode], bounds: Bounds) -> None:
     """Never more than what it may ask for, and in order."""
     sizes = 1 + max(0, int(math.log2(bounds.longest_tokens / bounds.first_tokens)))
     assert len(episodes) <= 2 + sizes + 1 + 11 * bounds.rounds
-    staggered = math.ceil(bounds.most_output_tokens * (1 + STAGGER * (bounds.decoders - 1)))
+    staggered = math.ceil(bounds.most_output_tokens * (1 + STAGGER_SHARE * (bounds.decoders - 1)))
     for one in episodes:
-        assert one.shots
-        assert all(a.at_s <= b.at_s for a, b in pairwise(one.shots))
-        assert one.shots[0].at_s >= 0
-        assert math.isfinite(one.shots[-1].at_s)
+        assert one.requests
+        assert all(a.at_s <= b.at_s for a, b in pairwise(one.requests))
+        assert one.requests[0].at_s >= 0
+        assert math.isfinite(one.requests[-1].at_s)
         assert 0 <= one.expected_s < math.inf
-        for shot in one.shots:
+        for shot in one.requests:
             assert 1 <= shot.input_tokens <= max(bounds.longest_tokens, SHORT_TOKENS)
             assert 1 <= shot.output_tokens <= staggered
-        assert len(one.shots) <= max(bounds.crowd, 4, bounds.decoders + 2)
+        assert len(one.requests) <= max(bounds.burst, 4, bounds.decoders + 2)
 
 
 @examples(60)
 @given(
     st.data(),
     st.builds(
-        Bounds, longest_tokens=st.integers(250, 50_000), decoders=st.integers(1, 6), crowd=st.integers(4, 12),
+        Bounds, longest_tokens=st.integers(250, 50_000), decoders=st.integers(1, 6), burst=st.integers(4, 12),
         rounds=st.integers(1, 4), most_ttft_s=st.floats(0.1, 10), most_output_tokens=st.integers(48, 10_000),
     ),
 )  # fmt: skip
@@ -243,7 +247,7 @@ def test_whatever_is_sent_back_it_ends_and_asks_for_no_more_than_its_bounds(
 
     def answer(episode: Episode) -> list[ProbeResult]:
         came = []
-        for shot in episode.shots:
+        for shot in episode.requests:
             fate = data.draw(st.sampled_from(["ok", "ok", "ok", "ok", "lost", "failed", "few"]))
             first_s = data.draw(st.floats(1e-6, 1e6) | st.floats(0.001, 0.1))
             one = seen(shot._replace(output_tokens=min(50, shot.output_tokens)), episode, 0, first_s)

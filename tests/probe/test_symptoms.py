@@ -8,7 +8,7 @@ from support.examples import examples
 from locust_llm.core.record import CUT, OK
 from locust_llm.probe.diagnosis import CANNOT_TELL, diagnose
 from locust_llm.probe.requests import ProbeResult
-from locust_llm.probe.symptoms import Alone, Crowd, Stall, Symptoms, beside, symptoms
+from locust_llm.probe.symptoms import Alone, Burst, Stall, Symptoms, beside, symptoms
 
 
 def shot(
@@ -200,7 +200,7 @@ def test_what_prompts_take_alone() -> None:
         ]
     )
     assert found.costs == (Alone(1000, 1000, (0.09, 0.1, 0.15)), Alone(2000, 1990, (0.3,)))
-    assert (found.shots, found.failed, found.episodes) == (5, 1, 5)
+    assert (found.requests, found.failed, found.episodes) == (5, 1, 5)
     assert found.token_s == pytest.approx(0.2 / 990)
     assert [found.alone_s(tokens) for tokens in (1000, 1500, 2000)] == pytest.approx([0.1, 0.2, 0.3])
     assert found.alone_s(500) is found.alone_s(4000) is None
@@ -246,12 +246,12 @@ def test_who_waited_behind_a_long_prompt() -> None:
         ([250, 350, 450, 550, 600, 700, 750, 800], 0),  # the first is too late for one by one, too early for all
     ],
 )
-def test_a_crowd(first_ms: list[int], side_by_side: int) -> None:
-    shots = [shot("long", ms, kind="crowd", turn=2, tokens=4000) for ms in reversed(first_ms)]
-    (crowd,) = symptoms(shots).crowds
-    assert crowd == Crowd(2, 4000, tuple(ms / 1e3 for ms in first_ms))
-    assert crowd.side_by_side == side_by_side
-    assert symptoms([*shots, shot("long", kind="crowd", outcome="http_500")]).crowds == ()
+def test_a_burst(first_ms: list[int], side_by_side: int) -> None:
+    shots = [shot("long", ms, kind="burst", turn=2, tokens=4000) for ms in reversed(first_ms)]
+    (burst,) = symptoms(shots).bursts
+    assert burst == Burst(2, 4000, tuple(ms / 1e3 for ms in first_ms))
+    assert burst.side_by_side == side_by_side
+    assert symptoms([*shots, shot("long", kind="burst", outcome="http_500")]).bursts == ()
 
 
 def test_the_same_prompt_twice() -> None:
@@ -291,7 +291,7 @@ def test_nothing() -> None:
 # -- whatever comes ----------------------------------------------------------------------------------------------------
 
 
-KINDS = ("warm", "alone", "quiet", "stall", "pair", "again", "behind", "crowd")
+KINDS = ("warm", "alone", "quiet", "stall", "pair", "again", "behind", "burst")
 
 
 @st.composite
@@ -312,7 +312,7 @@ def anything(draw: st.DrawFn) -> ProbeResult:
 @given(st.lists(anything(), max_size=25))
 def test_whatever_was_seen_has_symptoms_and_a_diagnosis(shots: list[ProbeResult]) -> None:
     found = symptoms(shots)
-    assert found.shots == len(shots)
+    assert found.requests == len(shots)
     assert found.failed == sum(not one.ok for one in shots)
     assert all(stall.steps >= 0 and stall.ended <= stall.decoders for stall in found.stalls)
     assert diagnose(found).name == CANNOT_TELL  # it would take three lengths in each of two rounds
@@ -334,12 +334,12 @@ def test_chunks_in_pairs_are_steps_of_their_own_and_no_usual_gap() -> None:
         ("warm alone", OK, (0, 2)),
         ("warm alone", "http_400", None),  # the context ends there, and with it the probe
         ("warm quiet stall1", OK, (1, 2)),
-        ("warm quiet stall1 crowd1", OK, (1, 2)),
+        ("warm quiet stall1 burst1", OK, (1, 2)),
         ("warm quiet stall2", "timeout", None),  # the server gave up
         ("warm quiet stall2", CUT, (2, 2)),
-        ("warm quiet stall1 stall2 crowd2", OK, None),
-        ("warm quiet stall1 stall2 crowd2", "timeout", None),
-        ("warm quiet stall1 stall2 crowd2", CUT, (2, 2)),
+        ("warm quiet stall1 stall2 burst2", OK, None),
+        ("warm quiet stall1 stall2 burst2", "timeout", None),
+        ("warm quiet stall1 stall2 burst2", CUT, (2, 2)),
     ],
 )
 def test_a_probe_that_was_ended_before_its_time(kinds: str, outcome: str, cut: tuple[int, int] | None) -> None:
@@ -360,7 +360,7 @@ stamps = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0001, 2.0, 3.5]), max_size=8
 wild = st.builds(
     ProbeResult,
     episode=st.integers(0, 3),
-    kind=st.sampled_from(["warm", "alone", "quiet", "stall", "pair", "again", "behind", "crowd"]),
+    kind=st.sampled_from(["warm", "alone", "quiet", "stall", "pair", "again", "behind", "burst"]),
     round=st.integers(0, 2),
     role=st.sampled_from(["decoder", "long", "short"]),
     outcome=st.sampled_from([OK, "timeout"]),
@@ -380,8 +380,8 @@ def test_whatever_was_seen_there_are_symptoms_and_a_diagnosis(some: list[ProbeRe
     for one in found.stalls:
         assert one.pace >= 0
         assert one.share >= 0
-    for crowd in found.crowds:
-        assert 0 <= crowd.side_by_side <= len(crowd.ttft_s)
+    for burst in found.bursts:
+        assert 0 <= burst.side_by_side <= len(burst.ttft_s)
     for behind in found.behind:
         assert behind.waited >= 0
     assert found.token_s is None or found.token_s == found.token_s

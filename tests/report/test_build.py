@@ -285,7 +285,7 @@ def test_a_folder_of_something_else_is_no_stage(sweep: Path) -> None:
     summary, _ = remake(sweep)
     assert summary.sweep is not None
     assert summary.sweep.missing == (
-        "stage 2 (concurrency 2) is left out: its run.json cannot be read (it is of no stage).",
+        "stage 2 (concurrency 2) is left out: its run.json cannot be read (it is not of a stage).",
     )
 
 

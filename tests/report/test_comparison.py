@@ -72,7 +72,7 @@ def test_a_slower_run_with_a_gate(folders: list[Path]) -> None:
     assert word["Throughput (requests/s)"] == "no difference to be seen"
     assert word["Gate Wait p50 (ms)"] == "-"  # the base has none
     assert "TTFT from Due p99 (ms)" in word
-    assert pair.warnings == ("they differ in prefill limit: none in the base, 1 here.",)
+    assert pair.warnings == ("different prefill limit: none in the base; 1 here.",)
     ttft = pair.lines[0]
     assert ttft.base is not None
     assert ttft.value is not None
@@ -99,9 +99,9 @@ def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
     assert [warning.partition(": ")[2][:35] for warning in found.warnings] == ["1 of 31 requests failed."]
     assert [warning.partition(": ")[2][:23] for warning in found.runs[0].warnings[:2]] == [
         "run.json cannot be read",
-        "no request.",
+        "no requests.",
     ]
-    assert "are unknown: nobody can tell whether these runs are comparable." in found.runs[0].warnings[2]
+    assert "are unknown, so these runs may not be comparable." in found.runs[0].warnings[2]
     assert set(words(found.runs[0].lines).values()) == {"-"}
     assert "no request succeeded or failed" in console(found)
 
@@ -142,7 +142,7 @@ def test_sweeps_stage_by_stage(tmp_path: Path) -> None:
     rows = [line.split()[-1] for line in text.splitlines() if line.startswith("4 ")]
     assert rows == ["worse", "seen"]
     (run / "stages" / "2" / "profile_export.jsonl").unlink()
-    assert "4 is left out: " in compared([base, run]).runs[0].alone[2]
+    assert "4: " in compared([base, run]).runs[0].alone[2]
 
 
 def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) ->
     assert pair.stages == ()
     assert (
         pair.warnings[-1]
-        == "no stage is compared: they are sweeps of different things (concurrency and prefill-concurrency)."
+        == "stages are not compared: the sweeps have different axes (concurrency and prefill-concurrency)."
     )
 
 
@@ -162,7 +162,7 @@ def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str]) ->
     assert Path("c.md").read_text() == markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
     assert main(["compare", "base", "nowhere"]) == 5
-    assert "nowhere holds no run: there is no profile_export.jsonl in it" in capsys.readouterr().err
+    assert "nowhere holds no run: it has no profile_export.jsonl" in capsys.readouterr().err
     assert main(["compare", "base", "same", "--json", "nowhere/c.json"]) == 5
     assert capsys.readouterr().out == ""
 

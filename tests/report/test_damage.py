@@ -97,23 +97,23 @@ FIELDS = b'"chunk_us":[5000,9000]'
         (A[:-40] + B + b"\n" + C, "bc", [(1, "it ends in the middle")]),
         (A + b"\n" + B[:-1], "a", [(2, "Input data was truncated")]),
         (b"\0" * 999 + A + b"\n" + B + b"\0\0\n" + b"\0" * 99, "ab", [(1, "NUL bytes"), (2, "NUL bytes"), (3, "NUL bytes")]),
-        (A + b"rubbish\n\n" + B, "ab", [(1, "it does not begin as a record does")]),
-        (b"[" * 99_999 + b"\n" + A, "a", [(1, "it does not begin as a record does")]),
+        (A + b"rubbish\n\n" + B, "ab", [(1, "it does not begin like a record")]),
+        (b"[" * 99_999 + b"\n" + A, "a", [(1, "it does not begin like a record")]),
         (b'{"record":' + b'{"a":' * 99_999 + b"}\n" + A, "a", [(1, "JSON nested too deeply")]),
-        (A.replace(FIELDS, b'"chunk_us":[9000,5000]') + b"\n" + B, "b", [(1, "chunk_us falls")]),
+        (A.replace(FIELDS, b'"chunk_us":[9000,5000]') + b"\n" + B, "b", [(1, "chunk_us is not rising")]),
         (A.replace(FIELDS, b'"chunk_us":[-1,5000]'), "", [(1, LATE)]),
         (A.replace(FIELDS, b'"chunk_us":[5,1' + b"0" * 30 + b"]"), "", [(1, LATE)]),
-        (A.replace(FIELDS, FIELDS + b',"merged":[[2,5]]'), "", [(1, "merged has an index behind the last chunk")]),
-        (A.replace(b'"first_output":0', b'"first_output":2'), "", [(1, "first_output lies behind the last chunk")]),
-        (A.replace(FIELDS + b",", b""), "", [(1, "indices of chunks, and no chunk")]),
+        (A.replace(FIELDS, FIELDS + b',"merged":[[2,5]]'), "", [(1, "merged has an index beyond the last chunk")]),
+        (A.replace(b'"first_output":0', b'"first_output":2'), "", [(1, "first_output is beyond the last chunk")]),
+        (A.replace(FIELDS + b",", b""), "", [(1, "indices of chunks without a chunk")]),
         (A.replace(b'"closed_at":10.009', b'"closed_at":5'), "", [(1, "it ended -5 s after it began")]),
-        (A.replace(b'"due_at":10.0', b'"due_at":1e10'), "", [(1, "its stamps lie months apart")]),
+        (A.replace(b'"due_at":10.0', b'"due_at":1e10'), "", [(1, "its stamps are months apart")]),
         (A.replace(b'"tokens_from"', b'"outcome":"new","tokens_from"'), "",
-         [(1, "outcome 'new' is none that this version knows")]),
+         [(1, "outcome 'new' is unknown to this version")]),
         (A.replace(b'"tokens_from"', b'"outcome":"reset","tokens_from"'), "",
          [(1, "its outcome 'reset' and its error contradict each other")]),
         (A.replace(b'"tokens_from"', b'"phase":"new","tokens_from"'), "",
-         [(1, "phase 'new' is none that this version knows")]),
+         [(1, "phase 'new' is unknown to this version")]),
         (A.replace(b'"tokens_from"', b'"later_version":{"x":[1]},"tokens_from"'), "a", []),
     ],
 )  # fmt: skip
@@ -137,11 +137,11 @@ def test_stamps_of_another_century_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "LONGEST", 1 << 13)
-    monkeypatch.setattr(folder, "BISECTED", 1000)
+    monkeypatch.setattr(folder, "MAX_LINE_BYTES", 1 << 13)
+    monkeypatch.setattr(folder, "MIN_BISECTED_BYTES", 1000)
     file = RecordFile(fill(tmp_path, A + b"\n" + b"x" * 50_000 + b"\n" + B + b"\nrubbish\n") / RECORDS)
     assert [record.id for record in file] == ["a", "b"]
-    assert file.unread.first == ((2, "longer than 0 MB"), (4, "it does not begin as a record does"))
+    assert file.unread.first == ((2, "longer than 0 MB"), (4, "it does not begin like a record"))
     assert [record.id for record in file.since(0.0)] == ["a", "b"]
     size = file.path.stat().st_size
     for cut in range(0, size, 997):
@@ -188,7 +188,7 @@ def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monke
     fill(tmp_path, [answered(5, 9), answered(7, 8)], a_run())
     status, said, _ = called("report", tmp_path)
     assert status == ExitStatus.INCOMPLETE
-    assert said.startswith("INCOMPLETE: what it says cannot be used (KeyError: 'surprise'")
+    assert said.startswith("INCOMPLETE: run.json cannot be used (KeyError: 'surprise'")
     assert "2 succeeded" in said
 
 
@@ -202,10 +202,10 @@ def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monke
         (report, "scene", "there is no timeline", ("report.html", "summary.md", "junit.xml")),
         (report.junit, "xml", "junit.xml could not be made", ("report.html", "timeline.svg")),
         (report.export, "summary_csv", "profile_export_aiperf.csv could not be made", ("report.html", "junit.xml")),
-        (page, "over_time", "plots of the page (Over time) could not be drawn", ("report.html", "junit.xml")),
-        (page, "distributions", "plots of the page (Distributions) could not be drawn", ("report.html", "timeline.svg")),
+        (page, "over_time", "the plots of Over time could not be drawn", ("report.html", "junit.xml")),
+        (page, "distributions", "the plots of Distributions could not be drawn", ("report.html", "timeline.svg")),
         (report, "page", "report.html could not be made", ("summary.md", "junit.xml")),
-        (report, "interference", "what prefills do to decodes could not be told", ("report.html", "junit.xml")),
+        (report, "interference", "the interference of prefills with decodes could not", ("report.html", "junit.xml")),
     ],
 )  # fmt: skip
 def test_an_extra_that_fails_is_one_line(
@@ -260,7 +260,7 @@ def test_a_hundred_thousand_percentiles(tmp_path: Path) -> None:
     run = a_run(percentiles=tuple(i / 2000 for i in range(1, 100_000)))
     status, said, _ = called("report", fill(tmp_path, [answered(5, 9), answered(6, 9)], run))
     assert status == ExitStatus.OK
-    assert "Of 99999 percentiles that were asked for the tables have 50" in said
+    assert "The tables show 50 of the 99999 percentiles" in said
 
 
 # -- little in them ----------------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_what_is_lost_of_a_stage_is_said(tmp_path: Path) -> None:
     (tmp_path / "stages" / "3" / RUN).write_bytes(b'{"run": {"schema": 9')
     status, said, _ = called("report", tmp_path)
     assert status == ExitStatus.INCOMPLETE
-    assert said.startswith("INCOMPLETE: stages are left out, or something of them is.")
+    assert said.startswith("INCOMPLETE: stages, or parts of them, are missing.")
     assert "stage 2 (concurrency 2): 1 line of profile_export.jsonl could not be read (line 40: it ends in the" in said
     assert "stage 3 (concurrency 4) is left out" in said
     assert "INCOMPLETE: 1 line" in (tmp_path / "stages" / "2" / "summary.md").read_text().replace("\\", "")

@@ -389,8 +389,8 @@ def test_a_drag_zooms_all_plots_of_a_group_and_a_double_click_ends_it(browser: A
 
 def test_a_request_of_the_timeline_says_who_it_is(browser: Any, files: dict[str, Path]) -> None:
     with opened(browser, files["gate"]) as shown:
-        plot = shown.locator(".plot", has=shown.locator(".said"))
-        said = plot.locator(".said")
+        plot = shown.locator(".plot", has=shown.locator(".chosen-line"))
+        said = plot.locator(".chosen-line")
         plot.locator(".canvas").focus()
         shown.keyboard.press("ArrowDown")
         first = said.inner_text()

@@ -49,7 +49,7 @@ def test_conditions_come_first() -> None:
     )
     assert text.index("Conditions") < text.index("Metrics")
     assert cells(text, "server") == ["server", "http://server:8000"]
-    assert cells(text, "load") == ["load", "closed loop (burst), 30 users, 1 process"]
+    assert cells(text, "load") == ["load", "closed loop, 30 users, 1 process"]
     assert cells(text, "prefill limit") == ["prefill limit", "2, ramp from 1 over 30 s"]
     assert cells(text, "input length") == ["input length", "100.0 tokens on average, asked for 80.0 (+25.0%)"]
     assert cells(text, "requests") == ["requests", "2: 1 succeeded, 1 failed (50.0%), 0 cut, 0 cancelled"]
@@ -60,7 +60,7 @@ def test_conditions_come_first() -> None:
     ("settings", "said"),
     [
         ({"users": 100}, "open loop, 10/s poisson, up to 100 users, 1 process"),
-        ({"users": None}, "open loop, 10/s poisson, as many users as needed (7 of at most 1000), 1 process"),
+        ({"users": None}, "open loop, 10/s poisson, as many users as needed (7, limit 1000), 1 process"),
         ({"users": 20, "user_centric_rate": 5.0}, "open loop, user-centric 5/s over 20 users, 1 process"),
     ],
 )
@@ -70,7 +70,7 @@ def test_an_open_loop_says_what_it_offered_and_sent(settings: dict[str, object],
     text = shown(*[answered(100)] * 998, run=run)
     assert cells(text, "load")[1] == said
     assert cells(text, "delivered")[1] == (
-        "offered 10.00/s, sent 9.98/s (99.8%), completed 9.98/s in the 100.0 s until the stop"
+        "99.8%: due 10.00/s, sent 9.98/s, completed 9.98/s, in the 100.0 s to the stop"
     )
     assert "NOT DELIVERED" not in text
 
@@ -92,13 +92,13 @@ def test_breakdowns_stand_below_the_metrics() -> None:
     ]  # fmt: skip
     assert cells(below, "64") == ["64", "100", "0.0%", *["100.0"] * 3, *["20.00"] * 3, *["250.0"] * 3]
     assert cells(below, "2048")[:5] == ["2048", "1", "50.0%", "1500*", "1500*"]
-    assert "wait: Gate Wait, of failed requests too" in below
+    assert "wait: Gate Wait, with failed requests" in below
     assert "By " not in shown(*many)  # one length only: nothing to break down
 
 
 def test_turns_have_their_input_and_what_was_cached() -> None:
     text = shown(answered(200, turn=0, cached_tokens=0), answered(100, turn=1, input_tokens=1234, cached_tokens=617))
-    assert cells(text, "sessions") == ["sessions", "1, 2.00 answered turns each on average"]
+    assert cells(text, "sessions") == ["sessions", "1, with 2.00 answered turns on average"]
     assert cells(text, "later")[-2:] == ["1234", "50.0%"]
 
 
@@ -205,7 +205,7 @@ def test_rules_come_first() -> None:
     """TTFTs of 1 to 20 ms: the median is 10.5, its interval 6 to 15."""
     records = [answered(i, i + 10, sent_at=10.0 + i) for i in range(1, 21)]
     text = shown(*records, slo=("ttft p50 < 16ms", "warn: ttft p50 < 6ms", "ttft p99 < 1s"), goodput="ttft:5")
-    assert text.index("SLO INCONCLUSIVE: 1 failed, 1 inconclusive, 1 passed (1 of them only warn).") < text.index(
+    assert text.index("SLO INCONCLUSIVE: 1 failed, 1 inconclusive, 1 passed (1 of them a warn: rule).") < text.index(
         "Cond"
     )
     assert cells(text, "ttft p50 < 16ms") == ["ttft p50 < 16ms", "PASS", "10.5ms", "6ms to 15ms", "20"]

@@ -16,7 +16,7 @@ from support.examples import examples
 from support.hostile_server import ENDLESS, WRONG, Hostile, answer, hostile
 
 from locust_llm.client.fetch import Answer
-from locust_llm.core.engine_metrics import EngineSample, diagnosis, read, told
+from locust_llm.core.engine_metrics import EngineSample, diagnosis, read, summarised
 from locust_llm.core.foreign_text import Secrets
 from locust_llm.core.settings import Settings
 from locust_llm.run import discovery as module
@@ -270,6 +270,6 @@ def test_no_page_of_figures_raises_and_what_is_said_of_it_is_short(pages: list[s
     for sample in samples:
         values = [getattr(sample, name) for name in EngineSample.__struct_fields__ if name not in ("at", "engine")]
         assert all(value is None or 0 <= value < 1e17 for value in values)
-    for sentence in diagnosis(told(samples), 3):
+    for sentence in diagnosis(summarised(samples), 3):
         assert sentence.isprintable()
         assert len(sentence) < 500

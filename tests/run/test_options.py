@@ -55,7 +55,7 @@ REFUSED: Final = [
     ),
     (
         ["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
-        "--endpoint must not hold a key (api-key), every report would: use --header, or --api-key-file",
+        "--endpoint must not hold a key (api-key), as reports show it: use --header, or --api-key-file",
     ),
     (["--max-retries", "-1"], "--max-retries must be at least 0, got -1"),
     (["--endpoint-type", "embeddings"], "--endpoint-type must be one of chat, completions, got 'embeddings'"),
@@ -80,7 +80,7 @@ REFUSED: Final = [
     ),
     (
         ["-u", "3", "--prefill-concurrency", "3", "--no-streaming"],
-        "--prefill-concurrency needs --streaming: without a stream nobody can tell when the first token came",
+        "--prefill-concurrency needs --streaming: without a stream there is no time of the first token",
     ),
     (
         ["--prefill-concurrency-ramp-duration", "0"],

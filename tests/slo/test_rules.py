@@ -16,7 +16,7 @@ def test_conditions_come_from_goodput_where_a_rule_gives_none() -> None:
     assert rules.good == TTFT_300
     (entry,) = resolve(("attainment > 99%",), None, None).entries
     assert entry.rule is None
-    assert entry.why.startswith("SLO 'attainment > 99%': attainment needs to know what a good request is")
+    assert entry.why.startswith("SLO 'attainment > 99%': attainment needs the conditions of a good request")
 
 
 def test_presets_follow_the_own_rules() -> None:
@@ -47,7 +47,7 @@ def test_runs_are_compared_at_their_end() -> None:
         mistakes(resolve(("ttft p95 within 5% of base", "warn: error_rate within 1pp of base"), None, None))
     )
     (found,) = mistakes(resolve(("abort: ttft p95 within 5% of base",), None, None))
-    assert found == ("SLO 'abort: ttft p95 within 5% of base': runs are compared when they are over: leave out abort:")
+    assert found == ("SLO 'abort: ttft p95 within 5% of base': runs are compared after their end: leave out abort:")
 
 
 def test_a_selector_of_another_sweep_is_a_mistake() -> None:

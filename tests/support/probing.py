@@ -160,7 +160,7 @@ def carried_out(
 ) -> list[ProbeResult]:
     """What became of its shots, in the order in which they ended, the refused ones first."""
     clock, began, came, done = run.clock, run.clock.now, list[ProbeResult](), list[tuple[ProbeRequest, Row]]()
-    for shot in episode.shots:
+    for shot in episode.requests:
         if shot.input_tokens + shot.output_tokens > longest(server):
             came.append(look(shot, None, began + shot.at_s, number, episode, noise, random))
             continue
@@ -172,8 +172,8 @@ def carried_out(
             run.ask(request, on_done=lambda: done.append((shot, run.rows[-1])))
 
         clock.call_at(began + shot.at_s + noise.reading_s * shot.input_tokens, ask)
-    waiting = len(episode.shots) - len(came)
-    patience = began + episode.shots[-1].at_s + PATIENCE_S + PATIENCE * episode.expected_s
+    waiting = len(episode.requests) - len(came)
+    patience = began + episode.requests[-1].at_s + PATIENCE_S + PATIENCE * episode.expected_s
     while len(done) < waiting and clock._timers and clock._timers[0][0] <= patience:
         clock.run(clock._timers[0][0])  # to whatever comes next
     mine = list(done)  # what comes later was not seen

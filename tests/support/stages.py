@@ -68,7 +68,7 @@ def fill_sweep(
     """A folder of a sweep whose stages have these records; its run."""
     axis = sweep.partition("=")[0] or "repeat"
     asked = {"sweep": sweep or None, "users": None if axis == "concurrency" else 2} | settings
-    run = replace(a_run(**asked), name="by-hand", sweep_end="all stages are done")
+    run = replace(a_run(**asked), name="by-hand", sweep_end="all stages ran")
     runs = [a_stage(run, number, value, axis) for number, value in enumerate(stages, 1)]
     everything = b""
     for one, records in zip(runs, stages.values(), strict=True):

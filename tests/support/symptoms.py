@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from locust_llm.probe.symptoms import Alone, Behind, Cached, Crowd, Stall, Symptoms
+from locust_llm.probe.symptoms import Alone, Behind, Burst, Cached, Stall, Symptoms
 
 TOKEN_S = 50e-6
 QUIET_S = 0.010
@@ -24,7 +24,7 @@ def stall(turn: int, tokens: int, kind: str = "stall", **known: Any) -> Stall:
 def symptoms(**known: Any) -> Symptoms:
     """Of a chunked server in two rounds; ``known`` takes the place of what is there."""
     found: dict[str, Any] = {
-        "shots": 70,
+        "requests": 70,
         "failed": 0,
         "episodes": 30,
         "short_s": QUIET_S,
@@ -37,7 +37,7 @@ def symptoms(**known: Any) -> Symptoms:
             *(stall(turn, 4000, "pair") for turn in (1, 2)),
         ),
         "behind": tuple(Behind(turn, 0.3, 0.3) for turn in (1, 2)),
-        "crowds": tuple(Crowd(turn, 2000, tuple(0.1 * i for i in range(1, 9))) for turn in (1, 2)),
+        "bursts": tuple(Burst(turn, 2000, tuple(0.1 * i for i in range(1, 9))) for turn in (1, 2)),
         "cached": tuple(Cached(4000, 0.2, 0.2) for _ in range(2)),
         "tokens_a_chunk": 1.0,
     }

@@ -11,7 +11,7 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.run.control.live_stats import LiveStats
 from locust_llm.run.locust_table import three_digits_in_locust
-from locust_llm.web.live import PERCENTILES, SHOWN, Live
+from locust_llm.web.live import PERCENTILES, TABLE_ROWS, Live
 
 
 def some_records(count: int = 400) -> list[Record]:
@@ -47,7 +47,7 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         table.log_request("LLM", "TTFT", record.ttft_s * 1000, 0)  # type: ignore[arg-type]
     rows = {row.tag: row for row in summarise(collect(records), a_run(percentiles=PERCENTILES)).rows}
 
-    for shown, (tag, label) in zip(live.table(), SHOWN.items(), strict=True):
+    for shown, (tag, label) in zip(live.table(), TABLE_ROWS.items(), strict=True):
         report = [rows[tag].percentiles[p] for p in PERCENTILES]
         assert (shown.label, shown.whole_count) == (label, rows[tag].count)
         for found_ms in (shown.whole_ms, shown.recent_ms):

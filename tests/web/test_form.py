@@ -15,7 +15,7 @@ from werkzeug.datastructures import MultiDict
 from locust_llm.core.settings import Settings
 from locust_llm.run.flags import OPTIONS, Refused
 from locust_llm.run.options import add_options, fill_in
-from locust_llm.web.form import FIRST, NONE, asked, changed, fields, filled, for_locust
+from locust_llm.web.form import MAIN_FIELDS, NO_CHOICE, changed, fields, filled, for_locust, settings_asked
 
 STATIC = Path(sys.modules["locust_llm"].__file__ or "").parent / "static"
 
@@ -56,7 +56,7 @@ def of(form: dict[str, str], *words: str, workers: int = 0) -> Settings:
         runner = MasterRunner.__new__(MasterRunner)
         runner.greenlet = None
         runner.clients = SimpleNamespace(ready=list(range(workers)))
-    return asked(filled(options(*words), form), runner)
+    return settings_asked(filled(options(*words), form), runner)
 
 
 # -- what it asks ------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def of(form: dict[str, str], *words: str, workers: int = 0) -> Settings:
 
 def test_what_matters_comes_first_and_a_locustfiles_own_last() -> None:
     names = list(fields(extra(), options()))
-    assert tuple(names[: len(FIRST)]) == FIRST
+    assert tuple(names[: len(MAIN_FIELDS)]) == MAIN_FIELDS
     assert names[-1] == "my_own"
     assert set(names) == set(extra())
 
@@ -79,7 +79,7 @@ def test_fields_have_their_types_and_choices() -> None:
     found = fields(extra(), options())
     assert found["prefill_concurrency"]["type"] == "number"
     assert "type" not in found["request_rate"]  # browsers would take whole numbers only
-    assert found["arrival_pattern"]["choices"] == [NONE, "constant", "poisson", "gamma"]
+    assert found["arrival_pattern"]["choices"] == [NO_CHOICE, "constant", "poisson", "gamma"]
     assert "chat" in found["slo_preset"]["choices"]
     assert found["streaming"]["default_value"] is True
 
@@ -98,9 +98,9 @@ def test_rules_of_flag_environment_and_file_are_in_one_field(monkeypatch: pytest
     shown = fields(extra(), given)["slo"]["default_value"]
     assert shown == "ttft p95 < 1s; error_rate < 1%; itl p95 < 50ms"
     after = filled(given, {"slo": shown})
-    assert asked(after, SimpleNamespace()).slo == tuple(shown.split("; "))
+    assert settings_asked(after, SimpleNamespace()).slo == tuple(shown.split("; "))
     assert changed(given, after) == []
-    assert asked(filled(given, {"slo": ""}), SimpleNamespace()).slo == ()
+    assert settings_asked(filled(given, {"slo": ""}), SimpleNamespace()).slo == ()
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
@@ -123,17 +123,17 @@ def test_values_are_those_of_the_command_line() -> None:
 
 def test_empty_is_not_set_and_missing_is_as_before() -> None:
     words = ("-u", "9", "--prefill-concurrency", "4", "--output-tokens-mean", "7", "-t", "9s", "--request-count", "5")
-    found = of({"prefill_concurrency": "", "output_tokens_mean": " ", "run_time": "", "slo_preset": NONE}, *words)
+    found = of({"prefill_concurrency": "", "output_tokens_mean": " ", "run_time": "", "slo_preset": NO_CHOICE}, *words)
     assert (found.prefill_concurrency, found.output_tokens_mean, found.run_time_s) == (None, 128.0, None)
     assert (found.users, found.request_count, found.slo_preset) == (9, 5, None)
     assert of({}, *words).run_time_s == 9
-    assert of({"model": NONE}).model == NONE  # a model may be called so
+    assert of({"model": NO_CHOICE}).model == NO_CHOICE  # a model may be called so
 
 
 def test_an_earlier_runs_time_is_forgotten() -> None:
     first = filled(options(), {"run_time": "20s"})
-    assert asked(first, SimpleNamespace()).run_time_s == 20
-    assert asked(filled(first, {"run_time": ""}), SimpleNamespace()).run_time_s is None
+    assert settings_asked(first, SimpleNamespace()).run_time_s == 20
+    assert settings_asked(filled(first, {"run_time": ""}), SimpleNamespace()).run_time_s is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_wrong_rule_is_refused() -> None:
 
 
 def test_a_rule_that_names_a_folder_is_the_command_lines() -> None:
-    with pytest.raises(Refused, match="a rule that names another run can be given on the command line only"):
+    with pytest.raises(Refused, match="a rule with another run is allowed on the command line only"):
         of({"slo": "ttft p95 within 5% of /etc"})
     given = options("--slo", "ttft p95 within 5% of reports/base")
     assert filled(given, {"slo": "ttft p95 within 5% of reports/base"}).llm_rules == given.slo

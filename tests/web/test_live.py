@@ -12,7 +12,7 @@ from support.records import UNIX, answered, failed
 from locust_llm.report.plots.lines import thinned
 from locust_llm.run.control.live_stats import WINDOW_S, LiveStats
 from locust_llm.web import live as module
-from locust_llm.web.live import ICL, LATENCY, PERCENTILES, POINTS, REQUESTS, Live
+from locust_llm.web.live import ICL, LATENCY, MAX_LINES, MAX_POINTS, PERCENTILES, Live
 
 
 class Clock:
@@ -139,17 +139,17 @@ def run_for(live: Live, clock: Clock, seconds: int, each: Callable[[int], None] 
 
 
 def test_a_long_history_stays_small_and_evenly_spaced(live: Live, clock: Clock) -> None:
-    run_for(live, clock, 10 * POINTS)
-    assert POINTS / 2 <= len(live.points) <= POINTS
+    run_for(live, clock, 10 * MAX_POINTS)
+    assert MAX_POINTS / 2 <= len(live.points) <= MAX_POINTS
     assert live.step == 16
     ats = [point.at for point in live.points]
     assert {b - a for a, b in pairwise(ats)} == {16.0}
-    assert ats[-1] > 10 * POINTS - 16
+    assert ats[-1] > 10 * MAX_POINTS - 16
 
 
 def test_totals_survive_what_is_dropped(live: Live, clock: Clock) -> None:
     """One request a second: between any two points as many as seconds."""
-    run_for(live, clock, 3 * POINTS, lambda second: keep(live, answered(100, 150)))
+    run_for(live, clock, 3 * MAX_POINTS, lambda second: keep(live, answered(100, 150)))
     first, *_, last = live.points
     assert last.done - first.done == last.at - first.at
 
@@ -181,11 +181,11 @@ def test_lines_by_pencil(clock: Clock) -> None:
 
 def test_only_the_last_requests_are_lines(live: Live) -> None:
     assert live.lines() is None
-    for at in range(REQUESTS + 5):
+    for at in range(MAX_LINES + 5):
         keep(live, answered(100, 200, sent_at=10.0 + at))
     found = live.lines()
     assert found is not None
-    assert len(found.rows) == REQUESTS
+    assert len(found.rows) == MAX_LINES
     assert found.rows[0].asked == 0.0
 
 

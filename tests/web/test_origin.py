@@ -130,12 +130,11 @@ def test_every_route_is_behind_it_and_the_refusal_says_what_to_do(
         for method in rule.methods:
             answer = page.client.open(rule.rule, method=method, headers=foreign, data="{}")
             assert answer.status_code == 403, (method, rule.rule)
-    assert answer.text == "403: a page of 'http://elsewhere' made it; only pages of this server may\n"
+    assert answer.text == "403: it came from a page of 'http://elsewhere'; only pages of this server are allowed\n"
     for _ in range(3):
         strange = page.client.get("/deep/", headers={"Host": "evil.example.com:8089"})
         assert strange.text == (
-            "403: 'evil.example.com:8089' is no name of this machine that is known here; "
-            "--web-allowed-host takes further ones\n"
+            "403: 'evil.example.com:8089' is not a known name of this machine; add it with --web-allowed-host\n"
         )
     assert page.client.get("/deep/", headers={"Host": "load.example.com"}).status_code == 200
     assert len(caplog.records) == 2  # each once

@@ -206,7 +206,7 @@ def test_an_error_at_the_start_is_a_refusal_in_the_form(
 def test_only_one_run_is_about_to_start(pages: Callable[..., Page]) -> None:
     page = pages()
     page.view.starting = True
-    assert page.start()["message"] == "a run is about to start: the server is being asked"
+    assert page.start()["message"] == "a run is starting: the server is being checked"
     assert page.view.starting
     assert page.live()["state"] == "starting"
 
@@ -282,7 +282,7 @@ def test_a_limit_that_was_not_edited_in_the_form_does_not_undo_the_live_pages(on
     page, run = on
     page.client.post("/llm/gate", data={"limit": "3"})
     answer = page.start({"user_count": "9", "prefill_concurrency": "4"})
-    assert answer["message"] == "The prefill limit is not changed: the live page set it to 3"
+    assert answer["message"] == "The prefill limit is unchanged: the live page set it to 3"
     assert page.start({"user_count": "9", "prefill_concurrency": "5"})["message"] == "Changed"
     assert run.turned == [(3, None), (5, None)]
 
@@ -316,7 +316,7 @@ def test_the_form_of_changes_changes_the_users(on: tuple[Page, Any]) -> None:
 def test_the_server_does_not_change_while_a_run_is_on(on: tuple[Page, Any]) -> None:
     page, run = on
     assert page.start({"user_count": "12", "host": "http://elsewhere"})["message"] == (
-        "--host cannot change while a run is on: it goes to http://server"
+        "--host cannot change during a run: it is http://server"
     )
     assert (run.users, page.asked) == ([], [])
     assert page.start({"user_count": "12", "host": " http://server/v1"})["success"]
@@ -326,7 +326,7 @@ def test_nothing_else_changes_while_a_run_is_on(on: tuple[Page, Any]) -> None:
     page, run = on
     answer = page.start({"user_count": "12", "prefill_concurrency": "6", "model": "x", "slo": "ttft p95 < 1s"})
     assert answer["message"] == (
-        "--model and --slo cannot change while a run is on: only --prefill-concurrency and the users can"
+        "--model and --slo cannot change during a run: only --prefill-concurrency and the users can"
     )
     assert (run.turned, run.users, page.asked) == ([], [], [])
     assert page.live()["refusal"] == f"Not changed: {answer['message']}"  # Locust closes its form all the same

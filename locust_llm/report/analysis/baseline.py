@@ -1,4 +1,4 @@
-"""Likeness: in which conditions two runs differ, and which of these are reason enough for other figures."""
+"""Baseline: the conditions in which two runs differ, and which of these change the figures."""
 
 import math
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from locust_llm.core.record import OK
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, RecordFile, decoded, read_run
+from locust_llm.core.text import many
 from locust_llm.slo.client_verdict import Verdict
 
 from .columns import collect
@@ -21,16 +22,16 @@ from .selection import Selection, mean, ratio
 from .slo_figures import Evaluation
 from .window import RateWindow, ended_in, measured, pauses
 
-LENGTH: Final = 0.02
-"""Mean lengths that differ by more than this share, and by more than chance makes them, are different conditions."""
-DURATION: Final = 0.2
-CACHED: Final = 0.02
+MAX_LENGTH_DIFFERENCE: Final = 0.02
+"""Share; mean lengths that differ by more, and by more than chance, are different conditions."""
+MAX_DURATION_DIFFERENCE: Final = 0.2
+MAX_CACHED_DIFFERENCE: Final = 0.02
 DECISIVE: Final = {
     "model": True, "simulated": True, "streaming": True, "load": True, "prefill limit": True, "prompts": True,
     "server": False, "endpoint": False, "locustfile": False, "warmup": False, "cancelled on purpose": False,
     "processes": False, "machine": False,
 }  # fmt: skip
-"""Conditions in words, and whether they are reason enough for other figures."""
+"""By condition: whether a difference changes the figures."""
 
 
 class Difference(NamedTuple):
@@ -40,11 +41,11 @@ class Difference(NamedTuple):
     base: str
     here: str
     decisive: bool
-    """It is reason enough for other figures."""
+    """It changes the figures."""
 
 
 def condition_changes(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
-    """The conditions in which two runs differ, those first that are reason enough for other figures."""
+    """The conditions in which two runs differ, those first that change the figures."""
     before, after = _conditions(base), _conditions(here)
     for what, decisive in DECISIVE.items():
         if before[what] != after[what]:
@@ -123,19 +124,19 @@ def _lengths(base: Selection, here: Selection) -> Iterator[Difference]:
                 yield Difference(what, _number(mean(a)), _number(mean(b)), decisive=False)
             continue
         apart, chance = abs(a.mean() - b.mean()), math.sqrt(a.var() / len(a) + b.var() / len(b))
-        if apart > LENGTH * a.mean() and apart > 2 * chance:
+        if apart > MAX_LENGTH_DIFFERENCE * a.mean() and apart > 2 * chance:
             yield Difference(what, _number(mean(a)), _number(mean(b)), decisive=True)
 
 
 def _measured(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
-    """Of what was measured beside the figures."""
+    """Measured conditions."""
     a, b = (side.time.seconds for side in (base, here))
-    if abs(a - b) > DURATION * max(a, b):
+    if abs(a - b) > MAX_DURATION_DIFFERENCE * max(a, b):
         yield Difference("duration", f"{a:.1f} s", f"{b:.1f} s", decisive=False)
     ok = [side.main.outcome(OK) for side in (base, here)]
     cached = [ratio(part["cached_tokens"], part["input_tokens"]) for part in ok]
     known = [0.0 if share is None else share for share in cached]
-    if (cached[0] is None) != (cached[1] is None) or abs(known[0] - known[1]) > CACHED:
+    if (cached[0] is None) != (cached[1] is None) or abs(known[0] - known[1]) > MAX_CACHED_DIFFERENCE:
         was, is_ = ("unknown" if share is None else f"{share:.1%}" for share in cached)
         yield Difference("cached input", was, is_, decisive=False)
     clocks = [_clock(part) for part in ok]
@@ -147,7 +148,7 @@ def _measured(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
 
 
 def _clock(ok: Selection) -> str:
-    """Whose stamps nearly all are."""
+    """The clock of nearly all stamps."""
     if not ok.size:
         return "none"
     kernel = ok.count("clock", "kernel") / ok.size
@@ -162,8 +163,8 @@ def _number(value: float | None) -> str:
 
 SCHEMA: Final = 1
 """Of run.json, the one that this program writes."""
-FIRST: Final = 3
-"""Of so many lines that cannot be read it is said why."""
+MAX_REASONS: Final = 3
+"""Unreadable lines whose reason is reported."""
 
 
 class LoadedRun(NamedTuple):
@@ -174,7 +175,7 @@ class LoadedRun(NamedTuple):
     known: bool = True
     """Its run.json could be read: else nothing but its records is known of it."""
     notes: tuple[str, ...] = ()
-    """What is wrong with it."""
+    """Problems of its folder."""
 
 
 class _Facts(msgspec.Struct):
@@ -186,13 +187,13 @@ def load(folder: Path) -> LoadedRun:
     """A run from its folder, as far as it can be read. Raises ValueError of one sentence where there are no records."""
     file = RecordFile(folder / RECORDS)
     if not file.path.is_file():
-        raise ValueError(f"{folder} holds no run: there is no {RECORDS} in it")
+        raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
     columns, notes = collect(file), list[str]()
     if columns.requests.empty:
-        raise ValueError(f"{folder} holds an empty run: there is no record in its {RECORDS}")
+        raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     if file.unread.count:
-        first = "; ".join(file.unread.said[:FIRST])
-        notes.append(f"lines of {RECORDS} that could not be read, and are left out: {file.unread.count} ({first})")
+        first = "; ".join(file.unread.reasons[:MAX_REASONS])
+        notes.append(f"{many(file.unread.count, 'unreadable line')} of {RECORDS} left out ({first})")
     everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
     main = everything.only(columns.requests["phase"] == "profiling")
     try:
@@ -205,12 +206,12 @@ def load(folder: Path) -> LoadedRun:
         facts, known = _Facts(Run(name=folder.name, settings=Settings(), started_at=0.0, profiling_at=0.0)), False
     run = facts.run
     if run.schema != SCHEMA:
-        notes.append(f"{RUN} is of schema {run.schema}, this program knows {SCHEMA}: something may be misread")
+        notes.append(f"{RUN} has schema {run.schema}, and this version knows {SCHEMA}: it may be misread")
     if known and run.stopping_at is None:
-        notes.append("the run did not end in order: what was still running is missing")
+        notes.append("the run did not end cleanly: requests that were still running are missing")
     notes += run.unread
     if run.records_lost:
-        notes.append(f"records of workers that never arrived: {run.records_lost}")
+        notes.append(f"{many(run.records_lost, 'record')} of workers lost")
     if (within := measured(run)) is None:
         time, ended = RateWindow(main.span(), tuple(pauses(main, run)) if run.settings.repeats > 1 else ()), main
     else:

@@ -81,13 +81,13 @@ Mask = NDArray[np.bool_]
 Groups = Iterable[tuple[str, Selection]]
 
 PERCENTILES: Final = (50.0, 90.0, 99.0)
-STEPS: Final = 8
-"""A ramp over more limits is told in so many ranges of them."""
+MAX_RAMP_RANGES: Final = 8
+"""Rows of a ramp; with more limits each row is a range."""
 QUARTERS: Final = 4
-KINDS: Final = 12
-"""How many user classes, models and names are told apart."""
-CLOCKS_S: Final = 1e-3
-"""So far apart may the clock of a request and that of the limits be: those whom a new limit let in were sent under it."""
+MAX_KINDS: Final = 12
+"""Rows of user classes, models and names."""
+CLOCK_SLACK_S: Final = 1e-3
+"""Difference of the clocks of requests and limits: a request admitted by a new limit counts under it."""
 
 WHOLE: Final = "whole phase"
 TURN: Final = "turn"
@@ -104,8 +104,10 @@ def breakdowns(main: Selection, run: Run) -> Iterator[Breakdown]:
         (TURN, by_turn(main)),
         *by_kind(main),
     ):
-        told = by == TURN  # there input tokens and what of them was cached are the story, in place of the wait
-        found = tuple(_group(label, part, metrics[:2] if told else metrics, told) for label, part in groups)
+        with_tokens = by == TURN  # with input and cached tokens in place of the wait
+        found = tuple(
+            _group(label, part, metrics[:2] if with_tokens else metrics, with_tokens) for label, part in groups
+        )
         if sum(group.label != WHOLE for group in found) > 1:
             yield Breakdown(by=by, groups=found)
 
@@ -145,13 +147,13 @@ def by_limit(main: Selection, run: Run) -> Groups:
     last = changes[-1]
     if len(run.workers) > 1:
         every = [change for change in run.limits if change.phase == "profiling"]  # None too: the gate may be taken away
-        at = np.array([change.at for change in every]) - CLOCKS_S
+        at = np.array([change.at for change in every]) - CLOCK_SLACK_S
         before = np.searchsorted(at, main["admitted_at"], side="right") - 1
         known = ~np.isnan(main["admitted_at"]) & (before >= 0)
         limit = np.where(known, np.array([change.limit for change in every], np.float64)[before], np.nan)
     else:
         limit = main["limit"]
-    plateau = (limit == last.limit) & (main["sent_at"] >= last.at - CLOCKS_S)
+    plateau = (limit == last.limit) & (main["sent_at"] >= last.at - CLOCK_SLACK_S)
     for low, high, here in _ranges(np.where(plateau, np.nan, limit)):
         yield f"{low}" if low == high else f"{low}-{high}", main.where(here)
     if plateau.any():
@@ -195,10 +197,10 @@ def by_kind(main: Selection) -> Iterator[tuple[str, Groups]]:
     common = np.argsort(-np.bincount(which[which >= 0], minlength=len(labels)), kind="stable")
 
     def groups() -> Groups:
-        for i in common[:KINDS].tolist():
+        for i in common[:MAX_KINDS].tolist():
             yield " / ".join(text or "-" for text in labels[i]), main.where(which == i)
-        if len(common) > KINDS:
-            yield f"{len(common) - KINDS} others", main.where(np.isin(which, common[KINDS:]))
+        if len(common) > MAX_KINDS:
+            yield f"{len(common) - MAX_KINDS} others", main.where(np.isin(which, common[MAX_KINDS:]))
 
     yield " / ".join(word for word, _ in several), groups()
 
@@ -213,13 +215,14 @@ def sessions(main: Selection) -> tuple[int | None, float | None]:
 
 
 def _ranges(values: Floats) -> Iterator[tuple[int, int, Mask]]:
-    """(lowest, highest, which) of at most STEPS ranges of the different values, as many of them in each as can be."""
+    """(lowest, highest, which) of at most MAX_RAMP_RANGES ranges of the different values, as many of them in each as
+    can be."""
     different = np.unique(values[~np.isnan(values)]).astype(np.int64)
-    for some in np.array_split(different, min(STEPS, len(different))) if len(different) else ():
+    for some in np.array_split(different, min(MAX_RAMP_RANGES, len(different))) if len(different) else ():
         yield int(some[0]), int(some[-1]), (values >= some[0]) & (values <= some[-1])
 
 
-def _group(label: str, part: Selection, metrics: Sequence[Metric], told: bool) -> Group:
+def _group(label: str, part: Selection, metrics: Sequence[Metric], with_tokens: bool) -> Group:
     ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
     failed = finished.size - ok.size
     return Group(
@@ -231,18 +234,18 @@ def _group(label: str, part: Selection, metrics: Sequence[Metric], told: bool) -
             distribution(metric, (finished if metric is GATE_WAIT else ok)[metric.column], PERCENTILES)
             for metric in metrics
         ),
-        input_tokens=mean(ok["input_tokens"]) if told else None,
-        cached_share=ratio(ok["cached_tokens"], ok["input_tokens"]) if told else None,
+        input_tokens=mean(ok["input_tokens"]) if with_tokens else None,
+        cached_share=ratio(ok["cached_tokens"], ok["input_tokens"]) if with_tokens else None,
     )
 
 
 # -- growth ----------------------------------------------------------------------------------------------------------
 
-AT_LEAST: Final = 50
-"""Requests; so each quarter has enough for an interval of its median."""
-TIMES: Final = 2.0
-TOKENS: Final = 500.0
-"""So much longer, at least, the upper quartile of the prompts must be than the lower one."""
+MIN_REQUESTS: Final = 50
+"""So each quarter has enough for an interval of its median."""
+MIN_LENGTH_RATIO: Final = 2.0
+MIN_LENGTH_DIFFERENCE: Final = 500.0
+"""Upper quartile of the prompt lengths against the lower one: ratio, and tokens."""
 
 
 def growth(main: Selection) -> Growth | None:
@@ -255,10 +258,10 @@ def growth(main: Selection) -> Growth | None:
     tokens, ttft_ms = ok["input_tokens"], ok["ttft_s"] * 1e3
     known = ~(np.isnan(tokens) | np.isnan(ttft_ms))
     tokens, ttft_ms = tokens[known], ttft_ms[known]
-    if len(tokens) < AT_LEAST:
+    if len(tokens) < MIN_REQUESTS:
         return None
     low, high = np.percentile(tokens, [25, 75])
-    if high < TIMES * low or high - low < TOKENS:
+    if high < MIN_LENGTH_RATIO * low or high - low < MIN_LENGTH_DIFFERENCE:
         return None
     short, long = tokens <= low, tokens >= high
     (short_low, short_ms, short_high), (long_low, long_ms, long_high) = (

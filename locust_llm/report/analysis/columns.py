@@ -36,7 +36,7 @@ TOKENS: Final = (
     "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "asked_input_tokens", "asked_output_tokens",
 )  # fmt: skip
 FLAGS: Final = ("ttft_is_upper_bound", "streamed", "simulated")
-OTHERS: Final = (
+OTHER_NUMBERS: Final = (
     "status", "limit", "user", "stage", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
     "bad_stamps", "reads",
     "request_bytes", "response_bytes",
@@ -57,12 +57,12 @@ SUMMARY_NUMBERS: Final = tuple(
 SUMMARY_TEXTS: Final = (
     "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "message",
 )  # fmt: skip
-SMALL: Final = frozenset({*TOKENS, "status", "limit", "turn", "retransmits"})
+SINGLE_PRECISION: Final = frozenset({*TOKENS, "status", "limit", "turn", "retransmits"})
 """Whole numbers that single precision holds exactly (below 2^24)."""
 
 BLOCK: Final = 2**10
-KINDS: Final = 1000
-"""How many kinds of error messages are told apart."""
+MAX_KINDS: Final = 1000
+"""Kinds of error messages that are kept."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def frames(records: Iterable[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
     gaps: ``id`` of the request, ``index`` (0 between the first two chunks), ``gap_s``, and ``merged``: one of the two
     chunks came together with others, so this gap is not sharp and stays out of the percentiles.
     """
-    table = _Table(("clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, *OTHERS), TEXTS, {})
+    table = _Table(("clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, *OTHER_NUMBERS), TEXTS, {})
     ids: list[str] = []
     nothing = np.empty(0, np.int64)
     parts: list[tuple[Ints, Ints, Ints]] = [(nothing, nothing, nothing)]
@@ -159,7 +159,7 @@ class _Codes(dict[str | None, int]):
             self[text] = len(self.labels)
         else:  # not kept by its text: there may be a million different ones
             kind = self._kind(text)
-            if len(self._of_kind) >= KINDS and kind not in self._of_kind:
+            if len(self._of_kind) >= MAX_KINDS and kind not in self._of_kind:
                 kind = text = "(messages of other kinds)"
             if kind in self._of_kind:
                 return self._of_kind[kind]
@@ -179,7 +179,7 @@ class _Table:
         self._numbers_of = attrgetter(*numbers)
         self._texts_of = attrgetter(*texts)
         self._codes = {name: _Codes(kinds.get(name)) for name in texts}
-        types = {name: "b" if name in FLAGS else "f" if name in SMALL else "d" for name in numbers}
+        types = {name: "b" if name in FLAGS else "f" if name in SINGLE_PRECISION else "d" for name in numbers}
         types |= dict.fromkeys(texts, "i") | {"chunks": "i", "merged": "i"}
         self._columns = {name: array(kind) for name, kind in types.items()}
         self._rows: list[tuple[float | None, ...]] = []

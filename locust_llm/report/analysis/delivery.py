@@ -1,4 +1,4 @@
-"""Delivery: what the schedule of an open loop offered, what was sent of it, and what held back the rest."""
+"""Delivery: the schedule of an open loop against what was sent, and the cause of the difference."""
 
 from pathlib import PurePath
 from typing import Final
@@ -15,19 +15,19 @@ from locust_llm.slo.client_verdict import OK as FINE
 from .selection import Selection, mean
 from .summary import Delivery
 
-ENOUGH: Final = 0.98
-"""From this share of the schedule on it counts as delivered."""
-FULL: Final = 0.95
-"""From this utilisation on a limit is what holds requests back: with random arrivals the queue grows before 1."""
+MIN_DELIVERED_SHARE: Final = 0.98
+"""Share of the schedule that counts as delivered."""
+FULL_UTILISATION: Final = 0.95
+"""Utilisation at which a limit delays requests: with random arrivals the queue grows below 1."""
 
 GATE: Final = "gate"
 USERS: Final = "users"
 CLIENT: Final = "client"
-END: Final = "end"
+BURST: Final = "end"
 
 
 def arrivals(s: Settings) -> str:
-    """How requests of an open loop come to be due, in words; empty for a closed one."""
+    """The arrivals of an open loop in words; empty for a closed one."""
     if s.fixed_schedule:
         speed = f" x{s.replay_speedup:g}" if s.replay_speedup != 1 else ""
         return f"fixed schedule {_name(s.input_file)}{speed}".rstrip()
@@ -90,22 +90,26 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None) -> Delivery | N
         busy_s=busy_s,
         out_of_users=offer.out_of_users,
     )
-    return replace(found, cause=_cause(found, run, verdict)) if found.share < ENOUGH else found
+    return replace(found, cause=_cause(found, run, verdict)) if found.share < MIN_DELIVERED_SHARE else found
 
 
 def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:
-    """What explains most first: where the gate lets too little through, users are busy because they wait at it; and a
-    load generator that is too slow keeps its users busy as well."""
-    if d.in_prefill_needed is not None and d.prefill_limit and d.in_prefill_needed >= FULL * d.prefill_limit:
+    """The first cause that applies: behind a gate that is too low users wait, and a slow load generator keeps users busy as
+    well."""
+    if (
+        d.in_prefill_needed is not None
+        and d.prefill_limit
+        and d.in_prefill_needed >= FULL_UTILISATION * d.prefill_limit
+    ):
         return GATE
     busiest = max((health.cpu_share for health in run.health), default=0.0)
     if busiest > FULL_CORE or (verdict is not None and verdict.level == INVALID):
         return CLIENT
-    if d.out_of_users or (d.users_needed is not None and d.users_needed >= FULL * d.users):
+    if d.out_of_users or (d.users_needed is not None and d.users_needed >= FULL_UTILISATION * d.users):
         return USERS
     if verdict is not None and verdict.level != FINE:
         return CLIENT
-    return END
+    return BURST
 
 
 def _mean_limit(run: Run, duration_s: float) -> float | None:

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-BLOCK: Final = 2**17
-"""How many gaps are kept as they came before they are counted."""
-DIFFERENT: Final = 2**21
-"""How many different values are kept apart. An hour at 10,000 chunks a second has 36 million gaps, but as these are
+BLOCK_GAPS: Final = 2**17
+"""Gaps kept as they came before they are counted."""
+MAX_VALUES: Final = 2**21
+"""Different values that are counted exactly. An hour at 10,000 chunks a second has 36 million gaps, but as these are
 whole microseconds, mostly below 0.1 s, only some 100,000 different ones: it stays exact."""
 
 
@@ -24,7 +24,7 @@ class Gaps:
     either way. All are None of nothing.
     """
 
-    def __init__(self, different: int = DIFFERENT) -> None:
+    def __init__(self, different: int = MAX_VALUES) -> None:
         self._exact = True
         self.count = 0
         self._different = different
@@ -46,7 +46,7 @@ class Gaps:
         self._widen(int(gaps_us.min()), int(gaps_us.max()))
         self._pending.append(gaps_us)
         self._pending_count += len(gaps_us)
-        if self._pending_count >= BLOCK:
+        if self._pending_count >= BLOCK_GAPS:
             self._settle()
 
     def merge(self, other: Self) -> None:

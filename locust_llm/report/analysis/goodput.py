@@ -1,4 +1,4 @@
-"""Good: what a good request is, by the rules of a run, and how many there were."""
+"""Goodput: what a good request is by the rules of a run, and how many there were."""
 
 from typing import Final
 
@@ -12,15 +12,15 @@ from .censoring import Bounds, amounts, hits
 from .slo_figures import Evaluation, figure
 from .summary import Good, Row
 
-MOST: Final = 90.0
-"""From this percentile on a limit is meant for nearly every request: one on the median is not."""
+MIN_PERCENTILE: Final = 90.0
+"""A limit on a higher percentile is meant for nearly every request; one on the median is not."""
 
 
 def good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
-    """What each request must meet to be good, and where that is said; nothing where nobody says.
+    """(conditions of a good request, their source); empty without a definition.
 
-    That of ``--goodput``; else of the first rule that gives conditions; else the limits of the rules that say at most how
-    long something may take nearly every request (p90 and above, or max), the lowest for each latency.
+    From ``--goodput``; else from the first rule with conditions; else the upper limits on latencies of nearly every request
+    (p90 and above, or max), the lowest for each latency.
     """
     if rules.good:
         return rules.good, "--goodput"
@@ -28,25 +28,25 @@ def good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
         return (), ""
     given = next((rule.given for rule in rules.readable if rule.given), ())
     if given:
-        return given, "the first rule that says what a good request is"
+        return given, "the first rule with conditions"
     lowest: dict[str, Condition] = {}
     for rule in filter(_for_each, rules.readable):
         condition = Condition(rule.metric, rule.op, rule.number, rule.unit)
         if rule.metric not in lowest or condition.limit < lowest[rule.metric].limit:
             lowest[rule.metric] = condition
-    return tuple(lowest.values()), "the rules on latencies, each held against every request" if lowest else ""
+    return tuple(lowest.values()), "the rules on latencies, for each request" if lowest else ""
 
 
 def _for_each(rule: Rule) -> bool:
     measure, percentile = BY_WORD[rule.metric], rule.percentile
     at_most = measure.metric is not None and measure.units is TIME and measure.tag != POOLED and rule.op.startswith("<")
-    most = rule.stat == "max" or (percentile is not None and percentile >= MOST)
+    most = rule.stat == "max" or (percentile is not None and percentile >= MIN_PERCENTILE)
     return at_most and most and rule.decides and not rule.where
 
 
 def good_requests(seen: Evaluation) -> Good | None:
-    """How many of these requests were good; None where nothing says what that is, or it cannot be told of them."""
-    conditions, said_by = good_request(seen.run.settings.rules)
+    """Attainment and goodput of these requests; None without a definition or a value."""
+    conditions, source = good_request(seen.run.settings.rules)
     if not conditions:
         return None
     share = figure(Rule("attainment", ">=", 0.0, "", given=conditions), seen)
@@ -56,7 +56,7 @@ def good_requests(seen: Evaluation) -> Good | None:
     low, high = rate.ends or (None, None)
     words = " and ".join(map(str, conditions))
     return Good(
-        conditions=f"{words} ({said_by})",
+        conditions=f"{words} ({source})",
         attainment=share.value if share.worst is None else share.worst,
         attainment_most=None if share.worst is None else share.value,
         goodput_per_s=rate.value if rate.worst is None else rate.worst,

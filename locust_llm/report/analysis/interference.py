@@ -1,4 +1,4 @@
-"""Interference: gaps told apart by how many other requests were in prefill meanwhile, and TTFT by what was ahead.
+"""Interference: gaps by the number of other requests in prefill, and TTFT by the prefills ahead.
 
 A request is in prefill, seen from here, from its send to its first chunk, or to its end if it had none: ``used`` of
 occupancy.py. It may lie in the server's queue all the while. All requests count as prefills, those of the warmup too, but
@@ -7,14 +7,14 @@ for attempts that were tried again (the server refused those). Only our own are 
 A gap is labelled with the mean over its time of how many requests were in prefill, rounded to the nearest whole number,
 half up. A request that decodes is not in prefill itself, so all of them are others. Rounded, as a prefill that merely
 touches a gap, by a microsecond or a quarter of it, is not what the gap is about. The price: a stall shorter than the step
-that it lengthens counts as undisturbed, so the rows tell of prefills that last, and the loss is rather too small.
+that it lengthens counts as undisturbed, so short prefills are missing from the rows, and the loss is rather too small.
 
 What is a gap slower than? More requests in prefill may mean more that decode, and a larger batch slows decodes without
 any prefill. So each disturbed gap is compared with the undisturbed gaps at as many decoding streams (within 9 %: steps of a
-quarter of an octave), of which there must be USUAL; failing these, at the next larger number that has them. That is no
-rare case: of eight users who ask again at once, seven decode while one is in prefill, and never seven alone. More streams
-make no gap shorter, so then the factor is rather too small. A gap without either counts in no factor and in no loss. Not
-controlled: how long the contexts of these streams are.
+quarter of an octave), of which there must be MIN_COMPARED; failing these, at the next larger number that has them.
+That is no rare case: of eight users who ask again at once, seven decode while one is in prefill, and never seven
+alone. More streams make no gap shorter, so then the factor is rather too small. A gap without either counts in no
+factor and in no loss. Not controlled: how long the contexts of these streams are.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,24 +35,24 @@ from .interference_result import Ahead, DisturbedGaps, Interference, Slope
 from .occupancy import Occupancy
 from .selection import Floats, Selection
 
-LEVELS: Final = (0, 1, 2, 3, 4, 8, 16)
-QUEUES: Final = (0, 1, 2, 4, 8, 16)
-"""Where rows begin: of gaps by prefills beside them, of requests by prefills ahead; the last is open."""
+PREFILL_EDGES: Final = (0, 1, 2, 3, 4, 8, 16)
+AHEAD_EDGES: Final = (0, 1, 2, 4, 8, 16)
+"""First value of each row: of gaps by prefills beside them, of requests by prefills ahead; the last row is open."""
 ITL: Final = (50.0, 99.0)
 ICL: Final = (50.0, 90.0, 99.0)
 TTFT: Final = (50.0, 95.0)
-USUAL: Final = 30
-"""From so many undisturbed gaps on their mean is taken for the usual one; and so many are compared for a factor."""
-CHUNKS: Final = 2_000_000
-"""So many chunks are read again, at most (about a second); of longer runs a sample."""
-BLOCK: Final = 2**16
-"""Chunks that are labelled at once."""
-TIE: Final = 1e-6
-"""Less than half by no more than this is half: stamps in Unix time are doubles."""
-FITTED: Final = 200
-"""From so many requests on a slope is fitted: 20 in each of its sections."""
-POOR: Final = 0.5
-"""Below this R2 it is not given."""
+MIN_COMPARED: Final = 30
+"""Undisturbed gaps for a mean to compare with; and disturbed gaps for a factor."""
+MAX_CHUNKS: Final = 2_000_000
+"""Chunks read again, which takes about a second; of longer runs a sample."""
+BLOCK_CHUNKS: Final = 2**16
+"""Chunks labelled at once."""
+TOLERANCE: Final = 1e-6
+"""Rounds up what is below one half by this: stamps in Unix time are doubles."""
+MIN_FITTED: Final = 200
+"""Requests for a slope: 20 in each of its sections."""
+MIN_R2: Final = 0.5
+"""A slope with a poorer fit is not reported."""
 
 
 class Labelled(NamedTuple):
@@ -69,7 +69,7 @@ class Labelled(NamedTuple):
 def sampled_share(columns: Columns) -> float:
     """The part of the records that ``interference`` should be given."""
     chunks = float(columns.requests["chunks"].sum())
-    return CHUNKS / chunks if chunks > CHUNKS else 1.0
+    return MAX_CHUNKS / chunks if chunks > MAX_CHUNKS else 1.0
 
 
 def interference(columns: Columns, levels: Occupancy, records: Iterable[Record]) -> Interference | None:
@@ -80,8 +80,8 @@ def interference(columns: Columns, levels: Occupancy, records: Iterable[Record])
     if not len(found.gap_s):
         return None
     usual = usual_s(found)
-    row_of = np.searchsorted(LEVELS, found.prefills, side="right") - 1
-    rows = [_row(_label(LEVELS, i), found, row_of == i, usual) for i in range(len(LEVELS))]
+    row_of = np.searchsorted(PREFILL_EDGES, found.prefills, side="right") - 1
+    rows = [_row(_label(PREFILL_EDGES, i), found, row_of == i, usual) for i in range(len(PREFILL_EDGES))]
     disturbed = _row("1+", found, found.prefills > 0, usual)
     decode_s = float(found.gap_s.sum())
     lost_s = None
@@ -103,8 +103,8 @@ def interference(columns: Columns, levels: Occupancy, records: Iterable[Record])
 
 
 def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, int]:
-    """(the gaps of these records with what went on beside them, of how many requests): by the integral of the levels over
-    time, as ``occupancy.thinned``."""
+    """(the gaps of these records with the prefills and decodes beside them, number of requests): by the integral of
+    the levels over time, as ``occupancy.thinned``."""
     read = 0
     parts = [Labelled(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0))]
     if len(levels.at):
@@ -113,12 +113,12 @@ def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, in
         prefills, streams = _area(levels.used, clock), _area(levels.decoding, clock)
         for block in _blocks(records):
             which, at, gap_s, sharp = _stamps(block, origin)
-            mean = np.diff(np.interp(at, clock, prefills)) / np.maximum(gap_s, TIE)
-            beside = np.diff(np.interp(at, clock, streams)) / np.maximum(gap_s, TIE)
+            mean = np.diff(np.interp(at, clock, prefills)) / np.maximum(gap_s, TOLERANCE)
+            beside = np.diff(np.interp(at, clock, streams)) / np.maximum(gap_s, TOLERANCE)
             if (none := sharp & (gap_s == 0)).any():  # of no time there is no mean: what holds at that moment
                 moment = np.searchsorted(clock, at[:-1][none], side="right") - 1
                 mean[none], beside[none] = levels.used[moment], levels.decoding[moment]
-            label = np.floor(mean[sharp] + 0.5 + TIE).astype(np.int64)
+            label = np.floor(mean[sharp] + 0.5 + TOLERANCE).astype(np.int64)
             parts.append(Labelled(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp]))
             read += len(block)
     return Labelled(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
@@ -126,13 +126,13 @@ def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, in
 
 def usual_s(found: Labelled) -> Floats:
     """For each gap the mean of undisturbed gaps at as many decoding streams, or at the next larger number of which there
-    are USUAL; NaN where there is none."""
+    are MIN_COMPARED; NaN where there is none."""
     stratum = np.round(4 * np.log2(np.maximum(found.streams, 1.0))).astype(np.int64)
     calm, size = found.prefills == 0, int(stratum.max(initial=0)) + 1
     count = np.bincount(stratum[calm], minlength=size)
     total = np.bincount(stratum[calm], found.gap_s[calm], minlength=size)
     mean = np.append(total / np.maximum(count, 1), np.nan)
-    enough = np.flatnonzero(count >= USUAL)
+    enough = np.flatnonzero(count >= MIN_COMPARED)
     following = np.append(enough, size)[np.searchsorted(enough, np.arange(size))]
     return np.asarray(mean[following][stratum])
 
@@ -148,7 +148,7 @@ def _row(label: str, found: Labelled, here: NDArray[np.bool_], usual: Floats) ->
     known = ~np.isnan(usual[here])
     compared = int(known.sum())
     mean_s = usual_mean_s = None
-    if compared >= USUAL:
+    if compared >= MIN_COMPARED:
         mean_s, usual_mean_s = float(gap_s[known].mean()), float(usual[here][known].mean())
     return DisturbedGaps(
         label=label,
@@ -197,13 +197,13 @@ def _queue(requests: pd.DataFrame) -> tuple[tuple[Ahead, ...], Slope | None]:
     count, tokens = (values[ok.chosen] for values in ahead_of(requests))
     known = ~(np.isnan(ttft) | np.isnan(count))
     ttft, count, tokens, own, sent = (values[known] for values in (ttft, count, tokens, lengths(ok), ok["sent_at"]))
-    row_of = np.searchsorted(QUEUES, count, side="right") - 1
+    row_of = np.searchsorted(AHEAD_EDGES, count, side="right") - 1
     rows = []
-    for i in range(len(QUEUES)):
+    for i in range(len(AHEAD_EDGES)):
         if (here := row_of == i).any():
             rows.append(
                 Ahead(
-                    label=_label(QUEUES, i),
+                    label=_label(AHEAD_EDGES, i),
                     count=int(here.sum()),
                     ttft_ms=_percentiles_ms(ttft[here], TTFT),
                     tokens=_median(tokens[here]),
@@ -217,14 +217,14 @@ def slope(ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats) -> Slope | N
     """Least squares of TTFT by own input tokens and those ahead; the interval from ten stretches of time. None with few
     requests, with a poor fit, and where the interval holds 0."""
     known = ~(np.isnan(own) | np.isnan(ahead))
-    if known.sum() < max(FITTED, len(known) / 2):
+    if known.sum() < max(MIN_FITTED, len(known) / 2):
         return None
     order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
     ttft_s, own, ahead = ttft_s[order], own[order], ahead[order]
     found = _fit(ttft_s, own, ahead)
     each = [_fit(*(np.array_split(values, SECTIONS)[i] for values in (ttft_s, own, ahead))) for i in range(SECTIONS)]
     slopes = [one[0] for one in each if one is not None]
-    if found is None or found[1] < POOR or len(slopes) < SECTIONS:
+    if found is None or found[1] < MIN_R2 or len(slopes) < SECTIONS:
         return None
     low, high = of_sections(found[0], slopes)
     if not low:
@@ -252,13 +252,13 @@ def _profiling(requests: pd.DataFrame) -> Selection:
 
 
 def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Those whose gaps count, BLOCK chunks at a time or a little more."""
+    """Those whose gaps count, BLOCK_CHUNKS chunks at a time or a little more."""
     block, size = list[Record](), 0
     for record in records:
         if record.outcome == OK and record.phase == "profiling" and len(record.chunk_us) > 1:
             block.append(record)
             size += len(record.chunk_us)
-            if size >= BLOCK:
+            if size >= BLOCK_CHUNKS:
                 yield block
                 block, size = [], 0
     if block:

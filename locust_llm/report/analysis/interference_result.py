@@ -4,7 +4,7 @@ import msgspec
 
 
 class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
-    """The gaps during which so many other requests were in prefill. Times in ms; None of nothing."""
+    """The gaps with a given number of other requests in prefill. Times in ms; None without values."""
 
     label: str
     """``1``, ``4-7``, ``16+``."""
@@ -31,13 +31,13 @@ class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ahead(msgspec.Struct, frozen=True, kw_only=True):
-    """The successful requests that were sent while so many others were in prefill."""
+    """The successful requests sent with a given number of others in prefill."""
 
     label: str
     count: int
     ttft_ms: dict[float, float]
     tokens: float | None
-    """The median of the input tokens that were ahead; None: of too many nobody knows their length."""
+    """The median of the input tokens that were ahead; None: more than half are unknown."""
     own_tokens: float | None
     """The median of their own input tokens."""
 
@@ -61,7 +61,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     """That these gaps are of."""
     of_requests: int
-    """Of so many; above ``requests``: a sample, in stretches spread evenly over the run."""
+    """All requests with gaps; above ``requests``: a sample, in stretches evenly over the run."""
     decode_s: float
     """The sum of the gaps."""
     rows: tuple[DisturbedGaps, ...]

@@ -33,7 +33,7 @@ from .baseline import partner
 from .compare import worse
 from .correlation import RISES
 from .delivery import CLIENT
-from .knee import at, blamed, bounds, unsound, within
+from .knee import at, bounds, client_distorted, unsound, within
 from .slo_figures import Evaluation, Found, figure, too_few
 from .summary import Level, SloResult, SweepSummary
 
@@ -223,7 +223,7 @@ def _judged_by_stages(entry: Entry, sweep: SweepSummary, run: Run) -> SloResult:
     if (level := found.highest) is not None and (result := _result(level, rule)) is not None:
         reason = f"holds up to {at(sweep.axis, level)}; {bounds(sweep.axis, found, status_of)}"
         return replace(result, status=PASS, reason="; ".join(filter(None, [reason, result.reason])))
-    lowest = next((level for level in sweep.levels if not blamed(level) and status_of(level)), None)
+    lowest = next((level for level in sweep.levels if not client_distorted(level) and status_of(level)), None)
     if lowest is not None and (result := _result(lowest, rule)) is not None:
         reason = f"at {at(sweep.axis, lowest)}, the lowest{'; ' * bool(result.reason)}{result.reason}"
         return replace(result, status=FAIL if result.status == FAIL else INCONCLUSIVE, reason=reason)

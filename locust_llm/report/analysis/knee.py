@@ -1,5 +1,5 @@
-"""Knee: where a sweep turns, by named rules; each says what it found and how, and none rests on a stage whose load generator
-was not up to it."""
+"""Knee: where a sweep saturates, by named rules, each with its figures. None uses a stage that the load generator
+distorted."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,14 +10,14 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from locust_llm.core.sweep import CONCURRENCY, GAIN, PREFILL, RATE, REPEAT
+from locust_llm.core.sweep import CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.core.text import brief
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import FAIL, PASS
 from locust_llm.slo.selectors import plain
 
 from .summary import Knee, Level
-from .window import ACHIEVED
+from .window import MIN_ANSWERED_SHARE
 
 # -- usl -------------------------------------------------------------------------------------------------------------
 
@@ -91,14 +91,14 @@ USL: Final = "USL"
 SATURATION: Final = "saturation"
 BEST: Final = "best limit"
 
-FEWEST: Final = 5
-"""Stages that a fit of the Universal Scalability Law takes."""
-FITS: Final = 0.95
-"""Below this R2 it does not describe what was measured."""
-REACH: Final = 2.0
-"""A peak beyond so many times the highest stage is none: there kappa is as good as 0."""
-NOTHING: Final = 0.01
-"""Contention that costs less than that share of the throughput is none."""
+MIN_STAGES: Final = 5
+"""For a fit of the Universal Scalability Law."""
+MIN_R2: Final = 0.95
+"""A poorer fit does not describe what was measured."""
+MAX_EXTRAPOLATION: Final = 2.0
+"""Times the highest stage; a peak beyond is none, as kappa is as good as 0."""
+MIN_CONTENTION: Final = 0.01
+"""Share of the throughput; contention that costs less is none."""
 
 
 def knees(axis: str, levels: Sequence[Level]) -> tuple[Knee, ...]:
@@ -111,8 +111,8 @@ def knees(axis: str, levels: Sequence[Level]) -> tuple[Knee, ...]:
     elif axis == PREFILL:
         rules |= {BEST: best_limit}
     if not any(level.sound for level in levels):
-        why = unsound(axis, levels[0]) if levels else "there is none"
-        text = f"INCONCLUSIVE: no stage may found a conclusion; {why}."
+        why = unsound(axis, levels[0]) if levels else "there are none"
+        text = f"INCONCLUSIVE: no stage is valid; {why}."
         return tuple(Knee(rule=rule, value=None, text=text) for rule in rules)
     without = [level for level in levels if not level.sound]
     left_out = f" Left out: {at(axis, *without)}." if without else ""
@@ -126,14 +126,14 @@ def at(axis: str, *levels: Level) -> str:
     return f"{axis} {' and '.join(filter(None, [', '.join(values[:-1]), values[-1]]))}"
 
 
-def blamed(level: Level) -> bool:
-    """The load generator was not up to it."""
+def client_distorted(level: Level) -> bool:
+    """Its client verdict is below OK."""
     return level.client not in (None, OK)
 
 
 def unsound(axis: str, level: Level) -> str:
-    """Why nothing rests on a stage."""
-    if not blamed(level):
+    """Why no conclusion uses a stage."""
+    if not client_distorted(level):
         return f"at {at(axis, level)} no request succeeded"
     reasons = f" ({'; '.join(level.client_reasons)})" if level.client_reasons else ""
     return f"at {at(axis, level)} the client verdict is {level.client}{reasons}"
@@ -172,21 +172,21 @@ def within(levels: Sequence[Level], status_of: Callable[[Level], str | None]) ->
 
 
 def bounds(axis: str, found: Within, status_of: Callable[[Level], str | None]) -> str:
-    """What else is to be known of the highest stage that holds a rule."""
-    said = []
+    """What lies above and below the highest stage that holds a rule."""
+    notes = []
     if (beyond := found.beyond) is None:
-        said.append("no higher stage was run")
-    elif blamed(beyond):
-        said.append(f"at {plain(beyond.value)} the load generator was not up to the load: the highest may lie above")
+        notes.append("no higher stage was run")
+    elif client_distorted(beyond):
+        notes.append(f"at {plain(beyond.value)} the load generator was too slow: the highest may lie above")
     elif status_of(beyond) == FAIL:
-        said.append(f"broken at {plain(beyond.value)}")
+        notes.append(f"broken at {plain(beyond.value)}")
     else:
-        said.append(f"at {plain(beyond.value)} it cannot be told: the highest may lie above")
+        notes.append(f"inconclusive at {plain(beyond.value)}: the highest may lie above")
     if found.before:
-        said.append(f"but not at {at(axis, *found.before)} below")
+        notes.append(f"not held at {at(axis, *found.before)} below")
     if found.again:
-        said.append(f"at {at(axis, *found.again)} above it holds again: longer stages may tell")
-    return "; ".join(said)
+        notes.append(f"held again at {at(axis, *found.again)} above: longer stages may decide")
+    return "; ".join(notes)
 
 
 def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
@@ -196,15 +196,15 @@ def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
         return level.slo_status
 
     if not any(status_of(level) for level in levels):
-        return Knee(rule=SLO, value=None, text="No rule is given (--slo), so no stage can be within it.")
+        return Knee(rule=SLO, value=None, text="No rule is given (--slo).")
     found = within(levels, status_of)
     if found.highest is not None:
         value, high = found.highest.value, None if found.beyond is None else found.beyond.value
         text = f"Within the SLO up to {at(axis, found.highest)}; {bounds(axis, found, status_of)}."
         return Knee(rule=SLO, value=value, low=value, high=high, text=text + _because(found.beyond))
     lowest = next(level for level in levels if status_of(level))
-    if not blamed(lowest) and status_of(lowest) == FAIL:
-        text = f"No stage is within the SLO: it is broken at {at(axis, lowest)} already, the lowest.{_because(lowest)}"
+    if not client_distorted(lowest) and status_of(lowest) == FAIL:
+        text = f"No stage is within the SLO: it is broken at {at(axis, lowest)}, the lowest.{_because(lowest)}"
         return Knee(rule=SLO, value=None, high=lowest.value, text=text)
     text = f"INCONCLUSIVE: no stage is known to be within the SLO.{_because(lowest)}"
     return Knee(rule=SLO, value=None, text=text)
@@ -212,7 +212,7 @@ def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
 
 def _because(level: Level | None) -> str:
     """Which rules a stage does not pass."""
-    if level is None or blamed(level):
+    if level is None or client_distorted(level):
         return ""
     broken = [r for r in level.slos if r.decides and r.status != PASS]
     return "".join(f" {r.rule}: {r.status} at {plain(level.value)}{f', {r.reason}' * bool(r.reason)}." for r in broken)
@@ -228,45 +228,55 @@ def asymptotic(axis: str, levels: Sequence[Level]) -> Knee:
     known = _measured(levels)
     latency = known[0][0].latencies.get("request_latency") if known else None
     if latency is None or latency.avg is None:
-        return Knee(rule=ASYMPTOTIC, value=None, text="It takes throughput and request latency, and there is none.")
+        return Knee(rule=ASYMPTOTIC, value=None, text="There is no throughput or no request latency.")
     lowest, (best, most) = known[0][0], max(known, key=lambda pair: pair[1])
     value = most * latency.avg / 1e3
-    said = [
-        f"{brief(most)} requests/s, the most there were (at {at(axis, best)}), x {brief(latency.avg / 1e3)} s a request at "
-        f"{at(axis, lowest)} = {brief(value, digits=3)} in flight: with fewer the server has room, more have to wait"
+    notes = [
+        f"{brief(most, digits=3)} requests/s, the highest (at {at(axis, best)}), x "
+        f"{brief(latency.avg / 1e3, digits=3)} s per "
+        f"request at {at(axis, lowest)} = {brief(value, digits=3)} in flight: with fewer the server has capacity left, more "
+        "have to wait"
     ]
     if lowest.value > 1:
-        said.append(
-            f"the lowest stage has {plain(lowest.value)} users and not 1, so that latency may hold waiting already, and "
-            "the knee may lie below"
+        notes.append(
+            f"the lowest stage has {plain(lowest.value)} users and not 1, so its latency may include waiting, and the knee "
+            "may lie below"
         )
-    rising = best is known[-1][0] and (len(known) < 2 or most > max(x for _, x in known[:-1]) * (1 + GAIN))
+    rising = best is known[-1][0] and (len(known) < 2 or most > max(x for _, x in known[:-1]) * (1 + MIN_GAIN))
     if rising:
-        said.append("throughput still rose into the highest stage, so the knee may lie above")
-    return Knee(rule=ASYMPTOTIC, value=value, low=value if rising else None, text=f"{'. '.join(map(_sentence, said))}.")
+        notes.append("throughput still rose at the highest stage, so the knee may lie above")
+    return Knee(
+        rule=ASYMPTOTIC, value=value, low=value if rising else None, text=f"{'. '.join(map(_sentence, notes))}."
+    )
 
 
 def scalability(axis: str, levels: Sequence[Level]) -> Knee:
     """The peak of the Universal Scalability Law fitted to throughput over users."""
     known = _measured(levels)
-    if len(known) < FEWEST:
-        text = f"It takes {FEWEST} stages whose figures count, there are {len(known)}."
+    if len(known) < MIN_STAGES:
+        text = f"A fit takes {MIN_STAGES} valid stages, and there are {len(known)}."
         return Knee(rule=USL, value=None, text=text)
     n, x = (np.array(column, np.float64) for column in zip(*((level.value, x) for level, x in known), strict=True))
     law = fit(n, x)
-    said = (
-        f"X(N) = {law.lam:.4g} N / (1 + {law.sigma:.3g} (N - 1) + {law.kappa:.3g} N (N - 1)) requests/s, "
+    law_text = (
+        f"X(N) = {brief(law.lam)} N / (1 + {law.sigma:.3g} (N - 1) + {law.kappa:.3g} N (N - 1)) requests/s, "
         f"R2 {law.r2:.3f} over {len(known)} stages"
     )
-    if law.r2 < FITS:
-        return Knee(rule=USL, value=None, text=f"{said}: it does not describe what was measured (R2 below {FITS:g}).")
-    if law.peak <= REACH * n[-1]:
+    if law.r2 < MIN_R2:
+        return Knee(
+            rule=USL, value=None, text=f"{law_text}: it does not fit the measured throughput (R2 below {MIN_R2:g})."
+        )
+    if law.peak <= MAX_EXTRAPOLATION * n[-1]:
         beyond = f", beyond what was measured (up to {plain(float(n[-1]))})" if law.peak > n[-1] else ""
-        text = f"{said}: throughput peaks at {axis} {brief(law.peak, digits=3)}{beyond}."
+        text = f"{law_text}: throughput peaks at {axis} {brief(law.peak, digits=3)}{beyond}."
         return Knee(rule=USL, value=law.peak, low=float(n[-1]) if beyond else None, text=text)
-    closer = law.sigma * n[-1] > NOTHING
-    limit = f"it comes ever closer to {law.lam / law.sigma:.4g} requests/s" if closer else "it rises with the users"
-    return Knee(rule=USL, value=None, low=float(n[-1]), text=f"{said}: throughput has no peak there, {limit}.")
+    closer = law.sigma * n[-1] > MIN_CONTENTION
+    limit = (
+        f"throughput approaches {brief(law.lam / law.sigma)} requests/s"
+        if closer
+        else "throughput rises with the users"
+    )
+    return Knee(rule=USL, value=None, low=float(n[-1]), text=f"{law_text}: no peak, {limit}.")
 
 
 # -- of other axes -----------------------------------------------------------------------------------------------------
@@ -282,28 +292,35 @@ def saturation(axis: str, levels: Sequence[Level]) -> Knee:
     if found.highest is None:
         lowest = next((level for level in levels if level.sound and status_of(level)), None)
         if lowest is None:
-            return Knee(rule=SATURATION, value=None, text="It takes a count of what was due, and there is none.")
-        text = f"The server keeps up with no rate: at {at(axis, lowest)} answered was {_answered(lowest)}."
+            return Knee(rule=SATURATION, value=None, text="There is no count of due requests.")
+        text = f"The server keeps up with no rate: at {at(axis, lowest)} it answered {_answered(lowest)}."
         return Knee(rule=SATURATION, value=None, high=lowest.value, text=text)
     value, high = found.highest.value, None if found.beyond is None else found.beyond.value
-    text = f"The server keeps up to {at(axis, found.highest)}: answered was {_answered(found.highest)}"
+    text = f"The server keeps up to {at(axis, found.highest)}: it answered {_answered(found.highest)}"
     if found.beyond is not None and found.beyond.sound:
-        text += f"; at {plain(found.beyond.value)} it was {_answered(found.beyond)}"
+        text += f"; at {plain(found.beyond.value)} {_answered(found.beyond)}"
     else:
         text += f"; {bounds(axis, found, status_of)}"
     return Knee(rule=SATURATION, value=value, low=value, high=high, text=f"{text}.")
 
 
 def _answered(level: Level) -> str:
-    chance = ", the rest may be inside by chance" if level.kept_up and (level.delivered or 0.0) < ACHIEVED else ""
-    return f"{level.delivered or 0.0:.1%} of what was due{chance}"
+    chance = (
+        ", the rest may be in flight by chance"
+        if level.kept_up and (level.delivered or 0.0) < MIN_ANSWERED_SHARE
+        else ""
+    )
+    return f"{level.delivered or 0.0:.1%} of the due requests{chance}"
 
 
 def best_limit(axis: str, levels: Sequence[Level]) -> Knee:
-    """The limit with the best goodput, and those that it cannot be told apart from."""
+    """The limit with the best goodput, and those whose intervals overlap with its own."""
     known = [(level, level.goodput_per_s) for level in levels if level.sound and level.goodput_per_s is not None]
     if not known:
-        text = "It takes a rule that says what a good request is (--goodput or --slo): goodput is what a limit is best for."
+        text = (
+            "It takes a definition of a good request (--goodput, or a rule with --slo): the best limit has the "
+            "best goodput."
+        )
         return Knee(rule=BEST, value=None, text=text)
     best, most = max(known, key=lambda pair: pair[1])
     if not most:
@@ -312,10 +329,10 @@ def best_limit(axis: str, levels: Sequence[Level]) -> Knee:
     others = [
         level for level, _ in known if level is not best and _overlap(ends, (level.goodput_low, level.goodput_high))
     ]
-    told = f"{brief(ends[0])} to {brief(ends[1])}" if None not in ends else "unknown, there are too few requests"
-    text = f"The best goodput, {brief(most)} requests/s (95 % interval {told}), is that of {at(axis, best)}"
+    interval = f"{brief(ends[0])} to {brief(ends[1])}" if None not in ends else "unknown, too few requests"
+    text = f"The best goodput, {brief(most)} requests/s (95 % interval {interval}), is at {at(axis, best)}"
     if others:
-        text += f"; it cannot be told apart from that of {at(axis, *others)}"
+        text += f"; the interval overlaps with that of {at(axis, *others)}"
     values = [level.value for level in (best, *others)]
     return Knee(rule=BEST, value=best.value, low=min(values), high=max(values), text=f"{text}.")
 

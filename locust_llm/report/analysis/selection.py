@@ -1,4 +1,4 @@
-"""Parts: some of the requests of a run, and the rows and single numbers that their columns make."""
+"""Selection: some of the requests of a run, and the rows and single numbers of their columns."""
 
 import math
 from collections.abc import Sequence

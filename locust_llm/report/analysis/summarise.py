@@ -8,10 +8,21 @@ from msgspec.structs import replace
 
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.core.run import Health, Run
-from locust_llm.probe.requests import ProbeResult as Shown
-from locust_llm.probe.result import ProbeFindings, examine, wanted_itl_s
+from locust_llm.probe.requests import ProbeResult
+from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge
-from locust_llm.slo.metrics import EXPORTED, GIVEN_UP, ITL, LATENCIES, LENGTHS, PER_USER, SELDOM, TTFT, WAITS, Metric
+from locust_llm.slo.metrics import (
+    CANCELLED_METRICS,
+    EXPORTED,
+    ITL,
+    LATENCIES,
+    LENGTHS,
+    OPTIONAL_TAGS,
+    PER_USER,
+    TTFT,
+    WAIT_TAGS,
+    Metric,
+)
 
 from .breakdowns import breakdowns, growth, sessions
 from .censoring import reach, sent
@@ -37,16 +48,16 @@ def summarise(
     sweep: SweepSummary | None = None,
     levels: Occupancy | None = None,
     interference: Interference | None = None,
-    shots: Sequence[Shown] = (),
+    results: Sequence[ProbeResult] = (),
     unread: Sequence[str] = (),
 ) -> Summary:
-    """Everything that the tables of a run say. Only the profiling phase counts, but for ``warmup`` and for what went
-    through in the measured time of a stage.
+    """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and for the throughput in the
+    measured time of a stage.
 
-    ``records``: those that the columns were made of, read a second time if a rule is about pooled gaps; ``sweep``: what
-    the stages of the run came to. Of a sweep they decide about the rules; repeats are judged together. ``levels``: the
-    occupancy, where it is known already; ``interference``: what prefills did to decodes, where somebody asked;
-    ``shots``: of a probe, all of them; ``unread``: which of the broken lines those are, in words.
+    ``records``: those of the columns, read a second time if a rule is about pooled gaps; ``sweep``: the results of
+    the stages. Of a sweep they decide the rules; repeats are judged together. ``levels``: the occupancy, if known;
+    ``interference``: of prefills with decodes, if computed;
+    ``results``: all of a probe; ``unread``: a sentence for each unreadable line.
     """
     everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
@@ -58,7 +69,7 @@ def summarise(
     time = RateWindow(span, tuple(pauses(main, run)) if repeats else ())
     percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
-    found = evidence(main, run.health, timetable=bool(shots))
+    found = evidence(main, run.health, timetable=bool(results))
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
     delivered = delivery(main, run, verdict)
@@ -83,7 +94,7 @@ def summarise(
         steady=steady(everything, ended, span, run),
         growth=growth(main) if swept is None else None,
         interference=interference,
-        examination=_examination(shots, run, verdict) if shots else None,
+        examination=_examination(results, run, verdict) if results else None,
         sweep=sweep,
         unread=tuple(unread),
     )
@@ -95,7 +106,7 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
     def row(metric: Metric) -> Row:
         if metric.tag == "inter_chunk_latency":
             return _gap_row(metric, gaps, percentiles)
-        found = distribution(metric, (finished if metric.tag in WAITS else ok)[metric.column], percentiles)
+        found = distribution(metric, (finished if metric.tag in WAIT_TAGS else ok)[metric.column], percentiles)
         return replace(found, effective=_effective(ok, metric)) if metric in (TTFT, ITL) else found
 
     rows = [row(metric) for metric in _latencies(ok)]
@@ -103,7 +114,7 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
     itl = ok[PER_USER.column]
     rows.append(distribution(PER_USER, 1 / itl[itl > 0], percentiles))
     lengths = [row(metric) for metric in LENGTHS]
-    return (*rows, *(length for length in lengths if length.tag not in SELDOM or length.count))
+    return (*rows, *(length for length in lengths if length.tag not in OPTIONAL_TAGS or length.count))
 
 
 def _effective(ok: Selection, metric: Metric) -> float | None:
@@ -120,7 +131,7 @@ def _latencies(ok: Selection) -> Iterator[Metric]:
     """TTFO only where some answer began with reasoning: else it is TTFT again."""
     ttft, ttfo = ok["ttft_s"], ok["ttfo_s"]
     reasoned = bool((ttft != ttfo)[~np.isnan(ttft)].any())
-    return (metric for metric in LATENCIES if reasoned or metric.tag not in SELDOM)
+    return (metric for metric in LATENCIES if reasoned or metric.tag not in OPTIONAL_TAGS)
 
 
 def _gap_row(metric: Metric, gaps: Gaps, percentiles: Sequence[float]) -> Row:
@@ -174,14 +185,14 @@ def _adjusted(part: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:
 
 
 def _given_up(part: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:
-    """What requests had when they were cancelled on purpose; empty without any."""
+    """Figures of requests that were cancelled on purpose; empty without any."""
     columns = (part["ttft_s"], part["closed_at"] - part["sent_at"], part["output_tokens"])
-    rows = zip(GIVEN_UP, columns, strict=True)
+    rows = zip(CANCELLED_METRICS, columns, strict=True)
     return tuple(distribution(metric, values, percentiles) for metric, values in rows) if part.size else ()
 
 
 def _failures(part: Selection) -> tuple[Failure, ...]:
-    """Commonest first."""
+    """Most frequent first."""
     failed = part.requests.loc[part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "message"]]
     kinds = failed.groupby(list(failed.columns), observed=True, dropna=False).size()
     rows = [
@@ -230,11 +241,11 @@ def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | 
 
 
 def evidence(part: Selection, healths: Iterable[Health], *, timetable: bool = False) -> tuple[Evidence, ...]:
-    """What each process knows of its own lateness: from the records that it made, and from its own watch.
+    """The delays of each process: from its records and its health monitor.
 
-    ``part``: the requests to be judged, those of a run or of a stage; ``healths``: of the processes over the same time,
-    one each at most. A row a process that has requests there. ``timetable``: of a probe, whose prompts are of all lengths:
-    the 99th percentile of its TTFTs is the one of its longest prompt that came out worst, and nothing rests on that.
+    ``part``: requests of a run or of a stage; ``healths``: of the processes over the same time, one each at most.
+    One row per process with requests. ``timetable``: of a probe, whose prompts differ in length: p99 of its TTFT is
+    that of its slowest longest prompt, and is not judged.
     """
     health = {h.worker: h for h in healths}
     workers = part.requests["worker"]
@@ -268,13 +279,13 @@ def _p99_ms(seconds: Floats) -> float | None:
 
 
 def _where_asked(ok: Selection, column: str) -> Floats:
-    """Of the requests that asked for a length, where there are any: the mean stands beside what was asked."""
+    """Of the requests that asked for a length, where there are any: as the mean is shown beside the length asked for."""
     asked = ~np.isnan(ok[f"asked_{column}"])
     return ok[column][asked] if asked.any() else ok[column]
 
 
 def _clock(ok: Selection) -> str:
-    """Whose stamps: ``kernel``, ``thread``, or the shares of both."""
+    """The clock of the stamps: ``kernel``, ``thread``, or the shares of both."""
     if not ok.size:
         return ""
     kernel = ok.count("clock", "kernel") / ok.size
@@ -313,9 +324,9 @@ def _gate(columns: Columns, run: Run, levels: Occupancy | None, span: tuple[floa
     return gate_use(levels, *span) if levels else None
 
 
-def _examination(shots: Sequence[Shown], run: Run, verdict: Verdict | None) -> ProbeFindings:
-    wanted_s = wanted_itl_s(run.settings.rules)
-    return examine(shots, None if verdict is None else verdict.level, wanted_s)
+def _examination(results: Sequence[ProbeResult], run: Run, verdict: Verdict | None) -> ProbeFindings:
+    target_s = itl_limit_s(run.settings.rules)
+    return examine(results, None if verdict is None else verdict.level, target_s)
 
 
 def _less_one(ratio: float | None) -> float | None:

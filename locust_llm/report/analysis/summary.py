@@ -52,7 +52,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     streaming: bool
     loop: str = "closed"
-    """closed: a user asks again when it has its answer; open: requests come by a schedule, whatever the server does."""
+    """closed: a user sends its next request after the last answer; open: requests follow a schedule."""
     arrivals: str = ""
     """Of an open loop, in words: the pattern or schedule by which requests are due."""
     users: int | None
@@ -73,7 +73,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     turns_per_session: float | None = None
     """Turns that were answered, over ``sessions``."""
     cached_share: float | None
-    """Cached of all input tokens, over the requests whose answer told."""
+    """Cached of all input tokens, over the requests whose answer has the count."""
     duration_s: float | None
     """First send to last end, without the pauses between repeats; of a stage of a sweep its measured time."""
     requests: int
@@ -85,7 +85,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     clock: str
     client_verdict: str | None = None
-    """OK, DEGRADED or INVALID: may these numbers be blamed on the server?"""
+    """OK, DEGRADED or INVALID: can the figures be attributed to the server?"""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,11 +125,11 @@ class GateUse(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float
     """For how long at least one request waited while there was a limit."""
     utilisation: float | None
-    """Time-weighted mean of used / limit over those seconds: 1.0 when no slot lay idle although someone wanted it."""
+    """Time-weighted mean of used / limit over those seconds: 1.0 if no slot was free while a request waited."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was stopped."""
+    """The arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was stopped."""
 
     duration_s: float
     due: int
@@ -147,7 +147,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     """Why less than 98 % was sent: ``gate``, ``users``, ``client`` or ``end``; empty when it was not less."""
     in_prefill_needed: float | None = None
-    """Requests offered a second x mean TTFT (Little's law): so many must be in prefill at a time; None without a gate."""
+    """Requests offered a second x mean TTFT (Little's law): the requests in prefill that the rate needs; None
+    without a gate."""
     prefill_limit: float | None = None
     """Its mean over the time."""
     ttft_s: float | None = None
@@ -183,7 +184,7 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one SLO rule. Values are in ``unit``, the one in which the rule gives its limit."""
+    """The result of one SLO rule. Values are in ``unit``, the one in which the rule gives its limit."""
 
     rule: str
     """Its canonical text; as it was given where it cannot be read."""
@@ -278,7 +279,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """It may found a conclusion: the load generator was up to it."""
+        """Conclusions may use it: the client verdict is OK, and requests succeeded."""
         return self.client in (None, "OK") and self.succeeded > 0
 
 
@@ -369,7 +370,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     growth: Growth | None = None
     """None: too few requests, or prompts too much alike, to tell."""
     interference: Interference | None = None
-    """None: nobody decoded, or nobody asked."""
+    """None: no request decoded, or it was not computed."""
     examination: ProbeFindings | None = None
     """What a probe came to; None: it was none."""
     sweep: SweepSummary | None = None

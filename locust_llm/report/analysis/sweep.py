@@ -1,4 +1,4 @@
-"""Findings: what follows from a sweep for whoever runs the server or a gateway before it; one sentence or two each."""
+"""Findings of a sweep for the operator of the server or a gateway; one sentence or two each."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
@@ -16,21 +16,21 @@ from locust_llm.slo.selectors import plain
 from .knee import SLO, at, knees
 from .summary import Knee, Level, Row, Summary, SweepSummary
 
-EARLY: Final = 8.0
-"""The slope is early up to so many times the lowest stage."""
-FIRST: Final = 2.0
-"""From a lowest stage above it no early slope can be told: whatever the prompts, a server that is full is slower."""
-STEEP: Final = 0.25
-FLAT: Final = 0.1
+MAX_EARLY: Final = 8.0
+"""Times the lowest stage; the early slope is over the stages up to there."""
+MAX_LOWEST: Final = 2.0
+"""Users; from a higher lowest stage no early slope is reported, as a busy server is slower whatever the prompts."""
+MIN_STEEP: Final = 0.25
+MAX_FLAT: Final = 0.1
 """Of the slope of log request latency (p50) over log concurrency. In the simulator (Llama-3.1-8B on an H100, from 1 to 8) it
 is 0.78 for prompts of 16,000 tokens with 60 out, 0.52 for 8,000 / 100, 0.29 for 3,000 / 100, 0.17 for 1,500 / 100, 0.05 for
-550 / 128, 0.02 for 200 / 64. TTFT says less: a prompt that computes alone is as fast as ever, those who decode pay."""
-FALLEN: Final = 0.9
-"""Below this share of the best one goodput has fallen, while throughput has not."""
+550 / 128, 0.02 for 200 / 64. TTFT shows less of it: a prefill is as fast as alone, and the decoding requests get slower."""
+MIN_KEPT: Final = 0.9
+"""Share of the best; goodput below it has fallen, throughput above it has not."""
 
 
 def findings(axis: str, levels: Sequence[Level], knees: Sequence[Knee], settings: Settings) -> Iterator[str]:
-    """``levels``: in rising order of their values; only those whose load generator was up to it say anything."""
+    """``levels``: in rising order of their values; only valid ones are used."""
     sound = [level for level in levels if level.sound]
     if axis == CONCURRENCY:
         yield from slope(sound)
@@ -43,67 +43,68 @@ def findings(axis: str, levels: Sequence[Level], knees: Sequence[Knee], settings
 
 
 def slope(sound: Sequence[Level]) -> Iterator[str]:
-    """How fast the median latency grows with the first users: what one request computes holds up the others, the more the
-    longer the prompts are; short ones leave headroom. Nothing where that was not measured."""
+    """How fast the median latency grows with the first users: the longer the prompts, the more each prefill delays the other
+    requests. Nothing where that was not measured."""
     early = [
         (level, p50)
         for level in sound
-        if level.value <= EARLY * sound[0].value and (p50 := _p50(level, "request_latency")) is not None and p50 > 0
+        if level.value <= MAX_EARLY * sound[0].value and (p50 := _p50(level, "request_latency")) is not None and p50 > 0
     ]
-    if len(early) < 3 or early[0][0].value > FIRST:
+    if len(early) < 3 or early[0][0].value > MAX_LOWEST:
         return
     (first, low), (last, high) = early[0], early[-1]
     users, latency = np.log([[level.value, p50] for level, p50 in early]).T
     steepness = float(np.polyfit(users, latency, 1)[0])
     others = (
-        f"{name} x{after / before:.2g}"
+        f"{name} x{brief(after / before, digits=2)}"
         for name, tag in (("TTFT", "time_to_first_token"), ("ITL", "inter_token_latency"))
         if (before := _p50(first, tag)) and (after := _p50(last, tag)) is not None
     )
-    grown = ", ".join((f"request latency x{high / low:.2g}", *others))
-    if steepness >= STEEP:
+    grown = ", ".join((f"request latency x{brief(high / low, digits=2)}", *others))
+    if steepness >= MIN_STEEP:
         what = (
-            f"steep (from {STEEP:g}): the prompts are long for this server, or it computes few at a time; each request "
-            "holds up the others, so limits belong close to the knee"
+            f"steep (from {MIN_STEEP:g}): the prompts are long for this server, or it computes few at a time. Each request "
+            "delays the others, so set limits close to the knee"
         )
-    elif steepness < FLAT:
-        what = f"flat (below {FLAT:g}): the prompts are short for this server, and there is headroom"
+    elif steepness < MAX_FLAT:
+        what = f"flat (below {MAX_FLAT:g}): the prompts are short for this server, which has capacity left"
     else:
-        what = f"moderate (between {FLAT:g} and {STEEP:g})"
+        what = f"moderate ({MAX_FLAT:g} to {MIN_STEEP:g})"
     yield (
-        f"Early slope: from {at(CONCURRENCY, first)} to {plain(last.value)} the medians grow, {grown}. The slope of log "
+        f"Early slope: from {at(CONCURRENCY, first)} to {plain(last.value)} the medians grow: {grown}. The slope of log "
         f"request latency over log concurrency is {steepness:.2f}, {what}."
     )
 
 
 def _wasted(axis: str, sound: Sequence[Level]) -> Iterator[str]:
-    """Where more load still gets as many tokens, and fewer good requests."""
+    """Where more load keeps the throughput and costs goodput."""
     known = [(level, good) for level in sound if (good := level.goodput_per_s) is not None]
     if not known:
         return
     (best, most), (last, least) = max(known, key=lambda pair: pair[1]), known[-1]
     before, after = _throughput(best), _throughput(last)
-    if last.value > best.value and least < FALLEN * most and before and after and after >= FALLEN * before:
+    if last.value > best.value and least < MIN_KEPT * most and before and after and after >= MIN_KEPT * before:
         yield (
-            f"Beyond {at(axis, best)} goodput falls, from {brief(most)} to {brief(least)} good requests/s at "
-            f"{plain(last.value)}, while throughput is {after / before:.0%} of what it was there."
+            f"Beyond {at(axis, best)} goodput falls, from {brief(most, digits=3)} to {brief(least, digits=3)} good "
+            "requests/s "
+            f"at {plain(last.value)}, while throughput stays at {after / before:.0%}."
         )
 
 
 def _gateway(axis: str, level: Level) -> Iterator[str]:
-    """What the server did where it was last within the SLO: what a gateway may let through."""
+    """Rates of the highest stage within the SLO: what a gateway may let through."""
     if level.requests_per_s is None:
         return
     tokens = [
-        f"{per_s * 60:.0f} {what} tokens"
+        f"{brief(per_s * 60, digits=3)} {what} tokens"
         for what, per_s in (("input", level.input_tokens_per_s), ("output", level.output_tokens_per_s))
         if per_s is not None
     ]
     parallel = (
-        f", {brief(level.in_flight, digits=3)} requests in parallel on average" if level.in_flight is not None else ""
+        f", {brief(level.in_flight, digits=3)} requests in flight on average" if level.in_flight is not None else ""
     )
-    amounts = ", ".join([f"{brief(level.requests_per_s * 60)} requests", *tokens])
-    yield f"Limits for a gateway, at the SLO ({at(axis, level)}): {amounts} a minute{parallel}."
+    amounts = ", ".join([f"{brief(level.requests_per_s * 60, digits=3)} requests", *tokens])
+    yield f"Limits for a gateway, at the SLO ({at(axis, level)}): {amounts} per minute{parallel}."
 
 
 def _cost(axis: str, level: Level, settings: Settings) -> Iterator[str]:
@@ -113,9 +114,9 @@ def _cost(axis: str, level: Level, settings: Settings) -> Iterator[str]:
     cost = ""
     if settings.gpu_hour is not None:
         million = gpus * settings.gpu_hour / 3600 / per_s * 1e6
-        cost = f", and a million output tokens cost {brief(million)} (at {settings.gpu_hour:g} for an hour of one)"
+        cost = f"; a million output tokens cost {brief(million, digits=3)} (at {settings.gpu_hour:g} per GPU hour)"
     count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    yield f"At the SLO ({at(axis, level)}), on {count}: {brief(per_s / gpus)} output tokens/s a GPU{cost}."
+    yield f"At the SLO ({at(axis, level)}), on {count}: {brief(per_s / gpus, digits=3)} output tokens/s per GPU{cost}."
 
 
 def _throughput(level: Level) -> float | None:
@@ -131,18 +132,18 @@ def _p50(level: Level, tag: str) -> float | None:
 # -- sweeps ----------------------------------------------------------------------------------------------------------
 
 LATENCIES: Final = (TTFT.tag, ITL.tag, TTFT_FROM_DUE.tag, "request_latency", GATE_WAIT.tag, PER_USER.tag)
-"""Those of a level."""
+"""Rows of a stage."""
 SPREAD: Final = (("TTFT", TTFT.tag, (50.0, 95.0, 99.0)), ("ITL", ITL.tag, (50.0, 95.0)))
-"""Of repeats: these percentiles."""
+"""Percentiles whose spread over repeats is shown."""
 
 
 def sweep_summary(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequence[str] = ()) -> SweepSummary:
     """``run``: the whole; ``stages``: those of its stages that could be read, each as a run of its own (``Run.stage`` is
-    set); ``missing``: what is to be said of the others."""
+    set); ``missing``: a sentence for each other one."""
     axis = axis_of(run)
     levels = [level(stage, summary) for stage, summary in stages]
     levels.sort(key=lambda level: level.value)
-    said = knees(axis, levels)
+    found = knees(axis, levels)
     good = next((summary.good for _, summary in stages if summary.good is not None), None)
     return SweepSummary(
         axis=axis,
@@ -150,15 +151,15 @@ def sweep_summary(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequ
         levels=tuple(levels),
         ended=run.sweep_end,
         conditions="" if good is None else good.conditions,
-        knees=said,
-        findings=() if axis == REPEAT else tuple(findings(axis, levels, said, run.settings)),
+        knees=found,
+        findings=() if axis == REPEAT else tuple(findings(axis, levels, found, run.settings)),
         spread=spread(levels) if axis == REPEAT else (),
         missing=tuple(missing),
     )
 
 
 def axis_of(run: Run) -> str:
-    """What its stages differ in."""
+    """The axis of its stages."""
     return (run.settings.sweep or REPEAT).partition("=")[0].strip()
 
 
@@ -202,7 +203,7 @@ def level(run: Run, summary: Summary) -> Level:
 
 
 def spread(levels: Sequence[Level]) -> tuple[Row, ...]:
-    """How far the main figures of repeats lie apart: a row a figure, its values one a repeat."""
+    """The spread of the main figures over the repeats: a row per figure, a value per repeat."""
     figures: list[tuple[str, str, str, list[float | None]]] = []
     for name, tag, percentiles in SPREAD:
         rows = [level.latencies.get(tag) for level in levels]

@@ -1,4 +1,4 @@
-"""Steady: the time that rates are over, which of a stage is the part with its load on; and what went through in that.
+"""Window: the time that rates are over, of a stage the part with the load on, and the throughput in it.
 
 A stage of a sweep is measured while its load is on: before and after, requests of the first and the last wave keep the
 server as busy. Over its measured requests alone, from the first send to the last end, a rate would be too low by the time
@@ -16,18 +16,18 @@ from locust_llm.core.run import Run
 from .selection import Floats, Selection
 from .summary import Steady
 
-ACHIEVED: Final = 0.95
-"""From this share of the arrivals on the server kept up with them."""
-CHANCE: Final = 3.0
-"""How many are inside at a moment varies by the root of their mean, if arrivals are random and do not wait for each other
-(M/G/infinity): so much more of that may be inside at the end of a stretch than at its begin, and be no sign of a queue."""
+MIN_ANSWERED_SHARE: Final = 0.95
+"""Of the arrivals; above it the server kept up."""
+CHANCE_FACTOR: Final = 3.0
+"""The number in flight varies by the root of its mean, if arrivals are random and do not wait for each other (M/G/infinity):
+so many roots more at the end of a stretch than at its begin are no sign of a queue."""
 
 Span = tuple[float, float]
 """Unix seconds."""
 
 
 class RateWindow(NamedTuple):
-    """What rates are over."""
+    """The time that rates are over."""
 
     span: Span
     pauses: tuple[Span, ...] = ()
@@ -80,6 +80,6 @@ def steady(everything: Selection, ended: Selection, span: Span, run: Run) -> Ste
     if not due:
         return Steady(in_flight=in_flight)
     answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
-    by_chance = min(max(0, due - finished), CHANCE * (2 * in_flight) ** 0.5)
-    kept_up = answered + by_chance >= ACHIEVED * due
+    by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)
+    kept_up = answered + by_chance >= MIN_ANSWERED_SHARE * due
     return Steady(in_flight=in_flight, delivered=answered / due, kept_up=kept_up)

@@ -1,4 +1,4 @@
-"""Document: what there is to say about a run, in reading order, as headings, texts and tables."""
+"""Document: the report of a run in reading order, as headings, texts and tables."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,35 +24,34 @@ from .probe import findings, named, scheduler
 from .remarks import SIMULATED, delivery_line, incomplete_line, remarks, slo_line, verdict_line
 from .sweep import curves, warnings
 
-RULE: Final = 60
-"""How wide SLO rules may be on the console."""
-MESSAGE: Final = 80
-WARMUP: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
-"""What is worth showing of the warmup; profile_export_aiperf.json has all of it."""
+RULE_WIDTH: Final = 60
+"""Characters of an SLO rule on the console."""
+MESSAGE_WIDTH: Final = 80
+WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
+"""Rows of the warmup; profile_export_aiperf.json has all of them."""
 CORRELATED: Final = 0.75
 """Where requests are worth less than this share of their number, it is said."""
-SHORT: Final = {TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due"}
-"""The columns of a breakdown."""
-SCARCE: Final = "* too few values for this percentile (it takes 100 / (100 - p): 10 for p90, 100 for p99)"
-KINDS: Final = 20
-"""How many kinds of failures are listed."""
+SHORT_NAMES: Final = {TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due"}
+"""Columns of a breakdown."""
+SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+MAX_FAILURE_ROWS: Final = 20
 
 
 def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block]:
-    """What there is to say about a run, in reading order. Nothing in it is escaped yet."""
+    """The blocks in reading order, not escaped yet."""
     chosen = run.settings.columns
     probe = summary.examination
     yield Heading(titled(summary, run))
-    if (lost := incomplete_line(summary, run)) is not None:
-        yield Text(lost, loud=True)
+    if (missing := incomplete_line(summary, run)) is not None:
+        yield Text(missing, loud=True)
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
-    if not summary.swept and (blame := verdict_line(summary)) is not None:
-        yield Text(blame, loud=True)
+    if not summary.swept and (verdict := verdict_line(summary)) is not None:
+        yield Text(verdict, loud=True)
     if probe is not None:
         yield from scheduler(probe)
-    if (held_back := delivery_line(summary)) is not None:
-        yield Text(held_back, loud=True)
+    if (undelivered := delivery_line(summary)) is not None:
+        yield Text(undelivered, loud=True)
     if summary.sweep is not None:
         yield from warnings(summary.sweep)
     yield from _slos(summary)
@@ -72,12 +71,12 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield Heading(
             f"{which} ({summary.counts.warmup} requests, in no {'latency above' if waves else 'other figure'})"
         )
-        yield _metrics([row for row in summary.warmup if row.tag in WARMUP], chosen)
+        yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
     yield Heading("Notes")
     for remark in remarks(summary, run):
         yield Text(remark, loud=remark.startswith("WARNING"))
     if str(folder):
-        if probe is not None:  # once more: on a console the first lines are far up
+        if probe is not None:  # again: on a console the first lines have scrolled away
             yield Text(f"Scheduler: {named(probe.diagnosis, probe.symptoms)}.")
         yield Text(f"Reports: {folder}")
 
@@ -90,7 +89,7 @@ def _figures(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
     yield Heading("Metrics")
     yield _metrics(summary.rows, chosen)
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
-        yield Text(SCARCE)
+        yield Text(SCARCE_NOTE)
     yield from _worth(summary.rows)
     yield from _breakdowns(summary.breakdowns)
     if summary.interference is not None:
@@ -99,14 +98,14 @@ def _figures(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
         yield Heading(f"Cancelled on purpose ({many(summary.conditions.cancelled, 'request')}, in no latency above)")
         yield _metrics(summary.cancelled, chosen)
     if summary.adjusted:
-        cut = "; of cut requests what is known (≥: at least)" if summary.conditions.cut else ""
+        cut = "; cut requests with their age (≥: at least)" if summary.conditions.cut else ""
         yield Heading(f"Latencies with every failure as +infinity{cut}")
         yield _adjusted(summary.adjusted, chosen)
 
 
 def _worth(rows: Sequence[Row]) -> Iterator[Block]:
     """How much less the requests say than independent ones would."""
-    known = {SHORT[row.tag]: row for row in rows if row.effective is not None and row.count}
+    known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
     if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
         return
     sizes = ", ".join(f"{row.effective:,.0f} of {row.count:,} for {name}" for name, row in known.items())
@@ -122,7 +121,7 @@ def _slos(summary: Summary) -> Iterator[Block]:
         return result.rule, result.status, observed(result), interval(result), counted(result)
 
     head = ("SLO", "result", "observed", "95 % interval", "count")
-    yield Table(head, tuple(map(cells, summary.slos)), label=RULE)
+    yield Table(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
     for result in summary.slos:
         if result.reason:
             yield Text(f"{result.rule}: {result.status}, {result.reason}.")
@@ -144,17 +143,17 @@ def _breakdowns(breakdowns: Sequence[Breakdown]) -> Iterator[Block]:
         yield _breakdown(breakdown)
     if breakdowns:
         tags = {row.tag for breakdown in breakdowns for row in breakdown.groups[0].rows}
-        wait = "; wait: Gate Wait, of failed requests too" if GATE_WAIT.tag in tags else ""
+        wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
         due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
         yield Text(
-            f"ok: successful requests, TTFT and ITL are theirs; failed: share of failures{wait}{due}; * too few values"
+            f"ok: successful requests, of which TTFT and ITL are; failed: share of failures{wait}{due}; * too few values"
         )
 
 
 def _breakdown(breakdown: Breakdown) -> Table:
     groups = breakdown.groups
-    told = any(group.input_tokens is not None for group in groups)
-    names = [(SHORT[row.tag], p) for row in groups[0].rows for p in PERCENTILES]
+    by_turn = any(group.input_tokens is not None for group in groups)
+    names = [(SHORT_NAMES[row.tag], p) for row in groups[0].rows for p in PERCENTILES]
     titles = [f"{name} {title(p)}" if p == PERCENTILES[0] else title(p) for name, p in names]
 
     def cells(group: Group) -> Iterator[str]:
@@ -162,11 +161,11 @@ def _breakdown(breakdown: Breakdown) -> Table:
         yield str(group.succeeded)
         yield "-" if group.failure_rate is None else f"{group.failure_rate:.1%}"
         yield from (marked(row, p, 4) for row in group.rows for p in PERCENTILES)
-        if told:
+        if by_turn:
             yield number(group.input_tokens, 4)
             yield "-" if group.cached_share is None else f"{group.cached_share:.1%}"
 
-    head = (breakdown.by, "ok", "failed", *titles, *(("input", "cached") if told else ()))
+    head = (breakdown.by, "ok", "failed", *titles, *(("input", "cached") if by_turn else ()))
     return Table(head, tuple(tuple(cells(group)) for group in groups))
 
 
@@ -178,13 +177,13 @@ def _adjusted(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
 def _failures(summary: Summary) -> Iterator[Block]:
     def cells(f: Failure) -> tuple[str, ...]:
         status = "-" if f.status is None else str(f.status)
-        return f.outcome, cut(f.name, 30), status, str(f.count), cut(f.message, MESSAGE)
+        return f.outcome, cut(f.name, 30), status, str(f.count), cut(f.message, MESSAGE_WIDTH)
 
-    rows = tuple(map(cells, summary.failures[:KINDS]))
-    yield Table(("Outcome", "Name", "Status", "Count", "Message (the first of its kind)"), rows, numbers=False)
-    rest = summary.failures[KINDS:]
+    rows = tuple(map(cells, summary.failures[:MAX_FAILURE_ROWS]))
+    yield Table(("Outcome", "Name", "Status", "Count", "Message (first of its kind)"), rows, numbers=False)
+    rest = summary.failures[MAX_FAILURE_ROWS:]
     if rest:
-        yield Text(f"and {sum(f.count for f in rest)} failures of {len(rest)} more kinds")
+        yield Text(f"and {many(sum(f.count for f in rest), 'failure')} of {many(len(rest), 'more kind')}")
     outcomes = dict.fromkeys(f.outcome for f in summary.failures)
     yield Text("; ".join(f"{outcome}: {FAILURES.get(outcome, 'unknown')}" for outcome in outcomes))
 
@@ -195,7 +194,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
     yield "model", c.model or "-"
     if (probe := summary.examination) is not None:
-        load = f"a timetable: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
+        load = f"probe: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
         yield "load", load
     else:
         yield "load", f"{_load(c, run)}{_stages(summary)}, {many(c.processes, 'process', 'processes')}"
@@ -205,40 +204,40 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield (
             "delivered",
             (
-                f"offered {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s ({d.share:.1%}), "
-                f"completed {d.completed_per_s:.2f}/s in the {d.duration_s:.1f} s until the stop"
+                f"{d.share:.1%}: due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, completed "
+                f"{d.completed_per_s:.2f}/s, in the {d.duration_s:.1f} s to the stop"
             ),
         )
     ramp = f", ramp from 1 over {c.prefill_ramp_s:g} s" if c.prefill_ramp_s else ""
     limit = "none" if c.prefill_limit is None else f"{c.prefill_limit}{ramp}"
-    yield "prefill limit", "that of the stage" if axis == PREFILL else limit
+    yield "prefill limit", "by stage" if axis == PREFILL else limit
     if gate is not None and not summary.swept:
-        wanted = f"; {gate.utilisation:.1%} of the limit in the {gate.waited_s:.1f} s when requests waited" \
-            if gate.utilisation is not None else "; nobody waited"  # fmt: skip
-        yield "in prefill", f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wanted}"
+        wait = f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests waited at the gate" \
+            if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
+        yield "in prefill", f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
     length = _length(c.asked_input_tokens, c.input_tokens, c.input_deviation)
     if probe is None:
-        yield "input length", "that of the stage" if axis == INPUT else length
+        yield "input length", "by stage" if axis == INPUT else length
         yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation)
     if c.sessions is not None:
-        yield "sessions", f"{c.sessions}, {c.turns_per_session or 0:.2f} answered turns each on average"
+        yield "sessions", f"{c.sessions}, with {c.turns_per_session or 0:.2f} answered turns on average"
     yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
     if run.settings.goodput:
         yield "good requests", _good(run.settings.rules)
     between = ", without the pauses between repeats" if axis == REPEAT else ""
-    while_on = ", while the load was on" if measured(run) else f", first send to last end{between}"
-    yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{while_on}"
+    span = ", while the load was on" if measured(run) else f", first send to last end{between}"
+    yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{span}"
     yield "requests", _requests(c)
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
-    yield "chunks", f"{counts.chunks}, {merged:.2%} of them came more than one to a read{left_out}"
+    yield "chunks", f"{counts.chunks}, {merged:.2%} of them merged{left_out}"
     yield "clock", f"{c.clock or '-'} stamps"
     if not summary.swept:
         yield "client verdict", _verdict(summary)
 
 
 def _stages(summary: Summary) -> str:
-    """What the stages of a run differ in."""
+    """Axis and values of the stages."""
     sweep = summary.sweep
     if sweep is None:
         return ""
@@ -250,15 +249,15 @@ def _stages(summary: Summary) -> str:
 
 def _stage(stage: Stage) -> str:
     began = stage.measured_at
-    length = "never measured" if began is None else f"measured for {stage.ended_at - began:.2f} s"
+    length = "not measured" if began is None else f"measured for {stage.ended_at - began:.2f} s"
     waves = "" if began is None or began == stage.began_at else " without its first and last wave"
-    law = "" if stage.residual is None else f"; Little's law is off by {stage.residual:.1%}"
-    return f"{stage.number}, {length}{waves}{law}; it ended: {stage.why or '-'}"
+    law = "" if stage.residual is None else f"; off Little's law by {stage.residual:.1%}"
+    return f"{stage.number}, {length}{waves}{law}; ended: {stage.why or '-'}"
 
 
 def _load(c: Conditions, run: Run) -> str:
     if c.loop == "closed":
-        return "closed loop (burst)" + ("" if run.settings.sweeps(CONCURRENCY) else f", {many(c.users, 'user')}")
+        return "closed loop" + ("" if run.settings.sweeps(CONCURRENCY) else f", {many(c.users, 'user')}")
     if run.settings.sweeps(RATE):
         users = f"up to {many(c.users, 'user')}" if c.users is not None else "as many users as needed"
         return f"open loop, {run.settings.arrival_pattern}, {users}"
@@ -266,8 +265,8 @@ def _load(c: Conditions, run: Run) -> str:
         return f"open loop, {c.arrivals} over {many(c.users, 'user')}"
     if c.users is not None:
         return f"open loop, {c.arrivals}, up to {many(c.users, 'user')}"
-    came = f"{run.offer.most_users} of " if run.offer is not None else ""
-    return f"open loop, {c.arrivals}, as many users as needed ({came}at most {run.settings.max_users})"
+    most = "" if run.offer is None else f"{run.offer.most_users}, "
+    return f"open loop, {c.arrivals}, as many users as needed ({most}limit {run.settings.max_users})"
 
 
 def _verdict(summary: Summary) -> str:
@@ -290,7 +289,7 @@ def _requests(c: Conditions) -> str:
 
 
 def _length(asked: float | None, delivered: float | None, deviation: float | None) -> str:
-    said = "unknown" if delivered is None else f"{delivered:.1f} tokens on average"
+    length = "unknown" if delivered is None else f"{delivered:.1f} tokens on average"
     if asked is None:
-        return said
-    return f"{said}, asked for {asked:.1f}" + ("" if deviation is None else f" ({round(deviation, 3) + 0.0:+.1%})")
+        return length
+    return f"{length}, asked for {asked:.1f}" + ("" if deviation is None else f" ({round(deviation, 3) + 0.0:+.1%})")

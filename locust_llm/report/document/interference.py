@@ -1,35 +1,36 @@
-"""Stalls: what a report says of requests that others disturbed by their prefill, as tables with a sentence each."""
+"""What prefills do to other requests, as tables with a sentence each."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from locust_llm.core.text import number, title
-from locust_llm.report.analysis.interference import ICL, ITL, TTFT, USUAL
+from locust_llm.core.text import brief, duration, many, number, title
+from locust_llm.report.analysis.interference import ICL, ITL, MIN_COMPARED, TTFT
 from locust_llm.report.analysis.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.slo.client_verdict import OK
 
 from .blocks import Block, Heading, Table, Text
 
-EQUAL: Final = 0.05
-"""A difference below this share is called none."""
+MIN_DIFFERENCE: Final = 0.05
+"""Share; a smaller difference is reported as none."""
 
 
 def stalls(found: Interference, client: str = OK) -> Iterator[Block]:
     """Nothing where no request had another one in prefill beside it or ahead of it. ``client``: the client verdict; below
-    OK the rows stand, but nothing is concluded from them."""
+    OK the rows are shown, without a conclusion."""
     if found.disturbed is not None:
         yield Heading("Gaps while other requests are in prefill (ms)")
         yield _gaps(found.rows)
-        said = f"{_compared(found, found.disturbed)}{_uncompared(found, found.disturbed)}"
-        yield Text(said if client == OK else _untold(client))
+        conclusion = f"{_compared(found, found.disturbed)}{_uncompared(found, found.disturbed)}"
+        yield Text(conclusion if client == OK else _no_conclusion(client))
         yield Text(_legend(found))
     if len(found.ahead) > 1:
         yield Heading("TTFT by the prefills ahead (ms)")
         yield _queue(found.ahead)
         yield Text(
-            "ahead: how many others were in prefill when a request was sent; tokens ahead: the median of their input tokens "
-            "together; own tokens: the median of the requests' own"
+            "ahead: other requests in prefill when a request was sent; tokens ahead: median of their summed input "
+            "tokens; own "
+            "tokens: median input tokens of the requests"
             + (f". {_slope(found.slope)}" if found.slope is not None and client == OK else "")
         )
 
@@ -55,34 +56,36 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
     calm = found.gaps - disturbed.gaps
     if disturbed.slowdown is None or disturbed.mean_ms is None or disturbed.usual_ms is None:
         if not calm:
-            return "There is no undisturbed gap to compare with: in every one another request was in prefill."
-        if disturbed.gaps < USUAL:
-            return f"{disturbed.gaps} disturbed gaps are too few to compare (it takes {USUAL})."
+            return "No gap was undisturbed, so there is nothing to compare with: another request was always in prefill."
+        if disturbed.gaps < MIN_COMPARED:
+            return f"{many(disturbed.gaps, 'disturbed gap')}: too few to compare (it takes {MIN_COMPARED})."
         return (
-            f"The {calm} undisturbed gaps are too few to compare with, or at fewer decoding streams (it takes {USUAL})."
+            f"{many(calm, 'undisturbed gap')}: too few to compare with, or at fewer decoding streams (it takes "
+            f"{MIN_COMPARED})."
         )
-    times = f"({disturbed.mean_ms:.1f} against {disturbed.usual_ms:.1f} ms at as many decoding streams or more)"
-    if abs(disturbed.slowdown - 1) < EQUAL:
+    times = (
+        f"({duration(disturbed.mean_ms / 1e3)} against {duration(disturbed.usual_ms / 1e3)} at as many streams or more)"
+    )
+    if abs(disturbed.slowdown - 1) < MIN_DIFFERENCE:
         return f"A gap with another request in prefill took no longer than one without {times}."
     lost = ""
     if found.lost_share:
-        lost = (
-            f"; prefills cost {found.lost_share:.1%} of the decode time ({found.lost_s:.1f} of {found.decode_s:.1f} s)"
-        )
+        lost = f"; decode time lost to prefill: {found.lost_share:.1%} ({found.lost_s:.1f} of {found.decode_s:.1f} s)"
     return f"A gap with another request in prefill took {disturbed.slowdown:.1f} times as long as one without {times}{lost}."
 
 
-def _untold(client: str) -> str:
-    return f"What prefills cost the others cannot be told: the client verdict is {client}, so gaps may be the client's own."
+def _no_conclusion(client: str) -> str:
+    return f"No conclusion: the client verdict is {client}, so the load generator may have caused these gaps."
 
 
 def _uncompared(found: Interference, disturbed: DisturbedGaps) -> str:
     left = disturbed.gaps - disturbed.compared
-    if disturbed.slowdown is None or left < EQUAL * disturbed.gaps:
+    if disturbed.slowdown is None or left < MIN_DIFFERENCE * disturbed.gaps:
         return ""
     return (
-        f" {left / disturbed.gaps:.0%} of the disturbed gaps have fewer than {USUAL} undisturbed ones at as many streams or "
-        "more, and count for nothing in this."
+        f" Left out: {left / disturbed.gaps:.0%} of the disturbed gaps, which have fewer than {MIN_COMPARED} "
+        "undisturbed ones "
+        "at as many streams or more."
     )
 
 
@@ -90,11 +93,11 @@ def _legend(found: Interference) -> str:
     sample = ""
     if found.requests < found.of_requests:
         which = f"{found.requests} of {found.of_requests} requests"
-        sample = f" A sample: the gaps of {which}, in stretches spread evenly over the run."
+        sample = f" A sample: the gaps of {which}, evenly over the run."
     return (
-        "in prefill: how many others waited for their first token during the gap; streams: how many requests decoded "
-        "meanwhile; ITL: one number a request, the mean of its gaps of this row; slower: times as long as undisturbed gaps "
-        f"at as many streams or more; * too few values.{sample}"
+        "in prefill: other requests in prefill during the gap; streams: requests that decoded then; ITL: one value per "
+        "request, the mean of its gaps in this row; slower: mean gap / mean undisturbed gap at as many streams or more; "
+        f"* too few values.{sample}"
     )
 
 
@@ -110,8 +113,8 @@ def _queue(rows: tuple[Ahead, ...]) -> Table:
 
 def _slope(found: Slope) -> str:
     return (
-        f"Each 1,000 tokens ahead add {found.ms_per_1k:.3g} ms to TTFT at the same own length "
-        f"(95 % interval {found.low:.3g} to {found.high:.3g}; least squares, R2 {found.r2:.2f})."
+        f"Each 1,000 tokens ahead add {brief(found.ms_per_1k, digits=3)} ms to TTFT at the same own length (95 % interval "
+        f"{brief(found.low, digits=3)} to {brief(found.high, digits=3)}; least squares, R2 {found.r2:.2f})."
     )
 
 

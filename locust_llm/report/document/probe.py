@@ -1,4 +1,4 @@
-"""Probing: what a report says of an interference probe: the scheduler first, then what it rests on, then the advice.
+"""The report of an interference probe: the scheduler first, then the measurements, then the advice.
 
 Every figure is the median over the rounds of the probe, with the least and the greatest of them in brackets.
 """
@@ -11,28 +11,28 @@ from typing import Final
 from locust_llm.core.text import brief, duration, many
 from locust_llm.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.probe.result import ProbeFindings
-from locust_llm.probe.symptoms import Alone, Crowd, Stall, Symptoms
+from locust_llm.probe.symptoms import Alone, Burst, Stall, Symptoms
 
 from .blocks import Block, Heading, Table, Text
 
-BESIDE: Final = "Prompts beside decoders"
-WIDE: Final = 1.3
-"""A budget whose ends are so many times apart, and more, is between them, and about nothing."""
-STEPS: Final = 4
-"""Likewise one that was counted in fewer steps of the longest prompt."""
-KINDS: Final = {"stall": "one of", "pair": "two of"}
-CACHED: Final = 0.5
-"""A prompt that took at most this share of its first time when it came again was not computed again."""
+BESIDE_HEADING: Final = "Prompts beside decoders"
+MAX_SPREAD: Final = 1.3
+"""Of a budget, upper end / lower end; a wider one is shown as a range, without a value in the middle."""
+MIN_STEPS: Final = 4
+"""Of the longest prompt; a budget from fewer is shown as a range too."""
+PROMPT_COUNTS: Final = {"stall": "one of", "pair": "two of"}
+MAX_CACHED_RATIO: Final = 0.5
+"""TTFT of the second time / first time; a prompt below it was not computed again."""
 
 
 def scheduler(probe: ProbeFindings) -> Iterator[Block]:
-    """What it is, in a line, and why; or what is missing to tell."""
+    """Its name and the reasons; or what is missing to name it."""
     d = probe.diagnosis
     yield Text(f"Scheduler: {named(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL)
     for missing in d.missing:
         yield Text(f"Missing: {missing}.")
     for i, reason in enumerate(d.reasons):
-        yield Text(f"{'Seen' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}.")
+        yield Text(f"{'Measured' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}.")
 
 
 def named(d: Diagnosis, found: Symptoms) -> str:
@@ -40,7 +40,7 @@ def named(d: Diagnosis, found: Symptoms) -> str:
     if d.name == CANNOT_TELL:
         return CANNOT_TELL
     budget = "" if d.budget is None else f", a step takes {_budget(d.budget, found)}"
-    most = max((len(crowd.ttft_s) for crowd in found.crowds), default=0)
+    most = max((len(burst.ttft_s) for burst in found.bursts), default=0)
     least = "at least " if d.slots is not None and d.slots > 1 and d.slots == most else ""
     slots = "" if d.slots is None else f"; {least}{many(d.slots, 'prompt')} at a time"
     return f"{d.name}{budget}{slots}"
@@ -53,19 +53,17 @@ def findings(probe: ProbeFindings) -> Iterator[Block]:
         yield Heading("Prompts alone")
         yield _costs(found)
     if found.stalls:
-        yield Heading(BESIDE)
+        yield Heading(BESIDE_HEADING)
         yield _stalls(found)
         yield Text(_legend(found))
-    if found.crowds:
-        yield Heading("Equal prompts at one moment, nobody decoding")
-        yield _crowds(found.crowds)
-        yield Text(
-            "together: how many had the first of these first tokens together; ?: as it is neither one by one nor in groups"
-        )
-    said = [*_behind(found), *_cached(found), *_early(found), *_agreement(found)]
-    if said:
-        yield Heading("What else was seen")
-        yield from map(Text, said)
+    if found.bursts:
+        yield Heading("Bursts of equal prompts, without decoders")
+        yield _bursts(found.bursts)
+        yield Text("together: prompts in the first group of first tokens; ?: neither one by one nor in groups")
+    others = [*_behind(found), *_cached(found), *_early(found), *_agreement(found)]
+    if others:
+        yield Heading("Other measurements")
+        yield from map(Text, others)
     if probe.advice:
         yield Heading("Advice")
         yield from (Text(f"{number}. {one.what} {one.why}") for number, one in enumerate(probe.advice, 1))
@@ -83,10 +81,10 @@ def by_length(stalls: Iterable[Stall]) -> Iterator[list[Stall]]:
 def _budget(budget: tuple[float, float, float], found: Symptoms) -> str:
     low, about, high = budget
     longest = found.of("stall", found.longest)
-    few = not longest or median(stall.steps for stall in longest) < STEPS
+    few = not longest or median(stall.steps for stall in longest) < MIN_STEPS
     if high == float("inf"):
         return f"at least {_outward(low, up=False):,} tokens"
-    if few or high > WIDE * low:
+    if few or high > MAX_SPREAD * low:
         return f"between {_outward(low, up=False):,} and {_outward(high, up=True):,} tokens"
     return f"about {about:,.0f} tokens ({low:,.0f} to {high:,.0f})"
 
@@ -106,7 +104,7 @@ def _costs(found: Symptoms) -> Table:
         return f"{cost.input_tokens:,} tokens", _ms(cost.ttft_s), str(len(cost.ttft_s)), rate
 
     rows = [cells(None, cost) for cost in found.costs[:1]] + [cells(*pair) for pair in pairwise(found.costs)]
-    head = ("prompt", "TTFT (ms)", "times", "\N{MICRO SIGN}s for a token more")
+    head = ("prompt", "TTFT (ms)", "requests", "\N{MICRO SIGN}s per further token")
     return Table(head, tuple(rows))
 
 
@@ -115,7 +113,7 @@ def _stalls(found: Symptoms) -> Table:
         asked, kind = stalls[0].asked_tokens, stalls[0].kind
         alone_s = found.alone_s(asked)
         return (
-            f"{KINDS.get(kind, kind)} {median(stall.input_tokens for stall in stalls):,.0f}",
+            f"{PROMPT_COUNTS.get(kind, kind)} {median(stall.input_tokens for stall in stalls):,.0f}",
             "-" if alone_s is None else _ms([alone_s * (2 if kind == "pair" else 1)]),
             _ms([stall.ttft_s for stall in stalls]),
             _ms([stall.longest_s for stall in stalls]),
@@ -124,28 +122,29 @@ def _stalls(found: Symptoms) -> Table:
             _spread([stall.meanwhile for stall in stalls]),
         )
 
-    head = ("prompt tokens", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace (%)", "got")
+    head = ("prompt tokens", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace (%)", "tokens")
     return Table(head, tuple(map(cells, by_length(found.stalls))))
 
 
 def _legend(found: Symptoms) -> str:
-    quiet = "" if found.quiet_s is None else f" Without a prompt their gap is {duration(found.quiet_s)} on average."
+    quiet = "" if found.quiet_s is None else f" Mean gap without a prompt: {duration(found.quiet_s)}."
     few = {stall.decoders for stall in found.stalls}
     decoders = f"{min(few)} to {max(few)}" if len(few) > 1 else f"{max(few)}"
     return (
-        f"Beside {decoders} decoders. alone: what a prompt takes then, of two twice that; TTFT: until the "
-        "prompt (of two, the last) had its first token; longest gap: of the median decoder in that time; steps: gaps in "
-        "which the prompt was computed; pace: of the decoders, as a share of theirs before; got: the tokens of the median "
-        f"decoder meanwhile. In brackets the least and the greatest round.{quiet}"
+        f"Beside {decoders} decoders. alone: TTFT of the prompt alone, twice that for two; TTFT: to the first token of the "
+        "prompt (of two, the later); longest gap: of the median decoder in that time; steps: gaps in which the prompt was "
+        "computed; pace: of the decoders, in % of before; tokens: of the median decoder in that time. In brackets: "
+        "lowest and "
+        f"highest round.{quiet}"
     )
 
 
-def _crowds(crowds: Sequence[Crowd]) -> Table:
-    def cells(crowd: Crowd) -> tuple[str, ...]:
-        each = " ".join(brief(s * 1e3, digits=3) for s in crowd.ttft_s)
-        return f"{crowd.input_tokens:,} tokens", str(len(crowd.ttft_s)), str(crowd.side_by_side or "?"), each
+def _bursts(bursts: Sequence[Burst]) -> Table:
+    def cells(burst: Burst) -> tuple[str, ...]:
+        each = " ".join(brief(s * 1e3, digits=3) for s in burst.ttft_s)
+        return f"{burst.input_tokens:,} tokens", str(len(burst.ttft_s)), str(burst.side_by_side or "?"), each
 
-    return Table(("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, crowds)))
+    return Table(("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, bursts)))
 
 
 def _behind(found: Symptoms) -> Iterator[str]:
@@ -154,7 +153,7 @@ def _behind(found: Symptoms) -> Iterator[str]:
         alone = "" if found.short_s is None else f", {duration(found.short_s)} alone"
         yield (
             f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_ms(took)} ms{alone}, which is "
-            f"{_spread([100 * share for share in waited], '%')} of the time that the long one was still in prefill."
+            f"{_spread([100 * share for share in waited], '%')} of the remaining prefill of the long one."
         )
 
 
@@ -162,26 +161,26 @@ def _cached(found: Symptoms) -> Iterator[str]:
     if not found.cached:
         return
     first, again = [pair.first_s for pair in found.cached], [pair.again_s for pair in found.cached]
-    hits = sum(pair.again_s <= CACHED * pair.first_s for pair in found.cached)
-    said = [pair.cached_tokens for pair in found.cached if pair.cached_tokens]
-    told = f", {_spread(said)} of its tokens cached, as the server says" if said else ""
-    name = "Prefix caching" if 2 * hits > len(found.cached) else "No prefix caching was seen"
+    hits = sum(pair.again_s <= MAX_CACHED_RATIO * pair.first_s for pair in found.cached)
+    tokens = [pair.cached_tokens for pair in found.cached if pair.cached_tokens]
+    usage = f", {_spread(tokens)} of its tokens cached by the server's count" if tokens else ""
+    name = "Prefix caching" if 2 * hits > len(found.cached) else "No prefix caching"
     yield (
         f"{name}: a prompt of {found.cached[0].input_tokens:,} tokens took {_ms(first)} ms, and "
-        f"{_ms(again)} ms when it came again{told}."
+        f"{_ms(again)} ms the second time{usage}."
     )
 
 
 def _early(found: Symptoms) -> Iterator[str]:
     if found.early_s is None:
-        yield "No event without content came well before a first token."
+        yield "No event without content came much before a first token."
     else:
-        yield f"An event without content came before the first token, at most {duration(found.early_s)}."
+        yield f"An event without content came up to {duration(found.early_s)} before the first token."
 
 
 def _agreement(found: Symptoms) -> Iterator[str]:
     """How far the rounds are apart."""
-    said = []
+    largest = []
     for what, figures in (
         ("TTFT alone", [cost.ttft_s for cost in found.costs]),
         ("TTFT beside decoders", [[stall.ttft_s for stall in stalls] for stalls in by_length(found.stalls)]),
@@ -193,9 +192,9 @@ def _agreement(found: Symptoms) -> Iterator[str]:
             if len(values) > 1 and median(values) > 0
         ]
         if apart:
-            said.append(f"{what} {max(apart):.0%}")
-    if said:
-        yield f"How far the rounds agree: none is further from the median of its figure than: {', '.join(said)}."
+            largest.append(f"{what} {max(apart):.0%}")
+    if largest:
+        yield f"Largest deviation of a round from the median: {', '.join(largest)}."
 
 
 def _ms(values_s: Sequence[float]) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 
 from locust_llm.core.engine_metrics import QUESTION
 from locust_llm.core.run import Run
+from locust_llm.core.text import brief, many
 from locust_llm.report.analysis.delivery import CLIENT, GATE, USERS
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Conditions, Counts, Summary
@@ -14,30 +15,28 @@ from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
 
 SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
-DEVIATION: Final = 0.05
-"""From this share on, the difference of asked and delivered lengths is worth a warning."""
-READS: Final = 1.0
-"""ms for 1,000 tokens. No model reads so fast: one of a billion parameters takes 2e12 operations for these, and an H100 does
-some 5e14 a second, which is 4 ms. To parse a long request takes a stub some tenths."""
-CACHED: Final = 0.5
-ALONE: Final = "A probe is of one process: give it a machine that is not busy otherwise."
-UNASKED: Final = (
-    "nobody asked for shared prefixes, so prompts repeat, and TTFT is that of a server which has seen them before."
-)
-OPEN: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
-"""What a rule in a closed loop does not mean."""
-COUNTED: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
-FIRST: Final = 3
-"""Of so many lines that cannot be read the first line of all says why; the notes of more."""
-MOST: Final = 5
-"""So many things that are missing stand in the first line."""
-MERGED: Final = 0.01
-"""From this share on, chunks that came more than one to a read are worth a remark."""
+MAX_LENGTH_DEVIATION: Final = 0.05
+"""Share; a mean length further from the one asked for gets a warning."""
+MIN_PREFILL_MS_PER_1K: Final = 1.0
+"""No model prefills 1,000 tokens faster: one of a billion parameters takes 2e12 operations for these, and an H100 does some
+5e14 a second, which is 4 ms. A stub takes some tenths to parse a long request."""
+MIN_CACHED_SHARE: Final = 0.5
+"""Of the input tokens; from there on the prefix cache gets a remark."""
+PROBE_ADVICE: Final = "A probe runs in one process: give it a machine that does nothing else."
+OPEN_LOOP_METRICS: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
+"""Rules about these are about arrivals, which a closed loop does not have."""
+STATUSES: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
+MAX_LINE_REASONS: Final = 3
+"""Unreadable lines whose reason is in the first line of a report; the notes have more."""
+MAX_MISSING: Final = 5
+"""Missing things that the first line of a report names."""
+MIN_MERGED_SHARE: Final = 0.01
+"""Of the chunks; from there on merged ones get a remark."""
 
 
 def remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that apply, the run's own notes first."""
-    probe = summary.examination is not None  # its load is none that anybody has, so that nothing is said of it
+    probe = summary.examination is not None  # its load is artificial: no remarks about it
     yield from (note for note in run.notes if not (probe and note.startswith(QUESTION)))
     if not probe:
         yield loop_remark(summary.conditions)
@@ -45,9 +44,9 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _missing(summary, run)
     if not probe:
         yield from _lengths(summary.conditions)
-    if not (summary.swept or probe):  # of a sweep each stage has its own
-        yield from _unreal(summary, run)
-        yield from _few(summary, run)
+    if not (summary.swept or probe):  # the stages of a sweep have their own
+        yield from _unrealistic(summary, run)
+        yield from _too_few(summary, run)
     yield from _tokens(summary.counts, summary.conditions.succeeded)
     yield from _clock(summary)
     yield from _busy(summary)
@@ -56,106 +55,107 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
 def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
     """What is missing of the run, or of its reports; its status then is 6."""
     counts = summary.counts
-    said = [*run.unread]
+    missing = [*run.unread]
     if not summary.conditions.requests:
-        said.append("no request was recorded in the profiling phase")
+        missing.append("no request was recorded in the profiling phase")
     if counts.records_lost:
-        said.append(f"{counts.records_lost} records of workers never arrived")
+        missing.append(f"{many(counts.records_lost, 'record')} of workers lost")
     if counts.broken_lines:
-        more = "" if counts.broken_lines <= FIRST else ", ..."
-        first = f"{'; '.join(summary.unread[:FIRST])}{more}"
-        lines = "line" if counts.broken_lines == 1 else "lines"
-        said.append(f"{counts.broken_lines} {lines} of profile_export.jsonl could not be read ({first})")
+        more = "" if counts.broken_lines <= MAX_LINE_REASONS else ", ..."
+        first = f"{'; '.join(summary.unread[:MAX_LINE_REASONS])}{more}"
+        missing.append(f"{many(counts.broken_lines, 'line')} of profile_export.jsonl could not be read ({first})")
     if summary.sweep is not None and summary.sweep.missing:
-        said.append("stages are left out, or something of them is")
-    return (*said, *summary.unmade)
+        missing.append("stages, or parts of them, are missing")
+    return (*missing, *summary.unmade)
 
 
 def incomplete_line(summary: Summary, run: Run) -> str | None:
-    """What stands before all else when something is missing; None where nothing is."""
-    if not (said := incomplete(summary, run)):
+    """The first line of a report from which something is missing; None of a complete one."""
+    if not (missing := incomplete(summary, run)):
         return None
-    more = f"; and {len(said) - MOST} more, see the notes" if len(said) > MOST else ""
-    return f"INCOMPLETE: {'; '.join(said[:MOST])}{more}."
+    more = f"; and {len(missing) - MAX_MISSING} more, see the notes" if len(missing) > MAX_MISSING else ""
+    return f"INCOMPLETE: {'; '.join(missing[:MAX_MISSING])}{more}."
 
 
 def verdict_line(summary: Summary) -> str | None:
-    """What stands above the tables when the load generator was not up to its load; None when it was."""
+    """The line above the tables when the load generator distorted the figures; None when it did not."""
     if summary.client is None or summary.client.level == OK:
         return None
-    so = (
-        "do not use these figures: they are the client's doing"
+    effect = (
+        "do not use these figures, the load generator distorted them"
         if summary.client.level == INVALID
-        else "some of these figures are the client's doing"
+        else "the load generator distorted some of these figures"
     )
     return (
-        f"CLIENT {summary.client.level}: {so}, not the server's. {'; '.join(summary.client.reasons)}. "
-        f"{summary.client.advice if summary.examination is None else ALONE}"
+        f"CLIENT {summary.client.level}: {effect}. {_sentence('; '.join(summary.client.reasons))}. "
+        f"{summary.client.advice if summary.examination is None else PROBE_ADVICE}"
     )
 
 
 def delivery_line(summary: Summary) -> str | None:
-    """What stands above the tables when less than 98 % of the schedule was sent: the cause, with its figures."""
+    """The line above the tables when less than 98 % of the schedule was sent: the cause, with its figures."""
     d = summary.delivery
     if d is None or not d.cause:
         return None
     offered = f"{d.offered_per_s:.2f}/s"
     if d.cause == GATE and d.in_prefill_needed is not None:
         why = (
-            f"the prefill gate: {offered} x {d.ttft_s:.2f} s to the first token need {d.in_prefill_needed:.1f} requests "
-            f"in prefill at a time, the limit let in {d.prefill_limit:.4g}"
+            f"the prefill gate. {offered} x {d.ttft_s:.2f} s TTFT needs {d.in_prefill_needed:.1f} requests in prefill at a "
+            f"time, and the limit was {brief(d.prefill_limit, digits=3)}"
         )
     elif d.cause == CLIENT:
         figures = [
             f"{e.worker} used {e.cpu_share:.0%} of a core" for e in summary.evidence if (e.cpu_share or 0) > FULL_CORE
         ]
-        why = f"the load generator: {'; '.join(figures or (summary.client.reasons if summary.client else ()))}"
+        reasons = figures or (summary.client.reasons if summary.client else ())
+        why = f"the load generator. {_sentence('; '.join(reasons))}"
     elif d.cause == USERS and d.users_needed is not None:
         why = (
-            f"too few users: {offered} x {d.busy_s:.2f} s that each keeps a user busy need {d.users_needed:.1f} users, "
-            f"there were at most {d.users}" + (" (--max-users was reached)" if d.out_of_users else "")
+            f"too few users. {offered} x {d.busy_s:.2f} s per request needs {d.users_needed:.1f} users, and there were at "
+            f"most {d.users}" + (" (--max-users was reached)" if d.out_of_users else "")
         )
     else:
-        gate = "" if d.in_prefill_needed is None else f"{d.in_prefill_needed:.1f} of {d.prefill_limit:.4g} slots, "
+        limit = brief(d.prefill_limit, digits=3)
+        gate = "" if d.in_prefill_needed is None else f"{d.in_prefill_needed:.1f} of {limit} slots and "
         users = "?" if d.users_needed is None else f"{d.users_needed:.1f}"
-        why = f"a crowd at once, or shortly before the end: on average {gate}{users} of {d.users} users were needed"
-    waited = f"{d.due - d.sent} of {d.due} arrivals were not sent, {d.never_started} of them found no free user"
-    return f"NOT DELIVERED: {d.share:.1%} of the load that was asked for. The cause is {why}. {waited}."
+        why = (
+            "a burst of arrivals, or arrivals just before the end of the run. "
+            f"On average {gate}{users} of {d.users} users were needed"
+        )
+    unsent = f"{d.due - d.sent} of {d.due} arrivals were not sent; {d.never_started} of them found no free user"
+    return f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
 
 
 def slo_line(summary: Summary) -> str | None:
-    """What the rules came to, in one line; None without rules."""
+    """The results of the rules in one line; None without rules."""
     if summary.slo_status is None:
         return None
-    said = [(what, [r for r in summary.slos if r.status == status]) for status, what in COUNTED]
-    counts = ", ".join(f"{len(some)} {what}" for what, some in said if some)
+    by_status = [(word, sum(r.status == status for r in summary.slos)) for status, word in STATUSES]
+    counts = ", ".join(f"{count} {word}" for word, count in by_status if count)
     warnings = sum(not r.decides for r in summary.slos)
-    return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them only warn)." if warnings else ".")
+    kind = "a warn: rule" if warnings == 1 else "warn: rules"
+    return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them {kind})." if warnings else ".")
 
 
 def loop_remark(conditions: Conditions) -> str:
-    """What the latencies of such a run leave out, and what to look at or run for that (coordinated omission)."""
+    """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission)."""
     gated = conditions.prefill_limit is not None
     if conditions.loop == "open":
-        gate = (
-            f" and at the gate (only {conditions.prefill_limit} at a time may wait for their first token)"
-            if gated
-            else ""
-        )
+        gate = f" and at the gate (limit {conditions.prefill_limit})" if gated else ""
         return (
-            "Open loop: requests came by a schedule, however slow the server was. Time to First Token begins at the send; "
-            f"what a user would have waited, the wait for a free user{gate} included, is TTFT from Due."
+            "Open loop: requests followed a schedule, however slow the server was. Time to First Token starts at the send; "
+            f"TTFT from Due starts when the request was due, so it includes the wait for a free user{gate}."
         )
     gate = (
-        f" Only {conditions.prefill_limit} at a time may wait for their first token; the wait for that (Gate Wait) is "
-        "in TTFT from Due, not in Time to First Token or Request Latency."
+        f" The gate allowed {conditions.prefill_limit} in prefill at a time; Gate Wait is part of TTFT from Due, not of "
+        "Time to First Token or Request Latency."
         if gated
         else ""
     )
     return (
-        "Closed loop: a user asks again only when it has its answer, so a slow server is asked less, and the latencies "
-        f"are lower than if requests kept coming (coordinated omission).{gate} For what users would see then, run an "
-        "open loop: requests at a fixed rate (--request-rate), no prefill limit."
+        "Closed loop: a user sends its next request only after the last answer, so a slow server gets fewer requests, and "
+        f"latencies are lower than under steady arrivals (coordinated omission).{gate} For steady arrivals, run an open "
+        "loop: a fixed rate (--request-rate), no prefill limit."
     )
 
 
@@ -167,33 +167,33 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     elif not conditions.succeeded:
         yield "No request succeeded: there is no latency to report."
     if run.stopping_at is None:
-        yield "The run did not end in order: what was still running is missing."
+        yield "The run did not end cleanly: requests that were still running are missing."
     if conditions.cut and counts.cut_ages_s is not None:
         low, high = counts.cut_ages_s
         ages = f"after {low:.1f} to {high:.1f} s" if f"{low:.1f}" != f"{high:.1f}" else f"after {low:.1f} s"
         none = f", {counts.cut_without_chunk} of them before the first token" * bool(counts.cut_without_chunk)
         yield (
-            f"{_requests(conditions.cut)} still running when the grace period was over, and cut {ages}{none}: in no latency "
-            "above. In SLO rules each counts with what is known of it, at its best and at its worst."
+            f"{_requests(conditions.cut)} still running when the grace period ended, and cut {ages}{none}: in no latency "
+            "above. SLO rules count each with its age, at its best and at its worst."
         )
     if conditions.cancelled:
         yield f"{_requests(conditions.cancelled)} cancelled on purpose: neither success nor failure."
     if counts.turned_away:
-        yield f"{_requests(counts.turned_away)} waiting at the gate when the run ended, and never sent."
+        yield f"{_requests(counts.turned_away)} waiting at the gate when the run ended and never sent."
     if counts.records_lost:
-        yield f"WARNING: records of workers that never arrived: {counts.records_lost}. Counts and rates are too low."
+        yield f"WARNING: {many(counts.records_lost, 'record')} of workers lost: counts and rates are too low."
     if counts.broken_lines:
         which = "; ".join(summary.unread)
         yield (
-            f"WARNING: lines of profile_export.jsonl that could not be read, and are left out: {counts.broken_lines}"
+            f"WARNING: {many(counts.broken_lines, 'unreadable line')} of profile_export.jsonl left out"
             + (f" ({which})." if which else ".")
         )
     yield from (f"WARNING: {what}." for what in run.unread)
     yield from (f"WARNING: {what}." for what in summary.unmade)
     if (asked := len(set(run.settings.percentiles))) > (shown := len(run.settings.columns)):
-        yield f"Of {asked} percentiles that were asked for the tables have {shown}: the first, between 0 and 99.9."
+        yield f"The tables show {shown} of the {asked} percentiles asked for: the first ones between 0 and 99.9."
     if counts.not_streamed:
-        slots = ", and their slots came free only at the end" if conditions.prefill_limit is not None else ""
+        slots = ", and the slot was held to the end" if conditions.prefill_limit is not None else ""
         yield f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time to First Token{slots}."
 
 
@@ -202,60 +202,68 @@ def _lengths(conditions: Conditions) -> Iterator[str]:
         ("input", conditions.asked_input_tokens, conditions.input_deviation),
         ("output", conditions.asked_output_tokens, conditions.output_deviation),
     ):
-        if deviation is not None and asked is not None and abs(deviation) > DEVIATION:
-            yield f"WARNING: the mean {what} length is {deviation:+.1%} off the {asked:.1f} tokens asked for."
+        if deviation is not None and asked is not None and abs(deviation) > MAX_LENGTH_DEVIATION:
+            side = "above" if deviation > 0 else "below"
+            yield f"WARNING: the mean {what} length is {abs(deviation):.1%} {side} the {brief(asked)} tokens asked for."
 
 
-def _unreal(summary: Summary, run: Run) -> Iterator[str]:
-    """Signs of an endpoint that computes less than users' requests would make it: a stub, or one that knows the prompts."""
+def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
+    """Signs of an endpoint that computes less than real requests would need: a stub, a cache, repeated prompts."""
     s, c, g = run.settings, summary.conditions, summary.growth
-    if g is not None and g.high < READS:
+    if g is not None and g.high < MIN_PREFILL_MS_PER_1K:
         yield (
-            f"WARNING: TTFT does not depend on the length of the prompt: {g.short_ttft_ms:.1f} ms for {g.short_tokens:.0f} "
-            f"tokens and fewer, {g.long_ttft_ms:.1f} ms for {g.long_tokens:.0f} and more, which is {g.ms_per_1k:.2f} ms for "
-            f"1,000 tokens (95 % interval {g.low:.2f} to {g.high:.2f}). A stub answers so, or a cache: a load test of it "
-            "says nothing about a model, which must read the whole prompt."
+            f"WARNING: TTFT does not grow with the prompt: {g.short_ttft_ms:.1f} ms up to {g.short_tokens:,.0f} tokens, "
+            f"{g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95 % "
+            f"interval {g.low:.2f} to {g.high:.2f}). A stub or a cache answers like this: the test measures no model, which "
+            "must read the whole prompt."
         )
-    if c.cached_share is not None and c.cached_share > CACHED:
+    if c.cached_share is not None and c.cached_share > MIN_CACHED_SHARE:
         turns = c.turns_per_session is not None
         shared = bool(s.shared_system_prompt_length or s.num_prefix_prompts)
-        why = " and ".join(["conversations that grow"] * turns + ["shared prefixes"] * shared)
+        why = " and ".join(["growing conversations"] * turns + ["shared prefixes"] * shared)
         yield (
-            f"{'' if why else 'WARNING: '}{c.cached_share:.0%} of the input tokens came from the server's prefix cache: "
-            + (f"{why} make it so, and TTFT is that of such a load." if why else UNASKED)
+            f"{'' if why else 'WARNING: '}{c.cached_share:.0%} of the input tokens came from the server's prefix cache, "
+            + (
+                f"because of {why}: TTFT is that of such a load."
+                if why
+                else "though no shared prefix was asked for: prompts repeat, and TTFT is lower than with new prompts."
+            )
         )
     sent = c.sessions or c.requests
     if run.dataset_sessions and sent > run.dataset_sessions:
         yield (
-            f"WARNING: {sent} sessions were taken from a dataset of {run.dataset_sessions}: the same prompts came "
-            f"{sent / run.dataset_sessions:.1f} times, and a server with a prefix cache need not read them again."
+            f"WARNING: {sent} sessions came from a dataset of {run.dataset_sessions}: each prompt was sent "
+            f"{sent / run.dataset_sessions:.1f} times, and a prefix cache saves the prefill of a repeat."
         )
 
 
 def _read_as_open(summary: Summary, run: Run) -> Iterator[str]:
-    """Rules about what arrives, where nothing does of itself."""
+    """Rules about arrivals in a closed loop, which has none."""
     if summary.conditions.loop == "open":
         return
     judged = {result.rule for result in summary.slos}
-    said = {rule.metric for rule in run.settings.rules.readable if rule.metric in OPEN and str(rule) in judged}
-    if said:
-        users = "these users" if summary.conditions.users is None else f"{summary.conditions.users} users"
+    metrics = {
+        rule.metric for rule in run.settings.rules.readable if rule.metric in OPEN_LOOP_METRICS and str(rule) in judged
+    }
+    if metrics:
+        users = "these users" if summary.conditions.users is None else many(summary.conditions.users, "user")
         yield (
-            f"A rule about {' and '.join(sorted(said))} in a closed loop says what {users} got who waited for their "
-            "answers, not whether the server keeps up with requests that keep coming. An open loop tells (--request-rate)."
+            f"In a closed loop a rule about {' and '.join(sorted(metrics))} holds for {users} that wait for their answers; "
+            "whether the server keeps up with arrivals takes an open loop (--request-rate)."
         )
 
 
-def _few(summary: Summary, run: Run) -> Iterator[str]:
+def _too_few(summary: Summary, run: Run) -> Iterator[str]:
     """A percentile that one or two requests decide."""
     count = summary.conditions.succeeded
     few = [p for p in sorted(run.settings.columns) if count and scarce(count, p)]
     for p in few[:1]:
         above = " and above" * (len(few) > 1)
         yield (
-            f"WARNING: p{p:g}{above} of {_count(count)} is little more than the slowest of them: p{p:g} takes "
-            f"{math.ceil(100 / (100 - p))}, and {needed(p)} for both ends of its interval. A longer run (-t) or more "
-            "requests (--request-count) would tell."
+            f"WARNING: p{p:g}{above} of {many(count, 'request')} is little more than the slowest of them: p{p:g} takes "
+            f"{math.ceil(100 / (100 - p))} requests, and {needed(p)} for both ends of its interval. Run longer "
+            "(-t), or send "
+            "more (--request-count)."
         )
 
 
@@ -264,49 +272,49 @@ def _tokens(counts: Counts, succeeded: int) -> Iterator[str]:
         yield "Tokens: counted by the server (usage) for every request."
     elif succeeded:
         yield (
-            f"WARNING: tokens were counted by the server (usage) for {counts.tokens_from_usage} of {succeeded} "
-            f"requests, taken as one a chunk for {counts.tokens_from_chunks} (an estimate), and are unknown for "
-            f"{counts.tokens_unknown}: token rates and Inter Token Latency are no better than that."
+            f"WARNING: the server counted the tokens (usage) of {counts.tokens_from_usage} of {succeeded} requests; of "
+            f"{counts.tokens_from_chunks} they are estimated as one per chunk, of {counts.tokens_unknown} unknown. Token "
+            "rates and Inter Token Latency are only as good as that."
         )
 
 
 def _clock(summary: Summary) -> Iterator[str]:
     counts = summary.counts
-    if counts.chunks and counts.merged_chunks / counts.chunks >= MERGED:
+    if counts.chunks and counts.merged_chunks / counts.chunks >= MIN_MERGED_SHARE:
         yield (
-            f"{counts.merged_chunks / counts.chunks:.1%} of the chunks came more than one to a read: the gaps next to "
-            "them are not in Inter Chunk Latency, and Longest Stall may look longer than it was."
+            f"{counts.merged_chunks / counts.chunks:.1%} of the chunks are merged (read together with others): the gaps "
+            "beside them are not in Inter Chunk Latency, and Longest Stall may be too long."
         )
     elif counts.gaps_left_out:
         yield (
-            f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: something else (usage, the end of the answer) "
-            "came in one read with a chunk beside them, so that chunk may have come a little sooner than its stamp."
+            f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: a chunk beside them was read together with "
+            "something else (usage, the end of the answer), so its stamp may be a little late."
         )
     if counts.ttft_upper_bounds:
         yield (
-            f"Of {counts.ttft_upper_bounds} requests the first chunk came together with others: their Time to First "
-            "Token is an upper bound."
+            f"The first chunk of {many(counts.ttft_upper_bounds, 'request')} is merged: Time to First Token is an upper "
+            "bound there."
         )
     if counts.retransmits:
-        yield f"The network lost something: {counts.retransmits} TCP segments had to be sent to the server again."
+        yield f"The network lost packets: {many(counts.retransmits, 'TCP segment')} to the server retransmitted."
     if not counts.gaps_exact:
-        yield "The percentiles of Inter Chunk Latency are of values rounded to three significant digits."
+        yield "Percentiles of Inter Chunk Latency are rounded to three significant digits."
     if summary.conditions.clock not in ("", "kernel"):
-        yield f"Time stamps: {summary.conditions.clock} (thread: the reader's own clock, where the kernel gave none)."
+        yield f"Stamps: {summary.conditions.clock} (thread: the reader's own clock, where the kernel gave none)."
 
 
 def _busy(summary: Summary) -> Iterator[str]:
     for e in summary.evidence:
         if e.cpu_share is not None and e.cpu_share > FULL_CORE:
             yield (
-                f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core: it may have been late to ask "
-                "again, so throughput may be its limit and not the server's. More processes (--processes) would tell."
+                f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it may be what limits "
+                "throughput, not the server. Use more processes (--processes)."
             )
 
 
 def _requests(count: int) -> str:
-    return f"{_count(count)} {'was' if count == 1 else 'were'}"
+    return f"{many(count, 'request')} {'was' if count == 1 else 'were'}"
 
 
-def _count(requests: int) -> str:
-    return "1 request" if requests == 1 else f"{requests} requests"
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

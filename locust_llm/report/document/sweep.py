@@ -1,47 +1,46 @@
-"""Curves: the stages of a sweep as tables, its knees and what follows from them; repeats, and how far they lie apart."""
+"""The stages of a sweep as tables, its knees and findings; repeats and their spread."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, RESIDUAL
+from locust_llm.core.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
 from locust_llm.core.text import brief, number
-from locust_llm.report.analysis.knee import at, blamed, unsound
+from locust_llm.report.analysis.knee import at, client_distorted, unsound
 from locust_llm.report.analysis.summary import Knee, Level, Row, SweepSummary
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
 
 from .blocks import Block, Heading, Table, Text, label_of, marked
 
-FIRST: Final = {
+FIRST_COLUMN: Final = {
     CONCURRENCY: "users", RATE: "offered/s", PREFILL: "limit", INPUT: "input tokens", REPEAT: "repeat",
 }  # fmt: skip
-"""The head of the column that tells the stages apart."""
+"""By axis: the head of the column with the value of each stage."""
 LATENCIES: Final = (
     ("TTFT", TTFT.tag), ("ITL", ITL.tag), ("latency", "request_latency"), ("wait", GATE_WAIT.tag),
     ("from due", TTFT_FROM_DUE.tag),
 )  # fmt: skip
-ENDS: Final = (50.0, 99.0)
-"""The median and the tail, at each stage."""
+PERCENTILES: Final = (50.0, 99.0)
 
 Column = tuple[str, Callable[[Level], str]]
 
 
 def warnings(sweep: SweepSummary) -> Iterator[Block]:
-    """What stands above everything: stages that are not there, or found nothing."""
-    for said in sweep.missing:
-        yield Text(f"WARNING: {said}", loud=True)
-    burnt = [level for level in sweep.levels if blamed(level)]
-    if burnt and not sweep.repeats:
-        reasons = "; ".join(unsound(sweep.axis, level) for level in burnt)
+    """The lines above the tables: stages that are missing, or that the load generator distorted."""
+    for missing in sweep.missing:
+        yield Text(f"WARNING: {missing}", loud=True)
+    distorted = [level for level in sweep.levels if client_distorted(level)]
+    if distorted and not sweep.repeats:
+        reasons = "; ".join(unsound(sweep.axis, level) for level in distorted)
         yield Text(
-            f"CLIENT: the load generator was not up to {len(burnt)} of {len(sweep.levels)} stages, so nothing rests on "
-            f"them: {reasons}.",
+            f"CLIENT: the load generator distorted {len(distorted)} of {len(sweep.levels)} stages, which no conclusion "
+            f"uses: {reasons}.",
             loud=True,
         )
 
 
 def curves(sweep: SweepSummary) -> Iterator[Block]:
-    """``sweep``: of a sweep or of repeats."""
+    """Of a sweep or of repeats."""
     yield Heading("Repeats" if sweep.repeats else f"Stages by {sweep.axis} (latencies in ms)")
     if sweep.levels:
         yield _table(sweep.axis, sweep.levels, _latencies(sweep))
@@ -55,7 +54,7 @@ def curves(sweep: SweepSummary) -> Iterator[Block]:
     for knee in sweep.knees:
         yield Text(_knee(sweep, knee))
     if sweep.findings:
-        yield Heading("What follows")
+        yield Heading("Findings")
     for finding in sweep.findings:
         yield Text(finding)
 
@@ -66,9 +65,9 @@ def _latencies(sweep: SweepSummary) -> Iterator[Column]:
     waits = any(_p99(level, GATE_WAIT.tag) >= 1 for level in sweep.levels)
     for name, tag in LATENCIES:
         if (tag == GATE_WAIT.tag and not waits) or (tag == TTFT_FROM_DUE.tag and (waits or sweep.axis != RATE)):
-            continue  # without a wait it is TTFT again
-        for p in ENDS:
-            yield f"{name} p50" if p == ENDS[0] else f"p{p:g}", _percentile(tag, p)
+            continue  # without a wait it equals TTFT
+        for p in PERCENTILES:
+            yield f"{name} p50" if p == PERCENTILES[0] else f"p{p:g}", _percentile(tag, p)
 
 
 def _rates(sweep: SweepSummary) -> Iterator[Column]:
@@ -76,7 +75,7 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
     yield "tokens/s", lambda level: number(level.output_tokens_per_s, 4)
     yield "per user", _percentile(PER_USER.tag, 50.0)
     yield "requests/s", lambda level: number(level.requests_per_s, 4)
-    if not limits:  # there all users are, under any of them
+    if not limits:  # there it is the number of users, whatever the limit
         yield "in flight", lambda level: number(level.in_flight, 4)
     if any(level.slowdown is not None for level in levels):
         yield "slower", lambda level: "-" if level.slowdown is None else f"{level.slowdown:.2f}"
@@ -88,7 +87,7 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
         yield "95 % interval", lambda level: f"{number(level.goodput_low, 4)} to {number(level.goodput_high, 4)}"
     if any(level.slo_status for level in levels):
         yield "SLO", lambda level: level.slo_status or "-"
-    if any(map(blamed, levels)):
+    if any(map(client_distorted, levels)):
         yield "client", lambda level: level.client or "-"
     if not sweep.repeats:
         yield "ended", lambda level: level.why or "-"
@@ -97,28 +96,28 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
 def _table(axis: str, levels: Sequence[Level], columns: Iterator[Column]) -> Table:
     titles, cells = zip(*columns, strict=True)
     rows = tuple((plain(level.value), *(cell(level) for cell in cells)) for level in levels)
-    return Table((FIRST[axis], *titles), rows)
+    return Table((FIRST_COLUMN[axis], *titles), rows)
 
 
 def _legend(sweep: SweepSummary) -> str:
-    said = [
+    notes = [
         "ok: successful requests that were measured",
         "* too few values",
         "per user: output tokens/s of one user, p50",
     ]
     if any(level.slowdown is not None for level in sweep.levels):
-        said.append(
-            "slower: times as long as undisturbed gaps took those with another request in prefill, lost: the share of the "
-            "decode time that it cost"
+        notes.append(
+            "slower: mean gap with another request in prefill / mean gap without; lost: share of the decode time lost to "
+            "prefill"
         )
     if sweep.conditions:
-        said.append(f"good: share of requests with {sweep.conditions}; goodput: those a second")
+        notes.append(f"good: share of requests with {sweep.conditions}; goodput: those per second")
     if not sweep.repeats:
-        said.append(f"why there are no more stages: {sweep.ended or 'the run did not end in order'}")
-    unsteady = [level for level in sweep.levels if level.residual is not None and level.residual >= RESIDUAL]
+        notes.append(f"the sweep ended: {sweep.ended or 'the run did not end cleanly'}")
+    unsteady = [level for level in sweep.levels if level.residual is not None and level.residual >= MAX_RESIDUAL]
     if unsteady:
-        said.append(f"not stationary (Little's law is off by {RESIDUAL:.0%} or more): {at(sweep.axis, *unsteady)}")
-    return "; ".join(said) + ". Each has its own tables in stages/<number>/summary.md."
+        notes.append(f"not stationary (off Little's law by {MAX_RESIDUAL:.0%} or more): {at(sweep.axis, *unsteady)}")
+    return "; ".join(notes) + ". The tables of each stage are in stages/<number>/summary.md."
 
 
 def _spread(rows: Sequence[Row]) -> Table:
@@ -126,7 +125,7 @@ def _spread(rows: Sequence[Row]) -> Table:
         varies = f"{row.std / row.avg:.1%}" if row.std is not None and row.avg else "-"
         return label_of(row), number(row.avg), number(row.std), varies, number(row.min), number(row.max), str(row.count)
 
-    return Table(("Of the repeats", "mean", "std", "std/mean", "min", "max", "count"), tuple(map(cells, rows)))
+    return Table(("Over the repeats", "mean", "std", "std/mean", "min", "max", "count"), tuple(map(cells, rows)))
 
 
 def _knee(sweep: SweepSummary, knee: Knee) -> str:

@@ -1,4 +1,4 @@
-"""Spectra: how latencies are distributed up to their rarest values, over input lengths, and what lengths there were.
+"""Distributions: latencies by percentile and by input length, and the lengths.
 
 A percentile spectrum has 1 / (1 - p) on a logarithmic axis, as HdrHistogram's plots: each nine takes as much room as the one
 before, so that the tail is seen as well as the middle.
@@ -16,18 +16,18 @@ from locust_llm.core.text import duration
 from locust_llm.report.analysis.columns import Columns
 from locust_llm.report.analysis.gaps import Gaps
 
-from .model import LOG, Axis, Floats, Limits, Mark, Plot, Series, cloud, log_base, short, within
+from .model import LOG_NOTE, Axis, Floats, Limits, Mark, Plot, Series, cloud, log_base, short, within
 
-POINTS: Final = 150
+SPECTRUM_POINTS: Final = 150
 TICKS: Final = (
     (1.0, "0 %"), (2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1e3, "99.9 %"), (1e4, "99.99 %"), (1e5, "99.999 %"),
     (1e6, "99.9999 %"), (1e7, "99.99999 %"),
 )  # fmt: skip
 BINS: Final = 50
-WIDE: Final = 30
-"""From this ratio of the longest to the shortest on, lengths have a logarithmic axis."""
-NEED: Final = 5
-"""Requests of about one length whose median is a point."""
+LOG_LENGTH_RATIO: Final = 30
+"""Longest / shortest, above which lengths have a logarithmic axis."""
+MIN_REQUESTS: Final = 5
+"""Of about one length, for a point of the median."""
 
 Mask = NDArray[np.bool_]
 
@@ -67,7 +67,7 @@ def _spectrum(
     title: str, values: Sequence[tuple[str, str, Floats | Gaps]], marks: tuple[Mark, ...], failed: float = 0.0
 ) -> Iterator[Plot]:
     """``failed``: the share of failures; of the first series there is also a line with these as +infinity."""
-    series, said, everything = [], [], []
+    series, figures, everything = [], [], []
     most = 10.0
     for name, hue, these in values:
         count = these.count if isinstance(these, Gaps) else len(these)
@@ -78,7 +78,7 @@ def _spectrum(
         everything.append(y)
         series.append(Series(name, hue, short(x), short(np.maximum(y, 1e-3))))
         middle, tail = np.interp([2.0, 100.0], x, y).tolist()
-        said.append(
+        figures.append(
             f"{name} median {duration(middle / 1e3)}" + (f", p99 {duration(tail / 1e3)}" if count >= 100 else "")
         )
         if failed and len(series) == 1:
@@ -92,10 +92,9 @@ def _spectrum(
     base = log_base(y)
     yield Plot(
         title=title,
-        caption="The value at each percentile, with room for the rare ones on the right; each line ends at the highest "
-        "value." + (" The dashed line counts every failure as infinitely late." if failed else "")
-        + (LOG if base else ""),
-        label=f"{title}: {'; '.join(said)}" + (f"; {failed:.2%} of the requests failed" if failed else ""),
+        caption="The value at each percentile, with the tail stretched on the right; each line ends at the highest "
+        "value." + (" The dashed line counts every failure as infinite." if failed else "") + (LOG_NOTE if base else ""),
+        label=f"{title}: {'; '.join(figures)}" + (f"; {failed:.2%} of the requests failed" if failed else ""),
         x=Axis(label="percentile", log=10, low=1.0, high=most, ticks=tuple(t for t in TICKS if t[0] <= most)),
         y=Axis(unit="ms", log=base),
         series=tuple(series),
@@ -104,8 +103,8 @@ def _spectrum(
 
 
 def spectrum(values: Floats | Gaps, count: int) -> tuple[Floats, Floats]:
-    """(1 / (1 - p), the p-quantile) from the lowest value to the highest, which stands at ``count``."""
-    x = np.unique(np.append(np.geomspace(1.0, max(count, 2), POINTS), [2.0, 10.0, 100.0]))
+    """(1 / (1 - p), the p-quantile) from the lowest value to the highest, at ``count``."""
+    x = np.unique(np.append(np.geomspace(1.0, max(count, 2), SPECTRUM_POINTS), [2.0, 10.0, 100.0]))
     x = x[x < max(count, 2)]
     percents = (1 - 1 / x) * 100
     if isinstance(values, Gaps):
@@ -125,16 +124,16 @@ def _by_length(requests: pd.DataFrame, ok: Mask, limits: tuple[Mark, ...]) -> It
     different = np.unique(length)
     if len(different) < 2:
         return
-    wide = 10 if different[-1] > WIDE * max(different[0], 1) else 0
+    wide = 10 if different[-1] > LOG_LENGTH_RATIO * max(different[0], 1) else 0
     base = log_base(ttft)
-    dots, said = cloud(length, ttft)
+    dots, caption = cloud(length, ttft)
     at, median = medians(length, ttft)
     lines = (Series("median", "p50", short(at), short(median)),) if len(at) > 1 else ()
     ends = np.interp([different[0], different[-1]], at, median).tolist() if len(at) else [np.nan, np.nan]
     yield Plot(
         title="Time to first token by input length",
-        caption=said + f" The line is the median of requests of about one length, where there are "
-        f"{NEED} or more." + (LOG if base else ""),
+        caption=caption + f" The line is the median of requests of about one length (at least {MIN_REQUESTS})."
+        + (LOG_NOTE if base else ""),
         label=f"TTFT by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: median "
         f"{duration(ends[0] / 1e3)} of the shortest, {duration(ends[1] / 1e3)} of the longest",
         x=Axis(label="input tokens", unit="tokens", log=wide),
@@ -145,23 +144,23 @@ def _by_length(requests: pd.DataFrame, ok: Mask, limits: tuple[Mark, ...]) -> It
 
 
 def medians(length: Floats, value: Floats, ratio: float = 1.1) -> tuple[Floats, Floats]:
-    """(mean length, median) of the requests between each two powers of ``ratio``, where there are NEED."""
+    """(mean length, median) of the requests between each two powers of ``ratio``, where there are MIN_REQUESTS."""
     power = np.floor(np.log(np.maximum(length, 1)) / np.log(ratio) + 1e-9).astype(np.int16)
     order = np.argsort(power, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(power[order])) + 1)
-    enough = [part for part in parts if len(part) >= NEED]
+    enough = [part for part in parts if len(part) >= MIN_REQUESTS]
     return np.array([length[part].mean() for part in enough]), np.array([np.median(value[part]) for part in enough])
 
 
 def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
-    """Where there is more than one: how often each came, and was asked for."""
+    """Where they differ: how many requests had each, and asked for it."""
     for title, column in (("Input", "input_tokens"), ("Output", "output_tokens")):
         delivered, asked = (requests[name].to_numpy(np.float64)[ok] for name in (column, f"asked_{column}"))
         delivered, asked = delivered[~np.isnan(delivered)], asked[~np.isnan(asked)]
         if len(np.unique(delivered)) < 2:
             continue
         least, most = delivered.min(), max(delivered.max(), asked.max(initial=0.0)) + 1
-        wide = most > WIDE * max(least, 1.0)
+        wide = most > LOG_LENGTH_RATIO * max(least, 1.0)
         least = min(least, asked.min(initial=least)) if wide else 0.0
         edges = np.geomspace(max(least, 1.0), most, BINS + 1) if wide else np.linspace(0.0, most, BINS + 1)
         series = [_outline("delivered", "p50", delivered, edges)]

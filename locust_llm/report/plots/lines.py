@@ -1,4 +1,4 @@
-"""Lines: requests as a timeline shows them, a line each, and which chunks of a line are dots of their own.
+"""Lines: requests as lines of a timeline, and which chunks of a line are separate dots.
 
 Pure Python: the live page makes its timeline in the process that generates the load.
 """
@@ -12,10 +12,10 @@ import msgspec
 
 from locust_llm.core.record import FAILURES, OK, Record
 
-DOTS: Final = 400
-"""Dots beside each other in a line, at most; chunks nearer to each other are one."""
-STALLED: Final = 4.0
-"""A gap of more median gaps is a stall, if it is as wide as two dots."""
+MAX_DOTS: Final = 400
+"""In a line; chunks nearer to each other are one dot."""
+STALL_RATIO: Final = 4.0
+"""Gap / median gap, above which it is a stall, if it is as wide as two dots."""
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,17 +57,17 @@ def line(record: Record, start: float, dot: float, slow: float) -> Line:
     sent = ms(record.sent_at)
     if sent is not None and record.chunk_us:
         chunks = tuple(round(sent + us / 1e3, 1) for us in thinned(record.chunk_us, dot * 1e3, slow * 1e3))
-    said = [f"TTFT {record.ttft_s * 1e3:,.0f} ms"] if record.ttft_s is not None else []
+    parts = [f"TTFT {record.ttft_s * 1e3:,.0f} ms"] if record.ttft_s is not None else []
     if record.gate_wait_s is not None and record.limit is not None:
-        said.append(f"gate wait {record.gate_wait_s * 1e3:,.0f} ms")
+        parts.append(f"gate wait {record.gate_wait_s * 1e3:,.0f} ms")
     if record.output_tokens is not None:
-        said.append(f"{record.output_tokens:,} tokens out")
+        parts.append(f"{record.output_tokens:,} tokens out")
     if record.longest_stall_s is not None:
-        said.append(f"longest stall {record.longest_stall_s * 1e3:,.0f} ms")
+        parts.append(f"longest stall {record.longest_stall_s * 1e3:,.0f} ms")
     if record.outcome != OK:
-        said.append(record.outcome)
+        parts.append(record.outcome)
     return Line(
-        text=", ".join([record.name or "request", *said]),
+        text=", ".join([record.name or "request", *parts]),
         asked=ms(record.asked_at) or 0.0,
         sent=sent,
         first=chunks[0] if chunks else None,

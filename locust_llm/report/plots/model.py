@@ -1,7 +1,7 @@
-"""Plots: what a plot shows, as data that static/plots.js draws, in a report and on a live page alike.
+"""Plots as data that static/plots.js draws, in a report and on the live page.
 
-A plot is small however long the run was: lines are percentiles of many requests, dots are a sample. What was left out is
-said in its caption.
+A plot is small however long the run was: lines are percentiles of many requests, dots are a sample. The caption tells what
+was left out.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Value = float | None
 
-DOTS: Final = 3000
-"""The most dots of a plot."""
-SLOWEST: Final = 300
-"""Of these, so many are the highest; the others are taken evenly."""
-POINTS: Final = 300
-"""The most points of a line."""
-FEWEST: Final = 5
-"""With less points than that there is no line."""
-FAR: Final = 20
-"""From a highest value of so many medians on, an axis is logarithmic."""
-LOG: Final = " The scale is logarithmic."
+MAX_DOTS: Final = 3000
+"""Of a plot."""
+MAX_SLOWEST: Final = 300
+"""Of these dots, the highest values; the others are taken evenly."""
+MAX_POINTS: Final = 300
+"""Of a line."""
+MIN_POINTS: Final = 5
+"""Fewer points make no line."""
+LOG_RATIO: Final = 20
+"""Highest value / median, above which an axis is logarithmic."""
+LOG_NOTE: Final = " The scale is logarithmic."
 DIGITS: Final = 5
 PERCENTILES: Final = ((50, 20, "p50"), (95, 20, "p95"), (99, 100, "p99"))
 """(percentile, how many values in a row it takes, name) of the lines over time."""
@@ -83,9 +83,9 @@ Limits = dict[str, tuple[Mark, ...]]
 class Plot(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str
     caption: str
-    """How to read it; what of the data is shown, where that is not all."""
+    """How to read it, and which part of the data is shown."""
     label: str
-    """Its main figures in words, for those who do not see it."""
+    """Its main figures in words, for screen readers."""
     x: Axis
     y: Axis
     series: tuple[Series, ...]
@@ -97,7 +97,7 @@ class Plot(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def short(values: Floats, digits: int = DIGITS) -> list[Value]:
-    """As a list, to so many significant digits: that is what a page has to hold."""
+    """As a list, rounded to ``digits`` significant digits, which keeps the page small."""
     values = np.asarray(values, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.where(values == 0, 1.0, np.floor(np.log10(np.abs(values))) + 1)
@@ -108,8 +108,8 @@ def short(values: Floats, digits: int = DIGITS) -> list[Value]:
     return found
 
 
-def sample(values: Floats, most: int = DOTS, slowest: int = SLOWEST) -> Ints:
-    """Which of the values to draw as dots: all of few, else so many taken evenly, and the highest."""
+def sample(values: Floats, most: int = MAX_DOTS, slowest: int = MAX_SLOWEST) -> Ints:
+    """Indices of the values to draw as dots: all, else at most ``most``, taken evenly, with the highest."""
     count = len(values)
     if count <= most:
         return np.arange(count)
@@ -119,28 +119,29 @@ def sample(values: Floats, most: int = DOTS, slowest: int = SLOWEST) -> Ints:
 
 
 def cloud(x: Floats, y: Floats, name: str = "request", hue: str = "dot") -> tuple[Series, str]:
-    """A sample of these as dots, and what the caption says of it."""
+    """(a sample as dots, a sentence for the caption)."""
     some = sample(y)
-    said = f"Each dot is a request ({len(y):,} in all)."
+    caption = f"Each dot is a request ({len(y):,} in all)."
     if len(some) < len(y):
-        said = f"Each dot is a request: {len(some):,} of {len(y):,} shown, taken evenly, and the {SLOWEST} slowest."
-    return Series(name, hue, short(x[some], 6), short(y[some], 4), kind="dots"), said
+        caption = f"Each dot is a request: {len(some):,} of {len(y):,}, taken evenly, with the {MAX_SLOWEST} slowest."
+    return Series(name, hue, short(x[some], 6), short(y[some], 4), kind="dots"), caption
 
 
 def in_a_row(value: Floats, need: int) -> tuple[list[Floats], list[int]]:
-    """(equally many values in a row each, at least ``need``; the place of the middle one of each); none if they are FEWEST.
+    """(equally many values in a row each, at least ``need``; the place of the middle one of each); none if they are
+    MIN_POINTS.
 
     Equally many rather than equally long: every point of a line then rests on as much.
     """
-    rows = min(len(value) // need, POINTS)
-    if rows < FEWEST:
+    rows = min(len(value) // need, MAX_POINTS)
+    if rows < MIN_POINTS:
         return [], []
     ends = np.linspace(0, len(value), rows + 1).astype(np.int64)
     return np.split(value, ends[1:-1]), ((ends[1:] + ends[:-1]) // 2).tolist()
 
 
 def percentile_lines(at: Floats, value: Floats) -> tuple[list[Series], str]:
-    """The percentiles over time for which there are enough values, and what the caption says of them."""
+    """(percentiles over time with enough values, a sentence for the caption)."""
     order = np.argsort(at, kind="stable")
     at, value = at[order], value[order]
     lines, counts = [], dict[int, list[str]]()
@@ -152,22 +153,22 @@ def percentile_lines(at: Floats, value: Floats) -> tuple[list[Series], str]:
             lines.append(Series(name, name, short(at[middles][rising], 6), short(y[rising])))
             counts.setdefault(len(rows[0]), []).append(name)
     each = "; ".join(f"{' and '.join(names)} of {count:,}" for count, names in counts.items())
-    return lines, f" Each point of a line is made of requests in a row: {each}." if each else ""
+    return lines, f" Each point of a line covers consecutive requests: {each}." if each else ""
 
 
 def log_base(values: Floats) -> int:
-    """10 where the highest would press all others flat."""
+    """10 where a linear axis would flatten all values but the highest."""
     known = values[values > 0]
-    return 10 if len(known) and float(known.max()) > FAR * float(np.median(known)) else 0
+    return 10 if len(known) and float(known.max()) > LOG_RATIO * float(np.median(known)) else 0
 
 
 def within(marks: Sequence[Mark], highest: float, base: int) -> tuple[Mark, ...]:
-    """Without the limits that lie so far above all values that these would be flat beneath them."""
+    """Without limits so far above all values that these would be flat."""
     reach = highest * (10 if base else 2.5)
     return tuple(mark for mark in marks if mark.y is None or mark.y <= reach)
 
 
 def doubles(values: Sequence[float]) -> int:
-    """2 where each value is about twice the one before, as those of a ladder by doubling; else 0."""
+    """2 where each value is about twice the one before, as in a sweep by doubling; else 0."""
     steps = [b / a for a, b in pairwise(values) if a > 0]
     return 2 if len(steps) > 1 and values[0] > 0 and float(np.median(steps)) > 1.5 else 0

@@ -15,8 +15,8 @@ from locust_llm.core.text import brief, duration
 from locust_llm.report.analysis.occupancy import Occupancy, thinned
 
 from .model import (
-    LOG,
-    POINTS,
+    LOG_NOTE,
+    MAX_POINTS,
     Axis,
     Floats,
     Limits,
@@ -32,15 +32,15 @@ from .model import (
 )
 
 GROUP: Final = "time"
-CHANGES: Final = 12
-"""More changes of the limit are no marks: the line of the limit shows them."""
-FAILED: Final = 500
-"""The most failures that are ticks."""
+MAX_LIMIT_MARKS: Final = 12
+"""More changes of the limit get no marks: the line of the limit shows them."""
+MAX_FAILURE_TICKS: Final = 500
+"""Failures drawn as ticks."""
 INSTANT_S: Final = 1e-3
-"""What took no longer came at once."""
-FEW: Final = 5
-"""Requests that a step of the throughput has on average, at least; but there are LEAST steps."""
-LEAST: Final = 10
+"""Requests that took no longer count at one moment."""
+MIN_REQUESTS: Final = 5
+"""Of a step of the throughput on average; but there are at least MIN_STEPS steps."""
+MIN_STEPS: Final = 10
 
 
 class Stretch(NamedTuple):
@@ -66,8 +66,8 @@ def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run, limits: Limit
         *_gate(levels, time, marks),
     ]
     if run.stages and plots:
-        said = f"{plots[0].caption} Upright lines: where each stage begins, with its value."
-        plots[0] = msgspec.structs.replace(plots[0], caption=said)
+        caption = f"{plots[0].caption} Vertical lines: start of each stage, with its value."
+        plots[0] = msgspec.structs.replace(plots[0], caption=caption)
     yield from plots[:-1]
     for last in plots[-1:]:  # its axis is that of all
         yield msgspec.structs.replace(last, x=msgspec.structs.replace(last.x, label="time since the start"))
@@ -91,7 +91,7 @@ def _marks(run: Run, time: Stretch, warm: bool) -> Iterator[Mark]:
     if run.stopping_at is not None and run.stopping_at - time.origin < time.high:
         yield Mark("stop", x=run.stopping_at - time.origin)
     steps = [change for before, change in pairwise(run.limits) if change.limit not in (None, before.limit)]
-    if len(steps) <= CHANGES and not run.stages:
+    if len(steps) <= MAX_LIMIT_MARKS and not run.stages:
         for change in steps:
             yield Mark(f"limit {change.limit}", x=change.at - time.origin)
 
@@ -112,15 +112,15 @@ def _latency(
     series = []
     if (known & ~main).any() and main.any():
         series.append(cloud(at[known & ~main], ms[known & ~main], "warmup", "faint")[0])
-    dots, said = cloud(at[shown], ms[shown])
+    dots, caption = cloud(at[shown], ms[shown])
     failures, lost = _failures(requests, time)
     highest = float(ms[shown].max())
     base = log_base(ms[shown])
     p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
     yield Plot(
         title=title,
-        caption=said + " Its place is the time of the send." + made_of
-        + lost + (LOG if base else ""),
+        caption=caption + " It is drawn at its send." + made_of
+        + lost + (LOG_NOTE if base else ""),
         label=f"{what} over time: median {duration(p50 / 1e3)}, p99 {duration(p99 / 1e3)}, "
         f"highest {duration(highest / 1e3)}",
         x=time.axis,
@@ -132,12 +132,12 @@ def _latency(
 
 
 def _failures(requests: pd.DataFrame, time: Stretch) -> tuple[list[Series], str]:
-    """A tick for each, and what the caption says of them; of many a sample."""
+    """(a tick for each, of many a sample; a sentence for the caption)."""
     failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
     at = np.sort(requests["closed_at"].to_numpy(np.float64)[failed] - time.origin)
     if not len(at):
         return [], ""
-    some = at[sample(at, FAILED, 0)]
+    some = at[sample(at, MAX_FAILURE_TICKS, 0)]
     which = f" ({len(some):,} of {len(at):,} shown)" if len(some) < len(at) else ""
     return [Series("failed", "fail", short(some, 6), [], kind="rug")], f" Ticks at the top: failed requests{which}."
 
@@ -154,10 +154,10 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
         requests[name].to_numpy(np.float64) - time.origin for name in ("first_chunk_at", "last_chunk_at", "closed_at")
     )
     tokens = requests["output_tokens"].to_numpy(np.float64)
-    told = ok & ~np.isnan(tokens)
+    counted = ok & ~np.isnan(tokens)
     first, last = np.where(np.isnan(first), closed, first), np.where(np.isnan(last), closed, last)
-    if told.any():
-        rate = spread(first[told], last[told], tokens[told], edges) / width
+    if counted.any():
+        rate = spread(first[counted], last[counted], tokens[counted], edges) / width
         yield Plot(
             title="Output tokens per second",
             caption=f"{each}. Tokens of successful requests, spread evenly between the first and the "
@@ -176,7 +176,7 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
         series.append(_steps("failed", "fail", edges, lost))
     yield Plot(
         title="Requests per second",
-        caption=f"{each}; a request counts where it ended.",
+        caption=f"{each}; a request counts when it ended.",
         label=f"Requests finished per second over time: at most {brief(done.max(), digits=3)}"
         + (f"; failed at most {brief(lost.max(), digits=3)}" if failed.any() else ", none failed"),
         x=time.axis,
@@ -189,7 +189,7 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
 
 
 def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...]) -> Iterator[Plot]:
-    thin = thinned(levels, POINTS)
+    thin = thinned(levels, MAX_POINTS)
     if not len(thin):
         return
     at = thin["at"].to_numpy(np.float64) - time.origin
@@ -236,10 +236,10 @@ def _steps(name: str, hue: str, edges: Floats, values: Floats, kind: str = "step
     return Series(name, hue, short(edges, 6), short(np.append(values, values[-1:])), kind=kind)
 
 
-def round_edges(low: float, high: float, count: int, most: int = POINTS) -> Floats:
-    """Ends of stretches of 1, 2 or 5 times a power of ten seconds: at most ``most``, with FEW of ``count`` each. The first
-    and the last are as short as the time is, or half as long again."""
-    least = (high - low) / max(min(most, count // FEW), LEAST)
+def round_edges(low: float, high: float, count: int, most: int = MAX_POINTS) -> Floats:
+    """Ends of stretches of 1, 2 or 5 times a power of ten seconds: at most ``most``, with MIN_REQUESTS of ``count``
+    each. The first and the last are as short as the time is, or half as long again."""
+    least = (high - low) / max(min(most, count // MIN_REQUESTS), MIN_STEPS)
     power = 10.0 ** math.floor(math.log10(least))
     width = next(power * m for m in (1, 2, 5, 10) if power * m >= least * (1 - 1e-9))
     inner = np.arange(math.floor(low / width) + 1, math.ceil(high / width)) * width

@@ -1,4 +1,4 @@
-"""By length: what prompts of a probe took and how long they stalled the others, over their tokens, as plots."""
+"""Plots of a probe over prompt length: TTFT, and the longest gap of decoders."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -15,16 +15,15 @@ Points = list[tuple[float, float]]
 
 
 def by_length(found: Symptoms) -> Iterator[Plot]:
-    """TTFT alone and beside decoders, and the decoders' longest gap; a ring for each time that it was tried. Nothing
-    without a prompt."""
+    """TTFT alone and beside decoders, and the decoders' longest gap; a ring for each measurement. Nothing without a
+    prompt."""
     singles, pairs = found.of("stall"), found.of("pair")
     alone = [(float(cost.input_tokens), s) for cost in found.costs for s in cost.ttft_s]
     if alone:
         typical = [(float(cost.input_tokens), cost.typical_s) for cost in found.costs]
         yield Plot(
             "TTFT by prompt length",
-            "Each ring is a prompt, each time that it was tried; the line joins the medians of those alone. Both scales are "
-            "logarithmic.",
+            "Each ring is one measurement; the line joins the medians alone. Both scales are logarithmic.",
             label=f"TTFT of a prompt alone: {duration(typical[0][1])} at {typical[0][0]:,.0f} tokens, "
             f"{duration(typical[-1][1])} at {typical[-1][0]:,.0f}",
             x=_tokens([cost.asked_tokens for cost in found.costs]),
@@ -47,8 +46,8 @@ def by_length(found: Symptoms) -> Iterator[Plot]:
         )  # fmt: skip
         yield Plot(
             "Longest gap of the decoders by prompt length",
-            "Each ring is a prompt beside decoders, or two at one moment: the longest gap of the median decoder until its "
-            "first token. Of a server that computes whole prompts it grows as they do; with a budget a step, hardly.",
+            "Each ring is a prompt beside decoders, or two sent together: the longest gap of the median decoder until the "
+            "first token. It grows with the prompt where a prompt is one step, and hardly with a token budget per step.",
             label=f"the longest gap was {duration(worst)}",
             x=_tokens([stall.asked_tokens for stall in found.stalls]),
             y=Axis(label="longest gap", unit="ms", low=0.0),

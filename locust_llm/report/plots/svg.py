@@ -18,14 +18,14 @@ from .timeline_svg import FIGURE_TICK, LETTER, Frame, TimelinePlot, group
 WIDTH, HEIGHT = 1600, 900
 LEFT, RIGHT, TOP, BOTTOM = 130, 40, 156, 128
 """Around the lines."""
-DOTS: Final = 4 * (WIDTH - LEFT - RIGHT)
-"""Chunks are told apart to a quarter of a pixel; those whose dots touch become one stroke, which looks the same."""
-MOST: Final = 150
-"""So many lines can still be told apart."""
-ZOOM: Final = 2
+FIGURE_DOTS: Final = 4 * (WIDTH - LEFT - RIGHT)
+"""Chunks are separate dots to a quarter of a pixel; dots that touch become one stroke, which looks the same."""
+MAX_ROWS: Final = 150
+"""More lines cannot be distinguished."""
+PNG_SCALE: Final = 2
 """Pixels of a PNG for one of the drawing."""
-LABEL: Final = 17
-"""Of a line; where lines are nearer than that, the longest prompts have one."""
+LABEL_PITCH: Final = 17
+"""Pixels between labels; where lines are nearer, only the longest prompts have one."""
 FONTS: Final = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
 HUES: Final = {
     "ink": "#1b2026", "muted": "#5a6570", "line": "#dde2e7", "wait": "#aab3bc", "prefill": "#e08a2e", "decode": "#0b6f80",
@@ -37,14 +37,14 @@ INK, MUTED = HUES["ink"], HUES["muted"]
 
 def drawing(scene: Scene, run: Run, title: str = "") -> str:
     """The SVG."""
-    shown = timeline(scene, DOTS)
+    shown = timeline(scene, FIGURE_DOTS)
     name = title or f"{run.name}: {scene.title}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
             f'font-family="{FONTS}" font-size="18" role="img">',
-            f"<title>{_said(name)}</title>",
-            f"<desc>{_said(shown.caption)}</desc>",
+            f"<title>{_escaped(name)}</title>",
+            f"<desc>{_escaped(shown.caption)}</desc>",
             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
             *_head(scene, run, name),
             *_figure(shown),
@@ -59,17 +59,15 @@ def png(svg: str) -> bytes:
         # by name: it is there only with the extra
         render = import_module("resvg_py").svg_to_bytes
     except ImportError:
-        raise ValueError("a PNG needs the package resvg_py: pip install 'locust-llm[figure]'") from None
+        raise ValueError("PNG needs the package resvg_py: pip install 'locust-llm[figure]'") from None
     blank, text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20">'
         f'<text y="15" font-family="{FONTS}">{letter}</text></svg>'
         for letter in (" ", "M")
     )
     if render(svg_string=blank) == render(svg_string=text):
-        raise ValueError(
-            "a PNG needs a font, and this machine has none: install one (fonts-dejavu-core), or write an SVG"
-        )
-    return bytes(render(svg_string=svg, zoom=ZOOM))
+        raise ValueError("PNG needs a font, and this machine has none: install one (fonts-dejavu-core), or write SVG")
+    return bytes(render(svg_string=svg, zoom=PNG_SCALE))
 
 
 def format_of(name: str) -> Callable[[str], bytes]:
@@ -78,7 +76,7 @@ def format_of(name: str) -> Callable[[str], bytes]:
         return png
     if name.lower().endswith(".svg"):
         return str.encode
-    raise ValueError(f"{name}: the name of a drawing ends in .svg or .png")
+    raise ValueError(f"{name}: the name must end in .svg or .png")
 
 
 def _figure(shown: Timeline) -> Iterator[str]:
@@ -101,7 +99,7 @@ def _stall_text(plot: TimelinePlot) -> Iterator[str]:
     middle = min(max((left + right) / 2, LEFT + half + 20), WIDTH - RIGHT - half)
     yield f'<path d="M{left:g} {TOP - 10}v-6H{right:g}v6" fill="none" stroke="{HUES["stall"]}" stroke-width="2"/>'
     font = 'font-size="20" font-weight="700" text-anchor="middle"'
-    yield f'<text x="{middle:.1f}" y="{TOP - 25}" fill="{HUES["stall"]}" {font}>{_said(text)}</text>'
+    yield f'<text x="{middle:.1f}" y="{TOP - 25}" fill="{HUES["stall"]}" {font}>{_escaped(text)}</text>'
 
 
 def _labels(plot: TimelinePlot) -> Iterator[str]:
@@ -111,7 +109,7 @@ def _labels(plot: TimelinePlot) -> Iterator[str]:
     taken: list[float] = []
     for tokens, row in sorted(known, key=lambda one: (-one[0], one[1])):
         y = plot.y(row)
-        if all(abs(y - other) >= LABEL for other in taken):
+        if all(abs(y - other) >= LABEL_PITCH for other in taken):
             taken.append(y)
             yield f'<text x="{LEFT - 12}" y="{y + 5.5:.1f}">{cut(f"{tokens:,}", 12)}</text>'
 
@@ -126,7 +124,7 @@ def _axis(plot: TimelinePlot) -> Iterator[str]:
 def _legend(plot: TimelinePlot) -> Iterator[str]:
     x = float(LEFT)
     for swatch, text in plot.legend():
-        label = f'<text x="44" y="6">{_said(text)}</text>'
+        label = f'<text x="44" y="6">{_escaped(text)}</text>'
         yield f'<g transform="translate({x:g} {HEIGHT - 30})"><g stroke-width="2">{swatch}</g>{label}</g>'
         x += round(44 + len(text) * 18 * LETTER + 14)
 
@@ -136,10 +134,10 @@ def _head(scene: Scene, run: Run, name: str) -> Iterator[str]:
     wide = WIDTH - 2 * RIGHT - (230 if scene.simulated else 0)
     yield (
         f'<text x="{RIGHT}" y="54" font-size="34" font-weight="700" fill="{INK}">'
-        f"{_said(cut(clean(name), int(wide / 34 / LETTER)))}</text>"
+        f"{_escaped(cut(clean(name), int(wide / 34 / LETTER)))}</text>"
     )
     about = cut(clean("  \N{MIDDLE DOT}  ".join(_about(scene, run))), int((WIDTH - 2 * RIGHT) / 20 / LETTER))
-    yield f'<text x="{RIGHT}" y="90" font-size="20" fill="{MUTED}">{_said(about)}</text>'
+    yield f'<text x="{RIGHT}" y="90" font-size="20" fill="{MUTED}">{_escaped(about)}</text>'
     if scene.simulated:
         x = WIDTH - RIGHT - 200
         yield f'<rect x="{x}" y="20" width="200" height="44" rx="6" fill="#fff" stroke="{INK}" stroke-width="2"/>'
@@ -162,8 +160,8 @@ def _about(scene: Scene, run: Run) -> Iterator[str]:
     if s.prefill_concurrency is not None:
         yield f"prefill limit {s.prefill_concurrency}"
     if len(scene.records) < scene.under_way:
-        yield f"{len(scene.records)} of {scene.under_way:,} requests under way, a sample"
+        yield f"{len(scene.records)} of {scene.under_way:,} requests in flight, a sample"
 
 
-def _said(text: str) -> str:
+def _escaped(text: str) -> str:
     return escape(clean(text))

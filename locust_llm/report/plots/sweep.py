@@ -1,4 +1,4 @@
-"""Ladder: the stages of a sweep side by side, as curves over what it changes, with its knees."""
+"""The stages of a sweep as curves over its axis, with its knees."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -10,12 +10,12 @@ from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Knee, Level, SweepSummary
 from locust_llm.slo.metrics import ITL, PER_USER, TTFT
 
-from .model import LOG, Axis, Limits, Mark, Plot, Series, doubles, log_base, short, within
+from .model import LOG_NOTE, Axis, Limits, Mark, Plot, Series, doubles, log_base, short, within
 
-UNSOUND: Final = " Hollow points: stages to which the load generator was not up; nothing follows from them."
+UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted; no conclusion uses them."
 
 
-def ladder(sweep: SweepSummary, limits: Limits) -> Iterator[Plot]:
+def stage_plots(sweep: SweepSummary, limits: Limits) -> Iterator[Plot]:
     """TTFT and ITL, throughput, goodput and attainment over the value of each stage; tokens a second against what a user
     gets. Nothing of fewer than two stages."""
     if len(sweep.levels) < 2:
@@ -63,7 +63,7 @@ def _curve(
 
 
 def _unsound(levels: Sequence[Level], *curves: Series) -> list[Series]:
-    """Rings over the points of stages that may found no conclusion."""
+    """Rings over the points of stages that no conclusion uses."""
     bad = {level.value for level in levels if not level.sound}
     points = [(x, y) for curve in curves for x, y in zip(curve.x, curve.y, strict=True) if x in bad]
     if not points:
@@ -83,13 +83,13 @@ def _latency(sweep: SweepSummary, x: Axis, names: tuple[str, str, str], marks: t
     values = np.array([y for curve in curves for y in curve.y], np.float64)
     base = log_base(values)
     points = zip(curves[1].x, curves[1].y, strict=True)
-    said = ", ".join(f"{duration(None if y is None else y / 1e3)} at {at:g}" for at, y in points if at is not None)
+    figures = ", ".join(f"{duration(None if y is None else y / 1e3)} at {at:g}" for at, y in points if at is not None)
     rings = _unsound(sweep.levels, *curves)
     yield Plot(
         title=title,
         caption=f"{name} of successful requests: median and 99th percentile of each stage."
-        + _scarce(sweep, tag) + (UNSOUND if rings else "") + (LOG if base else ""),
-        label=f"p99 of {name}: {said}",
+        + _scarce(sweep, tag) + (UNSOUND_NOTE if rings else "") + (LOG_NOTE if base else ""),
+        label=f"p99 of {name}: {figures}",
         x=x,
         y=Axis(label=name, unit="ms", log=base),
         series=(*curves, *rings),
@@ -114,7 +114,7 @@ def _throughput(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterat
     most = max(y for y in curve.y if y is not None)
     yield Plot(
         title="Throughput",
-        caption="Of successful requests. Where it no longer rises, more load only means longer waits.",
+        caption="Of successful requests. Where it is flat, more load only adds waiting.",
         label=f"{unit}: at most {most:,.0f}",
         x=x,
         y=Axis(label=unit, unit="/s"),
@@ -136,9 +136,9 @@ def _good(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plo
         best = max(measured, key=lambda level: level.goodput_per_s or 0.0)
         yield Plot(
             title="Goodput",
-            caption=f"Good requests a second, with their 95 % interval{_conditions(sweep)}, and all successful ones. Where "
-            "they part, requests are answered too late.",
-            label=f"goodput: best {brief(best.goodput_per_s, digits=3)} a second at {best.value:g}",
+            caption=f"Good requests per second, with their 95 % interval{_conditions(sweep)}, and all successful ones. "
+            "Where they diverge, answers are too slow.",
+            label=f"goodput: best {brief(best.goodput_per_s, digits=3)} per second at {best.value:g}",
             x=x,
             y=Axis(label="requests/s", unit="/s"),
             series=(everything, good, *_unsound(sweep.levels, curve)),
@@ -146,11 +146,11 @@ def _good(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plo
         )
     met = _curve("attainment", "ok", sweep.levels, _percent)
     if met.x:
-        said = ", ".join(f"{brief(y)} % at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None)
+        figures = ", ".join(f"{brief(y)} % at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None)
         yield Plot(
             title="Attainment",
-            caption=f"The share of requests that are good{_conditions(sweep)}; a failed one is not.",
-            label=f"attainment: {said}",
+            caption=f"The share of good requests{_conditions(sweep)}; a failed one is not good.",
+            label=f"attainment: {figures}",
             x=x,
             y=Axis(label="attainment", unit="%", low=0.0, high=100.0),
             series=(met, *_unsound(sweep.levels, met)),
@@ -184,11 +184,11 @@ def _pareto(sweep: SweepSummary) -> Iterator[Plot]:
     bad = [(x, y) for level, x, y in points if not level.sound]
     rings = [Series("client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings")] if bad else []
     yield Plot(
-        title="What the server gives, against what a user gets",
-        caption=f"A point a stage, with its {sweep.axis}. To the right each user gets tokens faster (median), upwards the "
-        "server makes more of them: the best stages lie at the upper right.",
-        label="; ".join(f"{level.value:g}: {y:,.0f} tokens/s, {brief(x, digits=3)} a user" for level, x, y in points),
-        x=Axis(label="output tokens/s a user (median)", unit="/s", low=max(least - room, 0.0), high=most + room),
+        title="Throughput of the server against throughput per user",
+        caption=f"A point for each stage, with its {sweep.axis}. To the right users get tokens faster (median), upwards the "
+        "server makes more: the best stages are at the upper right.",
+        label="; ".join(f"{level.value:g}: {y:,.0f} tokens/s, {brief(x, digits=3)} per user" for level, x, y in points),
+        x=Axis(label="output tokens/s per user (median)", unit="/s", low=max(least - room, 0.0), high=most + room),
         y=Axis(label="output tokens/s", unit="/s"),
         series=(curve, *rings),
     )

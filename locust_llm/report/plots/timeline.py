@@ -1,6 +1,6 @@
-"""The timeline: some requests of a run line by line, each moment of them, around the longest stall.
+"""The timeline: some requests of a run line by line, around the longest stall.
 
-It shows what figures only sum up: a long prompt in prefill, and all the streams that stand still meanwhile.
+It shows a long prompt in prefill and the streams that stall during it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,23 +19,23 @@ from locust_llm.core.text import clean, duration, many
 from locust_llm.report.analysis.columns import Columns
 from locust_llm.report.analysis.gaps import Gaps
 
-from .lines import DOTS, STALLED, Line, Lines, line
+from .lines import MAX_DOTS, STALL_RATIO, Line, Lines, line
 from .model import Floats
 
-ROWS: Final = 60
-"""The most requests that are shown."""
-CULPRITS: Final = 20
-"""Of a sample, so many may be those that were in prefill during the stall."""
-READ: Final = 50_000
-"""The most records that are read to find those of the window."""
-SHORTEST_S: Final = 1e-3
+MAX_ROWS: Final = 60
+"""Requests shown."""
+MAX_PREFILL_ROWS: Final = 20
+"""Of a sample, the rows of requests in prefill during the stall."""
+MAX_RECORDS: Final = 50_000
+"""Read to find those of the window."""
+MIN_WINDOW_S: Final = 1e-3
 """Of a window: times in it are tenths of a millisecond."""
 SLACK_S: Final = 5.0
-"""So much later than its end a record may come in the file: workers send theirs in batches."""
-GAPS: Final = 160
-"""Median gaps that a window is long, at most; or ten times as long as its stall, if that is more and not DENSE."""
-DENSE: Final = 256
-"""Median gaps beside which a chunk is still a dot of its own; only a long stall makes a window longer."""
+"""Delay of a record in the file after its end: workers send records in batches."""
+MAX_GAPS: Final = 160
+"""Length of a window in median gaps; or ten times its stall, if that is more and not above MAX_DENSE_GAPS."""
+MAX_DENSE_GAPS: Final = 256
+"""In median gaps; in a longer window dots of chunks overlap. Only a long stall makes it longer."""
 
 Mask = NDArray[np.bool_]
 Since = Callable[[float], Iterable[Record]]
@@ -65,7 +65,7 @@ class Timeline(Lines, frozen=True, kw_only=True):
     title: str
     caption: str
     label: str
-    """Its main figures in words, for those who do not see it."""
+    """Its main figures in words, for screen readers."""
 
 
 class Scene(NamedTuple):
@@ -82,7 +82,7 @@ class Scene(NamedTuple):
     """Of the run, Unix seconds."""
     simulated: bool
     asked: bool
-    """Somebody chose the window."""
+    """The user chose the window."""
 
     @property
     def title(self) -> str:
@@ -95,7 +95,7 @@ class Scene(NamedTuple):
 
 
 def scene(
-    columns: Columns, run: Run, since: Since, span: tuple[float, float] | None = None, most: int = ROWS
+    columns: Columns, run: Run, since: Since, span: tuple[float, float] | None = None, most: int = MAX_ROWS
 ) -> Scene | None:
     """Around the longest stall of the profiling phase, else around its middle request; or ``span``, seconds after the start
     of the run. At most ``most`` requests. None where nothing was sent, or what was ended before it was asked for;
@@ -115,16 +115,16 @@ def scene(
         worst = None if np.isnan(stalls).all() else int(np.nanargmax(stalls))
         stall = None if worst is None else _stall(requests.iloc[worst], since)
         window = choose(began, closed, main, stall, gap_ms / 1e3, most)
-    if (lacking := SHORTEST_S - (window.end - window.start)) > 0:
+    if (lacking := MIN_WINDOW_S - (window.end - window.start)) > 0:
         window = window._replace(start=window.start - lacking / 2, end=window.end + lacking / 2)
     under_way = (began < window.end) & (closed > window.start)
     count = int(under_way.sum())
-    if span and not 0 < count <= READ:
+    if span and not 0 < count <= MAX_RECORDS:
         between = f"between second {span[0]:g} and {span[1]:g}"
         if count:
-            raise ValueError(f"{count:,} requests were under way {between}; at most {READ:,} can be looked at")
+            raise ValueError(f"{count:,} requests were in flight {between}; at most {MAX_RECORDS:,} can be read")
         first, last = (float(at) - run.started_at for at in (began.min(), closed.max()))
-        raise ValueError(f"no request was under way {between}: they were from second {first:.2f} to {last:.2f}")
+        raise ValueError(f"no request was in flight {between}: the requests are from second {first:.2f} to {last:.2f}")
     if not count:  # stamps of a damaged record
         return None
     records = _within(window, since, float(closed[under_way].max()))
@@ -134,15 +134,15 @@ def scene(
         window=window,
         records=sorted(pick(records, window, most), key=_asked_at),
         under_way=count,
-        slow=round(max(STALLED * gap_ms, 2 * _ms(window.end, window) / DOTS), 1) if gap_ms else 0.0,
+        slow=round(max(STALL_RATIO * gap_ms, 2 * _ms(window.end, window) / MAX_DOTS), 1) if gap_ms else 0.0,
         started_at=run.started_at,
         simulated=run.simulated or bool(requests["simulated"].any()),
         asked=span is not None,
     )
 
 
-def timeline(scene: Scene, dots: int = DOTS) -> Timeline:
-    """``dots``: so many lie beside each other in a line; chunks nearer to each other than that are one."""
+def timeline(scene: Scene, dots: int = MAX_DOTS) -> Timeline:
+    """``dots``: separate dots of a line; chunks nearer to each other are one."""
     window, stall = scene.window, scene.window.stall
     long = "" if stall is None else duration(stall.end - stall.start)
     return Timeline(
@@ -161,28 +161,32 @@ def timeline(scene: Scene, dots: int = DOTS) -> Timeline:
 def _caption(scene: Scene) -> str:
     window, count, shown = scene.window, scene.under_way, len(scene.records)
     start = window.start - scene.started_at
-    which = f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} under way"
+    which = f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} in flight"
     if shown < count:
-        culprits = f"; those longest in prefill during the stall first (at most {CULPRITS})" if window.stall else ""
-        which = f"{shown:,} of the {count:,} requests under way, a sample{culprits}"
+        longest = (
+            f"; those longest in prefill during the stall first (at most {MAX_PREFILL_ROWS})" if window.stall else ""
+        )
+        which = f"{shown:,} of the {count:,} requests in flight, a sample{longest}"
     stalls = f" Red: a gap above {duration(scene.slow / 1e3)}." if scene.slow else ""
     return (
         f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in order of "
-        f"arrival. Each dot is a chunk; overlapping ones are drawn as one.{stalls}"
+        f"arrival. Each dot is a chunk; overlapping dots are drawn as one.{stalls}"
     )
 
 
-def choose(began: Floats, closed: Floats, main: Mask, stall: Stall | None, gap_s: float, rows: int = ROWS) -> Window:
+def choose(
+    began: Floats, closed: Floats, main: Mask, stall: Stall | None, gap_s: float, rows: int = MAX_ROWS
+) -> Window:
     """The longest window around the stall (or the middle) that holds at most ``rows`` requests, within bounds: at least two
-    stalls and a half, at most ten of them (but no more than DENSE gaps) or GAPS gaps, whichever is more. ``gap_s``: a usual
-    gap."""
+    stalls and a half, at most ten of them (but no more than MAX_DENSE_GAPS gaps) or MAX_GAPS gaps, whichever is
+    more. ``gap_s``: a usual gap."""
     first, last = float(began[main].min()), float(closed[main].max())
     halves = np.sort(((began + closed) / 2)[main])
     middle = float(halves[len(halves) // 2]) if stall is None else (stall.start + stall.end) / 2  # where a request is
     longest = 0.0 if stall is None else stall.end - stall.start
-    tenfold = min(10 * longest, max(2.5 * longest, DENSE * gap_s))
-    most = max(tenfold, GAPS * gap_s) or (last - first) / 10 or 1.0  # all at one moment
-    least = max(2.5 * longest, GAPS / 4 * gap_s) or most
+    tenfold = min(10 * longest, max(2.5 * longest, MAX_DENSE_GAPS * gap_s))
+    most = max(tenfold, MAX_GAPS * gap_s) or (last - first) / 10 or 1.0  # all at one moment
+    least = max(2.5 * longest, MAX_GAPS / 4 * gap_s) or most
     for length in np.geomspace(most, min(least, most), 12).tolist():
         start, end = middle - length / 2, middle + length / 2
         if np.count_nonzero((began < end) & (closed > start)) <= rows:
@@ -190,8 +194,8 @@ def choose(began: Floats, closed: Floats, main: Mask, stall: Stall | None, gap_s
     return Window(max(start, first - 0.02 * length), min(end, last + 0.02 * length), stall)
 
 
-def pick(records: list[Record], window: Window, rows: int = ROWS) -> list[Record]:
-    """At most so many: the one that stalled, those longest in prefill meanwhile, the others evenly as they began."""
+def pick(records: list[Record], window: Window, rows: int = MAX_ROWS) -> list[Record]:
+    """At most ``rows``: the one that stalled, those longest in prefill during the stall, the others evenly by start."""
     records = sorted(records, key=_asked_at)
     if len(records) <= rows:
         return records
@@ -200,7 +204,7 @@ def pick(records: list[Record], window: Window, rows: int = ROWS) -> list[Record
         start, end, name = window.stall
         prefill = {id(r): min(_first_at(r), end) - max(_sent_at(r), start) for r in records if r.sent_at is not None}
         longest = sorted((r for r in records if prefill.get(id(r), 0) > 0), key=lambda r: -prefill[id(r)])
-        first = [*[r for r in records if r.id == name][:1], *longest[: min(CULPRITS, rows // 3)]]
+        first = [*[r for r in records if r.id == name][:1], *longest[: min(MAX_PREFILL_ROWS, rows // 3)]]
     held = {id(record) for record in first}
     others = [record for record in records if id(record) not in held]
     even = np.linspace(0, len(others) - 1, rows - len(held)).astype(int).tolist()
@@ -209,7 +213,7 @@ def pick(records: list[Record], window: Window, rows: int = ROWS) -> list[Record
 
 def _stall(row: "pd.Series[float]", since: Since) -> Stall | None:
     """When the longest gap of this request began and ended; None if its record is not found."""
-    for record in islice(since(float(row["closed_at"]) - SLACK_S), READ):
+    for record in islice(since(float(row["closed_at"]) - SLACK_S), MAX_RECORDS):
         if record.sent_at is not None and record.chunk_us and _sent_at(record) == row["sent_at"]:
             us = np.array(record.chunk_us)
             if len(us) > 1 and us[-1] == round(row["latency_s"] * 1e6):
@@ -234,7 +238,7 @@ def _longest(records: list[Record], window: Window) -> Stall | None:
 def _within(window: Window, since: Since, last: float) -> list[Record]:
     """The records of the requests that were under way; ``last``: when the last of them ended."""
     found = []
-    for record in islice(since(window.start - SLACK_S), READ):
+    for record in islice(since(window.start - SLACK_S), MAX_RECORDS):
         closed = record.closed_at + record.clock_offset_s
         if closed > last + SLACK_S:
             break

@@ -69,7 +69,7 @@ def fragment(lines: Lines, label: str) -> str:
         *plot.marks(),
         "</svg>",
         *plot.page_texts(),
-        f"</svg></div><div class=keys>{keys}</div><output class=said></output>",
+        f"</svg></div><div class=keys>{keys}</div><output class=chosen-line></output>",
     ]
     return "\n".join(parts)
 

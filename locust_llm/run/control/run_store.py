@@ -21,11 +21,11 @@ import msgspec
 from locust_llm.client.buffering import Buffering
 from locust_llm.client.requests_bridge import authorities
 from locust_llm.client.retry import remarks_on
-from locust_llm.core.engine_metrics import diagnosis, out_of_memory, told
+from locust_llm.core.engine_metrics import diagnosis, out_of_memory, summarised
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import NAMED, UNTOLD, Health, LimitChange, Run
+from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
 from locust_llm.exit_status import ExitStatus
@@ -152,7 +152,7 @@ PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "ssecli
 """Whose versions run.json has."""
 JUDGED: Final = {PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE: ExitStatus.INCONCLUSIVE}
 """Exit status by the status of the rules."""
-PROBED: Final = {NAMED: ExitStatus.OK, UNTOLD: ExitStatus.INCONCLUSIVE}
+PROBED: Final = {NAMED: ExitStatus.OK, UNDECIDED: ExitStatus.INCONCLUSIVE}
 """Exit status by what a probe found."""
 
 
@@ -285,7 +285,7 @@ class RunStore:
         limit = self.settings.prefill_concurrency
         if self._poller is not None:
             ended_at = self.stopping_at or self._now()
-            yield from diagnosis(told(self._poller.between(self.profiling_at, ended_at)), limit)
+            yield from diagnosis(summarised(self._poller.between(self.profiling_at, ended_at)), limit)
         if self._out_of_memory:
             yield out_of_memory(self._out_of_memory, limit)
 

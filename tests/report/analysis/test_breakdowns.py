@@ -11,7 +11,7 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.analysis.breakdowns import STEPS, breakdowns, lengths, sessions
+from locust_llm.report.analysis.breakdowns import MAX_RAMP_RANGES, breakdowns, lengths, sessions
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summary import Breakdown, Group
@@ -139,7 +139,7 @@ def test_a_long_ramp_is_told_in_ranges() -> None:
     """Limits 1 to 40, each for a second; 39 of them before the plateau, in 8 ranges."""
     records = [gated(at + 0.5, at) for at in range(1, 41)]
     found = broken_down(*records, run=a_run(replaced(40)))["limit of the ramp"]
-    assert len(found.groups) == STEPS + 2
+    assert len(found.groups) == MAX_RAMP_RANGES + 2
     assert [group.label for group in found.groups[:2]] == ["1-5", "6-10"]
     assert [group.label for group in found.groups[-3:]] == ["36-39", "40 (plateau)", "whole phase"]
     assert sum(group.succeeded for group in found.groups[:-1]) == found.groups[-1].succeeded == 40

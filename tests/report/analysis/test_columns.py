@@ -65,7 +65,7 @@ def test_no_records() -> None:
 
 
 def test_messages_without_end_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "KINDS", 2)
+    monkeypatch.setattr(columns, "MAX_KINDS", 2)
     words = ["one", "two", "three", "four", "one"]
     requests = collect(failed("reset", message=f"{word} 7") for word in words).requests
     other = "(messages of other kinds)"

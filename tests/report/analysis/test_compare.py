@@ -335,7 +335,7 @@ def test_a_base_that_is_damaged_or_gone(tmp_path: Path, monkeypatch: pytest.Monk
     rule = 'ttft p50 within 5% of "the base"'
     gone = judged(rule, steps(50))
     assert gone.status == "INCONCLUSIVE"
-    assert gone.reason == "it cannot be compared: the base holds no run: there is no profile_export.jsonl in it"
+    assert gone.reason == "it cannot be compared: the base holds no run: it has no profile_export.jsonl"
     a_folder(Path("the base"), steps(50))
     assert judged(rule, steps(50)).status == "PASS"
     Path("the base/run.json").write_text("{")

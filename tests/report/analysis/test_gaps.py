@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.analysis.gaps import BLOCK, Gaps, three_digits
+from locust_llm.report.analysis.gaps import BLOCK_GAPS, Gaps, three_digits
 
 PERCENTILES = [0, 1, 50, 90, 99, 99.9, 100]
 VALUES = st.lists(st.integers(0, 5_000_000), max_size=80)
@@ -53,9 +53,9 @@ def test_merging_a_rounded_one_rounds_both() -> None:
 def test_blocks_are_counted_as_they_fill() -> None:
     gaps = Gaps()
     for _ in range(3):
-        gaps.add(np.full(BLOCK - 1, 20_000, np.int64))
+        gaps.add(np.full(BLOCK_GAPS - 1, 20_000, np.int64))
     gaps.add(np.array([80_000], np.int64))
-    assert gaps.count == 3 * (BLOCK - 1) + 1
+    assert gaps.count == 3 * (BLOCK_GAPS - 1) + 1
     assert gaps.percentiles_ms([50, 100]) == [20.0, 80.0]
 
 

@@ -55,7 +55,7 @@ def test_shares_and_rates_of_good_requests() -> None:
     than its TTFT."""
     found = good(*steps(40), *[failed(sent_at=12.0)] * 10, slo=("ttft p99 <= 20ms",))
     assert found is not None
-    assert found.conditions == "ttft <= 20ms (the rules on latencies, each held against every request)"
+    assert found.conditions == "ttft <= 20ms (the rules on latencies, for each request)"
     assert found.attainment == pytest.approx(0.4)
     assert found.goodput_per_s == pytest.approx(20 / (39.03 + mixed(40)[-1] / 1e3))
     assert found.low is not None

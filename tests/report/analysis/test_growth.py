@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.core.record import Record
-from locust_llm.report.analysis.breakdowns import AT_LEAST, growth
+from locust_llm.report.analysis.breakdowns import MIN_REQUESTS, growth
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summary import Growth
@@ -52,14 +52,14 @@ def test_a_stub() -> None:
 
 def test_too_few_or_too_much_alike_to_tell() -> None:
     lengths = {1000: 30.0, 8000: 100.0}
-    assert of(prompts(lengths, AT_LEAST // 2)) is not None
-    assert of([*prompts(lengths, AT_LEAST // 2 - 1), failed(), answered(5, input_tokens=None)]) is None
+    assert of(prompts(lengths, MIN_REQUESTS // 2)) is not None
+    assert of([*prompts(lengths, MIN_REQUESTS // 2 - 1), failed(), answered(5, input_tokens=None)]) is None
     assert of(prompts({1000: 30, 1900: 40})) is None  # less than twice
     assert of(prompts({100: 30, 599: 40})) is None
     assert of([]) is None
 
 
-@given(st.lists(st.tuples(st.integers(1, 20_000), st.floats(1, 1000)), min_size=AT_LEAST, max_size=120))
+@given(st.lists(st.tuples(st.integers(1, 20_000), st.floats(1, 1000)), min_size=MIN_REQUESTS, max_size=120))
 def test_the_interval_holds_the_figure(pairs: list[tuple[int, float]]) -> None:
     found = of([answered(ms, input_tokens=tokens) for tokens, ms in pairs])
     assert found is None or found.low <= found.ms_per_1k <= found.high

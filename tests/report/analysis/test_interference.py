@@ -12,7 +12,15 @@ from support.records import UNIX, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.interference import USUAL, Labelled, ahead_of, interference, labelled, slope, usual_s
+from locust_llm.report.analysis.interference import (
+    MIN_COMPARED,
+    Labelled,
+    ahead_of,
+    interference,
+    labelled,
+    slope,
+    usual_s,
+)
 from locust_llm.report.analysis.interference_result import Interference
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.simulator.clock import VirtualClock
@@ -257,7 +265,9 @@ def test_the_usual_gap_as_a_slow_twin_has_it(kinds: list[tuple[float, bool]], da
     """Groups of gaps of some streams, disturbed or not, each group below, at or above the number that it takes."""
     gaps = []
     for number, (streams, calm) in enumerate(kinds):
-        gaps += [(streams, calm, 0.01 + 0.001 * number)] * data.draw(st.sampled_from([1, USUAL // 2, USUAL]))
+        gaps += [(streams, calm, 0.01 + 0.001 * number)] * data.draw(
+            st.sampled_from([1, MIN_COMPARED // 2, MIN_COMPARED])
+        )
 
     def step(streams: float) -> int:
         return round(4 * math.log2(streams))
@@ -266,7 +276,7 @@ def test_the_usual_gap_as_a_slow_twin_has_it(kinds: list[tuple[float, bool]], da
     for streams, _, _ in gaps:
         for candidate in sorted({step(s) for s, _, _ in gaps if step(s) >= step(streams)}):
             undisturbed = [gap_s for s, calm, gap_s in gaps if calm and step(s) == candidate]
-            if len(undisturbed) >= USUAL:
+            if len(undisturbed) >= MIN_COMPARED:
                 expected.append(sum(undisturbed) / len(undisturbed))
                 break
         else:

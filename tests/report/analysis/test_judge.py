@@ -498,7 +498,7 @@ def swept(
 ) -> list[SloResult]:
     """The results of a sweep whose stages, 1, 2, 4, ..., came to these: one for each rule, ``-`` for none; ``FAIL?`` of a
     stage whose client was burnt."""
-    run = replace(a_run(sweep=sweep, slo=rules, users=None), sweep_end="all stages are done")
+    run = replace(a_run(sweep=sweep, slo=rules, users=None), sweep_end="all stages ran")
     levels = []
     for i, statuses in enumerate(stages):
         results = [
@@ -525,9 +525,9 @@ def swept(
         (["PASS", "PASS", "FAIL", "FAIL"], "PASS", 20, "holds up to concurrency 2; broken at 4"),
         (["PASS"] * 4, "PASS", 80, "holds up to concurrency 8; no higher stage was run"),
         (["FAIL", "FAIL"], "FAIL", 10, "at concurrency 1, the lowest"),
-        (["FAIL", "PASS", "PASS"], "PASS", 40, "holds up to concurrency 4; no higher stage was run; but not at conc"),
+        (["FAIL", "PASS", "PASS"], "PASS", 40, "holds up to concurrency 4; no higher stage was run; not held at conc"),
         (["INCONCLUSIVE", "FAIL"], "INCONCLUSIVE", 10, "at concurrency 1, the lowest"),
-        (["PASS", "PASS?"], "PASS", 10, "holds up to concurrency 1; at 2 the load generator was not up to the load"),
+        (["PASS", "PASS?"], "PASS", 10, "holds up to concurrency 1; at 2 the load generator was too slow"),
         (["INCONCLUSIVE?", "FAIL"], "FAIL", 20, "at concurrency 2, the lowest"),
         (["PASS?", "INCONCLUSIVE?"], "INCONCLUSIVE", None, "no stage may found a conclusion; at concurrency 1 the client"),
         ([], "INCONCLUSIVE", None, "no stage may found a conclusion; there is none"),
@@ -547,8 +547,8 @@ def test_a_sweep_passes_up_to_the_highest_stage_that_does(
         ("ttft{stage=2..4} p50 < 1s", "- PASS PASS -", "PASS", "at concurrency 2"),
         ("ttft{concurrency=2..4} p50 < 1s", "- PASS FAIL -", "FAIL", "at concurrency 4"),
         ("ttft{stage=..2} p50 < 1s", "INCONCLUSIVE PASS - -", "INCONCLUSIVE", "at concurrency 1"),
-        ("ttft{stage=8} p50 < 1s", "- -", "INCONCLUSIVE", "there is no stage of concurrency 8: all stages are done"),
-        ("ttft{stage=2..} p50 < 1s", "- PASS", "INCONCLUSIVE", "there is no stage of concurrency 4, 8: all stages are done"),
+        ("ttft{stage=8} p50 < 1s", "- -", "INCONCLUSIVE", "there is no stage of concurrency 8: all stages ran"),
+        ("ttft{stage=2..} p50 < 1s", "- PASS", "INCONCLUSIVE", "there is no stage of concurrency 4, 8: all stages ran"),
         ("ttft{stage=2..} p50 < 1s", "- FAIL", "FAIL", "at concurrency 2"),
         ("ttft{stage=3} p50 < 1s", "- -", "INCONCLUSIVE", "this sweep has no such stage: it is of concurrency 1, 2, 4, 8"),
         ("ttft{request-rate=2} p50 < 1s", "- -", "INCONCLUSIVE", "this sweep has no such stage"),

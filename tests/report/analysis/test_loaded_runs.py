@@ -52,13 +52,13 @@ def test_rates_of_a_stage_are_over_its_measured_time(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
     side = load(fill(tmp_path, replace(a_run(), stopping_at=None, records_lost=3), b'{"half'))
     assert [note.split(":")[0] for note in side.notes] == [
-        "lines of profile_export.jsonl that could not be read, and are left out",
-        "the run did not end in order",
-        "records of workers that never arrived",
+        "1 unreadable line of profile_export.jsonl left out (line 5",
+        "the run did not end cleanly",
+        "3 records of workers lost",
     ]
     assert side.seen.main.size == 3
     other = load(fill(tmp_path, replace(a_run(), schema=2)))
-    assert other.notes == ("run.json is of schema 2, this program knows 1: something may be misread",)
+    assert [note.split(",")[0] for note in other.notes] == ["run.json has schema 2"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_without_a_readable_run_json(tmp_path: Path, damage: bytes | None, why: 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     for nothing in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ValueError, match=r"holds no run: there is no profile_export\.jsonl in it"):
+        with pytest.raises(ValueError, match=r"holds no run: it has no profile_export\.jsonl"):
             load(nothing)
 
 

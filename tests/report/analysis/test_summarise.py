@@ -181,8 +181,8 @@ def test_lengths_asked_and_delivered() -> None:
     assert conditions.input_deviation == pytest.approx(100 / 90 - 1)  # only of the pair
     assert conditions.output_deviation == -0.5
     assert (conditions.input_tokens, conditions.asked_input_tokens) == (100, 545)  # delivered: to those that asked
-    said = [remark for remark in remarks.remarks(summary, a_run()) if "off the" in remark]
-    assert ["+11.1%" in said[0], "-50.0%" in said[1]] == [True, True]
+    said = [remark for remark in remarks.remarks(summary, a_run()) if "tokens asked for" in remark]
+    assert ["11.1% above" in said[0], "50.0% below" in said[1]] == [True, True]
 
 
 def test_where_the_tokens_come_from() -> None:
@@ -245,7 +245,7 @@ def test_exported_percentiles_are_always_there() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({}, ["Closed loop", "fixed rate"]), ({"prefill_concurrency": 3}, ["Only 3 at a time", "TTFT from Due"])],
+    [({}, ["Closed loop", "fixed rate"]), ({"prefill_concurrency": 3}, ["3 in prefill at a time", "TTFT from Due"])],
 )
 def test_what_the_latencies_leave_out(settings: dict[str, object], words: list[str]) -> None:
     said = remarks.loop_remark(summary_of(answered(1), **settings).conditions)
@@ -257,7 +257,7 @@ def test_what_is_missing_is_said() -> None:
     summary = summary_of(answered(1), failed("cut"), failed("cancelled"), answered(streamed=False))
     run = Run(name="r", settings=a_run().settings, started_at=0, profiling_at=0, turned_away=2, records_lost=3)
     said = " ".join(remarks.remarks(summarise(collect([failed("cut")]), run, broken_lines=1), run))
-    for words in ("1 request was still running", "No request succeeded", "2 requests were waiting", "arrived: 3",
-                  "left out: 1", "did not end in order"):  # fmt: skip
+    for words in ("1 request was still running", "No request succeeded", "2 requests were waiting",
+                  "3 records of workers lost", "1 unreadable line", "did not end cleanly"):  # fmt: skip
         assert words in said
     assert "answered in one piece" in " ".join(remarks.remarks(summary, a_run()))

@@ -35,13 +35,11 @@ def swept(run: Run, *slowest_ms: float, **other: object) -> SweepSummary:
 
 def test_a_stage_is_a_row() -> None:
     """40 requests from second 10 to 30, TTFT 10, 20, ... 400 ms and 30 ms more: all of them end in the measured time."""
-    run = replace(
-        a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",)), sweep_end="all stages are done"
-    )
+    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",)), sweep_end="all stages ran")
     found = swept(run, 200, 400, residual=0.02)
-    assert (found.axis, found.unit, found.ended) == ("concurrency", "users", "all stages are done")
+    assert (found.axis, found.unit, found.ended) == ("concurrency", "users", "all stages ran")
     assert found.missing == ("stage 9 is left out.",)
-    assert found.conditions == "ttft < 205ms (the rules on latencies, each held against every request)"
+    assert found.conditions == "ttft < 205ms (the rules on latencies, for each request)"
     low, high = found.levels  # in the order of their values
     assert (low.number, low.value, high.number, high.value) == (1, 1, 2, 2)
     assert (high.users, high.requests, high.succeeded, high.failure_rate) == (2, 40, 40, 0)

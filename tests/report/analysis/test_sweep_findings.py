@@ -10,7 +10,7 @@ from support.stages import a_level
 from locust_llm.core.sweep import CONCURRENCY, INPUT
 from locust_llm.report.analysis.knee import knees
 from locust_llm.report.analysis.summary import Level, Row
-from locust_llm.report.analysis.sweep import FLAT, STEEP, findings, slope
+from locust_llm.report.analysis.sweep import MAX_FLAT, MIN_STEEP, findings, slope
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.engine import BatchEngine
@@ -46,7 +46,7 @@ def simulated(users: int, prompt: int, out: int) -> Level:
 @pytest.mark.parametrize(("prompt", "out", "shape"), [(8000, 100, "steep"), (550, 128, "flat")])
 def test_the_early_slope_tells_long_prompts_from_short_ones(prompt: int, out: int, shape: str) -> None:
     (said,) = slope([simulated(users, prompt, out) for users in (1, 2, 4, 8)])
-    assert "from concurrency 1 to 8 the medians grow, request latency x" in said
+    assert "from concurrency 1 to 8 the medians grow: request latency x" in said
     assert f", {shape} (" in said
 
 
@@ -57,10 +57,10 @@ def growing(*latencies_ms: float, first: float = 1) -> list[Level]:
 def test_the_slope_is_of_logarithms() -> None:
     """Latency as the root of concurrency: 0.5; what comes after 8 is not early."""
     (said,) = slope(growing(100, 100 * 2**0.5, 200, 200 * 2**0.5, 99_999))
-    assert "grow, request latency x2.8. The slope of log request latency over log concurrency is 0.50, steep" in said
-    assert FLAT < 0.2 < STEEP
+    assert "grow: request latency x2.8. The slope of log request latency over log concurrency is 0.50, steep" in said
+    assert MAX_FLAT < 0.2 < MIN_STEEP
     (between,) = slope(growing(100, 100 * 2**0.2, 100 * 4**0.2))
-    assert "is 0.20, moderate (between 0.1 and 0.25)" in between
+    assert "is 0.20, moderate (0.1 to 0.25)" in between
 
 
 def test_what_is_not_early_or_too_little_has_no_slope() -> None:
@@ -82,8 +82,8 @@ RATES = {"input_tokens_per_s": 3000.0, "output_tokens_per_s": 250.0, "in_flight"
 def test_limits_for_a_gateway_are_those_at_the_slo() -> None:
     levels = [a_level(8, 2.5, slo="PASS"), a_level(16, 5.0, slo="PASS", **RATES), a_level(32, 6.0, slo="FAIL")]
     assert told(levels) == [
-        "Limits for a gateway, at the SLO (concurrency 16): 300 requests, 180000 input tokens, 15000 output tokens a "
-        "minute, 16 requests in parallel on average."
+        "Limits for a gateway, at the SLO (concurrency 16): 300 requests, 180,000 input tokens, 15,000 output tokens "
+        "per minute, 16 requests in flight on average."
     ]
     assert told([a_level(8, 2.5, slo="FAIL")]) == []
     assert told([a_level(8, 2.5)]) == []
@@ -95,10 +95,10 @@ def test_cost_is_told_at_the_slo() -> None:
     """Two GPUs at 1.80 an hour, 250 tokens/s: 3.60 / 900,000 tokens, 4 for a million."""
     levels = [a_level(16, 5.0, slo="PASS", **RATES), a_level(32, 9.0, slo="FAIL", output_tokens_per_s=900.0)]
     assert told(levels, gpus=2, gpu_hour=1.8)[-1] == (
-        "At the SLO (concurrency 16), on 2 GPUs: 125 output tokens/s a GPU, and a million output tokens cost 4 (at 1.8 for "
-        "an hour of one)."
+        "At the SLO (concurrency 16), on 2 GPUs: 125 output tokens/s per GPU; a million output tokens cost 4 (at 1.8 per "
+        "GPU hour)."
     )
-    assert told(levels, gpus=1)[-1] == "At the SLO (concurrency 16), on 1 GPU: 250 output tokens/s a GPU."
+    assert told(levels, gpus=1)[-1] == "At the SLO (concurrency 16), on 1 GPU: 250 output tokens/s per GPU."
     assert len(told(levels)) == 1
 
 
@@ -108,8 +108,7 @@ def test_goodput_that_falls_while_throughput_stays() -> None:
         for n, tokens, good in ((1, 50, 1), (2, 100, 2), (4, 99, 0.2))
     ]
     assert told(levels, INPUT) == [
-        "Beyond input-tokens 2 goodput falls, from 2 to 0.2 good requests/s at 4, while throughput is 99% of what it was "
-        "there."
+        "Beyond input-tokens 2 goodput falls, from 2 to 0.2 good requests/s at 4, while throughput stays at 99%."
     ]
     assert told(levels[:2], INPUT) == []
     assert told([*levels[:2], a_level(4, output_tokens_per_s=50.0, goodput_per_s=0.2)], INPUT) == []

@@ -60,7 +60,7 @@ def test_reasons_stand_under_it_and_what_is_missing_is_loud() -> None:
     assert list(scheduler(ProbeFindings(symptoms=symptoms(), diagnosis=unknown))) == [
         Text("Scheduler: cannot tell.", loud=True),
         Text("Missing: longer prompts."),
-        Text("Seen: 64 steps."),
+        Text("Measured: 64 steps."),
     ]
 
 
@@ -93,7 +93,7 @@ def test_prompts_beside_decoders_with_their_spread() -> None:
 
 
 def test_all_that_were_sent_together_are_in_their_row() -> None:
-    rows = tables(symptoms())["Equal prompts at one moment, nobody decoding"].rows
+    rows = tables(symptoms())["Bursts of equal prompts, without decoders"].rows
     assert rows[0] == ("2,000 tokens", "8", "1", "100 200 300 400 500 600 700 800")
 
 
@@ -106,24 +106,24 @@ def test_how_far_the_rounds_agree() -> None:
     """Longest gaps of 30 and 36 ms are 9 % from their median; all else is the same in both rounds."""
     stalls = (stall(1, 8000, longest_s=0.030), stall(2, 8000, longest_s=0.036))
     said = texts(symptoms(stalls=stalls))
-    assert "than: TTFT alone 0%, TTFT beside decoders 0%, longest gaps 9%" in said
+    assert "median: TTFT alone 0%, TTFT beside decoders 0%, longest gaps 9%" in said
 
 
 def test_what_else_was_seen() -> None:
     said = texts(symptoms())
     assert "Short requests behind a prompt of 8,000 tokens: TTFT 300 ms, 10 ms alone, which is 100%" in said
-    assert "No prefix caching was seen: a prompt of 4,000 tokens took 200 ms, and 200 ms when it came again." in said
-    assert "No event without content came well before" in said
+    assert "No prefix caching: a prompt of 4,000 tokens took 200 ms, and 200 ms the second time." in said
+    assert "No event without content" in said
     said = texts(symptoms(cached=(Cached(4000, 0.2, 0.01, 3984),), early_s=0.055))
     assert (
-        "Prefix caching: a prompt of 4,000 tokens took 200 ms, and 10 ms when it came again, 3,984 of its tokens cached"
+        "Prefix caching: a prompt of 4,000 tokens took 200 ms, and 10 ms the second time, 3,984 of its tokens cached"
         in said
     )
-    assert "at most 55 ms" in said
+    assert "up to 55 ms" in said
 
 
 def test_nothing_seen_is_nothing_said() -> None:
-    empty = Symptoms(shots=0, failed=0, episodes=0, short_s=None)
+    empty = Symptoms(requests=0, failed=0, episodes=0, short_s=None)
     blocks = list(findings(ProbeFindings(symptoms=empty, diagnosis=Diagnosis(CANNOT_TELL))))
     assert not [block for block in blocks if isinstance(block, Table)]
     assert list(by_length(empty)) == []

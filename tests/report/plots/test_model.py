@@ -50,8 +50,8 @@ def test_a_cloud_says_what_it_shows() -> None:
     dots, said = cloud(np.arange(5.0), np.ones(5))
     assert (len(dots.x), said) == (5, "Each dot is a request (5 in all).")
     dots, said = cloud(np.arange(10_000.0), np.arange(10_000.0))
-    assert len(dots.x) == len(dots.y) <= plots.DOTS
-    assert said == f"Each dot is a request: {len(dots.x):,} of 10,000 shown, taken evenly, and the 300 slowest."
+    assert len(dots.x) == len(dots.y) <= plots.MAX_DOTS
+    assert said == f"Each dot is a request: {len(dots.x):,} of 10,000, taken evenly, with the 300 slowest."
 
 
 def test_rows_of_equally_many() -> None:
@@ -60,7 +60,7 @@ def test_rows_of_equally_many() -> None:
     assert np.concatenate(rows).tolist() == list(range(23))
     assert middles == [2, 6, 11, 15, 20]
     assert in_a_row(np.arange(19.0), 4) == ([], [])  # four rows are no line
-    assert len(in_a_row(np.arange(10_000.0), 4)[0]) == plots.POINTS
+    assert len(in_a_row(np.arange(10_000.0), 4)[0]) == plots.MAX_POINTS
 
 
 def test_percentiles_are_those_of_requests_in_a_row() -> None:
@@ -72,7 +72,7 @@ def test_percentiles_are_those_of_requests_in_a_row() -> None:
     assert lines[0].x == [10.0 + 20 * i for i in range(10)]
     assert lines[0].y == [9.5] * 10
     assert lines[1].y == pytest.approx([18.05] * 10)
-    assert said == " Each point of a line is made of requests in a row: p50 and p95 of 20."
+    assert said == " Each point of a line covers consecutive requests: p50 and p95 of 20."
     assert percentile_lines(at[:30], at[:30]) == ([], "")
 
 

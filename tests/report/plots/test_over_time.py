@@ -78,7 +78,7 @@ def test_stages_are_marked_by_their_value() -> None:
         Run(**{f: getattr(run, f) for f in run.__struct_fields__} | {"stages": stages}), answered(5, sent_at=11.0)
     )
     assert [(m.text, m.x) for m in plots["Requests per second"].marks] == [("2", 10.0), ("4", 20.0)]
-    assert "each stage begins" in plots["Time to first token"].caption
+    assert "start of each stage" in plots["Time to first token"].caption
 
 
 def test_of_many_failures_a_sample_is_shown() -> None:

@@ -25,7 +25,7 @@ from locust_llm.core.storage import write_run
 from locust_llm.report import build as report
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.plots import svg as module
-from locust_llm.report.plots.svg import HEIGHT, LEFT, RIGHT, WIDTH, ZOOM, drawing, png
+from locust_llm.report.plots.svg import HEIGHT, LEFT, PNG_SCALE, RIGHT, WIDTH, drawing, png
 from locust_llm.report.plots.timeline import scene
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -209,7 +209,7 @@ def test_whatever_the_records_it_is_xml_within_its_frame(some: list[Record], tex
     try:
         found = scene(collect(some), run, since, span, 5)
     except ValueError as error:
-        assume("under way" not in str(error))  # it ended before it began
+        assume("in flight" not in str(error))  # it ended before it began
         raise
     if found is None:
         return
@@ -226,7 +226,7 @@ def test_whatever_the_records_it_is_xml_within_its_frame(some: list[Record], tex
 def test_a_png_has_two_pixels_for_one_and_text_in_it() -> None:
     image = png(drawn(*two()))
     assert image[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", image[16:24]) == (WIDTH * ZOOM, HEIGHT * ZOOM)
+    assert struct.unpack(">II", image[16:24]) == (WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE)
     assert png(drawn(*two())) == image
     assert png(drawn(*two(), title="another title")) != image
 
@@ -265,16 +265,16 @@ def test_both_forms_at_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["-o", "a.pdf"], "a.pdf: the name of a drawing ends in .svg or .png"),
+        (["-o", "a.pdf"], "a.pdf: the name must end in .svg or .png"),
         (["-o", "no/such/folder/a.svg"], "no/such/folder/a.svg cannot be written: No such file or directory"),
-        (["--requests", "0"], "0 requests cannot be shown: 1 to 150 can"),
-        (["--requests", "151"], "151 requests cannot be shown: 1 to 150 can"),
+        (["--requests", "0"], "--requests takes 1 to 150, got 0"),
+        (["--requests", "151"], "--requests takes 1 to 150, got 151"),
         (
             ["--from", "20", "--to", "30"],
-            "no request was under way between second 20 and 30: they were from second 10.00 to 14.00",
+            "no request was in flight between second 20 and 30: the requests are from second 10.00 to 14.00",
         ),
-        (["--from", "12", "--to", "11"], "nothing lies between second 12 and 11: this run is from 10.00 to 14.00"),
-        (["--from", "nan"], "nothing lies between second nan and 14: this run is from 10.00 to 14.00"),
+        (["--from", "12", "--to", "11"], "nothing lies between 12 s and 11 s: this run goes from 10.00 s to 14.00 s"),
+        (["--from", "nan"], "nothing lies between nan s and 14 s: this run goes from 10.00 s to 14.00 s"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(
@@ -288,10 +288,10 @@ def test_what_cannot_be_is_one_line(
 
 def test_no_run_an_empty_one_and_one_that_never_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for content, why in (
-        (None, "holds no run: there is no profile_export.jsonl in it"),
-        (b"", "holds an empty run: there is no record in its profile_export.jsonl"),
-        (b"{\n", "holds an empty run: there is no record in its profile_export.jsonl"),
-        (line(failed("refused", sent_at=None)), "no request of its profiling phase was sent"),
+        (None, "holds no run: it has no profile_export.jsonl"),
+        (b"", "holds an empty run: its profile_export.jsonl has no record"),
+        (b"{\n", "holds an empty run: its profile_export.jsonl has no record"),
+        (line(failed("refused", sent_at=None)), "no request of the profiling phase was sent"),
     ):
         if content is not None:
             (tmp_path / "profile_export.jsonl").write_bytes(content)

@@ -5,20 +5,20 @@ from support.levels import level, row
 
 from locust_llm.report.analysis.summary import Knee, Level, Row, SweepSummary
 from locust_llm.report.plots.model import Mark, Plot
-from locust_llm.report.plots.sweep import ladder
+from locust_llm.report.plots.sweep import stage_plots
 
 
 def drawn(
     *levels: Level, knees: tuple[Knee, ...] = (), limits: dict[str, tuple[Mark, ...]] | None = None
 ) -> dict[str, Plot]:
     sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="", conditions="ttft < 1s", knees=knees)
-    return {plot.title: plot for plot in ladder(sweep, limits or {})}
+    return {plot.title: plot for plot in stage_plots(sweep, limits or {})}
 
 
 def test_curves_over_the_value_of_each_stage() -> None:
     plots = drawn(*(level(2.0**i) for i in range(4)))
     assert list(plots) == [
-        "Time to First Token", "Inter Token Latency", "Throughput", "What the server gives, against what a user gets",
+        "Time to First Token", "Inter Token Latency", "Throughput", "Throughput of the server against throughput per user",
     ]  # fmt: skip
     ttft = plots["Time to First Token"]
     assert [(s.name, s.x, s.y) for s in ttft.series] == [
@@ -28,7 +28,7 @@ def test_curves_over_the_value_of_each_stage() -> None:
     assert (ttft.x.log, ttft.x.label) == (2, "concurrency (users)")
     assert ttft.x.ticks == ((1, "1"), (2, "2"), (4, "4"), (8, "8"))
     assert ttft.label == "p99 of TTFT: 30 ms at 1, 60 ms at 2, 120 ms at 4, 240 ms at 8"
-    pareto = plots["What the server gives, against what a user gets"].series[0]
+    pareto = plots["Throughput of the server against throughput per user"].series[0]
     assert (pareto.x, pareto.y, pareto.labels) == ([100, 50, 25, 12.5], [100, 200, 400, 800], ("1", "2", "4", "8"))
 
 

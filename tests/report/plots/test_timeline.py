@@ -8,7 +8,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.plots import timeline as module
-from locust_llm.report.plots.timeline import ROWS, Stall, Timeline, Window, choose, pick, scene, timeline
+from locust_llm.report.plots.timeline import MAX_ROWS, Stall, Timeline, Window, choose, pick, scene, timeline
 
 
 def drawn(*records: Record, run: Run | None = None) -> Timeline:
@@ -38,7 +38,7 @@ def test_around_the_longest_stall() -> None:
     found = drawn(stream, long, steady(20.0))
     assert found.stall_text == "longest stall 400 ms"
     assert found.title == "2 requests around the longest stall"
-    assert "all 2 requests under way" in found.caption
+    assert "all 2 requests in flight" in found.caption
     assert found.stall is not None
     assert found.stall[1] - found.stall[0] == pytest.approx(400, abs=0.2)
     middle = (found.stall[0] + found.stall[1]) / 2
@@ -79,12 +79,12 @@ def test_many_requests_are_sampled_and_it_says_so() -> None:
     stalled = answered(100, 120, 140, 600, 620, sent_at=10.2, id="stalled", name="the one")
     prefills = [answered(350, 370, sent_at=10.4, input_tokens=16_000, id=f"p{i}") for i in range(30)]
     found = drawn(*records, stalled, *prefills)
-    assert len(found.rows) == ROWS
+    assert len(found.rows) == MAX_ROWS
     assert (
-        "60 of the 531 requests under way, a sample; those longest in prefill during the stall first" in found.caption
+        "60 of the 531 requests in flight, a sample; those longest in prefill during the stall first" in found.caption
     )
     assert sum(row.text.startswith("the one") for row in found.rows) == 1
-    assert sum(row.tokens == 16_000 for row in found.rows) >= module.CULPRITS - 1
+    assert sum(row.tokens == 16_000 for row in found.rows) >= module.MAX_PREFILL_ROWS - 1
     asked = [row.asked for row in found.rows]
     assert asked == sorted(asked)
 
@@ -94,7 +94,7 @@ def test_dots_that_would_lie_upon_each_other_are_one() -> None:
     many = answered(*np.arange(1, 5001).tolist(), *np.arange(10_000, 15_000).tolist(), sent_at=10.0)
     found = drawn(many)
     row = found.rows[0]
-    assert len(row.chunks) <= module.DOTS + 3
+    assert len(row.chunks) <= module.MAX_DOTS + 3
     longest = max(b - a for a, b in zip(row.chunks, row.chunks[1:], strict=False))
     assert longest == pytest.approx(5000)
     assert sum(b - a > found.slow for a, b in zip(row.chunks, row.chunks[1:], strict=False)) == 1

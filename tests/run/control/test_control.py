@@ -13,7 +13,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.records import answered
 from support.virtual_time import UNIX, VirtualTime, turn
 
-from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP
+from locust_llm.core.phases import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Health, LimitChange
 from locust_llm.core.settings import Settings
@@ -273,7 +273,7 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
     facts = control.facts()
     assert [(stage.number, stage.why) for stage in facts.stages] == [(1, "count"), (2, "count")]
-    assert facts.sweep_end == "all stages are done"
+    assert facts.sweep_end == "all stages ran"
     for number in (1, 2):
         folder = tmp_path / "run" / "stages" / str(number)
         assert [record.id for record in RecordFile(folder / "profile_export.jsonl")] == [f"x{number}", f"y{number}"]
@@ -578,7 +578,7 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     control.on_status("b", status(sessions=SessionCounts(PROFILING, 8, 8)))
     assert Sent(PhaseOver(PROFILING), None) in runner.sent
     assert runner.ended == []
-    grant = PLENTY
+    grant = UNCOUNTED_SHARE
     control.allocator.put_back("a", PROFILING, grant)  # what the sender has left of its share
     turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
@@ -732,7 +732,7 @@ def test_a_warmup_of_ten_seconds_then_twenty_of_profiling(begun: Any) -> None:
     assert last_count(runner) == 0
     time.advance(5.0)
     assert control.plan.phase == WARMUP  # the requests that it has are not back
-    control.allocator.put_back("a", WARMUP, PLENTY)
+    control.allocator.put_back("a", WARMUP, UNCOUNTED_SHARE)
     turn()
     assert control.plan.phase == PROFILING
     assert control.facts().profiling_at == UNIX + time.at
@@ -755,7 +755,7 @@ def test_a_stage_is_closed_in_its_time_and_the_next_one_waits_for_its_last_reque
     assert PhaseOver not in kinds_sent(runner)
     time.advance(5.1)
     assert Sent(PhaseOver("profiling 1"), None) in runner.what_was_sent()
-    control.allocator.put_back("a", "profiling 1", PLENTY)
+    control.allocator.put_back("a", "profiling 1", UNCOUNTED_SHARE)
     time.advance(1.0)
     assert control.plan.phase == "profiling 2"
     (stage,) = control.facts().stages

@@ -217,7 +217,7 @@ def test_what_can_be_met_until_the_end_cannot_abort(text: str) -> None:
     assert list(mistakes(Settings(slo=(text,)))) == []
     (said,) = mistakes(Settings(slo=(f"abort: {text}",)))
     assert said.startswith(f"SLO 'abort: {text}': ")
-    assert said.endswith("can meet the limit until the end of the run: leave out abort:, the rule is judged then")
+    assert said.endswith("can still meet the limit until the end of the run: leave out abort:, the rule is judged then")
 
 
 # -- against the judgement of the whole run ----------------------------------------------------------------------------

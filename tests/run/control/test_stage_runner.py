@@ -83,8 +83,8 @@ def test_stages_follow_until_there_are_no_more(tmp_path: Path, reports: list[Pat
 
 @pytest.mark.parametrize(
     ("result", "why"),
-    [(ReportResult(slo_status="FAIL"), "the SLO was broken twice in a row"),
-     (ReportResult(client=Verdict("INVALID")), "the load generator was not up to two stages in a row"),
+    [(ReportResult(slo_status="FAIL"), "the SLO failed in two stages in a row"),
+     (ReportResult(client=Verdict("INVALID")), "the load generator was too slow in two stages in a row"),
      (None, "")],
 )  # fmt: skip
 def test_whether_a_sweep_goes_on_is_decided_by_the_answers_of_the_reports(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.client.gate import GateClosed
-from locust_llm.core.phases import OVER, PLENTY, PROFILING, WARMUP, Plan
+from locust_llm.core.phases import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP, Plan
 from locust_llm.run.worker.permits import Permit, PermitQueue
 
 
@@ -85,13 +85,13 @@ def test_a_share_of_plenty_does_not_end() -> None:
     asks = Asks()
     users = [gevent.spawn(phase, asks.budget) for _ in range(50)]
     turn()
-    asks.budget.grant(PROFILING, PLENTY)
+    asks.budget.grant(PROFILING, UNCOUNTED_SHARE)
     turn()
     assert [user.value for user in users] == [PROFILING] * 50
     assert [phase(asks.budget) for _ in range(10_000)] == [PROFILING] * 10_000
     asks.budget.put_back(Permit(PROFILING))
     assert phase(asks.budget) == PROFILING
-    assert (asks.count, asks.budget.release_all()) == (1, PLENTY - 50 - 10_000)
+    assert (asks.count, asks.budget.release_all()) == (1, UNCOUNTED_SHARE - 50 - 10_000)
 
 
 def test_closing_wakes_everyone() -> None:
