@@ -25,7 +25,7 @@ def a_folder(path: Path, records: Sequence[Record], run: Run | None = None) -> P
     return path
 
 
-def drawn(seed: int, slower: float = 1.0, count: int = 400) -> list[Record]:
+def drawn(seed: int, slower: float = 1.0, count: int = 800) -> list[Record]:
     """A second apart, TTFT lognormal around 100 ms, then two chunks around 20 ms apart."""
     random = np.random.default_rng(seed)
     first = random.lognormal(np.log(100), 0.3, count) * slower
@@ -43,7 +43,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     ]
     return [
         a_folder(Path("base"), drawn(1)),
-        a_folder(Path("same"), drawn(2)),
+        a_folder(Path("same"), drawn(4)),
         a_folder(Path("slow"), gated, a_run(((0.0, 1),), prefill_concurrency=1)),
     ]
 

@@ -5,7 +5,7 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 from msgspec.structs import replace
-from support.records import a_run, answered
+from support.records import a_run, answered, twenty
 
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.columns import collect
@@ -14,19 +14,25 @@ from locust_llm.report.analysis.summary import SloResult, Summary
 from locust_llm.report.export import annotations, announce, append, sentence, xml
 
 RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 1s")
-"""Of TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""
+"""Of 200 TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""
 
 
 def made(*rules: str, **other: object) -> tuple[Summary, Run]:
     run = a_run(slo=rules, random_seed=7, **other)
     run = replace(run, versions={"locust": "2.47"}, server="vllm")
-    return summarise(collect(answered(i, i + 9, sent_at=10.0 + i) for i in range(1, 21)), run), run
+    return summarise(collect(answered(ms, ms + 9, sent_at=10.0 + i / 10) for i, ms in enumerate(twenty())), run), run
 
 
 def test_a_case_a_rule() -> None:
     root = fromstring(xml(*made(*RULES)))
     counts = {name: root.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
-    assert counts == {"tests": "4", "failures": "1", "errors": "0", "skipped": "2", "time": "19.029"}
+    assert counts == {
+        "tests": "4",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "2",
+        "time": f"{19.909 + twenty()[-1] / 1e3:.3f}",
+    }
     suite = root.find("testsuite")
     assert suite is not None
     assert (suite.get("name"), suite.get("timestamp")) == ("locust-llm by-hand", "2023-11-14T22:13:20")
@@ -38,8 +44,8 @@ def test_a_case_a_rule() -> None:
     assert [case.get("name") for case in cases] == list(RULES)
     assert {case.get("classname") for case in cases} == {"slo"}
     assert [case[0].tag for case in cases] == ["system-out", "failure", "skipped", "skipped"]
-    assert cases[1][0].get("message") == "observed 10.5ms (95 % interval 6ms to 15ms, of 20 values)"
-    assert "takes 368 requests, there are 20" in (cases[3][0].get("message") or "")
+    assert cases[1][0].get("message") == "observed 10.5ms (95 % interval 9ms to 12ms, of 200 values)"
+    assert "takes 368 independent requests, there are 200" in (cases[3][0].get("message") or "")
 
 
 def test_names_from_outside_do_not_break_the_file() -> None:
@@ -54,11 +60,12 @@ def test_annotations() -> None:
     summary, _ = made("ttft{name=chat,input=100} p50 < 6ms", *RULES[2:])
     assert list(annotations(summary)) == [
         "::error title=SLO FAIL%3A ttft{name=chat%2C input=100} p50 < 6ms::"
-        "observed 10.5ms (95 %25 interval 6ms to 15ms, of 20 values)\n",
+        "observed 10.5ms (95 %25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO FAIL%3A warn%3A ttft p50 < 6ms::"
-        "observed 10.5ms (95 %25 interval 6ms to 15ms, of 20 values)\n",
-        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 1s::observed 0.01981s (95 %25 interval 0.019s to ?, of 20 values): "
-        "too few samples: the interval of p99 takes 368 requests, there are 20\n",
+        "observed 10.5ms (95 %25 interval 9ms to 12ms, of 200 values)\n",
+        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 1s::observed 0.02s (95 %25 interval 0.02s to ?, of 200 values): "
+        "too few samples: the interval of p99 takes 368 independent requests, there are 200 worth 200; "
+        "about 40 s more may tell\n",
     ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from support.records import a_run, answered, failed
+from support.records import a_run, answered, failed, twenty
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Offer, Run
@@ -202,18 +202,18 @@ def test_nothing_recorded_is_a_report_too() -> None:
 
 
 def test_rules_come_first() -> None:
-    """TTFTs of 1 to 20 ms: the median is 10.5, its interval 6 to 15."""
-    records = [answered(i, i + 10, sent_at=10.0 + i) for i in range(1, 21)]
+    """TTFTs of 1 to 20 ms: the median is 10.5, its interval 9 to 12."""
+    records = [answered(ms, ms + 10, sent_at=10.0 + i / 10) for i, ms in enumerate(twenty())]
     text = shown(*records, slo=("ttft p50 < 16ms", "warn: ttft p50 < 6ms", "ttft p99 < 1s"), goodput="ttft:5")
     assert text.index("SLO INCONCLUSIVE: 1 failed, 1 inconclusive, 1 passed (1 of them a warn: rule).") < text.index(
         "Cond"
     )
-    assert cells(text, "ttft p50 < 16ms") == ["ttft p50 < 16ms", "PASS", "10.5ms", "6ms to 15ms", "20"]
+    assert cells(text, "ttft p50 < 16ms") == ["ttft p50 < 16ms", "PASS", "10.5ms", "9ms to 12ms", "200"]
     assert cells(text, "warn: ttft p50 < 6ms")[1] == "FAIL"
-    assert cells(text, "ttft p99 < 1s")[1:] == ["INCONCLUSIVE", "0.01981s", "0.019s to ?", "20"]
-    assert "ttft p99 < 1s: INCONCLUSIVE, too few samples: the interval of p99 takes 368 requests" in text
+    assert cells(text, "ttft p99 < 1s")[1:] == ["INCONCLUSIVE", "0.02s", "0.02s to ?", "200"]
+    assert "ttft p99 < 1s: INCONCLUSIVE, too few samples: the interval of p99 takes 368 independent requests" in text
     assert cells(text, "good requests") == ["good requests", "those with ttft <= 5ms"]
-    assert cells(text, "Good Requests")[1] == "5.00"
+    assert cells(text, "Good Requests")[1] == "50.00"
     assert cells(text, "Good Request Fraction (ratio)")[1] == "0.2500"
     assert "SLO" not in shown(*records)
 

@@ -2,10 +2,10 @@
 
 Requests that run at the same time wait in the same queue and share the same steps of the server: they are not independent,
 and n of them say less than n would. How much less is the long-run variance of their values, in the order of their sends,
-over their plain variance. It is the mean power of the slowest cosines of that series (equal-weighted cosine estimator, with
-its Student's t: Müller, HAC corrections for strongly autocorrelated time series, Journal of Business & Economic Statistics
-32, 2014; Lazarus, Lewis, Stock and Watson, HAR inference: recommendations for practice, same journal, 36, 2018). How many
-cosines those are follows from the values' own correlation time, so that only the flat part of the spectrum is used.
+over their plain variance. It is the mean power of the slowest cosines of that series (the equal-weighted cosine estimator
+with its Student's t: Müller, HAC corrections for strongly autocorrelated time series, Journal of Business & Economic
+Statistics 32, 2014; Lazarus, Lewis, Stock and Watson, HAR inference: recommendations for practice, same journal, 36, 2018).
+How many cosines those are follows from the values' own correlation time, so that only the flat part of the spectrum is used.
 
 Two things are more than that textbook says, both chosen by measurement (benchmarks: ``make intervals``). A run that saw no
 long queue looks calmer than the server is: so the end of an interval on the side of rare, large values is built on the

@@ -109,26 +109,26 @@ def test_a_stage_that_was_never_measured_has_no_figures() -> None:
 
 
 def test_rules_on_rates_are_held_against_the_measured_time() -> None:
-    """Twenty requests of a second each: 1/s in every stretch, while their own time is 20 s and one more."""
-    run = a_stage(a_run(sweep="concurrency=1,2", slo=("requests_per_s >= 0.99/s",)), 1, 1.0, "concurrency")
-    (result,) = summed_up(*[asked(9.5 + i, 1.0) for i in range(22)], run=run).slos
-    assert (result.observed, result.low, result.high, result.status) == (1, 1, 1, "PASS")
+    """Forty requests of a second each: 2/s in every stretch, while their own time is 20 s and one more."""
+    run = a_stage(a_run(sweep="concurrency=1,2", slo=("requests_per_s >= 1.99/s",)), 1, 1.0, "concurrency")
+    (result,) = summed_up(*[asked(9.25 + i / 2, 1.0) for i in range(42)], run=run).slos
+    assert (result.observed, result.low, result.high, result.status) == (2, 2, 2, "PASS")
 
 
 def test_the_pauses_between_repeats_are_not_counted() -> None:
-    """Two repeats of ten requests, of a second each, in a row: seconds 10 to 20 and 60 to 70. Twenty in 20 s."""
-    run = a_run(repeats=2, slo=("requests_per_s >= 1/s", "ttft p50 < 600ms"))
+    """Two repeats of twenty requests, of half a second each, in a row: seconds 10 to 20 and 60 to 70. Forty in 20 s."""
+    run = a_run(repeats=2, slo=("requests_per_s >= 2/s", "ttft p50 < 600ms"))
     run = replace(run, stages=tuple(stage(began_at=UNIX + at).stage for at in (9, 59)))  # type: ignore[arg-type]
-    records = [asked(at + i, 1.0, phase="profiling") for at in (10, 60) for i in range(10)]
+    records = [asked(at + i / 2, 0.5, phase="profiling") for at in (10, 60) for i in range(20)]
     sweep = SweepSummary(axis="repeat", unit="", levels=(), ended="")
     summary = summarise(collect(records), run, 0, records, sweep)
     assert summary.conditions.duration_s == pytest.approx(20)
-    assert rate(summary, "request_throughput") == pytest.approx(1)
+    assert rate(summary, "request_throughput") == pytest.approx(2)
     result, _ = summary.slos
-    assert result.observed == pytest.approx(1)
+    assert result.observed == pytest.approx(2)
     assert result.low is not None
-    assert result.low > 0.8  # with the pause between them most stretches would be empty
-    assert rate(summarise(collect(records), run), "request_throughput") == pytest.approx(20 / 60)
+    assert result.low > 1.5  # with the pause between them most stretches would be empty
+    assert rate(summarise(collect(records), run), "request_throughput") == pytest.approx(40 / 60)
 
 
 def test_the_seconds_of_a_time_with_pauses() -> None:
