@@ -280,7 +280,7 @@ def test_after_a_failure_a_user_of_a_closed_loop_rests(user: User, monkeypatch: 
 
 def test_rows_of_locust_are_those_of_the_report_and_leave_aggregated_alone(user: User) -> None:
     """An answer, and a request that failed after its first chunk: one of two is in TTFT and ITL, both waited at the gate."""
-    prepared = user._ask_requests(b"{}", "id", None)
+    prepared = user._prepare_with_requests(b"{}", "id", None)
     for record in (
         answered(123.4, 135.8, asked_at=9.5, admitted_at=10.0),
         failed("truncated", asked_at=9.0, admitted_at=10.0, chunk_us=(700_000, 900_000), output_tokens=2),

@@ -20,6 +20,8 @@ TAIL: Final = 0.025
 """What may lie outside on either side."""
 TAIL_FAR: Final = 0.02
 """On the side of rare, large values, of which a short run sees too few: report/analysis/correlation.py."""
+MIN_OF_BOTH: Final = 5
+"""From so many requests of either kind on mid-P holds what it says within 1 %."""
 SECTIONS: Final = 10
 STUDENT: Final = 2.2621571628
 """97.5 % of Student's t with SECTIONS - 1 degrees of freedom."""
@@ -95,10 +97,9 @@ def _count(size: float, share: float, below: float) -> float:
 
 def binomial_shares(some: float, of: float, low: float, high: float) -> tuple[float, float]:
     """Of a share, from ``some`` out of ``of`` independent requests, whole numbers or not. ``low``, ``high``: what may lie
-    beyond either end. Of none and of all exact (Clopper and Pearson, Biometrika 26, 1934); between them the outcome itself
-    counts half (close to mid-P: Berry and Armitage, Mid-P confidence intervals, The Statistician 44, 1995; of few it is
-    coarser: of 19 in 20 4.7 % instead of 2 % may lie above the upper end)."""
-    inner = 0.5 if min(some, of - some) >= 0.5 else 0.0
+    beyond either end. Exact of fewer than MIN_OF_BOTH of a kind (Clopper and Pearson, Biometrika 26, 1934); of more the
+    outcome itself counts half (mid-P: Berry and Armitage, Mid-P confidence intervals, The Statistician 44, 1995)."""
+    inner = 0.5 if min(some, of - some) >= MIN_OF_BOTH else 0.0
     lower = _root(lambda p: 1 - binomial_cdf(some - 1 + inner, of, p) - low) if some > 0 else 0.0
     upper = _root(lambda p: high - binomial_cdf(some - inner, of, p)) if some < of else 1.0
     return lower, upper

@@ -17,7 +17,7 @@ from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm import LLMUser
 from locust_llm.client.connection import ConnectFailed, Connection
-from locust_llm.client.requests_bridge import authorities, keep_home, learn, target, tls
+from locust_llm.client.requests_bridge import authorities, keep_home, target, tls, update_session
 from locust_llm.client.response import Response
 
 KEYS = {"Authorization": "Bearer sk-1234567", "X-Api-Key": "sk-7654321", "X-Tenant": "mine"}
@@ -102,7 +102,7 @@ def sent(jar: RequestsCookieJar, url: str) -> str | None:
 def test_a_cookie_belongs_to_the_host_that_set_it() -> None:
     made = requests.Session()
     asked = requests.Request("POST", "http://server:8000/v1/chat/completions", data=b"").prepare()
-    learn(
+    update_session(
         made,
         asked,
         answered("sticky=a; Path=/", "other=b; Path=/v1; HttpOnly", "foreign=c; Domain=example.org", "", "x"),
@@ -115,19 +115,19 @@ def test_a_cookie_belongs_to_the_host_that_set_it() -> None:
 
 def test_cookies_that_are_too_long_too_many_or_no_text_are_not_kept() -> None:
     made, asked = requests.Session(), requests.Request("POST", "http://server/", data=b"").prepare()
-    learn(made, asked, answered(f"long={'x' * 4_092}", "high=\xff", f"fits={'x' * 4_091}"))
+    update_session(made, asked, answered(f"long={'x' * 4_092}", "high=\xff", f"fits={'x' * 4_091}"))
     assert list(made.cookies.keys()) == ["fits"]
     for number in range(100):
-        learn(made, asked, answered(f"c{number}=x"))
+        update_session(made, asked, answered(f"c{number}=x"))
     assert len(made.cookies) == 50
 
 
 def test_hooks_get_a_response() -> None:
     seen: list[requests.Response] = []
     asked = requests.Request("POST", "http://server/", data=b"", hooks={"response": seen.append}).prepare()
-    learn(requests.Session(), asked, answered("a=b"))
+    update_session(requests.Session(), asked, answered("a=b"))
     assert [(response.status_code, response.url) for response in seen] == [(200, "http://server/")]
-    learn(requests.Session(), asked, Response(0))  # no answer came
+    update_session(requests.Session(), asked, Response(0))  # no answer came
     assert len(seen) == 1
 
 

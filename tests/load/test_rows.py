@@ -123,7 +123,7 @@ BOMBS: Final = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_gzip_bomb_is_refused_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """60 MB in 60 kB, with bounds that are as much smaller than the real ones."""
-    monkeypatch.setattr("locust_llm.load.rows.ROW_BYTES", 1 << 20)
+    monkeypatch.setattr("locust_llm.load.rows.MAX_ROW_BYTES", 1 << 20)
     monkeypatch.setattr("locust_llm.load.rows.UNPACKED_BYTES", 4 << 20)
     monkeypatch.setattr("locust_llm.load.rows.PACKED_RATIO", 50)
     begin, filling, said = BOMBS[name]

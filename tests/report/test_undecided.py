@@ -10,7 +10,7 @@ from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import RECORDS
 from locust_llm.report.undecided import undecided
-from locust_llm.run.control import decision
+from locust_llm.run import decision
 
 RULES = ("ttft p50 < 100ms", "ttft p99 < 1s", "warn: ttft p99 < 1s")
 

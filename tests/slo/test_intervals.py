@@ -125,7 +125,7 @@ def test_of_more_values_the_ranks_lie_closer(size: float, times: float, share: f
         assert high <= upper or upper == 1
 
 
-@pytest.mark.parametrize(("some", "of"), [(1, 10), (3, 40), (10, 20), (19, 20), (50, 400), (200, 400)])
+@pytest.mark.parametrize(("some", "of"), [(10, 20), (6, 40), (34, 40), (50, 400), (200, 400)])
 def test_a_share_between_none_and_all_counts_its_outcome_half(some: int, of: int) -> None:
     """Between what it has with the outcome and without lies the tail; of many it is their mean, mid-P."""
     low, high = binomial_shares(some, of, 0.0275, 0.02)
@@ -137,6 +137,13 @@ def test_a_share_between_none_and_all_counts_its_outcome_half(some: int, of: int
     if of == 400:
         assert (at_most + fewer) / 2 == pytest.approx(0.02, abs=0.002)
         assert (at_least + more) / 2 == pytest.approx(0.0275, abs=0.002)
+
+
+@pytest.mark.parametrize(("some", "of"), [(1, 10), (3, 40), (19, 20)])
+def test_of_few_of_a_kind_a_share_is_exact(some: int, of: int) -> None:
+    low, high = binomial_shares(some, of, 0.0275, 0.02)
+    assert exact_cdf(some, of, Fraction(high)) == pytest.approx(0.02)
+    assert 1 - exact_cdf(some - 1, of, Fraction(low)) == pytest.approx(0.0275)
 
 
 def test_of_none_and_of_all_a_share_is_exact() -> None:

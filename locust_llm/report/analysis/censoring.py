@@ -57,10 +57,10 @@ class Bounds(NamedTuple):
         return Bounds(self.low[these], self.high[these], self.at[these], self.cut[these])
 
     def with_unknown(self, count: int) -> "Bounds":
-        """And so many more of which nothing is known but that they are not negative."""
-        more = np.zeros(count)
+        """And so many more, spread evenly, of which nothing is known but that they are not negative."""
+        more, at = np.zeros(count), np.linspace(self.at.min(), self.at.max(), count)
         cut = np.append(self.cut, more > 0)
-        return Bounds(np.append(self.low, more), np.append(self.high, more + math.inf), np.append(self.at, more), cut)
+        return Bounds(np.append(self.low, more), np.append(self.high, more + math.inf), np.append(self.at, at), cut)
 
     @property
     def in_order(self) -> "Bounds":

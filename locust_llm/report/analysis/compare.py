@@ -17,6 +17,7 @@ from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
 from .baseline import condition_changes
+from .correlation import RISES
 from .slo_figures import Evaluation, Found, figure, too_few
 
 BETTER: Final = "better"
@@ -127,7 +128,8 @@ def worse(rule: Rule, base: Evaluation, here: Evaluation) -> Found:
     unit = "ms" if measure.units is TIME else next(iter(measure.units))
     here_said, base_said = (brief(value * measure.units[unit], unit) for value in (here_is, base_is))
     told = [f"{here_said} here, {base_said} in {rule.base}", found.note]
-    return Found(sign * (value - nothing), reach, found.here.count, "; ".join(filter(None, told)))
+    trend = RISES if found.here.trend and (found.here.trend == RISES) == rule.less_is_better else ""
+    return Found(sign * (value - nothing), reach, found.here.count, "; ".join(filter(None, told)), trend=trend)
 
 
 def _few(rule: Rule, found: Found, where: str) -> str:

@@ -14,6 +14,7 @@ a run is shorter than SHORT correlation times, its spectrum cannot be trusted: f
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -51,8 +52,8 @@ TAIL_TREND: Final = 0.01
 MEAN_SHARE: Final = 0.07
 """A mean of skewed values rests on so large a part of them, the largest."""
 
-# A trend forbids the verdict that its end would take back: nothing passes that still gets worse, nothing fails that still
-# gets better. For the other verdict the interval is that of the values without it, as the figure lies on the safe side.
+# Of values with a trend the figure of the whole run lies on the far side of what they are when it has settled: of falling
+# ones above it. So the end of the interval on that side is that of the values without their trend, the other one with it.
 
 RISES: Final = "rises"
 FALLS: Final = "falls"
@@ -98,14 +99,14 @@ NONE: Final = Interval(None, None)
 # -- what a series is worth ----------------------------------------------------------------------------------------------
 
 
-def worth(series: Floats, overall: float, *, trend: str = "") -> Worth:
+def worth(series: Floats, overall: float, *, without: bool = False) -> Worth:
     """Of the mean of ``series`` (in the order of time). ``overall``: the effective sample size of the values that it is
-    made of, by their ranks. With a trend, of what is left without the slowest cosine."""
+    made of, by their ranks. ``without``: of what is left without the slowest cosine."""
     n, variance = len(series), float(series.var())
     short = overall < SHORT
     if _constant(series):
         return Worth(float(n), max(1, min(MIN_COSINES, n // 2)), short, n)
-    power, most = _power(series, trend)
+    power, most = _power(series, without=without)
     if short:
         cosines = min(MIN_COSINES, most)
         return Worth(min(n * variance / _mean(power, cosines), n, max(overall, 2.0)), cosines, True, n)
@@ -116,11 +117,11 @@ def worth(series: Floats, overall: float, *, trend: str = "") -> Worth:
     return Worth(size, cosines, False, n)
 
 
-def size_by_ranks(values: Floats, *, trend: str = "") -> float:
+def size_by_ranks(values: Floats, *, without: bool = False) -> float:
     """Effective sample size of the mean rank of these values, in the order of time: the sum of their autocorrelations up to
     WINDOW correlation times (Sokal, Monte Carlo methods in statistical mechanics, 1989, section 3)."""
     n, ranks = len(values), _ranks(values)
-    if trend:
+    if without:
         ranks = ranks - _slowest(ranks)
     if n < 2 or _constant(ranks):
         return float(n)
@@ -153,25 +154,39 @@ def trend(values: Floats) -> str:
     return RISES if slow < 0 else FALLS
 
 
+def _with_trend(trend: str, interval: Callable[[bool], Interval]) -> Interval:
+    """``interval(without)``: of the values with or without their slowest cosine."""
+    if not trend:
+        return interval(False)
+    whole, without = interval(False), interval(True)
+    low, high = (whole.low, without.high) if trend == FALLS else (without.low, whole.high)
+    return Interval(low, high, without.size, without.short)
+
+
 # -- intervals -----------------------------------------------------------------------------------------------------------
 
 
 def of_percentile(values: Floats, percentile: float, *, trend: str = "", looks: int = 1) -> Interval:
     """Of a percentile of ``values`` in the order of time (failures may be infinite): the ranks of a binomial distribution
     of as many values as these are worth, where the indicator of being below is what is correlated."""
-    n, share = len(values), percentile / 100
-    if n < MIN_VALUES:
+    share = percentile / 100
+    if len(values) < MIN_VALUES:
         return NONE
     if percentile < 50:
-        low, high, size, short = of_percentile(-values, 100 - percentile, trend=trend, looks=looks)
+        other = {RISES: FALLS, FALLS: RISES}.get(trend, "")
+        low, high, size, short = of_percentile(-values, 100 - percentile, trend=other, looks=looks)
         return Interval(None if high is None else -high, None if low is None else -low, size, short)
-    overall, ordered = size_by_ranks(values, trend=trend), np.sort(values)
+    return _with_trend(trend, lambda without: _of_percentile(values, share, looks, without=without))
+
+
+def _of_percentile(values: Floats, share: float, looks: int, *, without: bool) -> Interval:
+    n, overall, ordered = len(values), size_by_ranks(values, without=without), np.sort(values)
     at = ordered[max(math.ceil(round(share * n, 9)), 1) - 1]
-    here = worth((values <= at).astype(np.float64), overall, trend=trend)
+    here = worth((values <= at).astype(np.float64), overall, without=without)
     low, high = _shares(here, share, looks)
     far = ordered[-MIN_ABOVE] if high is None else min(_at(ordered, high, up=True), ordered[-MIN_ABOVE])
     if far > at:
-        there = worth((values <= far).astype(np.float64), overall, trend=trend)
+        there = worth((values <= far).astype(np.float64), overall, without=without)
         if there.size < here.size:
             _, high = _shares(there, share, looks)
     return Interval(
@@ -191,7 +206,11 @@ def of_mean(values: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     mean = float(values.mean())
     if not math.isfinite(mean):
         return Interval(mean, mean, float(n))
-    found, variance = worth(values, size_by_ranks(values, trend=trend), trend=trend), float(values.var())
+    return _with_trend(trend, lambda without: _of_mean(values, mean, looks, without=without))
+
+
+def _of_mean(values: Floats, mean: float, looks: int, *, without: bool) -> Interval:
+    found, variance = worth(values, size_by_ranks(values, without=without), without=without), float(values.var())
     if _constant(values):
         return Interval(mean, mean, found.size, found.short)
     error = math.sqrt(variance / found.size)
@@ -206,12 +225,15 @@ def of_mean(values: Floats, *, trend: str = "", looks: int = 1) -> Interval:
 def of_share(ones: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     """Of the share of ones in a series of zeros and ones, in the order of time: binomial ends of as many requests as
     these are worth. A run in which all are equal shows no correlation."""
-    n = len(ones)
-    if not n:
+    if not len(ones):
         return NONE
-    share = float(ones.mean())
-    overall = size_by_ranks(ones, trend=trend)
-    found = worth(ones, overall, trend=trend) if n >= MIN_VALUES else Worth(float(n), 1, False, n)
+    return _with_trend(trend, lambda without: _of_share(ones, looks, without=without))
+
+
+def _of_share(ones: Floats, looks: int, *, without: bool) -> Interval:
+    n, share = len(ones), float(ones.mean())
+    overall = size_by_ranks(ones, without=without)
+    found = worth(ones, overall, without=without) if n >= MIN_VALUES else Worth(float(n), 1, False, n)
     rare = max(found.size * min(share, 1 - share), 1e-9)
     lost = (FEW_EXCURSIONS, EXCURSIONS) if share <= 0.5 else (EXCURSIONS, FEW_EXCURSIONS)
     near, far = _tails(found, looks) if share <= 0.5 else _tails(found, looks)[::-1]
@@ -226,33 +248,39 @@ def of_share(ones: Floats, *, trend: str = "", looks: int = 1) -> Interval:
 def of_rate(amounts: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     """Of the mean amount of equal stretches of time, one after the other: Student's t. What a full server does in one
     second it does not in the next, so they may be worth more than their number."""
-    n = len(amounts)
-    if n < MIN_VALUES:
+    if len(amounts) < MIN_VALUES:
         return NONE
-    mean, variance = float(amounts.mean()), float(amounts.var())
+    low, high, size, short = _with_trend(trend, lambda without: _of_rate(amounts, looks, without=without))
+    return Interval(None if low is None else max(0.0, low), high, size, short)
+
+
+def _of_rate(amounts: Floats, looks: int, *, without: bool) -> Interval:
+    n, mean, variance = len(amounts), float(amounts.mean()), float(amounts.var())
     if _constant(amounts):
         return Interval(mean, mean, float(n))
-    power, most = _power(amounts, trend)
-    overall = size_by_ranks(amounts, trend=trend)
+    power, most = _power(amounts, without=without)
+    overall = size_by_ranks(amounts, without=without)
     cosines = max(min(int(overall * COSINES), most), min(MIN_COSINES, most))
     error = math.sqrt(_mean(power, cosines) / n)
     tail = (TAIL_SHORT if overall < MIN_VALUES else (TAIL_NEAR + TAIL_FAR) / 2) / looks
     reach = student_quantile(float(cosines), tail) * error
-    return Interval(max(0.0, mean - reach), mean + reach, n * variance / (error * error * n), overall < MIN_VALUES)
+    return Interval(mean - reach, mean + reach, n * variance / (error * error * n), overall < MIN_VALUES)
 
 
-def of_ratio(amounts: Floats, weights: Floats, *, looks: int = 1) -> Interval:
+def of_ratio(amounts: Floats, weights: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     """Of sum over sum of equal stretches, one after the other: of the first-order error of a ratio (Cochran, Sampling
     Techniques, 3rd ed., section 6.5)."""
     n, whole = len(amounts), float(weights.sum())
     if n < MIN_VALUES or not whole > 0:
         return NONE
     ratio = float(amounts.sum()) / whole
-    found = of_rate(amounts - ratio * weights + whole / n, looks=looks)
-    if found.low is None or found.high is None:
-        return NONE
-    reach = (found.high - whole / n) / (whole / n)
-    return Interval(ratio - reach, ratio + reach, found.size, found.short)
+    mean = whole / n
+    off = amounts - ratio * weights
+    found = _with_trend(trend, lambda without: _of_rate(off + mean, looks, without=without))
+    assert found.low is not None
+    assert found.high is not None
+    low, high = ratio + (found.low - mean) / mean, ratio + (found.high - mean) / mean
+    return Interval(low, high, found.size, found.short)
 
 
 # -- parts ---------------------------------------------------------------------------------------------------------------
@@ -301,9 +329,9 @@ def _mean(power: Floats, cosines: int) -> float:
     return max(float(power[:cosines].mean()), 1e-300)
 
 
-def _power(series: Floats, trend: str) -> tuple[Floats, int]:
+def _power(series: Floats, *, without: bool = False) -> tuple[Floats, int]:
     coefficients, most = _cosines(series)
-    if trend and most > 1:
+    if without and most > 1:
         return coefficients[1:] ** 2, most - 1
     return coefficients**2, most
 

@@ -149,7 +149,7 @@ def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float,
         note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
         return replace(_at_both(rule, known, lambda some: _average(some, note, trend, looks)), trend=trend)
     if unsent:
-        known = known.with_unknown(unsent)
+        known = known.with_unknown(unsent).in_order
     nearest = bool(counted) or not known.known
     found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, trend, looks, nearest=nearest))
     note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
@@ -283,9 +283,11 @@ def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int, looks: i
         return Found(value, count=gaps.count, note=_few(requests))
     if math.isinf(value):
         return Found(value, (value, value), gaps.count)
+    sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
+    trend = correlation.trend(sums[counts > 0] / counts[counts > 0])
     if percentile is None:
-        sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
-        return replace(_with(value, correlation.of_ratio(sums, counts, looks=looks), gaps.count), size=None)
+        found = correlation.of_ratio(sums, counts, trend=trend, looks=looks)
+        return replace(_with(value, found, gaps.count), size=None, trend=trend)
 
     def shares(level_s: float) -> Interval:
         within = np.array([stretch.within(round(level_s * 1e6)) for stretch in stretches], np.float64)
@@ -304,7 +306,7 @@ def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int, looks: i
     off_there = off if there.low is None or there.high is None else max(off, (there.high - there.low) / 2)
     upper = None if percentile / 100 + off_there >= 1 else at(percentile / 100 + off_there)
     found = Interval(at(percentile / 100 - off), upper, here.size, here.short)
-    return replace(_with(value, found, gaps.count), size=None)  # it would be a number of stretches
+    return replace(_with(value, found, gaps.count), size=None, trend=trend)  # its size would be one of stretches
 
 
 def _gaps(part: Selection, records: Iterable[Record]) -> tuple[list[Gaps], list[Gaps], int]:
@@ -365,11 +367,11 @@ def _none(word: str) -> str:
 
 def too_few(rule: Rule, found: Found) -> str:
     """Why an end of its interval is not there."""
-    there = f"{found.count:,} requests" + ("" if found.size is None else f", worth {found.size:,.0f} independent ones")
+    there = f"there are {found.count:,}" + ("" if found.size is None else f", worth {found.size:,.0f}")
     least = needed(rule.percentile) if rule.percentile is not None else MIN_VALUES
     if found.short and found.size is not None and found.size > least / SHORT_ROOM:
-        return f"the run is short for the correlation of its requests: there are {there}"
-    return f"too few samples: the interval of {rule.stat} takes {least} independent requests, there are {there}"
+        return f"the run is short for the correlation of its requests: {there}"
+    return f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
 
 
 def _few(count: int, least: int = MIN_VALUES) -> str:

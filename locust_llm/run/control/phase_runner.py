@@ -13,13 +13,13 @@ import gevent
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
 from locust_llm.core.run import Health, Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT
+from locust_llm.run.decision import undecided
 from locust_llm.run.protocol import AskAgain, StageBegin, Status
 from locust_llm.run.schedule import Due
 from locust_llm.slo.grammar import ABORT, Rule
 
 from .allocator import Allocator
 from .context import RunContext
-from .decision import undecided
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
 from .in_flight import Sends

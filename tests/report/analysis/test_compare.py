@@ -170,7 +170,7 @@ def test_too_few_values_have_no_interval(tmp_path: Path) -> None:
     assert few.difference is not None
     assert few.ends == (None, None)
     assert few.note == (
-        "here, too few samples: the interval of p99 takes 368 independent requests, there are 300 worth 300"
+        "here, too few samples: the interval of p99 takes 368 independent requests, there are 300, worth 300"
     )
     assert few.word(parse("ttft p99 < 1s")) == FEW
     seven = seen(tmp_path / "c", drawn(7, 2))
@@ -316,8 +316,8 @@ def test_there_is_no_percentage_of_nothing(tmp_path: Path, monkeypatch: pytest.M
         (a_run(prefill_concurrency=1), steps(50), "the runs differ in prefill limit (1 in base, none here)"),
         (a_run(), steps(50, input_tokens=200), "the runs differ in input tokens (200.0 on average in base, 100.0"),
         (a_run(), steps(50, merged=((0, 0), (1, 0), (2, 0))), "in base the client verdict is"),
-        (replace(a_run(), stopping_at=None), steps(50), "base: the run did not end in order"),
-        (replace(a_run(), records_lost=2), steps(50), "base: records of workers that never arrived: 2"),
+        (replace(a_run(), stopping_at=None), steps(50), "base: the run did not end cleanly"),
+        (replace(a_run(), records_lost=2), steps(50), "base: 2 records of workers lost"),
     ],
 )
 def test_a_base_that_is_no_measure(
