@@ -102,11 +102,12 @@ def _values(part: str) -> Iterator[float]:
 def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> float | str:
     """The value of the next stage, or why there is none: one sentence.
 
-    The values in their order, until rules are broken or throughput stays flat twice in a row; then, with ``find_max``, the
-    middle between the highest that passed and the lowest above it that did not, until these are close.
+    The values in their order, until rules are broken or throughput stays flat twice in a row. With ``find_max`` flat
+    throughput ends nothing that a rule decides: a server at its capacity may be within its rules for some time. Then comes
+    the middle between the highest that passed and the lowest above it that did not, until these are close.
     """
     climbed = [stage for i, stage in enumerate(done) if i < len(asked.values) and stage.value == asked.values[i]]
-    stopped = _stopped(asked, climbed)
+    stopped = _stopped(asked, climbed, find_max=find_max)
     if not stopped and len(climbed) < len(asked.values):
         return asked.values[len(climbed)]
     stopped = stopped or "all stages are done"
@@ -135,7 +136,7 @@ def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
     return rising[end - 1].value, rising[end].value if end < len(rising) else None
 
 
-def _stopped(asked: Sweep, done: Sequence[Done]) -> str:
+def _stopped(asked: Sweep, done: Sequence[Done], *, find_max: bool) -> str:
     """Why the stages after these need not be; empty if they shall."""
     if len(done) < 2:
         return ""
@@ -144,10 +145,12 @@ def _stopped(asked: Sweep, done: Sequence[Done]) -> str:
         return "the SLO was broken twice in a row"
     if all(stage.client not in (None, "OK") for stage in last):
         return "the load generator was not up to two stages in a row"
-    if asked.axis in LOADS and len(done) > 2:
+    undecided = all(stage.status is None for stage in last)
+    if asked.axis in LOADS and len(done) > 2 and (undecided or not find_max):
         best = max(stage.throughput or 0.0 for stage in done[:-2])
         if best and all((stage.throughput or 0.0) < best * (1 + GAIN) for stage in last):
-            return f"throughput gained less than {GAIN:.0%} twice in a row"
+            flat = f"throughput gained less than {GAIN:.0%} twice in a row"
+            return f"no rule decides these stages, and {flat}" if find_max else flat
     return ""
 
 
