@@ -76,8 +76,10 @@ PREFILLS: Final = {
     "Disturbed Gaps": "gaps of Inter Chunk Latency with another request in prefill: labelled with the mean over the gap of "
                       "how many were, rounded half up, so that a sliver of overlap is none",
     "Slower": "mean of such gaps / mean of gaps without a prefill at as many decoding streams (within 9 %, at least 30 of "
-              "them), or at the next larger number that has them; the length of contexts is not controlled",
-    "Decode Time lost to Prefill": "by how much disturbed gaps were longer than that, summed, over the sum of all gaps",
+              "them), or at the next larger number that has them; given where 90 % of the gaps have such; the length of "
+              "contexts is not controlled",
+    "Decode Time lost to Prefill": "by how much disturbed gaps were longer than that, summed, over the sum of all gaps; "
+                                   "given where slower is",
     "Ahead": "requests in prefill when a request was sent, and their input tokens, whole prompts",
 }  # fmt: skip
 """Words of what prefills do to others: interference.py."""

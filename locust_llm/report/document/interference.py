@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.text import number, title
-from locust_llm.report.analysis.interference import ICL, ITL, TTFT, USUAL
+from locust_llm.report.analysis.interference import COMPARED, ICL, ITL, TTFT, USUAL
 from locust_llm.report.analysis.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.slo.client_verdict import OK
@@ -58,6 +58,12 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
             return "There is no undisturbed gap to compare with: in every one another request was in prefill."
         if disturbed.gaps < USUAL:
             return f"{disturbed.gaps} disturbed gaps are too few to compare (it takes {USUAL})."
+        if disturbed.mean_ms is not None:
+            return (
+                f"What prefills cost the others is not given: only {disturbed.compared_share:.0%} of the disturbed gaps, by "
+                f"number or by time, have a comparison ({USUAL} undisturbed ones at as many decoding streams or more). It "
+                f"takes {COMPARED:.0%}: with less the figure was off by more than 10% on most simulated servers."
+            )
         return (
             f"The {calm} undisturbed gaps are too few to compare with, or at fewer decoding streams (it takes {USUAL})."
         )
@@ -77,12 +83,12 @@ def _untold(client: str) -> str:
 
 
 def _uncompared(found: Interference, disturbed: DisturbedGaps) -> str:
-    left = disturbed.gaps - disturbed.compared
-    if disturbed.slowdown is None or left < EQUAL * disturbed.gaps:
+    left = 1 - disturbed.compared_share
+    if disturbed.slowdown is None or left < EQUAL:
         return ""
     return (
-        f" {left / disturbed.gaps:.0%} of the disturbed gaps have fewer than {USUAL} undisturbed ones at as many streams or "
-        "more, and count for nothing in this."
+        f" {left:.0%} of the disturbed gaps, by number or by time, have fewer than {USUAL} undisturbed ones at as many "
+        "streams or more, and count for nothing in this."
     )
 
 
@@ -94,7 +100,7 @@ def _legend(found: Interference) -> str:
     return (
         "in prefill: how many others waited for their first token during the gap; streams: how many requests decoded "
         "meanwhile; ITL: one number a request, the mean of its gaps of this row; slower: times as long as undisturbed gaps "
-        f"at as many streams or more; * too few values.{sample}"
+        f"at as many streams or more, - where under {COMPARED:.0%} of the gaps have such; * too few values.{sample}"
     )
 
 

@@ -109,7 +109,7 @@ def _legend(sweep: SweepSummary) -> str:
     if any(level.slowdown is not None for level in sweep.levels):
         said.append(
             "slower: times as long as undisturbed gaps took those with another request in prefill, lost: the share of the "
-            "decode time that it cost"
+            "decode time that it cost, - where too few of them have a comparison"
         )
     if sweep.conditions:
         said.append(f"good: share of requests with {sweep.conditions}; goodput: those a second")
