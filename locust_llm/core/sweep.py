@@ -126,14 +126,16 @@ def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> 
 
 
 def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
-    """From the lowest value that passed up to the highest before one that did not, and that one; rules on throughput need
-    some load, so what lies below the first that passed says nothing."""
+    """The highest value that passed below each one that failed, and the next above it that did not pass. Rules on
+    throughput need some load, so what lies below the first that passed says nothing; nor does one that was not decided, a
+    busy client's say, below one that passed."""
     rising = sorted(done, key=lambda stage: stage.value)
     first = next((i for i, stage in enumerate(rising) if stage.status == PASS), None)
     if first is None:
         return None, rising[0].value if rising else None
-    end = next((i for i in range(first, len(rising)) if rising[i].status != PASS), len(rising))
-    return rising[end - 1].value, rising[end].value if end < len(rising) else None
+    end = next((i for i in range(first, len(rising)) if rising[i].status == FAIL), len(rising))
+    last = max(i for i in range(first, end) if rising[i].status == PASS)
+    return rising[last].value, rising[last + 1].value if last + 1 < len(rising) else None
 
 
 def _stopped(asked: Sweep, done: Sequence[Done], *, find_max: bool) -> str:

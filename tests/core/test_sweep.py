@@ -165,6 +165,8 @@ def test_a_bracket_has_what_failed_lowest_above_it() -> None:
     assert bracket([done(1, PASS), done(2, FAIL), done(4, PASS)]) == (1, 2)
     assert bracket([done(1, FAIL), done(2, PASS), done(4, PASS), done(8, FAIL)]) == (4, 8)  # a rule on throughput
     assert bracket([done(4, INCONCLUSIVE)]) == (None, 4)
+    undecided = done(8, INCONCLUSIVE, client="INVALID")  # below one that passed
+    assert bracket([done(4, PASS), undecided, done(12, PASS), done(14, FAIL), done(16, INCONCLUSIVE)]) == (12, 14)
 
 
 def test_littles_law_by_pencil() -> None:
