@@ -264,7 +264,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
     """Stages: see sweep.py."""
     find_max: Annotated[
-        bool, Option("load", "After a sweep, bisect between its last stage within the SLO and the first beyond")
+        bool,
+        Option(
+            "load",
+            "Sweep on while the rules pass, then bisect between the last stage within the SLO and the first beyond",
+        ),
     ] = False
     repeats: Annotated[
         int, Option("load", "Number of runs of the same load, to show the spread", "3", range=Range(1, 1000))

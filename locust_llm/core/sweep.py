@@ -102,11 +102,12 @@ def _values(part: str) -> Iterator[float]:
 def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> float | str:
     """The value of the next stage, or why the sweep ends: one sentence.
 
-    The values in order, until rules fail or throughput is flat twice in a row; then, with ``find_max``, the middle
-    between the highest that passed and the lowest above it that did not, until these are close.
+    The values in their order, until rules are broken or throughput stays flat twice in a row. With ``find_max`` flat
+    throughput ends nothing that a rule decides: a server at its capacity may be within its rules for some time. Then comes
+    the middle between the highest that passed and the lowest above it that did not, until these are close.
     """
     climbed = [stage for i, stage in enumerate(done) if i < len(asked.values) and stage.value == asked.values[i]]
-    stopped = _stopped(asked, climbed)
+    stopped = _stopped(asked, climbed, find_max=find_max)
     if not stopped and len(climbed) < len(asked.values):
         return asked.values[len(climbed)]
     stopped = stopped or "all stages ran"
@@ -125,18 +126,20 @@ def following(asked: Sweep, done: Sequence[Done], *, find_max: bool = False) -> 
 
 
 def bracket(done: Sequence[Done]) -> tuple[float | None, float | None]:
-    """(highest value that passed, next value above it that did not), both above the lowest value that passed: rules on
-    throughput need some load, so values below that do not count."""
+    """The highest value that passed below each one that failed, and the next above it that did not pass. Rules on
+    throughput need some load, so what lies below the first that passed says nothing; nor does one that was not decided, a
+    busy client's say, below one that passed."""
     rising = sorted(done, key=lambda stage: stage.value)
     first = next((i for i, stage in enumerate(rising) if stage.status == PASS), None)
     if first is None:
         return None, rising[0].value if rising else None
-    end = next((i for i in range(first, len(rising)) if rising[i].status != PASS), len(rising))
-    return rising[end - 1].value, rising[end].value if end < len(rising) else None
+    end = next((i for i in range(first, len(rising)) if rising[i].status == FAIL), len(rising))
+    last = max(i for i in range(first, end) if rising[i].status == PASS)
+    return rising[last].value, rising[last + 1].value if last + 1 < len(rising) else None
 
 
-def _stopped(asked: Sweep, done: Sequence[Done]) -> str:
-    """Why the sweep stops after these stages; empty if it goes on."""
+def _stopped(asked: Sweep, done: Sequence[Done], *, find_max: bool) -> str:
+    """Why the stages after these need not be; empty if they shall."""
     if len(done) < 2:
         return ""
     last = done[-2:]
@@ -144,10 +147,12 @@ def _stopped(asked: Sweep, done: Sequence[Done]) -> str:
         return "the SLO failed in two stages in a row"
     if all(stage.client not in (None, "OK") for stage in last):
         return "the load generator was too slow in two stages in a row"
-    if asked.axis in LOADS and len(done) > 2:
+    undecided = all(stage.status is None for stage in last)
+    if asked.axis in LOADS and len(done) > 2 and (undecided or not find_max):
         best = max(stage.throughput or 0.0 for stage in done[:-2])
         if best and all((stage.throughput or 0.0) < best * (1 + MIN_GAIN) for stage in last):
-            return f"throughput rose by less than {MIN_GAIN:.0%} in two stages in a row"
+            flat = f"throughput rose by less than {MIN_GAIN:.0%} in two stages in a row"
+            return f"no rule decides these stages, and {flat}" if find_max else flat
     return ""
 
 

@@ -75,8 +75,10 @@ INTERFERENCE_DEFINITIONS: Final = {
     "Disturbed Gaps": "gaps of Inter Chunk Latency with another request in prefill, by the mean number over the gap, "
                       "rounded half up, so a short overlap does not count",
     "Slower": "mean of disturbed gaps / mean of undisturbed gaps at as many decoding streams (within 9 %, at least 30 "
-              "gaps), or at the next larger number that has them; the length of contexts is not controlled",
-    "Decode Time lost to Prefill": "the excess of disturbed gaps over that, summed, over the sum of all gaps",
+              "gaps), or at the next larger number that has them; only where 90 % of the disturbed gaps have such; the "
+              "length of contexts is not controlled",
+    "Decode Time lost to Prefill": "the excess of disturbed gaps over that, summed, over the sum of all gaps; only where "
+                                   "slower is given",
     "Ahead": "requests in prefill when a request was sent, and their input tokens, whole prompts",
 }  # fmt: skip
 """Of the tables of interference."""

@@ -109,6 +109,22 @@ def test_it_ends_when_throughput_gains_little_twice_in_a_row() -> None:
     assert following(sweep("prefill-concurrency=1..8"), [done(v, None, 100) for v in (1, 2, 4)]) == 8
 
 
+def test_to_find_the_maximum_it_goes_on_while_the_rules_pass() -> None:
+    flat = [done(v, PASS, 100) for v in (1, 2, 4)]
+    assert following(LADDER, flat, find_max=True) == 8
+    assert following(LADDER, [*flat, done(8, INCONCLUSIVE, 100)], find_max=True) == 16
+    assert "twice in a row" in str(following(LADDER, flat))
+    everything = [done(v, PASS, 100) for v in LADDER.values]
+    assert str(following(LADDER, everything, find_max=True)).startswith("all stages are done; the highest stage passed")
+
+
+def test_where_no_rule_decides_throughput_does_and_that_is_said() -> None:
+    flat = [done(v, None, 100) for v in (1, 2, 4)]
+    assert str(following(LADDER, flat, find_max=True)).startswith(
+        "no rule decides these stages, and throughput gained less than 5% twice in a row"
+    )
+
+
 def test_it_ends_when_the_load_generator_is_the_limit() -> None:
     tired = [done(1), done(2, client="DEGRADED"), done(4, client="INVALID")]
     assert following(LADDER, tired) == "the load generator was too slow in two stages in a row"
@@ -149,6 +165,8 @@ def test_a_bracket_has_what_failed_lowest_above_it() -> None:
     assert bracket([done(1, PASS), done(2, FAIL), done(4, PASS)]) == (1, 2)
     assert bracket([done(1, FAIL), done(2, PASS), done(4, PASS), done(8, FAIL)]) == (4, 8)  # a rule on throughput
     assert bracket([done(4, INCONCLUSIVE)]) == (None, 4)
+    undecided = done(8, INCONCLUSIVE, client="INVALID")  # below one that passed
+    assert bracket([done(4, PASS), undecided, done(12, PASS), done(14, FAIL), done(16, INCONCLUSIVE)]) == (12, 14)
 
 
 def test_littles_law_by_pencil() -> None:

@@ -214,61 +214,6 @@ def near_saturation(users: Sequence[int] = (8, 16, 32, 64, 96, 128), seconds: fl
     return closed(users, mix, seconds, max_num_seqs=64)
 
 
-class Partial(NamedTuple):
-    output_tokens: int
-    max_num_seqs: int
-    max_num_partial_prefills: int
-    ttft_mean: float
-    ttft_p50: float
-    ttft_p99: float
-    output_per_s: float
-
-
-def partial_prefills(
-    slots: Sequence[int] = (1, 4, 16), outputs: Sequence[int] = (128, 1), seqs: Sequence[int] = (128, 1024),
-    count: int = 500, mix: str = "small",
-) -> list[Partial]:  # fmt: skip
-    """A40, 12 requests a second, a budget of 2,048 and, with several slots, a threshold of 2,048, as the pull request has
-    them; its figure has short, medium and long prompts, but no numbers: see MIXES. "uniform" is its control, 2,048 tokens
-    all, in a closed loop of 120 users."""
-    found = []
-    for output in outputs:
-        for most in seqs:
-            for number in slots:
-                flags = {"max_num_batched_tokens": 2048, "max_num_seqs": most}
-                if number > 1:
-                    flags |= {"max_num_partial_prefills": number, "long_prefill_token_threshold": 2048}
-                run = load("partial-prefills" if number > 1 else "chunked", cost=A40, **flags)
-                if mix == "uniform":
-                    run.closed_loop(120, iter([Request(2048, output)] * count))
-                else:
-                    run.open_loop(_mixed(MIXES[mix], output, count))
-                rows = run.run()
-                ttft = [row.ttft_s for row in rows]
-                took = max(row.done_at for row in rows)
-                found.append(
-                    Partial(
-                        output, most, number, float(np.mean(ttft)), percentile(ttft, 50), percentile(ttft, 99),
-                        output * len(rows) / took,
-                    )
-                )  # fmt: skip
-    return found
-
-
-MIXES = {  # of 100 prompts so many have from ... to ... tokens: short, medium and long
-    "small": ((90, 20, 200), (8, 500, 2000), (2, 4000, 10_000)),
-    "large": ((80, 50, 300), (15, 1500, 3000), (5, 10_000, 20_000)),
-}
-
-
-def _mixed(mix: Sequence[tuple[int, int, int]], output: int, count: int, rate: float = 12.0) -> Arrivals:
-    random, at = Random(11), 0.0
-    for _ in range(count):
-        at += random.expovariate(rate)
-        ((_, low, high),) = random.choices(mix, weights=[share for share, _, _ in mix])
-        yield at, Request(random.randrange(low, high), output)
-
-
 class Limited(NamedTuple):
     limit: int
     ttft_mean: float
@@ -366,4 +311,28 @@ def contention() -> list[Contention]:
         ]
         short = percentile([row.ttft_s for row in rows["short"]], 50)
         found.append(Contention(name, long.ttft_s, short, float(np.mean(gaps)), max(gaps)))
+    return found
+
+
+class EarlySlope(NamedTuple):
+    prompt_tokens: int
+    output_tokens: int
+    p50_s: tuple[float, ...]
+    """Request latency at 1, 2, 4 and 8 users."""
+    slope: float
+    """Of its logarithm over that of the users, as the report of a sweep has it."""
+
+
+def early_slopes(loads: Sequence[tuple[int, int]], seconds: float = 60.0, **flags: int) -> list[EarlySlope]:
+    """Closed loops of (tokens in, tokens out); the first fifth of the time does not count."""
+    users, found = (1, 2, 4, 8), []
+    for prompt, output in loads:
+        p50_s = []
+        for count in users:
+            run = load(**flags)
+            run.closed_loop(count, repeat(Request(prompt, output)), stagger_s=0.05)
+            rows = [row for row in run.run(until=seconds) if row.sent_at > seconds / 5]
+            p50_s.append(percentile([row.done_at - row.sent_at for row in rows], 50))
+        slope = float(np.polyfit(np.log(users), np.log(p50_s), 1)[0])
+        found.append(EarlySlope(prompt, output, tuple(p50_s), slope))
     return found

@@ -22,12 +22,14 @@ class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
     longest_ms: float
     compared: int
     """Of the gaps: those for which there are enough undisturbed ones at as many decoding streams, or at more."""
+    compared_share: float = 1.0
+    """Of the gaps, by number or by time: the smaller of both."""
     mean_ms: float | None = None
     """Of the compared ones."""
     usual_ms: float | None = None
     """The mean that undisturbed gaps had at as many decoding streams as the compared ones, or at more."""
     slowdown: float | None = None
-    """mean / usual; None with too few compared gaps."""
+    """mean / usual; None with too few compared gaps, or too small a share of them."""
 
 
 class Ahead(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +71,8 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     disturbed: DisturbedGaps | None
     """All gaps with one prefill and more."""
     lost_s: float | None = None
-    """What the compared gaps took longer than undisturbed ones did, not below 0; None: nothing to compare."""
+    """What the compared gaps took longer than undisturbed ones did, not below 0; None: nothing to compare, or too small a
+    share of them."""
     lost_share: float | None = None
     """Of ``decode_s``."""
     ahead: tuple[Ahead, ...] = ()

@@ -41,6 +41,27 @@ class Law(NamedTuple):
         return max(1.0, math.sqrt(max(0.0, 1 - self.sigma) / self.kappa)) if self.kappa > 0 else math.inf
 
 
+STUDENT: Final = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""97.5 % of Student's t with 2 degrees of freedom and more; beyond 10 that of 10."""
+
+
+def kappa_interval(law: Law, n: Floats, x: Floats, errors: Floats | None) -> tuple[float, float]:
+    """95 % interval of kappa by the delta method; its low end may be below 0. For four different ``n`` and more.
+
+    ``errors``: standard errors of ``x``, each of ten stretches. What the fit leaves is a second measure of them, and has
+    in it that the law may not be the server's: the larger of the two counts.
+    """
+    below = 1 + law.sigma * (n - 1) + law.kappa * n * (n - 1)
+    fitted = law.lam * n / below
+    slopes = np.stack([fitted / law.lam, -fitted * (n - 1) / below, -fitted * n * (n - 1) / below], axis=1)
+    moves = np.linalg.pinv(slopes)[-1]
+    freedom = len(n) - 3
+    by_rest = math.sqrt(float(((x - fitted) ** 2).sum()) / freedom * float(moves @ moves))
+    by_errors = 0.0 if errors is None else math.sqrt(float(moves**2 @ errors**2))
+    reach = max(by_rest * STUDENT[min(freedom, 10) - 2], by_errors * STUDENT[9 - 2])
+    return law.kappa - reach, law.kappa + reach
+
+
 def fit(n: Floats, x: Floats) -> Law:
     """Least squares on throughput, no parameter below 0 (Gunther, Guerrilla Capacity Planning, 2007, chapters 4 to 6).
 
@@ -92,13 +113,13 @@ SATURATION: Final = "saturation"
 BEST: Final = "best limit"
 
 MIN_STAGES: Final = 5
-"""For a fit of the Universal Scalability Law."""
+"""Stages that a fit of the Universal Scalability Law takes."""
 MIN_R2: Final = 0.95
-"""A poorer fit does not describe what was measured."""
-MAX_EXTRAPOLATION: Final = 2.0
-"""Times the highest stage; a peak beyond is none, as kappa is as good as 0."""
-MIN_CONTENTION: Final = 0.01
-"""Share of the throughput; contention that costs less is none."""
+"""Below this R2 it does not describe what was measured."""
+MIN_ERRORS: Final = 3.0
+"""So many standard errors of a difference are more than chance, where the best of several stages was picked."""
+MIN_FALL: Final = 0.02
+"""A smaller share of throughput is no fall."""
 
 
 def knees(axis: str, levels: Sequence[Level]) -> tuple[Knee, ...]:
@@ -242,7 +263,7 @@ def asymptotic(axis: str, levels: Sequence[Level]) -> Knee:
             f"the lowest stage has {plain(lowest.value)} users and not 1, so its latency may include waiting, and the knee "
             "may lie below"
         )
-    rising = best is known[-1][0] and (len(known) < 2 or most > max(x for _, x in known[:-1]) * (1 + MIN_GAIN))
+    rising = _rising(known)
     if rising:
         notes.append("throughput still rose at the highest stage, so the knee may lie above")
     return Knee(
@@ -251,32 +272,54 @@ def asymptotic(axis: str, levels: Sequence[Level]) -> Knee:
 
 
 def scalability(axis: str, levels: Sequence[Level]) -> Knee:
-    """The peak of the Universal Scalability Law fitted to throughput over users."""
+    """The peak of the Universal Scalability Law fitted to throughput over users. A curve that stays flat at capacity fits it
+    with a kappa above 0 too, so a peak takes that kappa's interval is above 0 and that throughput is seen to fall."""
     known = _measured(levels)
     if len(known) < MIN_STAGES:
         text = f"A fit takes {MIN_STAGES} valid stages, and there are {len(known)}."
         return Knee(rule=USL, value=None, text=text)
     n, x = (np.array(column, np.float64) for column in zip(*((level.value, x) for level, x in known), strict=True))
-    law = fit(n, x)
-    law_text = (
-        f"X(N) = {brief(law.lam)} N / (1 + {law.sigma:.3g} (N - 1) + {law.kappa:.3g} N (N - 1)) requests/s, "
-        f"R2 {law.r2:.3f} over {len(known)} stages"
+    law, errors = fit(n, x), _errors(known)
+    low, high = kappa_interval(law, n, x, errors)
+    said = (
+        f"X(N) = {law.lam:.4g} N / (1 + {law.sigma:.3g} (N - 1) + {law.kappa:.3g} N (N - 1)) requests/s, "
+        f"R2 {law.r2:.3f} over {len(known)} stages, 95 % interval of kappa {max(0.0, low):.3g} to {high:.3g}"
     )
     if law.r2 < MIN_R2:
-        return Knee(
-            rule=USL, value=None, text=f"{law_text}: it does not fit the measured throughput (R2 below {MIN_R2:g})."
+        return Knee(rule=USL, value=None, text=f"{said}: it does not describe what was measured (R2 below {MIN_R2:g}).")
+    fallen = falls(x, errors)
+    if low > 0 and fallen and law.peak <= n[-1]:
+        text = f"{said}: throughput peaks at {axis} {brief(law.peak, digits=3)}."
+        return Knee(rule=USL, value=law.peak, text=text)
+    (best, most), (last, least) = max(known, key=lambda pair: pair[1]), known[-1]
+    if fallen:
+        text = (
+            f"throughput falls from {brief(most)}/s at {plain(best.value)} to {brief(least)}/s at {plain(last.value)}, but "
+            "where it peaks the fit cannot tell"
         )
-    if law.peak <= MAX_EXTRAPOLATION * n[-1]:
-        beyond = f", beyond what was measured (up to {plain(float(n[-1]))})" if law.peak > n[-1] else ""
-        text = f"{law_text}: throughput peaks at {axis} {brief(law.peak, digits=3)}{beyond}."
-        return Knee(rule=USL, value=law.peak, low=float(n[-1]) if beyond else None, text=text)
-    closer = law.sigma * n[-1] > MIN_CONTENTION
-    limit = (
-        f"throughput approaches {brief(law.lam / law.sigma)} requests/s"
-        if closer
-        else "throughput rises with the users"
-    )
-    return Knee(rule=USL, value=None, low=float(n[-1]), text=f"{law_text}: no peak, {limit}.")
+        return Knee(rule=USL, value=None, text=f"{said}: {text}.")
+    course = f"still rises at {at(axis, last)}" if _rising(known) else f"levels off at {brief(most)}/s"
+    text = f"{said}: throughput {course}, no peak within what was measured."
+    return Knee(rule=USL, value=None, low=float(n[-1]), text=text)
+
+
+def _errors(known: Sequence[tuple[Level, float]]) -> Floats | None:
+    """Standard errors of the throughput of each stage; None if one is not known."""
+    errors = [level.requests_per_s_error for level, _ in known]
+    return None if None in errors else np.array(errors, np.float64)
+
+
+def falls(x: Floats, errors: Floats | None) -> bool:
+    """Whether throughput ``x`` is lower at the last stage than at the best one, by more than chance."""
+    best = int(x.argmax())
+    error = 0.0 if errors is None else math.hypot(errors[best], errors[-1])
+    return bool(x[best] - x[-1] > max(MIN_ERRORS * error, MIN_FALL * x[best]))
+
+
+def _rising(known: Sequence[tuple[Level, float]]) -> bool:
+    """Whether the highest stage has more throughput than each other one."""
+    *others, (_, last) = known
+    return last > max((x for _, x in others), default=0.0) * (1 + MIN_GAIN)
 
 
 # -- of other axes -----------------------------------------------------------------------------------------------------

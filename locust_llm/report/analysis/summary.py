@@ -229,6 +229,8 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
 
     in_flight: float
     """Time-weighted mean of requests at the gate, in prefill or decoding."""
+    per_s_error: float | None = None
+    """Standard error of the requests answered a second; None with too few."""
     delivered: float | None = None
     """Of an open loop: requests answered in this time, over those that were due in it."""
     kept_up: bool | None = None
@@ -257,6 +259,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s: float | None
     input_tokens_per_s: float | None
     output_tokens_per_s: float | None
+    requests_per_s_error: float | None = None
+    """Its standard error; None: unknown."""
     latencies: dict[str, Row]
     """By tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due, request_latency, prefill_gate_wait,
     output_token_throughput_per_user, as in its own summary."""

@@ -187,6 +187,7 @@ def level(run: Run, summary: Summary) -> Level:
         requests_per_s=rate("request_throughput"),
         input_tokens_per_s=rate("input_token_throughput"),
         output_tokens_per_s=rate("output_token_throughput"),
+        requests_per_s_error=None if steady is None else steady.per_s_error,
         latencies={tag: rows[tag] for tag in LATENCIES if tag in rows},
         in_flight=None if steady is None else steady.in_flight,
         delivered=None if steady is None else steady.delivered,

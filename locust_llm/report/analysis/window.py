@@ -22,6 +22,9 @@ CHANCE_FACTOR: Final = 3.0
 """The number in flight varies by the root of its mean, if arrivals are random and do not wait for each other (M/G/infinity):
 so many roots more at the end of a stretch than at its begin are no sign of a queue."""
 
+STRETCHES: Final = 10
+"""Of the measured time of a stage, for the error of its rate."""
+
 Span = tuple[float, float]
 """Unix seconds."""
 
@@ -77,9 +80,19 @@ def steady(everything: Selection, ended: Selection, span: Span, run: Run) -> Ste
     began, over = everything["asked_at"], np.fmax(everything["closed_at"], everything["last_chunk_at"])
     in_flight = float(np.nansum(np.clip(over, *span) - np.clip(began, *span))) / seconds
     due = run.offer.due if run.offer is not None else 0
+    error = rate_error(ended.outcome(OK), span)
     if not due:
-        return Steady(in_flight=in_flight)
+        return Steady(in_flight=in_flight, per_s_error=error)
     answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
     by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)
     kept_up = answered + by_chance >= MIN_ANSWERED_SHARE * due
-    return Steady(in_flight=in_flight, delivered=answered / due, kept_up=kept_up)
+    return Steady(in_flight=in_flight, per_s_error=error, delivered=answered / due, kept_up=kept_up)
+
+
+def rate_error(ok: Selection, span: Span) -> float | None:
+    """Standard error of the requests a second that ended in ``span``: by how much STRETCHES equal stretches of it differ."""
+    over = np.fmax(ok["closed_at"], ok["last_chunk_at"])
+    if len(over) < STRETCHES:
+        return None
+    counts, _ = np.histogram(over, STRETCHES, span)
+    return float(counts.std(ddof=1)) * STRETCHES**0.5 / (span[1] - span[0])

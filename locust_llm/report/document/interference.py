@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.text import brief, duration, many, number, title
-from locust_llm.report.analysis.interference import ICL, ITL, MIN_COMPARED, TTFT
+from locust_llm.report.analysis.interference import ICL, ITL, MIN_COMPARED, MIN_COMPARED_SHARE, TTFT
 from locust_llm.report.analysis.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.slo.client_verdict import OK
@@ -59,6 +59,12 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
             return "No gap was undisturbed, so there is nothing to compare with: another request was always in prefill."
         if disturbed.gaps < MIN_COMPARED:
             return f"{many(disturbed.gaps, 'disturbed gap')}: too few to compare (it takes {MIN_COMPARED})."
+        if disturbed.mean_ms is not None:
+            return (
+                f"What prefills cost the others is not reported: only {disturbed.compared_share:.0%} of the disturbed gaps, "
+                f"by number or by time, have a comparison ({MIN_COMPARED} undisturbed ones at as many streams or more). It "
+                f"takes {MIN_COMPARED_SHARE:.0%}: with less the figure was off by more than 10% on most simulated servers."
+            )
         return (
             f"{many(calm, 'undisturbed gap')}: too few to compare with, or at fewer decoding streams (it takes "
             f"{MIN_COMPARED})."
@@ -79,13 +85,12 @@ def _no_conclusion(client: str) -> str:
 
 
 def _uncompared(found: Interference, disturbed: DisturbedGaps) -> str:
-    left = disturbed.gaps - disturbed.compared
-    if disturbed.slowdown is None or left < MIN_DIFFERENCE * disturbed.gaps:
+    left = 1 - disturbed.compared_share
+    if disturbed.slowdown is None or left < MIN_DIFFERENCE:
         return ""
     return (
-        f" Left out: {left / disturbed.gaps:.0%} of the disturbed gaps, which have fewer than {MIN_COMPARED} "
-        "undisturbed ones "
-        "at as many streams or more."
+        f" Left out: {left:.0%} of the disturbed gaps, by number or by time, which have fewer than {MIN_COMPARED} "
+        "undisturbed ones at as many streams or more."
     )
 
 
@@ -96,8 +101,8 @@ def _legend(found: Interference) -> str:
         sample = f" A sample: the gaps of {which}, evenly over the run."
     return (
         "in prefill: other requests in prefill during the gap; streams: requests that decoded then; ITL: one value per "
-        "request, the mean of its gaps in this row; slower: mean gap / mean undisturbed gap at as many streams or more; "
-        f"* too few values.{sample}"
+        "request, the mean of its gaps in this row; slower: mean gap / mean undisturbed gap at as many streams or more, - "
+        f"where under {MIN_COMPARED_SHARE:.0%} of the gaps have such; * too few values.{sample}"
     )
 
 

@@ -108,7 +108,7 @@ def _legend(sweep: SweepSummary) -> str:
     if any(level.slowdown is not None for level in sweep.levels):
         notes.append(
             "slower: mean gap with another request in prefill / mean gap without; lost: share of the decode time lost to "
-            "prefill"
+            "prefill; - where too few gaps have a comparison"
         )
     if sweep.conditions:
         notes.append(f"good: share of requests with {sweep.conditions}; goodput: those per second")

@@ -143,15 +143,28 @@ def test_the_peak_of_the_scalability_law() -> None:
     assert "X(N) = 2 N / (1 + 0.19 (N - 1) + 0.01 N (N - 1)) requests/s, R2 1.000 over 5 stages" in found.text
 
 
-def test_a_peak_beyond_the_highest_stage_is_said_and_one_far_beyond_is_none() -> None:
+def test_a_peak_beyond_the_highest_stage_is_none() -> None:
     near = knee("USL", CONCURRENCY, *by_law(1, 2, 3, 4, 5, sigma=0.19, kappa=0.01))
-    assert (near.value, near.low) == (pytest.approx(9), 5)
-    assert "beyond what was measured (up to 5)" in near.text
-    far = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, 16, sigma=0.1, kappa=0))
-    assert (far.value, far.low) == (None, 16)
-    assert "throughput approaches 20 requests/s" in far.text
-    line = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, 16, sigma=0, kappa=0))
-    assert "throughput rises with the users" in line.text
+    assert (near.value, near.low) == (None, 5)
+    assert near.text.endswith("throughput still rises at concurrency 5, no peak within what was measured.")
+    flat = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 6, 8, 9, 10, sigma=0.19, kappa=0.01))
+    assert flat.value is None
+    assert flat.text.endswith("throughput levels off at 5.556/s, no peak within what was measured.")
+
+
+def test_a_fall_that_may_be_chance_is_no_peak() -> None:
+    stages = by_law(1, 2, 4, 8, 16, sigma=0.19, kappa=0.01)
+    assert knee("USL", CONCURRENCY, *stages).value == pytest.approx(9)
+    vague = [replace(level, requests_per_s_error=0.1 * (level.requests_per_s or 0.0)) for level in stages]
+    found = knee("USL", CONCURRENCY, *vague)
+    assert found.value is None
+    assert "levels off at" in found.text
+
+
+def test_a_fall_that_the_law_does_not_explain_is_said() -> None:
+    """It falls at the last stage alone."""
+    found = knee("USL", CONCURRENCY, *[a_level(n, x) for n, x in ((1, 1.0), (2, 1.9), (4, 3.4), (8, 5.4), (16, 5.1))])
+    assert found.value is None or found.value < 16
 
 
 def test_a_law_that_does_not_fit_finds_nothing() -> None:

@@ -142,3 +142,14 @@ def test_repeats_that_overlap_have_no_pause() -> None:
     run = replace(a_run(), stages=tuple(stage(began_at=UNIX + at).stage for at in (5, 12, 99)))  # type: ignore[arg-type]
     frame = collect(records).requests
     assert list(pauses(Selection(frame, np.ones(2, np.bool_)), run)) == []
+
+
+def test_the_error_of_a_rate_is_by_how_much_its_stretches_differ() -> None:
+    """2 s each, 10 with three ends and one more: 3 and 5 in turn have a variance of 10 / 9; 40 in 20 s +- 1/6 root(10)."""
+    ends = [10.1 + 2 * i + 0.3 * j for i in range(10) for j in range(3 if i % 2 else 5)]
+    steady = summed_up(*(asked(end - 0.05, 0.05) for end in ends)).steady
+    assert steady is not None
+    assert steady.per_s_error == pytest.approx((10 * 10 / 9) ** 0.5 / 20)
+    few = summed_up(*(asked(end - 0.05, 0.05) for end in ends[:9])).steady
+    assert few is not None
+    assert few.per_s_error is None

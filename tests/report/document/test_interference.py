@@ -58,8 +58,20 @@ def test_nothing_to_compare_with() -> None:
 
 
 def test_gaps_without_a_counterpart_are_said() -> None:
-    others = [answered(100, 3000, sent_at=14.0, id=str(i)) for i in range(3)]  # they decode from 14.1 on
-    assert "of the disturbed gaps, which have fewer than 30 undisturbed ones" in said(stream(40, 100), PREFILL, *others)
+    """Another request decodes from 14.1 to 14.4 s: its gap, and those beside it, are at two streams."""
+    text = said(stream(40, 190), PREFILL, answered(100, 400, sent_at=14.0, id="other"))
+    assert "of the disturbed gaps, by number or by time, which have fewer than 30 undisturbed" in text
+    assert "times as long as one without" in text
+
+
+def test_where_too_few_gaps_have_a_counterpart_nothing_is_concluded() -> None:
+    """Three others decode from 14.1 s on: of 12.6 s of disturbed gaps 2.1 have a comparison."""
+    others = [answered(100, 3000, sent_at=14.0, id=str(i)) for i in range(3)]
+    text = said(stream(40, 100), PREFILL, *others)
+    assert "What prefills cost the others is not reported: only 16% of the disturbed gaps" in text
+    assert "It takes 90%" in text
+    assert "times as long as one without" not in text
+    assert "of the decode time" not in text
 
 
 def test_nothing_was_disturbed() -> None:

@@ -14,6 +14,7 @@ from locust_llm.report.analysis.knee import knees
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import Level, Row, SweepSummary
 from locust_llm.report.analysis.sweep import findings
+from locust_llm.report.plots.sweep import ladder
 from locust_llm.report.text import console, markdown
 
 
@@ -48,6 +49,17 @@ def rows(latency_ms: float, wait_ms: float = 0.0) -> dict[str, Row]:
         "prefill_gate_wait": row(wait_ms, percentiles={50.0: wait_ms, 99.0: wait_ms}),
         "time_to_first_token_from_due": row(latency_ms / 10 + wait_ms), "output_token_throughput_per_user": row(50.0),
     }  # fmt: skip
+
+
+def test_throughput_that_is_flat_at_capacity_has_no_peak_anywhere() -> None:
+    """A closed M/M/4 queue with a think time of four services: the fit alone would have a peak at 43."""
+    rates = (0.2, 0.4, 0.8, 1.597, 3.054, 3.998, 4.0)
+    levels = [a_level(2.0**i, x, requests_per_s_error=0.0) for i, x in enumerate(rates)]
+    sweep = a_sweep("concurrency", *levels)
+    text = " ".join(shown(sweep).split())
+    assert "USL: none." in text
+    assert "throughput levels off at 4/s, no peak within what was measured" in text
+    assert not [mark.text for plot in ladder(sweep, {}) for mark in plot.marks if "USL" in mark.text]
 
 
 def test_a_table_of_stages_then_knees_then_what_follows() -> None:
