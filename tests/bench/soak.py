@@ -51,7 +51,7 @@ EXPECTED: Final = (
 )
 """By the session of a request."""
 RATE: Final = 0.02
-FLAT: Final = 0.05
+MAX_FLAT: Final = 0.05
 MOST_BYTES: Final = 8 << 20
 THIRDS: Final = ((1 / 3, 2 / 3), (2 / 3, 1.0))
 MINUTES: Final = ((0.1, 0.2), (0.9, 1.0))
@@ -175,7 +175,7 @@ def flat(looks: list[dict[str, float]]) -> list[tuple[str, str, float, float, fl
             for start, end in span
         )
         change = after / before - 1 if before else 0.0
-        rows.append((name, when, before, after, 100 * change, "yes" if abs(change) <= FLAT else "NO"))
+        rows.append((name, when, before, after, 100 * change, "yes" if abs(change) <= MAX_FLAT else "NO"))
     return rows
 
 

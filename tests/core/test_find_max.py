@@ -62,12 +62,12 @@ def test_of_users(text: str) -> None:
     assert limit > SLOTS + 1  # throughput is flat for two stages before the rule breaks
     done, why = found(text, closed_loop)
     assert max(stage.value for stage in done if stage.status == PASS) == limit
-    assert why.endswith("the highest that passes is found")
+    assert why.endswith("the highest value that passes is found")
 
 
 def test_of_a_rate_within_five_percent() -> None:
     done, why = found("request-rate=1..32", open_loop)
-    assert why.endswith("the highest that passes is found")
+    assert why.endswith("the highest value that passes is found")
     highest = max(stage.value for stage in done if stage.status == PASS)
     assert open_loop(highest * 1.06).status == FAIL
 
@@ -75,4 +75,4 @@ def test_of_a_rate_within_five_percent() -> None:
 def test_a_range_that_ends_below_the_limit() -> None:
     done, why = found("concurrency=1..7+1", closed_loop)
     assert [stage.value for stage in done] == [1, 2, 3, 4, 5, 6, 7]
-    assert why == "all stages are done; the highest stage passed, so the highest that can be lies above it"
+    assert why == "all stages ran; the highest stage passed, so the maximum lies above it"

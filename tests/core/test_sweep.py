@@ -113,7 +113,7 @@ def test_to_find_the_maximum_it_goes_on_while_the_rules_pass() -> None:
     flat = [done(v, PASS, 100) for v in (1, 2, 4)]
     assert following(LADDER, flat, find_max=True) == 8
     assert following(LADDER, [*flat, done(8, INCONCLUSIVE, 100)], find_max=True) == 16
-    assert "twice in a row" in str(following(LADDER, flat))
+    assert "two stages in a row" in str(following(LADDER, flat))
     everything = [done(v, PASS, 100) for v in LADDER.values]
     assert str(following(LADDER, everything, find_max=True)).startswith("all stages are done; the highest stage passed")
 
@@ -121,7 +121,7 @@ def test_to_find_the_maximum_it_goes_on_while_the_rules_pass() -> None:
 def test_where_no_rule_decides_throughput_does_and_that_is_said() -> None:
     flat = [done(v, None, 100) for v in (1, 2, 4)]
     assert str(following(LADDER, flat, find_max=True)).startswith(
-        "no rule decides these stages, and throughput gained less than 5% twice in a row"
+        "no rule decides these stages, and throughput rose by less than 5% in two stages in a row"
     )
 
 

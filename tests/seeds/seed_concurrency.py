@@ -6,7 +6,7 @@ import experiments as e
 from chart import Line, chart
 from section import Check, Section, ms, table, verdict
 
-from locust_llm.report.analysis.sweep import FLAT, STEEP
+from locust_llm.report.analysis.sweep import MAX_FLAT, MIN_STEEP
 
 
 def tails() -> Section:
@@ -101,14 +101,14 @@ def early_slope() -> Section:
     return Section(
         "A steep early slope of latency means long prompts, a gradual one short prompts and headroom",
         "second seed; closed loops of 1 to 8 users; the slope is that of log request latency (p50) over log concurrency, "
-        f"steep from {STEEP:g} and flat below {FLAT:g}, as in the report of a sweep",
+        f"steep from {MIN_STEEP:g} and flat below {MAX_FLAT:g}, as in the report of a sweep",
         verdict(
             Check("longer prompts, steeper slope", all(a.slope > b.slope for a, b in pairwise(found))),
-            Check("long prompts: steep", found[0].slope >= STEEP, f"{found[0].slope:.2f} with 16,000 in, 60 out"),
-            Check("short prompts: flat", found[-1].slope < FLAT, f"{found[-1].slope:.2f} with 200 in, 64 out"),
-            Check("a steep slope means long prompts", one_place.slope < STEEP,
+            Check("long prompts: steep", found[0].slope >= MIN_STEEP, f"{found[0].slope:.2f} with 16,000 in, 60 out"),
+            Check("short prompts: flat", found[-1].slope < MAX_FLAT, f"{found[-1].slope:.2f} with 200 in, 64 out"),
+            Check("a steep slope means long prompts", one_place.slope < MIN_STEEP,
                   f"{one_place.slope:.2f} with 200 in on a server with one place"),
-            Check("a slope that is not steep means short prompts", long_answers.slope >= STEEP,
+            Check("a slope that is not steep means short prompts", long_answers.slope >= MIN_STEEP,
                   f"{long_answers.slope:.2f} with 8,000 in, 1,500 out"),
         ),
         table(("in / out", "1 user, s", "2", "4", "8", "slope"), rows)

@@ -286,7 +286,9 @@ def scalability(axis: str, levels: Sequence[Level]) -> Knee:
         f"R2 {law.r2:.3f} over {len(known)} stages, 95 % interval of kappa {max(0.0, low):.3g} to {high:.3g}"
     )
     if law.r2 < MIN_R2:
-        return Knee(rule=USL, value=None, text=f"{said}: it does not describe what was measured (R2 below {MIN_R2:g}).")
+        return Knee(
+            rule=USL, value=None, text=f"{said}: it does not fit the measured throughput (R2 below {MIN_R2:g})."
+        )
     fallen = falls(x, errors)
     if low > 0 and fallen and law.peak <= n[-1]:
         text = f"{said}: throughput peaks at {axis} {brief(law.peak, digits=3)}."

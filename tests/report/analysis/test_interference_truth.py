@@ -7,7 +7,7 @@ from recorded import recorded
 from support.engine_truth import TruthEngine
 
 from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.interference import COMPARED, interference
+from locust_llm.report.analysis.interference import MIN_COMPARED_SHARE, interference
 from locust_llm.report.analysis.interference_result import Interference
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.simulator.clock import VirtualClock
@@ -50,7 +50,7 @@ LIGHT = [
 def test_what_is_given_is_within_ten_percent(policy: str, users: int, sizes: tuple[Sizes, Sizes]) -> None:
     found, true_s = measured(policy, users, *sizes)
     assert found.disturbed is not None
-    assert found.disturbed.compared_share >= COMPARED
+    assert found.disturbed.compared_share >= MIN_COMPARED_SHARE
     assert found.lost_s == pytest.approx(true_s, rel=0.1)
 
 
@@ -59,7 +59,7 @@ def test_where_hardly_a_gap_has_a_comparison_none_is_given(policy: str, users: i
     """Users of long prompts and short answers: some prompt is computed nearly all the time."""
     found, true_s = measured(policy, users, (2000, 12_000), (50, 50))
     assert found.disturbed is not None
-    assert found.disturbed.compared_share < COMPARED
+    assert found.disturbed.compared_share < MIN_COMPARED_SHARE
     assert found.disturbed.compared > 0
     assert (found.lost_s, found.lost_share, found.disturbed.slowdown) == (None, None, None)
     assert true_s > 0.5 * found.decode_s

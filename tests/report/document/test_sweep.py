@@ -14,7 +14,7 @@ from locust_llm.report.analysis.knee import knees
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import Level, Row, SweepSummary
 from locust_llm.report.analysis.sweep import findings
-from locust_llm.report.plots.sweep import ladder
+from locust_llm.report.plots.sweep import stage_plots
 from locust_llm.report.text import console, markdown
 
 
@@ -59,7 +59,7 @@ def test_throughput_that_is_flat_at_capacity_has_no_peak_anywhere() -> None:
     text = " ".join(shown(sweep).split())
     assert "USL: none." in text
     assert "throughput levels off at 4/s, no peak within what was measured" in text
-    assert not [mark.text for plot in ladder(sweep, {}) for mark in plot.marks if "USL" in mark.text]
+    assert not [mark.text for plot in stage_plots(sweep, {}) for mark in plot.marks if "USL" in mark.text]
 
 
 def test_a_table_of_stages_then_knees_then_what_follows() -> None:
