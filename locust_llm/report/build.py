@@ -36,6 +36,7 @@ from . import export
 from . import export as junit
 from . import text as tables
 from .html import page
+from .plus_minus import certified
 
 PAGE: Final = "report.html"
 DRAWING: Final = "timeline.svg"
@@ -179,7 +180,8 @@ def _summary(
             beside = interference(columns, levels, records.evenly(sampled_share(columns)))
     except Exception as error:
         unmade.append(f"what prefills do to decodes could not be told: {reason(error)}")
-    return summarise(columns, run, unread.count, records, sweep, levels, beside, shots, unread.said), levels
+    summary = summarise(columns, run, unread.count, records, sweep, levels, beside, shots, unread.said)
+    return certified(summary, columns, run), levels
 
 
 def _facts(run: Run, summary: Summary) -> bytes:
@@ -188,6 +190,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         conditions=summary.conditions,
         client=summary.client,
         evidence=summary.evidence,
+        plus_minus={row.tag: row.plus_minus for row in summary.rows if row.plus_minus},
         counts=summary.counts,
         gate=summary.gate,
         delivery=summary.delivery,
