@@ -17,7 +17,7 @@ SHARES: Final = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 """Of the differences that may lie beyond a bound."""
 DOUBT: Final = 0.025
 """A bound does not hold with this probability, where differences are independent."""
-LEAST: Final = 10
+LEAST: Final = 8
 """Fewer differences of a kind are no certificate."""
 AUTO: Final = "auto"
 OFF: Final = "off"

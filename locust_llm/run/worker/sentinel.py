@@ -18,8 +18,8 @@ from locust_llm.core.record import OK, Record
 from locust_llm.truth.process import TruthServer
 
 STREAMS: Final = 2
-CHUNKS: Final = 10
-GAP_S: Final = 0.05
+CHUNKS: Final = 8
+GAP_S: Final = 0.1
 SPREAD: Final = 0.3
 """Of the time between two chunks, so that they keep no step with the load."""
 AFTER_S: Final = 0.25
@@ -27,7 +27,7 @@ AFTER_S: Final = 0.25
 LEAST_S: Final = 5.0
 """No certificate of a shorter run."""
 LIMIT_S: Final = 10.0
-"""For an answer that takes half a second."""
+"""For an answer that takes a second."""
 FAILURES: Final = 3
 """After so many in a row there are no more."""
 

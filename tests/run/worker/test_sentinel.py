@@ -32,7 +32,7 @@ def test_a_certificate_of_a_run_and_of_a_stage() -> None:
     assert run.ttft is not None
     assert run.gap is not None
     assert stage.streams < run.streams
-    assert run.chunks == 10 * run.streams
+    assert run.chunks == sentinel.CHUNKS * run.streams
     assert 0 < run.ttft.p50_ms < 5  # it is 0.05; a machine may be busy
     assert reads_so_far() - before == sentinels.reads
     assert not Path(f"/proc/{server.pid}").exists()
