@@ -1,10 +1,13 @@
 """Plus-minus of a run's percentiles, from a certificate and records by hand."""
 
+import csv
+import json
 import math
 
 import numpy as np
 import pytest
 from support.handmade import a_run, answered
+from support.levels import level as a_level
 
 from locust_llm.core.certificate import REQUIRE, Bounds, Certificate
 from locust_llm.core.record import Record
@@ -12,8 +15,9 @@ from locust_llm.core.run import Health, Run
 from locust_llm.core.text import ends_of
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.analysis.summary import Row, Summary
+from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
 from locust_llm.report.document.document import document
+from locust_llm.report.export import summary_json, sweep_csv
 from locust_llm.report.plus_minus import certified
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.client_verdict import OK as FINE
@@ -108,6 +112,22 @@ def test_the_report_shows_it() -> None:
     assert "± 0.50" in text
     text = " ".join(map(str, document(summary_of(run_with(Certificate(missing="that was so"))), run_with())))
     assert "that was so" in text
+
+
+def test_the_exports_have_it() -> None:
+    run = run_with(CERTIFICATE)
+    summary = summary_of(run, answered(100, 120, worker="w0"))
+    said = json.loads(summary_json(summary, run))
+    assert said["locust_llm"]["plus_minus"]["time_to_first_token"]["50.0"] == [0.5, 0.5]
+    assert "plus_minus" not in said["time_to_first_token"]
+    levels = [
+        a_level(1.0, latencies={row.tag: row for row in summary.rows if row.tag == "time_to_first_token"}),
+        a_level(2.0, latencies={}),
+    ]
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=tuple(levels), ended="")
+    head, *rows = csv.reader(sweep_csv(sweep).splitlines())
+    at = head.index("time_to_first_token_p50_plus_minus_ms")
+    assert [row[at] for row in rows] == ["0.5", ""]
 
 
 def test_a_bound_is_written_rounded_up() -> None:
