@@ -28,6 +28,7 @@ Ends = tuple[float, float]
 Quantile = Callable[[float], float | None]
 """From a percentile (0 to 100) to a value in ms; None of nothing."""
 Ms = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Nanos = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
@@ -50,13 +51,13 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     p95_ms: Ms
     p99_ms: Ms
     max_ms: Ms
-    within: dict[str, Ms] = {}
+    within: dict[Share, Ms] = {}
     """By share: at most so much of all differences lie beyond this; only shares for which there were enough."""
 
     @property
     def pairs(self) -> tuple[tuple[float, float], ...]:
         """(share, ms beyond which at most that share lies), as ``within``, and first (0, the largest that was seen)."""
-        return (0.0, self.max_ms), *((float(share), ms) for share, ms in self.within.items())
+        return (0.0, self.max_ms), *self.within.items()
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +133,7 @@ def bounds(differences: Histogram) -> Bounds | None:
     for share in SHARES:
         beyond = surely_beyond(count, share)
         if beyond is not None:
-            within[f"{share:g}"] = _from_top(differences, beyond) / 1e3
+            within[share] = _from_top(differences, beyond) / 1e3
     p50, p95, p99, most = found
     return Bounds(count=count, p50_ms=p50, p95_ms=p95, p99_ms=p99, max_ms=most, within=within)
 

@@ -80,6 +80,9 @@ class Figure(NamedTuple):
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.reported:.2f} -{self.low:.2f} +{self.high:.2f}, true {self.true:.2f}"
+
     @property
     def inside(self) -> bool:
         return self.reported - self.low <= self.true <= self.reported + self.high
@@ -107,12 +110,10 @@ def one_run(program: Program, streams: int, seconds: int, condition: str, selfte
 
 def line(name: str, run: Measured) -> str:
     figures = run.figures
-    missed = [
-        f"{kind} p{p} {f.reported:.3f} true {f.true:.3f} -{f.low:.3f} +{f.high:.3f}"
-        for (kind, p), f in figures.items() if not f.inside
-    ]  # fmt: skip
+    missed = [f"{kind} p{p} {f} is NOT inside" for (kind, p), f in figures.items() if not f.inside]
+    shown = [f"{kind} p{p} {f}" for (kind, p), f in figures.items() if p in (50, 99)]
     truth = "" if run.server_cpu_s is None else f", truth server {run.server_cpu_s:.2f} s"
-    found = "; ".join(missed) or ("all inside" if figures else run.missing)
+    found = "; ".join([*(missed or ["all inside"]), *shown] if figures else [run.missing])
     return f"{name}: {run.verdict}, CPU {run.cpu_s:.2f} s{truth}, load {os.getloadavg()[0]:.1f}; {found}"
 
 

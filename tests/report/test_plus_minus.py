@@ -23,8 +23,8 @@ from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.client_verdict import OK as FINE
 
 
-def off(ms: float, **within: float) -> Bounds:
-    return Bounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms, within=within)
+def off(ms: float) -> Bounds:
+    return Bounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
 
 
 def run_with(*certificates: Certificate | None, **settings: object) -> Run:
