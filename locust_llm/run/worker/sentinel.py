@@ -104,6 +104,8 @@ class Sentinels:
                     failures += 1
                     gevent.sleep(0.1)
             self._missing = f"the sentinel streams failed ({record.outcome}: {record.message})"
+        except Exception as error:  # whatever it is, it must not reach the run
+            self._missing = f"the sentinel streams failed ({type(error).__name__}: {error})"
         finally:
             self._lines.remove(line)
             self._reads += 0 if line.stream is None else len(line.stream.stamps)
