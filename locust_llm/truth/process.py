@@ -16,6 +16,8 @@ SERVER: Final = Path(__file__).with_name("server.py")
 PATIENCE_S: Final = 1.0
 """After so long it is killed."""
 BACKLOG: Final = 4096
+NEEDED: Final = ("LD_LIBRARY_PATH",)
+"""Of the environment: there may be a key in the rest."""
 
 
 class TruthServer:
@@ -69,7 +71,7 @@ def _spawn(arguments: list[str], listener: int, alive: int) -> int:
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", str(SERVER), *arguments],
-            os.environ,
+            {name: os.environ[name] for name in NEEDED if name in os.environ},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, high[0], 0),
                 (os.POSIX_SPAWN_DUP2, high[1], 1),

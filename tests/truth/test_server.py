@@ -87,6 +87,17 @@ def test_what_it_does_not_understand_it_hangs_up_on(server: TruthServer, bytes_:
         assert len(truth(asked(connection, 1))[1]) == 1
 
 
+def test_it_gets_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    server = TruthServer(0.01)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+            asked(connection, 1)
+        assert b"sk-secret" not in Path(f"/proc/{server.pid}/environ").read_bytes()
+    finally:
+        server.close()
+
+
 def test_it_ends_when_it_is_let_go_of() -> None:
     server = TruthServer(0.01)
     with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
