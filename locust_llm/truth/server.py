@@ -24,7 +24,6 @@ MOST_BYTES = 1 << 20
 """Of a request."""
 MOST_CHUNKS = 4096
 MOST_CONNECTIONS = 4096
-IDLE_S = 1.0
 HEAD = b"HTTP/1.1 200 OK\r\nServer: truth\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNK = (
     b'data: {"id":"truth","object":"chat.completion.chunk","created":0,"model":"truth","choices":[{"index":0,'
@@ -192,7 +191,7 @@ def serve(listener: socket.socket, alive: int, gap_ns: int, spread: float, link:
             connection.sock.close()
 
     while True:
-        wait_s = max(0, tick_ns - time.monotonic_ns()) / 1e9 if streams else IDLE_S
+        wait_s = max(0, tick_ns - time.monotonic_ns()) / 1e9 if streams else None
         for fd, _ in poll.poll(wait_s):
             if fd == alive:
                 return

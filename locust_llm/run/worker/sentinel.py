@@ -5,6 +5,7 @@ statistic, only the certificate. Their server is a process of its own: truth/ser
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import gevent
@@ -26,6 +27,13 @@ AFTER_S: Final = 0.25
 """How long after the load they begin: a run that is over by then pays nothing."""
 LEAST_S: Final = 5.0
 """No certificate of a shorter run."""
+STREAM_CPU_S: Final = 0.003
+"""What a stream takes, here and in the truth server, on a machine that is busy (measured)."""
+SHARE: Final = 0.02
+"""Of the CPU of this process: the streams take no more of it, and pause where they would."""
+FREE: Final = 12
+"""So many take what they take: without them there is no certificate."""
+PAUSE_S: Final = 0.2
 LIMIT_S: Final = 10.0
 """For an answer that takes a second."""
 FAILURES: Final = 3
@@ -35,14 +43,17 @@ FAILURES: Final = 3
 class Sentinels:
     """Of one process, for all of its runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_clock: Callable[[], float] = time.process_time) -> None:
+        self._cpu_clock = cpu_clock
         self._reads = 0
         self._lines: list[UserConnection] = []
         self._renew("no run has begun")
 
     def _renew(self, missing: str) -> None:
         self._missing = missing
-        self._began = time.monotonic()
+        self._began, self._cpu_began_s = time.monotonic(), self._cpu_clock()
+        self._asked = 0
+        """Streams so far."""
         self._run, self._stage = Differences(), Differences()
         self._greenlets: list[gevent.Greenlet] = []
         self._server: TruthServer | None = None
@@ -94,6 +105,9 @@ class Sentinels:
         self._lines.append(line)
         try:
             while failures < FAILURES:
+                while not self._affordable():
+                    gevent.sleep(PAUSE_S)
+                self._asked += 1
                 record = exchange(line, gate, request, 0.0)
                 stream, line.stream = line.stream, None
                 self._reads += record.reads
@@ -110,6 +124,10 @@ class Sentinels:
             self._lines.remove(line)
             self._reads += 0 if line.stream is None else len(line.stream.stamps)
             line.close()
+
+    def _affordable(self) -> bool:
+        """Another stream is within their share of the CPU."""
+        return self._asked < FREE or (self._asked + 1) * STREAM_CPU_S <= SHARE * (self._cpu_clock() - self._cpu_began_s)
 
     def _add(self, record: Record, truth: Truth | None) -> None:
         if truth is not None:

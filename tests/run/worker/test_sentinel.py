@@ -1,5 +1,7 @@
 """Sentinels beside a load, with a real truth server; and what they never touch."""
 
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import gevent
@@ -20,7 +22,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_certificate_of_a_run_and_of_a_stage() -> None:
     before = reads_so_far()
-    sentinels = Sentinels()
+    sentinels = Sentinels(plenty())
     sentinels.begin(AUTO, None)
     wait_for(sentinels, 20)
     sentinels.begin_stage()
@@ -36,6 +38,26 @@ def test_a_certificate_of_a_run_and_of_a_stage() -> None:
     assert 0 < run.ttft.p50_ms < 5  # it is 0.05; a machine may be busy
     assert reads_so_far() - before == sentinels.reads
     assert not Path(f"/proc/{server.pid}").exists()
+
+
+def plenty() -> Callable[[], float]:
+    """A clock by which the load takes a second of CPU at each look."""
+    return map(float, count()).__next__
+
+
+def test_they_take_no_more_than_their_share_of_the_cpu() -> None:
+    """The first 12 are free; the load has taken 2.25 s of CPU, and 2 % of that is 15 streams of 3 ms."""
+    spent_s = 0.0
+    sentinels = Sentinels(lambda: spent_s)
+    sentinels.begin(AUTO, None)
+    wait_for(sentinels, 12)
+    gevent.sleep(0.5)
+    assert sentinels._asked == 12
+    spent_s = 2.25
+    wait_for(sentinels, 15)
+    gevent.sleep(0.5)
+    assert sentinels._asked == 15
+    sentinels.end()
 
 
 def wait_for(sentinels: Sentinels, streams: int) -> None:
