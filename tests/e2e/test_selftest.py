@@ -13,6 +13,7 @@ from locust_llm.core.storage import read_run
 from locust_llm.exit_status import ExitStatus
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("tls", [False, True])
 def test_the_command(tls: bool, certificate: Path) -> None:
     words = ["selftest", "--streams", "5", "--itl", "20ms", "-t", "2", "--json", *["--tls"] * tls]
@@ -37,6 +38,7 @@ def test_what_it_cannot_do_it_refuses(words: list[str], capsys: pytest.CaptureFi
     assert "--streams takes" in capsys.readouterr().err
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(("words", "workers"), [([], 1), (["--processes", "2"], 2)])
 def test_a_run_with_sentinels(words: list[str], workers: int, tmp_path: Path) -> None:
     folder = tmp_path / "r"
