@@ -109,7 +109,7 @@ class Differences:
 
 
 def truth_of(event: bytes) -> Truth | None:
-    """From the last event of a stream of the truth server; None where it says nothing."""
+    """From the last event of a stream of the truth server; None where it has none."""
     try:
         return msgspec.json.decode(event, type=_Event).truth
     except (ValueError, RecursionError):

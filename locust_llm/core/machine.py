@@ -1,4 +1,4 @@
-"""Machine: what a process of the load generator runs on, as Linux says; what cannot be read is left out."""
+"""Machine: what a process of the load generator runs on, from /proc and /sys; what cannot be read is left out."""
 
 import os
 import platform
@@ -18,11 +18,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cores: int | None = None
     """Those that this process may use."""
     governor: str = ""
-    """Of the frequency (scaling_governor); empty where the machine does not say, as most virtual ones."""
+    """Of the frequency (scaling_governor); most virtual machines have none."""
     mhz: float | None = None
     """Of the fastest core at that moment."""
     virtual: bool | None = None
-    """It runs under a hypervisor; None: it does not say."""
+    """It runs under a hypervisor; None: unknown."""
     kernel: str = ""
     load: float | None = None
     """Mean number of programs that ran or waited for a core, over the minute before."""
