@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from .histogram import Histogram
 from .record import Count, Record
@@ -155,6 +156,13 @@ def _from_top(differences: Histogram, beyond: int) -> int:
         if beyond < 0:
             return us
     raise ValueError("there are not so many")
+
+
+def first_chunk(ttft: Bounds, gap: Bounds) -> Bounds:
+    """Of times from a send to a chunk: the chunk's stamp is like any other, and of those there are many more. Where there
+    are too few sends for the bound of a share, the largest difference takes its place."""
+    within = {share: max(ms, ttft.within.get(share, ttft.max_ms)) for share, ms in gap.within.items()}
+    return replace(ttft, max_ms=max(ttft.max_ms, gap.max_ms), within=within)
 
 
 def worst(some: list[Bounds]) -> Bounds:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.core.certificate import Bounds, Ends, Quantile, ends, worst
+from locust_llm.core.certificate import Bounds, Ends, Quantile, ends, first_chunk, worst
 from locust_llm.core.record import OK
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.columns import Blurred, Columns
@@ -32,17 +32,18 @@ def certified(summary: Summary, columns: Columns, run: Run) -> Summary:
     between = [one.gap for one in found if one.gap is not None]
     if not found or len(ttfts) < len(found) or len(between) < len(found):
         return replace(summary, uncertified=next((one.missing for one in found if one.missing), ""))
+    ttft, gap = first_chunk(worst(ttfts), worst(between)), worst(between)
     requests = columns.requests
     profiling = Selection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
     gaps, blurred = columns.gaps.get("profiling", Gaps()), columns.blurred.get("profiling")
     rows = {row.tag: row for row in summary.rows if row.count}
     known = {
         tag: _of_values(least, reported, most, bounds.pairs, list(rows[tag].percentiles))
-        for tag, least, reported, most, bounds in _per_request(profiling.outcome(OK), worst(ttfts), worst(between))
+        for tag, least, reported, most, bounds in _per_request(profiling.outcome(OK), ttft, gap)
         if tag in rows and len(reported)
     }
     if POOLED in rows:
-        known[POOLED] = _of_gaps(gaps, blurred, worst(between).pairs, list(rows[POOLED].percentiles))
+        known[POOLED] = _of_gaps(gaps, blurred, gap.pairs, list(rows[POOLED].percentiles))
     return replace(
         summary,
         rows=tuple(replace(row, plus_minus=known.get(row.tag, {})) for row in summary.rows),

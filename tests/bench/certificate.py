@@ -18,9 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from bench import GAP_MS, TOKENS, TTFT_MS, machine
 from load import load
-from numpy.typing import NDArray
 from tabulate import tabulate
-from truth import Program, build, server
+from truth import Program, Sent, build, server
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.burners import burners
@@ -37,7 +36,7 @@ class Measured(NamedTuple):
     """One run, and what its server knew."""
 
     records: list[Record]
-    true: dict[str, NDArray[np.float64]]
+    sent: Sent
     ends: dict[str, dict[str, tuple[float | None, float | None]]]
     """The plus-minus: by tag and percentile; None: not bounded."""
     verdict: str
@@ -52,40 +51,47 @@ class Measured(NamedTuple):
     def figures(self) -> "Figures":
         """Nothing without a certificate."""
         got = [record for record in self.records if record.outcome == "ok"]
-        true = [self.true[record.id] for record in got]
+        times = [(self.sent.times[record.id], self.sent.after[record.id]) for record in got]
         values = {
-            "time_to_first_token": ([r.chunk_us[0] / 1e3 for r in got], [(t[1] - t[0]) * 1e3 for t in true]),
+            "time_to_first_token": (
+                [r.chunk_us[0] / 1e3 for r in got],
+                *([(each[1] - each[0]) * 1e3 for each in some] for some in zip(*times, strict=True)),
+            ),
             "inter_chunk_latency": (
                 np.concatenate([r.sharp_gaps_us for r in got]) / 1e3,
-                np.concatenate([np.diff(t[1:]) for t in true]) * 1e3,
+                np.concatenate([before[2:] - after[1:-1] for before, after in times]) * 1e3,
+                np.concatenate([after[2:] - before[1:-1] for before, after in times]) * 1e3,
             ),
         }
         found = {}
-        for tag, (reported, really) in values.items():
+        for tag, some in values.items():
             for p in PERCENTILES:
                 pair = self.ends.get(tag, {}).get(f"{p}.0")
                 if pair is not None:
                     low, high = (float("inf") if end is None else end for end in pair)
-                    found[TAGS[tag], p] = Figure(
-                        float(np.percentile(reported, p)), float(np.percentile(really, p)), low, high
-                    )
+                    found[TAGS[tag], p] = Figure(*(float(np.percentile(each, p)) for each in some), low, high)
         return found
 
 
 class Figure(NamedTuple):
-    """A percentile in ms, and how far the true one may lie below and above."""
+    """A percentile in ms, between what the true one lies, and how far it may lie below and above the reported one."""
 
     reported: float
-    true: float
+    least: float
+    most: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{self.reported:.2f} -{self.low:.2f} +{self.high:.2f}, true {self.true:.2f}"
+        return f"{self.reported:.2f} -{self.low:.2f} +{self.high:.2f}, true {self.least:.2f} to {self.most:.2f}"
 
     @property
     def inside(self) -> bool:
-        return self.reported - self.low <= self.true <= self.reported + self.high
+        return self.reported - self.low <= self.most and self.least <= self.reported + self.high
+
+    @property
+    def off(self) -> float:
+        return max(self.least - self.reported, self.reported - self.most, 0.0)
 
 
 Figures = dict[tuple[str, int], Figure]
@@ -103,7 +109,7 @@ def one_run(program: Program, streams: int, seconds: int, condition: str, selfte
         said = json.loads((run.folder / "run.json").read_bytes())
         certificate = read_run(run.folder).health[0].certificate or Certificate(missing="its process was lost")
         return Measured(
-            run.records(), sent.times, said.get("plus_minus", {}), " ".join(map(str, run.verdict())), run.cpu_s,
+            run.records(), sent, said.get("plus_minus", {}), " ".join(map(str, run.verdict())), run.cpu_s,
             certificate.server_cpu_s, certificate.missing,
         )  # fmt: skip
 
@@ -118,7 +124,7 @@ def line(name: str, run: Measured) -> str:
 
 
 def row(condition: str, streams: int, kind: str, p: int, some: list[Figure]) -> list[str]:
-    off = [abs(f.reported - f.true) for f in some]
+    off = [f.off for f in some]
     return [
         condition, str(streams), kind, f"p{p}", f"{sum(f.inside for f in some)} of {len(some)}",
         f"{np.median(off):.3f}", f"{max(off):.3f}",

@@ -20,6 +20,7 @@ from locust_llm.core.certificate import (
     Truth,
     bounds,
     ends,
+    first_chunk,
     furthest_us,
     ranks,
     surely_beyond,
@@ -120,6 +121,13 @@ def test_of_two_processes_the_worse_one_counts() -> None:
     one = Bounds(count=100, p50_ms=1, p95_ms=2, p99_ms=3, max_ms=9, within={0.05: 2, 0.02: 3})
     two = Bounds(count=80, p50_ms=2, p95_ms=2, p99_ms=2, max_ms=4, within={0.05: 4})
     assert worst([one, two]) == Bounds(count=180, p50_ms=2, p95_ms=2, p99_ms=3, max_ms=9, within={0.05: 4})
+
+
+def test_a_first_chunk_has_a_stamp_like_any_other() -> None:
+    ttft = Bounds(count=20, p50_ms=1, p95_ms=2, p99_ms=2, max_ms=2, within={0.2: 1.5})
+    gap = Bounds(count=900, p50_ms=1, p95_ms=1, p99_ms=1, max_ms=9, within={0.2: 1, 0.02: 3, 0.05: 1})
+    found = first_chunk(ttft, gap)
+    assert (found.count, found.max_ms, found.within) == (20, 9, {0.2: 1.5, 0.02: 3, 0.05: 2})
 
 
 def test_the_ends_of_a_percentile() -> None:
