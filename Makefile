@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator calibration soak confusion intervals schedulers seeds example clean
+.PHONY: demo test test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator calibration soak confusion intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -80,6 +80,9 @@ test-aiperf: $(VENV)/.installed-tests  ## AIPerf's own models load our exports (
 
 bench: $(VENV)/.installed-tests   ## what the load generator says against what was true, and what it costs
 	$(BIN)/python tests/bench/bench.py
+
+bench-certificate: $(VENV)/.installed-tests  ## do true percentiles lie within the plus-minus, and what do sentinels cost: an hour
+	$(BIN)/python tests/bench/certificate.py --cost 5
 
 bench-scale: $(VENV)/.installed-tests  ## 10,000 open streams in one worker, 15,000 over two
 	$(BIN)/python tests/bench/scale.py

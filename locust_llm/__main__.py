@@ -289,6 +289,49 @@ def check(words: list[str]) -> int:
     return ExitStatus.FAILED_REQUESTS if problems else ExitStatus.OK
 
 
+def selftest(words: list[str]) -> int:
+    """The load generator against a server that knows when it sent what; 0 where the client verdict is OK."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm selftest",
+        description="Stream from a server of our own whose send times are known: how far are reported times from true ones "
+        "on this machine, now?",
+    )
+    parser.add_argument("--streams", type=int, default=200, metavar="N", help="at a time (default: 200)")
+    parser.add_argument("--itl", type=_seconds, default=0.02, metavar="TIME", help="between chunks (default: 20ms)")
+    parser.add_argument("-t", "--run-time", type=_seconds, default=10.0, metavar="TIME", help="(default: 10s)")
+    parser.add_argument("--tls", action="store_true", help="over TLS; takes the openssl command")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(words)
+    import msgspec
+
+    from . import selftest as module
+
+    if not (
+        1 <= options.streams <= module.MOST_STREAMS and 0.001 <= options.itl <= 10 and 1 <= options.run_time <= 3600
+    ):
+        print(
+            f"locust-llm: error: --streams takes 1 to {module.MOST_STREAMS}, --itl 1ms to 10s, -t 1s to 1h",
+            file=sys.stderr,
+        )
+        return ExitStatus.REFUSED
+    try:
+        result = module.selftest(options.streams, options.itl, options.run_time, options.tls)
+    except (OSError, subprocess.CalledProcessError) as error:
+        what = "the openssl command makes no certificate" if options.tls else "there can be no truth server"
+        print(f"locust-llm: error: {what}: {error}", file=sys.stderr)
+        return ExitStatus.REFUSED
+    _say(msgspec.json.encode(result).decode() + "\n" if options.json else module.text(result))
+    return ExitStatus.OK if result.verdict.level == "OK" else ExitStatus.FAILED_REQUESTS
+
+
+def _seconds(text: str) -> float:
+    """``20ms``, ``0.02``, ``10s``, ``2m``, ``1h``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a time such as 20ms or 10s, got {text!r}")
+    return float(found[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(found[2], 1.0)
+
+
 @contextmanager
 def simulator(*words: str) -> Iterator[str]:
     """The simulator in a process of its own, on a free port; its URL. Ends with the block."""
@@ -314,6 +357,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "demo": demo,
     "simulate": simulate,
     "check": check,
+    "selftest": selftest,
     "report": report,
     "figure": figure,
     "compare": compare,
@@ -327,6 +371,7 @@ usage: locust-llm COMMAND ...
   demo            start the simulator, load-test it, print the tables; needs no GPU and no server
   simulate        an OpenAI-compatible server without a GPU, with simulated times: simulate --help
   check HOST      check a server before a run, in ten seconds: check --help
+  selftest        check this machine: the load generator against a server whose send times are known: selftest --help
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
   compare A B     compare runs: differences with their intervals, and different conditions"""

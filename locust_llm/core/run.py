@@ -4,6 +4,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from .certificate import Certificate
+from .machine import Machine
 from .settings import Settings
 
 NAMED: Final = "named"
@@ -46,6 +48,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     cpu_wait_share: float | None = None
     """Share of the run in which a thread (the worst one) was ready to run and had no core; None where the kernel does not
     report it."""
+    certificate: Certificate | None = None
+    """How far its reported times lie from true ones; None: of an older version, or of a process that was lost."""
+    machine: Machine | None = None
+    """What it runs on; of a whole run only."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):

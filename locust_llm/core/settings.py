@@ -10,6 +10,7 @@ from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.rules import Rules
 
 from .bounds import MAX_RESPONSE_BYTES
+from .certificate import AUTO, OFF, REQUIRE
 from .looks import look_times
 from .option import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, Range
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, sweep
@@ -327,6 +328,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     goodput: Annotated[
         str | None, Option("verdict", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
     ] = None
+    selftest: Annotated[
+        str,
+        Option(
+            "verdict",
+            "Streams with known send times beside the load: how far are reported times from true ones? With require, a run "
+            "that cannot show it is INVALID",
+            "require",
+            choices=(AUTO, OFF, REQUIRE),
+        ),
+    ] = AUTO
     percentiles: Annotated[
         tuple[float, ...], Option("output", "Percentiles of the tables, up to 99.9", "50,95,99.9", "numbers")
     ] = (50.0, 90.0, 95.0, 99.0)

@@ -49,3 +49,25 @@ def many(count: int | None, one: str, more: str = "") -> str:
 
 def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def ends_of(pair: tuple[float, float] | None) -> str:
+    """``± 0.03``; ``-17.8 +0.03`` where what came more than one to a read makes one end longer."""
+    if pair is None:
+        return "-"
+    lower, upper = pair
+    wide = max(lower, upper)
+    if not math.isfinite(wide):
+        return "unknown"
+    if wide - min(lower, upper) < 0.1 * wide or wide < 0.1:
+        return f"± {bound(wide)}"
+    return f"-{bound(lower)} +{bound(upper)}"
+
+
+def bound(value: float) -> str:
+    """Two digits, the last one rounded up: a bound does not get smaller by being written."""
+    if value <= 0:
+        return "0"
+    step = 10.0 ** max(-3, math.floor(math.log10(value)) - 1)
+    up = math.ceil(value / step - 1e-9) * step
+    return f"{up:.{max(0, -round(math.log10(step)))}f}"

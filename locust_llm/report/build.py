@@ -36,6 +36,7 @@ from . import export
 from . import export as junit
 from . import text as tables
 from .html import page
+from .plus_minus import certified
 
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
@@ -179,7 +180,8 @@ def _summary(
             beside = interference(columns, levels, records.evenly(sampled_share(columns)))
     except Exception as error:
         unmade.append(f"the interference of prefills with decodes could not be computed: {reason(error)}")
-    return summarise(columns, run, unread.count, records, sweep, levels, beside, results, unread.reasons), levels
+    summary = summarise(columns, run, unread.count, records, sweep, levels, beside, results, unread.reasons)
+    return certified(summary, columns, run), levels
 
 
 def _facts(run: Run, summary: Summary) -> bytes:
@@ -188,6 +190,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         conditions=summary.conditions,
         client=summary.client,
         evidence=summary.evidence,
+        plus_minus={row.tag: row.plus_minus for row in summary.rows if row.plus_minus},
         counts=summary.counts,
         gate=summary.gate,
         delivery=summary.delivery,

@@ -68,6 +68,7 @@ def summary_json(summary: Summary, run: Run) -> bytes:
             "slos": summary.slos,
             "slo_status": summary.slo_status,
             "sweep": summary.sweep,
+            "plus_minus": {row.tag: row.plus_minus for row in summary.rows if row.plus_minus},
         },
     }
     return msgspec.json.format(
@@ -93,19 +94,27 @@ def summary_csv(summary: Summary) -> str:
 
 
 def sweep_csv(sweep: SweepSummary) -> str:
-    """sweep.csv: a row a stage; shares of 1, latencies in ms."""
+    """sweep.csv: a row a stage; shares of 1, latencies in ms. The last columns are how far the true percentile of a latency
+    may lie from the reported one, either way: plus_minus.py."""
     out = io.StringIO()
     write = _writer(out)
     tags = dict.fromkeys(tag for level in sweep.levels for tag in level.latencies)
     titles = [f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag in tags for p in SWEEP_PERCENTILES]
-    write([sweep.axis, *COLUMNS_BEFORE, *titles, *COLUMNS_AFTER])
+    certified = [tag for tag in tags if any(_plus_minus(level.latencies.get(tag)) for level in sweep.levels)]
+    more = (f"{tag}_p{p:g}_plus_minus_ms" for tag in certified for p in SWEEP_PERCENTILES)
+    write([sweep.axis, *COLUMNS_BEFORE, *titles, *COLUMNS_AFTER, *more])
     for level in sweep.levels:
         before, after = ([getattr(level, name) for name in names] for names in (COLUMNS_BEFORE, COLUMNS_AFTER))
         rows = [level.latencies.get(tag) for tag in tags]
         figures = [None if row is None else row.percentiles.get(p) for row in rows for p in SWEEP_PERCENTILES]
-        cells = (level.value, *before, *figures, *after)
+        pairs = [_plus_minus(level.latencies.get(tag)).get(p) for tag in certified for p in SWEEP_PERCENTILES]
+        cells = (level.value, *before, *figures, *after, *(None if pair is None else max(pair) for pair in pairs))
         write([f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else cell for cell in cells])
     return out.getvalue()
+
+
+def _plus_minus(row: Row | None) -> dict[float, tuple[float, float]]:
+    return {} if row is None else row.plus_minus
 
 
 def _writer(out: io.StringIO) -> Callable[[Iterable[object]], object]:

@@ -14,6 +14,8 @@ OK: Final = "OK"
 DEGRADED: Final = "DEGRADED"
 INVALID: Final = "INVALID"
 LEVELS: Final = (OK, DEGRADED, INVALID)
+OFF_MS: Final = (1.0, 20.0)
+"""Below these a difference is no reason for DEGRADED, or INVALID, however short the latency."""
 FULL_CORE: Final = 0.9
 """Share of a core; a process above it may be what limits the load."""
 CPU_WAIT: Final = "time without a free core"
@@ -41,6 +43,16 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of one core, mean over the run."""
     cpu_wait_share: float | None = None
     """Of the run: how long one of its threads was ready to run while others had every core."""
+    ttft_off_ms: float | None = None
+    """99 of 100 reported times to first token of sentinel streams lie no further from the true ones."""
+    gap_off_ms: float | None = None
+    """The same of gaps between chunks."""
+    gap_p99_ms: float | None = None
+    """Of all processes together."""
+    required: bool = False
+    """The run asked for a certificate (--selftest require): without a good one it is INVALID."""
+    uncertified: str = ""
+    """Why there is none."""
 
 
 class Signal(msgspec.Struct, frozen=True):
@@ -94,6 +106,17 @@ def signals(e: Evidence) -> Iterator[Signal]:
     if e.cpu_share is not None:
         # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours: see remarks.py
         yield Signal("CPU (of a core)", e.cpu_share * 100, " %", FULL_CORE * 100, never, explains=True, decides=False)
+    for what, off_ms, figure_ms, shares in (
+        ("TTFT", e.ttft_off_ms, e.ttft_p99_ms, (0.02, 0.1)),
+        ("gaps", e.gap_off_ms, e.gap_p99_ms, (0.1, 0.5)),
+    ):
+        if off_ms is not None:
+            degraded, invalid = (
+                max(least, share * (figure_ms or 0)) for least, share in zip(OFF_MS, shares, strict=True)
+            )
+            yield Signal(
+                f"{what} of sentinel streams off by, p99", off_ms, " ms", degraded, degraded if e.required else invalid
+            )
     if e.cpu_wait_share is not None:
         # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else on, 14 % with two
         # processes of ours; with 100 streams 6 to 10 % beside two programs that compute without end and 18 to 23 % beside
@@ -103,6 +126,8 @@ def signals(e: Evidence) -> Iterator[Signal]:
 
 def judge(evidence: Sequence[Evidence]) -> Verdict | None:
     """Of the worst process; None without measurements."""
+    if missing := [e.uncertified for e in evidence if e.required and e.uncertified]:
+        return Verdict(INVALID, (f"no certificate of this machine, which --selftest require asks for: {missing[0]}",))
     found = [(signal, e) for e in evidence for signal in signals(e)]
     if not found:
         return None

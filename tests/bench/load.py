@@ -41,7 +41,7 @@ class Seen:
                 times, memory = self.process.cpu_times(), self.process.memory_info()
             if len(self.at) % COUNT_FILES_EACH == COUNT_FILES_EACH - 1:
                 files = os.listdir(f"/proc/{self.process.pid}/fd")
-                self.highest_file = max(self.highest_file, *map(int, files))
+                self.highest_file = max(self.highest_file, 0, *map(int, files))
         except (psutil.Error, OSError):
             return
         if memory.rss:  # a zombie has none, and its times are those of its children too
@@ -98,7 +98,8 @@ def load(
         scheme, environment["REQUESTS_CA_BUNDLE"] = "https", str(certificate)
     command = [
         sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--host", f"{scheme}://127.0.0.1:{port}",
-        "--no-probe", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder / "run"), *options,
+        "--no-probe", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder / "run"), "--selftest", "off",
+        *options,
     ]  # fmt: skip
     if processes > 1:
         command += ["--processes", str(processes)]

@@ -35,7 +35,9 @@ class Sent:
         """CPU since the first stream; tokens sent; connections that carried streams; most streams open at once; streams
         given up because the client was gone or did not read."""
         self.times: dict[str, NDArray[np.float64]] = {}
-        """By request id: arrival and sends, in seconds."""
+        """By request id: arrival and sends, in seconds: the moments just before each."""
+        self.after: dict[str, NDArray[np.float64]] = {}
+        """The same with the moments just after."""
 
 
 def build(folder: Path) -> Program | None:
@@ -95,8 +97,10 @@ def server(
         last_line, _ = process.communicate(timeout=60)
     sent.cpu_us, sent.tokens, sent.connections, sent.most_open, sent.dropped = map(int, last_line.split())
     sends = np.fromfile(truth.with_name("truth.sends"), np.int64) / 1e9
+    afters = np.fromfile(truth.with_name("truth.after"), np.int64) / 1e9
     at = 0
     for line in truth.read_text().splitlines():
         name, arrived, count = line.split()
         sent.times[name] = np.concatenate([[int(arrived) / 1e9], sends[at : at + int(count)]])
+        sent.after[name] = np.concatenate([[int(arrived) / 1e9], afters[at : at + int(count)]])
         at += int(count)

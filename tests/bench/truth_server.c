@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct { char id[96]; int64_t arrived; int64_t *sent; int count; } Row;
+typedef struct { char id[96]; int64_t arrived; int64_t *sent, *after; int count; } Row;
 typedef struct { int fd, row, left, heap; int64_t due, arrived; char *in; size_t used, size; int carried; void *tls, *sealed; } Conn;
 
 static Conn **heap, **conns;
@@ -158,6 +158,7 @@ static void take(Conn *c, size_t head, size_t whole) {
         Row *r = &rows[c->row = rowed++];
         r->arrived = c->arrived;
         r->sent = malloc(tokens * sizeof *r->sent);
+        r->after = malloc(tokens * sizeof *r->after);
         r->count = 0;
         r->id[0] = 0;
         if (id) sscanf(id + 16, "%95[^\r]", r->id);
@@ -216,6 +217,7 @@ static void due(Conn *c) {
     int is_last = --c->left == 0;
     r->sent[r->count++] = now_ns();
     ssize_t n = put_out(c, is_last ? last_event : event, is_last ? last_size : event_size);
+    r->after[r->count - 1] = now_ns();
     if (n < 0) { c->left++; gone(c); return; }
     tokens_sent++;
     if (is_last) { streaming--; drop(c); return; }
@@ -277,11 +279,14 @@ int main(int argc, char **argv) {
     char name[4096];
     snprintf(name, sizeof name, "%s.sends", argv[5]);
     FILE *out = fopen(argv[5], "w"), *sends = fopen(name, "w");
-    if (!out || !sends) { perror(argv[5]); return 1; }
+    snprintf(name, sizeof name, "%s.after", argv[5]);
+    FILE *after = fopen(name, "w");
+    if (!out || !sends || !after) { perror(argv[5]); return 1; }
     for (int i = 0; i < rowed; i++) {
         Row *r = &rows[i];
         fprintf(out, "%s %lld %d\n", r->id[0] ? r->id : "-", (long long)r->arrived, r->count);
         fwrite(r->sent, sizeof *r->sent, r->count, sends);
+        fwrite(r->after, sizeof *r->after, r->count, after);
     }
-    return fclose(out) || fclose(sends);
+    return fclose(out) || fclose(sends) || fclose(after);
 }

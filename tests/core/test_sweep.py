@@ -115,7 +115,7 @@ def test_to_find_the_maximum_it_goes_on_while_the_rules_pass() -> None:
     assert following(LADDER, [*flat, done(8, INCONCLUSIVE, 100)], find_max=True) == 16
     assert "two stages in a row" in str(following(LADDER, flat))
     everything = [done(v, PASS, 100) for v in LADDER.values]
-    assert str(following(LADDER, everything, find_max=True)).startswith("all stages are done; the highest stage passed")
+    assert str(following(LADDER, everything, find_max=True)).startswith("all stages ran; the highest stage passed")
 
 
 def test_where_no_rule_decides_throughput_does_and_that_is_said() -> None:

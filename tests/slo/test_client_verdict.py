@@ -1,5 +1,7 @@
 """The client verdict: which figure makes it what, and that the worst of all processes counts."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from support.records import answered
@@ -105,6 +107,26 @@ def test_a_burning_machine_is_told_apart() -> None:
     assert verdict is not None
     assert (verdict.level, verdict.advice) == (DEGRADED, CPU_WAIT_ADVICE)
     assert verdict.reasons[-1].startswith(f"{CPU_WAIT} 57.3 %")
+
+
+@pytest.mark.parametrize(
+    ("off", "level"),
+    [
+        ({"ttft_off_ms": 2.0}, OK),  # 2 % of 100 ms
+        ({"ttft_off_ms": 2.1}, DEGRADED),
+        ({"ttft_off_ms": 20.1}, INVALID),
+        ({"ttft_off_ms": 2.1, "required": True}, INVALID),
+        ({"gap_off_ms": 2.0}, OK),  # 10 % of 20 ms
+        ({"gap_off_ms": 2.1}, DEGRADED),
+        ({"gap_off_ms": 20.1}, INVALID),
+        ({"uncertified": "no process"}, OK),
+        ({"uncertified": "no process", "required": True}, INVALID),
+    ],
+)
+def test_how_far_sentinel_streams_may_be_off(off: dict[str, Any], level: str) -> None:
+    verdict = judge([Evidence(worker="local", requests=9, ttft_p99_ms=100.0, gap_p99_ms=20.0, merged_share=0.0, **off)])
+    assert verdict is not None
+    assert verdict.level == level
 
 
 def test_nothing_to_judge_by() -> None:

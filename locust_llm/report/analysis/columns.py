@@ -66,6 +66,18 @@ MAX_KINDS: Final = 1000
 
 
 @dataclass(frozen=True)
+class Blurred:
+    """Gaps next to a chunk that came more than one to a read: each lies between two bounds."""
+
+    least: Gaps
+    most: Gaps
+
+    def merge(self, other: "Blurred") -> None:
+        self.least.merge(other.least)
+        self.most.merge(other.most)
+
+
+@dataclass(frozen=True)
 class Columns:
     """What the arithmetic needs of a run's records."""
 
@@ -74,6 +86,8 @@ class Columns:
     ``message`` is the first message of its kind (``kind_of``)."""
     gaps: dict[str, Gaps]
     """By phase: the sharp gaps of the successful requests."""
+    blurred: dict[str, Blurred]
+    """By phase: the others of these requests."""
 
 
 def collect(records: Iterable[Record]) -> Columns:
@@ -85,10 +99,10 @@ def collect(records: Iterable[Record]) -> Columns:
             continue
         table.add(record)
         streams.add(record)
-    gaps, stalls = streams.result()
+    gaps, blurred, stalls = streams.result()
     requests = table.frame()
     requests["longest_stall_s"] = stalls
-    return Columns(requests=requests, gaps=gaps)
+    return Columns(requests=requests, gaps=gaps, blurred=blurred)
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
@@ -108,7 +122,11 @@ def joined(parts: Sequence[Columns]) -> Columns:
     for part in parts:
         for phase, some in part.gaps.items():
             gaps[phase].merge(some)
-    return Columns(requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps))
+    blurred = {phase: Blurred(Gaps(), Gaps()) for part in parts for phase in part.blurred}
+    for part in parts:
+        for phase, others in part.blurred.items():
+            blurred[phase].merge(others)
+    return Columns(requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps), blurred=blurred)
 
 
 def frames(records: Iterable[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -227,33 +245,36 @@ class _Streams:
 
     def __init__(self) -> None:
         self._gaps: defaultdict[str, Gaps] = defaultdict(Gaps)
+        self._bounds: defaultdict[str, Blurred] = defaultdict(lambda: Blurred(Gaps(), Gaps()))
         self._stalls = array("d")
         self._us = array("q")
         self._counts: list[int] = []
         self._phases: list[str] = []
-        self._blurred: list[int] = []
+        self._blurred: list[tuple[int, int]] = []
 
     def add(self, record: Record) -> None:
         chunk_us = record.chunk_us
         if record.merged:
             here = len(self._us)
-            self._blurred.extend(here + index for index, _ in record.merged)
+            self._blurred.extend((here + index, earliest) for index, earliest in record.merged)
         self._us.fromlist(list(chunk_us))  # half the time of extend
         self._counts.append(len(chunk_us))
         self._phases.append(record.phase if record.outcome == OK and chunk_us else "")
         if len(self._us) >= 2**16 or len(self._counts) >= 2**16:
             self._settle()
 
-    def result(self) -> tuple[dict[str, Gaps], Floats]:
-        """(the gaps of each phase, the longest stall of each request; NaN below two chunks)."""
+    def result(self) -> tuple[dict[str, Gaps], dict[str, Blurred], Floats]:
+        """(the sharp gaps of each phase, the others, the longest stall of each request; NaN below two chunks)."""
         self._settle()
-        return dict(self._gaps), np.frombuffer(self._stalls, np.float64)
+        return dict(self._gaps), dict(self._bounds), np.frombuffer(self._stalls, np.float64)
 
     def _settle(self) -> None:
         us, count = np.frombuffer(self._us, np.int64), np.array(self._counts, np.int64)
         starts = np.cumsum(count) - count
         blurred, first = np.zeros(len(us), np.bool_), np.zeros(len(us), np.bool_)
-        blurred[self._blurred] = True
+        earliest = us.copy()
+        for index, soonest in self._blurred:
+            blurred[index], earliest[index] = True, soonest
         first[starts[count > 0]] = True
         gap, between = np.diff(us), first[1:]  # between two requests lies none
         stalls = np.full(len(count), np.nan)
@@ -264,6 +285,9 @@ class _Streams:
         for phase in {*self._phases} - {""}:
             of_phase = np.repeat([name == phase for name in self._phases], count)[1:]
             self._gaps[phase].add(gap[sharp & of_phase])
+            if (others := of_phase & ~sharp & ~between).any():
+                self._bounds[phase].least.add(np.maximum(earliest[1:] - us[:-1], 0)[others])
+                self._bounds[phase].most.add((us[1:] - earliest[:-1])[others])
         self._us, self._counts, self._phases, self._blurred = array("q"), [], [], []
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from locust_llm.core.certificate import REQUIRE
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.core.run import Health, Run
 from locust_llm.probe.requests import ProbeResult
@@ -69,7 +70,9 @@ def summarise(
     time = RateWindow(span, tuple(pauses(main, run)) if repeats else ())
     percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
-    found = evidence(main, run.health, timetable=bool(results))
+    required = run.settings.selftest == REQUIRE
+    gap_p99_ms = gaps["profiling"].percentiles_ms([99])[0]
+    found = evidence(main, run.health, gap_p99_ms=gap_p99_ms, timetable=bool(results), required=required)
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
     delivered = delivery(main, run, verdict)
@@ -240,24 +243,36 @@ def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | 
     )
 
 
-def evidence(part: Selection, healths: Iterable[Health], *, timetable: bool = False) -> tuple[Evidence, ...]:
+def evidence(
+    part: Selection,
+    healths: Iterable[Health],
+    *,
+    gap_p99_ms: float | None = None,
+    timetable: bool = False,
+    required: bool = False,
+) -> tuple[Evidence, ...]:
     """The delays of each process: from its records and its health monitor.
 
     ``part``: requests of a run or of a stage; ``healths``: of the processes over the same time, one each at most.
     One row per process with requests. ``timetable``: of a probe, whose prompts differ in length: p99 of its TTFT is
-    that of its slowest longest prompt, and is not judged.
+    that of its slowest longest prompt, and is not judged. ``gap_p99_ms``: of all processes; ``required``: each must have a
+    certificate.
     """
     health = {h.worker: h for h in healths}
     workers = part.requests["worker"]
     names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
-    rows = (_evidence_of(name, part.only(workers == name), health.get(name)) for name in names)
+    rows = (_evidence_of(name, part.only(workers == name), health.get(name), gap_p99_ms) for name in names)
+    rows = (replace(row, required=required) for row in rows)
     if timetable:
         rows = (replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None) for row in rows)
     return tuple(rows)
 
 
-def _evidence_of(worker: str, part: Selection, health: Health | None) -> Evidence:
+def _evidence_of(worker: str, part: Selection, health: Health | None, gap_p99_ms: float | None) -> Evidence:
     ok = part.outcome(OK)
+    certificate = None if health is None else health.certificate
+    ttft, gap = (None, None) if certificate is None else (certificate.ttft, certificate.gap)
+    missing = "its process left none" if certificate is None else certificate.missing
     chunks = float(ok["chunks"].sum())
     return Evidence(
         worker=worker,
@@ -270,6 +285,10 @@ def _evidence_of(worker: str, part: Selection, health: Health | None) -> Evidenc
         loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
         cpu_share=None if health is None else health.cpu_share,
         cpu_wait_share=None if health is None else health.cpu_wait_share,
+        ttft_off_ms=None if ttft is None else ttft.p99_ms,
+        gap_off_ms=None if gap is None else gap.p99_ms,
+        gap_p99_ms=gap_p99_ms,
+        uncertified=missing,
     )
 
 

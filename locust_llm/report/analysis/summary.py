@@ -30,6 +30,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     was cut: then it is in ``at_least``."""
     at_least: dict[float, float] = {}
     """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says how long at least."""
+    plus_minus: dict[float, tuple[float, float]] = {}
+    """By how much the true percentile may be lower, and by how much higher: see plus_minus.py. Empty: nobody knows."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -357,6 +359,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     client: Verdict | None
     evidence: tuple[Evidence, ...]
     """What the client verdict rests on, a row a process."""
+    uncertified: str = ""
+    """Why no latency has a plus-minus; empty where they have one, or where none was to be expected (older runs)."""
+    sentinels: int = 0
+    """Chunks with known send times that the plus-minus rests on."""
     gate: GateUse | None
     delivery: Delivery | None = None
     """None: a closed loop."""

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from locust_llm.core.machine import Machine, machine_line
 from locust_llm.core.record import FAILURES
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
-from locust_llm.core.text import cut, many, number, title
+from locust_llm.core.text import cut, ends_of, many, number, title
 from locust_llm.report.analysis.breakdowns import PERCENTILES
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Breakdown, Conditions, Failure, Group, Row, SloResult, Summary
@@ -88,6 +89,7 @@ def titled(summary: Summary, run: Run) -> str:
 def _figures(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
     yield Heading("Metrics")
     yield _metrics(summary.rows, chosen)
+    yield from _plus_minus(summary, chosen)
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
         yield Text(SCARCE_NOTE)
     yield from _worth(summary.rows)
@@ -135,6 +137,20 @@ def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
         return label_of(row), avg, number(row.min), *quantiles, number(row.max), number(row.std), count
 
     return Table(("Metric", "avg", "min", *map(title, chosen), "max", "std", "count"), tuple(map(cells, rows)))
+
+
+def _plus_minus(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
+    """How far the true percentiles may lie from those above."""
+    rows = [row for row in summary.rows if row.plus_minus and row.count]
+    if rows:
+        cells = ((label_of(row), *(ends_of(row.plus_minus.get(p)) for p in chosen)) for row in rows)
+        yield Table(("Plus-minus", *map(title, chosen)), tuple(cells))
+        yield Text(
+            "Plus-minus: how far the true percentile may lie from the reported one, on this machine and under this load, "
+            f"by {summary.sentinels} chunks of sentinel streams with known send times beside the load."
+        )
+    elif summary.uncertified:
+        yield Text(f"The latencies have no plus-minus: {summary.uncertified}.")
 
 
 def _breakdowns(breakdowns: Sequence[Breakdown]) -> Iterator[Block]:
@@ -234,6 +250,17 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     yield "clock", f"{c.clock or '-'} stamps"
     if not summary.swept:
         yield "client verdict", _verdict(summary)
+    yield from _machines(run)
+
+
+def _machines(run: Run) -> Iterator[tuple[str, str]]:
+    """Those of the load generator, each once."""
+    found: dict[str, Machine] = {}
+    for health in run.health:
+        if health.machine is not None:
+            found.setdefault(machine_line(health.machine), health.machine)
+    for line, machine in found.items():
+        yield "machine", line + ("" if machine.load is None else f"; load average at the start {machine.load:.2f}")
 
 
 def _stages(summary: Summary) -> str:

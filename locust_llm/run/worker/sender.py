@@ -13,14 +13,17 @@ from weakref import WeakKeyDictionary
 from locust.env import Environment
 
 from gevent.event import Event
+from msgspec.structs import replace
 
 from locust_llm.client.api import extra_inputs
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.process_reader import new_reader, reader_failure, reads_so_far
 from locust_llm.core.address import base_url
 from locust_llm.core.failures import FailureKinds
+from locust_llm.core.machine import Machine, machine_of
 from locust_llm.core.phases import PROFILING, label_of
 from locust_llm.core.record import Record
+from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
 from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
@@ -50,6 +53,7 @@ from locust_llm.run.protocol import (
 from .alarm import Alarm
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
+from .sentinel import Sentinels
 
 logger = logging.getLogger("locust_llm")
 
@@ -83,6 +87,7 @@ class Sender:
         """The run in which a user with another address was logged."""
         self.epoch = 0
         self._alarm: Alarm | None = None
+        self._sentinels = Sentinels()
         self.clock = Clock()
         self.urgent = Event()
         """Set when the control should have a status at once."""
@@ -106,6 +111,7 @@ class Sender:
         self.tickets = SessionQueue(self._want_sessions, self._count)
         self._missed = 0
         self._watch: HealthMonitor | None = None
+        self._machine: Machine | None = None
         self._stage = 0
         self._stage_watch: HealthMonitor | None = None
         self.failure_kinds = FailureKinds()
@@ -141,8 +147,10 @@ class Sender:
             self._renew()
         self.epoch = epoch
         new_reader()
+        self._machine = machine_of()
         self._watch = HealthMonitor()
         self.settings = s = order.settings
+        self._sentinels.begin(s.selftest, s.run_time_s)
         self.model = order.survey.model
         self.length_way = order.survey.length_way
         self.prompts = Prompts(
@@ -179,8 +187,10 @@ class Sender:
         if number == self._stage:
             return
         if self._stage_watch is not None:
-            self.send(StageHealth(self._stage_watch.stop(self.worker, self._stage)))
+            health = self._stage_watch.stop(self.worker, self._stage)
+            self.send(StageHealth(replace(health, certificate=self._sentinels.stage())))
         self._stage, self._stage_watch = number, HealthMonitor() if number else None
+        self._sentinels.begin_stage()
         s = self.settings
         if input_tokens is not None:
             sizes = (input_tokens, s.synthetic_input_tokens_stddev), (s.output_tokens_mean, s.output_tokens_stddev)
@@ -295,7 +305,7 @@ class Sender:
             unreserved=self.permits.unreserved(time.monotonic() + SOON_S),
             sessions=self.tickets.counts,
             users=users,
-            reads=reads_so_far(),
+            reads=reads_so_far() - self._sentinels.reads,
             clock_error_s=self.clock.error_s,
             health=None if self._watch is None else self._watch.so_far(self.worker, lags=STATUS_LAGS),
             failure=reader_failure(),
@@ -317,9 +327,13 @@ class Sender:
             turned_away=self.turned_away,
             missed=self._missed,
             undelivered=undelivered,
-            health=None if self._watch is None else self._watch.stop(self.worker),
+            health=None if self._watch is None else self._health(self._watch),
             failure=reader_failure(),
         )
+
+    def _health(self, watch: HealthMonitor) -> Health:
+        """Of the whole run."""
+        return replace(watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine)
 
     def send(self, message: Message, epoch: int | None = None) -> None:
         """To the control, as of this run; lost before there is a runner: the greeting follows then."""

@@ -1,0 +1,203 @@
+"""Certificate: how far the times that are reported lie from the true ones, on streams whose send times are known.
+
+The truth of a send is an interval, so a difference is one too; what counts of it is the end further from zero. Two kinds are
+kept apart: from the send of a request to a chunk (TTFT), and between two chunks of a stream (gaps).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from .histogram import Histogram
+from .record import Count, Record
+
+SHARES: Final = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+"""Of the differences that may lie beyond a bound."""
+DOUBT: Final = 0.025
+"""A bound does not hold with this probability, where differences are independent."""
+LEAST: Final = 8
+"""Fewer differences of a kind are no certificate."""
+AUTO: Final = "auto"
+OFF: Final = "off"
+REQUIRE: Final = "require"
+
+Ends = tuple[float, float]
+"""By how much the true figure may be lower, and by how much higher, in ms."""
+Quantile = Callable[[float], float | None]
+"""From a percentile (0 to 100) to a value in ms; None of nothing."""
+Ms = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Nanos = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class Truth(msgspec.Struct, frozen=True):
+    """Of one stream, in ns of the monotonic clock: when its request arrived, and just before and after each send."""
+
+    arrived: Nanos
+    sends: tuple[tuple[Nanos, Nanos], ...]
+
+
+class _Event(msgspec.Struct, frozen=True):
+    truth: Truth
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Differences of one kind, in ms."""
+
+    count: Count
+    p50_ms: Ms
+    p95_ms: Ms
+    p99_ms: Ms
+    max_ms: Ms
+    within: dict[Share, Ms] = {}
+    """By share: at most so much of all differences lie beyond this; only shares for which there were enough."""
+
+    @property
+    def pairs(self) -> tuple[tuple[float, float], ...]:
+        """(share, ms beyond which at most that share lies), as ``within``, and first (0, the largest that was seen)."""
+        return (0.0, self.max_ms), *self.within.items()
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one process, over a run or a stage of it."""
+
+    missing: str = ""
+    """Why there is none; else the rest is there."""
+    streams: Count = 0
+    chunks: Count = 0
+    merged: Count = 0
+    """Chunks that came more than one to a read: known to be uncertain, and in no difference."""
+    ttft: Bounds | None = None
+    gap: Bounds | None = None
+    server_cpu_s: float | None = None
+    """What the truth server took."""
+
+
+class Differences:
+    """Of one process; its size does not grow with the run."""
+
+    def __init__(self) -> None:
+        self.streams = self.chunks = self.merged = 0
+        self.ttft, self.gap = Histogram(), Histogram()
+
+    def add(self, record: Record, truth: Truth) -> None:
+        """One finished stream; one whose chunks are not those that were sent is left out."""
+        us, sends, arrived = record.chunk_us, truth.sends, truth.arrived
+        if len(us) != len(sends) or not us:
+            return
+        self.streams += 1
+        self.chunks += len(us)
+        self.merged += len(record.merged)
+        blurred = {index for index, _ in record.merged}
+        if 0 not in blurred:
+            self.ttft.add(furthest_us(us[0], sends[0][0] - arrived, sends[0][1] - arrived))
+        for i in range(1, len(us)):
+            if i not in blurred and i - 1 not in blurred:
+                low, high = sends[i][0] - sends[i - 1][1], sends[i][1] - sends[i - 1][0]
+                self.gap.add(furthest_us(us[i] - us[i - 1], low, high))
+
+    def certificate(self, server_cpu_s: float | None = None) -> Certificate:
+        """What they amount to."""
+        ttft, gap = bounds(self.ttft), bounds(self.gap)
+        if ttft is None or gap is None:
+            return Certificate(missing="too few sentinel streams ended in this time")
+        return Certificate(
+            streams=self.streams, chunks=self.chunks, merged=self.merged, ttft=ttft, gap=gap, server_cpu_s=server_cpu_s
+        )  # fmt: skip
+
+
+def truth_of(event: bytes) -> Truth | None:
+    """From the last event of a stream of the truth server; None where it has none."""
+    try:
+        return msgspec.json.decode(event, type=_Event).truth
+    except (ValueError, RecursionError):
+        return None
+
+
+def furthest_us(reported_us: int, low_ns: int, high_ns: int) -> int:
+    """The largest that reported minus true can be, either way, where the truth lies between ``low_ns`` and ``high_ns``; in
+    whole microseconds, rounded up. One more, as reported times are whole microseconds too."""
+    reported_ns = reported_us * 1000
+    return math.ceil(max(abs(reported_ns - low_ns), abs(high_ns - reported_ns)) / 1000) + 1
+
+
+def bounds(differences: Histogram) -> Bounds | None:
+    """None of fewer than LEAST."""
+    count = differences.count
+    found = differences.percentiles_ms(50, 95, 99, 100)
+    if count < LEAST or found is None:
+        return None
+    within = {}
+    for share in SHARES:
+        beyond = surely_beyond(count, share)
+        if beyond is not None:
+            within[share] = _from_top(differences, beyond) / 1e3
+    p50, p95, p99, most = found
+    return Bounds(count=count, p50_ms=p50, p95_ms=p95, p99_ms=p99, max_ms=most, within=within)
+
+
+def surely_beyond(count: int, share: float) -> int | None:
+    """Of ``count`` independent values, how many lie above the quantile of 1 - ``share`` but for DOUBT: the value with so
+    many above it is a bound of that quantile (Wilks 1941, Ann. Math. Statist. 12). None: not even the largest is."""
+    mean = count * share
+    sure = math.floor(mean - 2 * math.sqrt(mean) - 1)
+    if sure >= 0:
+        return sure
+    return 0 if (1 - share) ** count <= DOUBT else None
+
+
+def _from_top(differences: Histogram, beyond: int) -> int:
+    """The value that has ``beyond`` values above it."""
+    for us, count in sorted(differences.counts.items(), reverse=True):
+        beyond -= count
+        if beyond < 0:
+            return us
+    raise ValueError("there are not so many")
+
+
+def first_chunk(ttft: Bounds, gap: Bounds) -> Bounds:
+    """Of times from a send to a chunk: the chunk's stamp is like any other, and of those there are many more. Where there
+    are too few sends for the bound of a share, the largest difference takes its place."""
+    within = {share: max(ms, ttft.within.get(share, ttft.max_ms)) for share, ms in gap.within.items()}
+    return replace(ttft, max_ms=max(ttft.max_ms, gap.max_ms), within=within)
+
+
+def worst(some: list[Bounds]) -> Bounds:
+    """One that holds for each of several processes."""
+    shares = [share for share in some[0].within if all(share in one.within for one in some)]
+
+    def most(name: str) -> Any:
+        return max(getattr(one, name) for one in some)
+
+    return Bounds(
+        count=sum(one.count for one in some),
+        p50_ms=most("p50_ms"), p95_ms=most("p95_ms"), p99_ms=most("p99_ms"), max_ms=most("max_ms"),
+        within={share: max(one.within[share] for one in some) for share in shares},
+    )  # fmt: skip
+
+
+def ends(
+    percentile: float, count: int, least: Quantile, reported: Quantile, most: Quantile, pairs: Sequence[Ends]
+) -> Ends:
+    """For one percentile of ``count`` values. ``pairs``: (share, ms beyond which at most that share of differences lies)."""
+    figure = reported(percentile)
+    lower, upper = [], []
+    for share, ms in pairs:
+        step = 100 * ranks(count, share) / max(count - 1, 1)
+        if percentile - step >= 0 and (low := least(percentile - step)) is not None:
+            lower.append(low - ms)
+        if percentile + step <= 100 and (high := most(percentile + step)) is not None:
+            upper.append(high + ms)
+    if figure is None or not lower or not upper:
+        return math.inf, math.inf
+    return max(0.0, figure - max(0.0, *lower)), max(0.0, min(upper) - figure)
+
+
+def ranks(count: int, share: float) -> int:
+    """How many of ``count`` values may lie beyond a bound that each passes with the probability ``share``: more do in one
+    run of forty."""
+    mean = count * share
+    return 0 if mean < 0.025 else math.floor(mean + 2 * math.sqrt(mean)) + 1

@@ -1,0 +1,243 @@
+"""Selftest: the load generator against the truth server, without a server: reported beside true times, and the verdict."""
+
+import resource
+import ssl
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import gevent
+import msgspec
+from tabulate import tabulate
+
+from locust_llm.client.connection import Target
+from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.gate import Gate
+from locust_llm.client.process_reader import stream_reader
+from locust_llm.client.request import Request
+from locust_llm.core.certificate import Bounds, Certificate, Differences, Ends, Truth, ends, truth_of
+from locust_llm.core.histogram import percentiles
+from locust_llm.core.machine import Machine, machine_line, machine_of
+from locust_llm.core.record import OK, Record
+from locust_llm.core.text import bound, ends_of, number, title
+from locust_llm.run.worker.sentinel import sentinel_request
+from locust_llm.slo.client_verdict import Evidence, Verdict, judge
+from locust_llm.truth.process import TruthServer, self_signed
+
+PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
+STREAM_S: Final = 1.0
+"""How long a stream lasts; then its connection carries the next."""
+FILES: Final = 64
+"""Open files beside one a stream."""
+MOST_STREAMS: Final = 4000
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """TTFT, or the gaps: in ms, by percentile (``p50``)."""
+
+    count: int
+    reported: dict[str, float]
+    true: dict[str, tuple[float, float]]
+    """Between these two."""
+    plus_minus: dict[str, Ends]
+    difference: Bounds
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a self-test came to."""
+
+    streams: int
+    seconds: float
+    tls: bool
+    chunks: int
+    merged_share: float
+    cpu_us: float
+    """Of this process, a chunk."""
+    server_cpu_us: float | None
+    ttft: Row | None
+    gap: Row | None
+    failures: dict[str, int]
+    """Streams that failed, by what became of them."""
+    verdict: Verdict
+    machine: Machine
+
+
+class Times:
+    """Of one kind, counted by microseconds: what was reported, what it may be by its records, and what was true."""
+
+    def __init__(self) -> None:
+        self.reported, self.least, self.most = Counter[int](), Counter[int](), Counter[int]()
+        self.true_least, self.true_most = Counter[int](), Counter[int]()
+
+    def row(self, found: Bounds) -> Row:
+        def at(counts: Counter[int], p: float) -> float:
+            return percentiles(counts, [p])[0] / 1e3
+
+        def known(p: float) -> Ends:
+            count = self.least.total()
+            return ends(
+                p, count, lambda q: at(self.least, q), lambda q: at(self.reported, q), lambda q: at(self.most, q),
+                found.pairs,
+            )  # fmt: skip
+
+        return Row(
+            count=self.reported.total(),
+            reported={title(p): at(self.reported, p) for p in PERCENTILES},
+            true={title(p): (at(self.true_least, p), at(self.true_most, p)) for p in PERCENTILES},
+            plus_minus={title(p): known(p) for p in PERCENTILES},
+            difference=found,
+        )
+
+
+class Tally:
+    """Of all streams."""
+
+    def __init__(self) -> None:
+        self.differences, self.ttft, self.gap = Differences(), Times(), Times()
+        self.failures: Counter[str] = Counter()
+        self.lags_us: Counter[int] = Counter()
+
+    def add(self, record: Record, truth: Truth | None) -> None:
+        if record.outcome != OK or truth is None or len(truth.sends) != len(record.chunk_us):
+            self.failures[record.outcome if record.outcome != OK else "not the chunks that were sent"] += 1
+            return
+        self.differences.add(record, truth)
+        self.lags_us[record.read_lag_us] += 1
+        us, earliest, sends = record.chunk_us, dict(record.merged), truth.sends
+        self.ttft.reported[us[0]] += 1
+        self.ttft.least[earliest.get(0, us[0])] += 1
+        self.ttft.most[us[0]] += 1
+        self.ttft.true_least[(sends[0][0] - truth.arrived) // 1000] += 1
+        self.ttft.true_most[(sends[0][1] - truth.arrived) // 1000] += 1
+        for i in range(1, len(us)):
+            if i not in earliest and i - 1 not in earliest:
+                self.gap.reported[us[i] - us[i - 1]] += 1
+            self.gap.least[max(0, earliest.get(i, us[i]) - us[i - 1])] += 1
+            self.gap.most[us[i] - earliest.get(i - 1, us[i - 1])] += 1
+            self.gap.true_least[max(0, sends[i][0] - sends[i - 1][1]) // 1000] += 1
+            self.gap.true_most[(sends[i][1] - sends[i - 1][0]) // 1000] += 1
+
+
+def selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> Result:
+    """Stream for so long. Raises OSError, subprocess.CalledProcessError (no certificate for TLS can be made)."""
+    machine, tally = machine_of(), Tally()
+    _open_files(streams)
+    stream_reader()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        certificate = self_signed(folder) if tls else None
+        context = ssl.create_default_context(cafile=str(certificate)) if certificate else None
+        server = TruthServer(itl_s, certificate=certificate)
+        chunks = max(2, min(1000, round(STREAM_S / itl_s)))
+        request = sentinel_request(Target("127.0.0.1", server.port, context), chunks)
+        began, cpu_s = time.monotonic(), time.process_time()
+        gevent.joinall([gevent.spawn(_stream, request, began + seconds, tally) for _ in range(streams)])
+        lasted_s, cpu_s = time.monotonic() - began, time.process_time() - cpu_s
+        server_s = server.close(gevent.sleep)
+    return _result(streams, tls, lasted_s, cpu_s, server_s, tally, machine)
+
+
+def _open_files(streams: int) -> None:
+    """Room for so many in this process, and in that of the server."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = streams + FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
+def _stream(request: Request, until: float, tally: Tally) -> None:
+    """A greenlet: one stream after the other."""
+    line, gate = UserConnection(), Gate()
+    try:
+        while time.monotonic() < until:
+            record = exchange(line, gate, request, 0.0)
+            tally.add(record, None if line.stream is None else truth_of(line.stream.answer.last))
+            if record.outcome != OK:
+                gevent.sleep(0.1)
+    finally:
+        line.close()
+
+
+def _result(
+    streams: int, tls: bool, lasted_s: float, cpu_s: float, server_s: float | None, tally: Tally, machine: Machine
+) -> Result:
+    found = tally.differences.certificate()
+    chunks = tally.differences.chunks
+    merged_share = tally.differences.merged / max(chunks, 1)
+    ttft = None if found.ttft is None else tally.ttft.row(found.ttft)
+    gap = None if found.gap is None else tally.gap.row(found.gap)
+    return Result(
+        streams=streams, seconds=lasted_s, tls=tls, chunks=chunks, merged_share=merged_share,
+        cpu_us=cpu_s / max(chunks, 1) * 1e6,
+        server_cpu_us=None if server_s is None else server_s / max(chunks, 1) * 1e6,
+        ttft=ttft, gap=gap, failures=dict(tally.failures),
+        verdict=_judged(tally, found, merged_share, cpu_s / lasted_s), machine=machine,
+    )  # fmt: skip
+
+
+def _judged(tally: Tally, found: Certificate, merged_share: float, cpu_share: float) -> Verdict:
+    def p99_ms(counts: Counter[int]) -> float | None:
+        return percentiles(counts, [99])[0] / 1e3 if counts else None
+
+    evidence = Evidence(
+        worker="selftest",
+        requests=tally.differences.streams,
+        ttft_p99_ms=p99_ms(tally.ttft.reported),
+        ttft_p99_least_ms=p99_ms(tally.ttft.least),
+        merged_share=merged_share,
+        read_lag_p99_ms=p99_ms(tally.lags_us),
+        cpu_share=cpu_share,
+        ttft_off_ms=None if found.ttft is None else found.ttft.p99_ms,
+        gap_off_ms=None if found.gap is None else found.gap.p99_ms,
+        gap_p99_ms=p99_ms(tally.gap.reported),
+        required=True,
+        uncertified=found.missing,
+    )
+    verdict = judge([evidence])
+    assert verdict is not None
+    return verdict
+
+
+def text(result: Result) -> str:
+    """For the console."""
+    return "\n".join(_lines(result)) + "\n"
+
+
+def _lines(r: Result) -> Iterator[str]:
+    wire = "TLS" if r.tls else "plain HTTP"
+    merged = f"{r.merged_share:.2%} of them came more than one to a read"
+    yield f"{r.streams} streams over {wire}, {r.seconds:.1f} s, {r.chunks:,} chunks, {merged}"
+    server = "" if r.server_cpu_us is None else f"; the truth server took {r.server_cpu_us:.1f} µs"
+    yield f"{r.cpu_us:.1f} µs of CPU a chunk{server}"
+    yield f"{machine_line(r.machine)}; load average before {number(r.machine.load)}"
+    rows = [(name, row) for name, row in (("TTFT", r.ttft), ("gaps", r.gap)) if row is not None]
+    if rows:
+        yield ""
+        yield _table(["ms", *map(title, PERCENTILES)], [line for name, row in rows for line in _figures(name, row)])
+        yield ""
+        yield _table(
+            ["reported minus true at most, ms", "p50", "p95", "p99", "max", "count"],
+            [[name, *map(bound, (d.p50_ms, d.p95_ms, d.p99_ms, d.max_ms)), f"{d.count:,}"]
+             for name, d in ((name, row.difference) for name, row in rows)],
+        )  # fmt: skip
+    yield ""
+    for outcome, count in r.failures.items():
+        yield f"{count} streams failed: {outcome}"
+    reasons = "; ".join(r.verdict.reasons)
+    yield f"client verdict {r.verdict.level}" + (f": {reasons}. {r.verdict.advice}" if reasons else "")
+
+
+def _figures(name: str, row: Row) -> Iterator[list[str]]:
+    yield [f"{name} reported", *(number(value) for value in row.reported.values())]
+    yield [f"{name} true", *(f"{low:.2f} to {high:.2f}" for low, high in row.true.values())]
+    yield [f"{name} plus-minus", *map(ends_of, row.plus_minus.values())]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return tabulate(rows, headers=head, disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
