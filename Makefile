@@ -5,7 +5,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo test test-all test-matrices test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator soak confusion schedulers seeds example clean
+.PHONY: demo test test-all test-matrices test-real test-wheel test-aiperf lint format docs screenshots bench bench-scale bench-report bench-simulator bench-paired soak confusion schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -63,6 +63,10 @@ soak: $(VENV)/.installed-tests    ## ten minutes of faults and firehoses: whethe
 
 confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulated server has, and which it has: 750 probes
 	PYTHONPATH=tests $(BIN)/python tests/bench/confusion.py
+
+bench-paired: $(VENV)/.installed-tests  ## A/B in pairs: equal arms called different, 5 % found, against two runs one after the other; virtual time
+	$(BIN)/python tests/bench/paired.py methods
+	$(BIN)/python tests/bench/paired.py server
 
 schedulers: $(VENV)/.installed-tests  ## the probe on six real servers whose scheduler is known; 25 minutes on an idle machine
 	PYTHONPATH=tests $(BIN)/python tests/bench/schedulers.py .schedulers --times 2

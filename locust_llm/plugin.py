@@ -22,6 +22,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
 from locust_llm.core.validation import mistakes
 from locust_llm.load.numbers import cut_short
+from locust_llm.run.arms import survey as survey_of
 from locust_llm.run.console import discard_if_unread, settle_at_exit, write
 from locust_llm.run.control import messages as from_senders
 from locust_llm.run.control.control import Control
@@ -34,7 +35,7 @@ from locust_llm.run.flags import LINE, Refused, refuse
 from locust_llm.run.launch import Launch, before_load, launch_of
 from locust_llm.run.locust_table import keep_no_copies_of_rows, three_digits_in_locust
 from locust_llm.run.options import add_options, look_through, settings_of
-from locust_llm.run.preflight import headers_of, ready, the_address
+from locust_llm.run.preflight import headers_of, the_address
 from locust_llm.run.protocol import LOCAL, EndRun, Message
 from locust_llm.run.secrets import withhold
 from locust_llm.run.signals import end_at_once, interrupt, leave, listen
@@ -213,7 +214,7 @@ class Plugin:
             self._control = None
             control.abandon()
             raise
-        if settings.server_metrics:
+        if settings.server_metrics and not settings.compares:  # the base would have to answer more than the candidate
             meter = MetricsPoller(
                 settings.host, headers_of(environment.parsed_options), control.store.folder,
                 verify=False if settings.insecure else authorities(), note=control.store.add_note,
@@ -234,7 +235,7 @@ class Plugin:
                 refuse(mistake)
             options = self._environment.parsed_options
             here = isinstance(self._runner, LocalRunner) or bool(options is not None and options.processes)
-            survey = ready(settings, headers_of(options), here=here)
+            survey = survey_of(settings, options, here=here)
         if dataset := look_through(settings):  # again: in the web page it came from the form
             counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
             notes = (*survey.notes, f"dataset: {dataset}")

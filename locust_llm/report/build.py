@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pandas as pd
 from msgspec.structs import replace as replaced
 
@@ -148,6 +149,8 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
     make("profile_export_aiperf.csv", lambda: export.summary_csv(summary).encode())
     if (sweep := summary.sweep) is not None:
         make("sweep.csv", lambda: export.sweep_csv(sweep).encode())
+    if (compared := summary.paired) is not None:
+        make("ab.json", lambda: msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n")
     make("junit.xml", lambda: junit.xml(summary, run) if summary.slos else None)
     shown: Scene | None = None
     try:
@@ -169,13 +172,14 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
 def _summary(
     folder: Path, run: Run, columns: Columns, unread: Unread, unmade: list[str], stages: bool
 ) -> tuple[Summary, Occupancy]:
-    sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
+    staged = (run.stages or (run.settings.sweep and run.stage is None)) and not run.settings.compares
+    sweep = _sweep(folder, run, stages) if staged else None
     levels = occupancy(columns.requests, run.limits)
     records = RecordFile(folder / RECORDS, sound=not unread.count)
     shots, beside = list[ProbeResult](), None
     try:
         shots = _shots(records)
-        if not shots and (sweep is None or sweep.repeats):
+        if not shots and (sweep is None or sweep.repeats) and not run.settings.compares:
             beside = interference(columns, levels, records.evenly(sampled_share(columns)))
     except Exception as error:
         unmade.append(f"what prefills do to decodes could not be told: {reason(error)}")

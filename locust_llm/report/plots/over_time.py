@@ -66,7 +66,8 @@ def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run, limits: Limit
         *_gate(levels, time, marks),
     ]
     if run.stages and plots:
-        said = f"{plots[0].caption} Upright lines: where each stage begins, with its value."
+        which = "block begins, of the base (b) or the candidate (c)" if run.arms else "stage begins, with its value"
+        said = f"{plots[0].caption} Upright lines: where each {which}."
         plots[0] = msgspec.structs.replace(plots[0], caption=said)
     yield from plots[:-1]
     for last in plots[-1:]:  # its axis is that of all
@@ -85,7 +86,7 @@ def stretch(requests: pd.DataFrame, run: Run) -> Stretch:
 def _marks(run: Run, time: Stretch, warm: bool) -> Iterator[Mark]:
     """Phases, stages and changes of the limit, where there are few."""
     for stage in run.stages:
-        yield Mark(f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
+        yield Mark(stage.arm[:1] or f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
     if warm and not run.stages:
         yield Mark("profiling", x=run.profiling_at - time.origin)
     if run.stopping_at is not None and run.stopping_at - time.origin < time.high:

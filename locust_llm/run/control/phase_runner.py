@@ -23,7 +23,7 @@ from .gate_limit import GateLimit
 from .in_flight import Sends
 from .run_store import known_limits
 from .shutdown import Shutdown
-from .stage_runner import StageRunner
+from .stage_runner import BlockRunner, StageRunner
 from .users import UserPool
 
 logger = logging.getLogger("locust_llm")
@@ -58,7 +58,8 @@ class PhaseRunner:
         first_wave = 0 if settings.open_loop or stages else settings.users or 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
         """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
-        self.stages = None if stages is None else StageRunner(settings, stages, context.folder)
+        kind = BlockRunner if settings.compares else StageRunner
+        self.stages = None if stages is None else kind(settings, stages, context.folder)
         """None: the run has no stages."""
         self.asked = settings if self.stages is None else self.stages.settings
         """The settings of this phase: in a sweep those of its stage."""
@@ -112,8 +113,8 @@ class PhaseRunner:
         if stages is not None and label_of(phase) == PROFILING:
             stages.begin(time.time() + lead_s)
             self._jobs.append(self._spawn(0.0, self._look, phase))
-            if s.run_time_s and stages.repeats:
-                self._jobs.append(self._spawn(lead_s + s.run_time_s, self._close_phase, phase))
+            if s.lasts_s and stages.repeats:
+                self._jobs.append(self._spawn(lead_s + s.lasts_s, self._close_phase, phase))
             elif s.run_time_s and stages.number == 1:
                 self._spawn(s.run_time_s, self._time_is_up)
         elif phase == PROFILING:
@@ -144,7 +145,7 @@ class PhaseRunner:
     def _lasts_s(self, phase: str) -> float | None:
         """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
         s = self.asked
-        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.run_time_s
+        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.lasts_s
 
     def _close_phase(self, phase: str) -> None:
         """Its time is over, or there are no sessions any more: nothing new starts in it, and when all is back it ends."""
