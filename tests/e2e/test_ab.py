@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -16,14 +17,14 @@ from locust_llm.core.storage import read_run
 from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired
 
 SHORT = (
-    "--block-duration", "1", "-t", "22s", "--output-tokens-mean", "10", "--synthetic-input-tokens-mean", "200",
+    "--block-duration", "0.6", "-t", "14s", "--output-tokens-mean", "10", "--synthetic-input-tokens-mean", "200",
     "--synthetic-input-tokens-stddev", "60", "--random-seed", "5",
 )  # fmt: skip
 
 
 def ab(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "locust_llm", "ab", "--report-dir", str(folder), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | env)
 
 
 def by_block(folder: Path) -> dict[tuple[int, str], list[Record]]:
@@ -33,12 +34,12 @@ def by_block(folder: Path) -> dict[tuple[int, str], list[Record]]:
     return found
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@pytest.mark.parametrize("processes", [(), pytest.param(("--processes", "2"), marks=pytest.mark.full)])
 def test_a_slower_candidate_is_found_out(processes: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "r"
     with simulator() as base, simulator("--time-scale", "1.5") as candidate:
         done = ab(
-            folder, "--base", base, "--candidate", candidate, "--request-rate", "15", *processes, *SHORT,
+            folder, "--base", base, "--candidate", candidate, "-u", "3", *processes, *SHORT,
             "--slo", "itl p50 within 10% of base", "--slo", "error_rate < 1%",
         )  # fmt: skip
     run, found = read_run(folder), msgspec.json.decode((folder / "ab.json").read_bytes(), type=Paired)
@@ -47,12 +48,11 @@ def test_a_slower_candidate_is_found_out(processes: tuple[str, ...], tmp_path: P
     blocks = by_block(folder)
     assert len(blocks) == 22
     assert {r.phase for arm in (BASE, CANDIDATE) for r in blocks[0, arm]} == {"warmup"}
-    for pair in range(1, 11):  # in the first one users are still to come
+    for pair in range(1, 11):
         one, other = (blocks[pair, arm] for arm in (BASE, CANDIDATE))
-        asked = [[(r.asked_input_tokens, r.asked_output_tokens) for r in some] for some in (one, other)]
-        if len(one) == len(other):  # on a busy machine an arrival may find no user until the block is over
-            assert sorted(asked[0]) == sorted(asked[1])
-        assert {r.phase for r in one + other if _at(r, run) > 0.3} <= {"profiling"}
+        asked = [Counter(r.asked_input_tokens for r in some) for some in (one, other)]
+        assert (asked[0] & asked[1]).total() >= min(len(one), len(other)) - 3  # in the order in which they were drawn
+        assert {r.phase for r in one + other if _at(r, run) > 0.2} <= {"profiling"}
         assert all(r.phase == "warmup" for r in one + other if _at(r, run) < 0.1)
     assert found.pairs == 10
     if found.verdict == INCONCLUSIVE:
