@@ -63,7 +63,12 @@ def ab(words: list[str]) -> int:
     if not arms and not any(os.environ.get(f"LOCUST_LLM_CANDIDATE{more}") for more in ("", "_SET")):
         print("locust-llm: error: ab takes --candidate URL, --candidate-set KEY=VALUE, or --aa", file=sys.stderr)
         return ExitStatus.REFUSED
-    return _locust(["--headless", *(re.sub(r"^--base(?==|$)", "--host", word) for word in words)], "run.py")
+    return _locust(["--headless", *with_host(words)], "run.py")
+
+
+def with_host(words: list[str]) -> list[str]:
+    """``--base`` by its other name."""
+    return ["--host" + word.removeprefix("--base") if word.partition("=")[0] == "--base" else word for word in words]
 
 
 def _locust(words: list[str], file: str, *more: str) -> int:
@@ -207,7 +212,8 @@ def compare(words: list[str]) -> int:
     except Exception as error:
         print(f"locust-llm: error: these runs cannot be compared: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
-    _say(f"{text}\n{WEATHER}\n")
+    _say(text)
+    print(WEATHER, file=sys.stderr)
     return ExitStatus.OK
 
 

@@ -90,7 +90,7 @@ class Sender:
         self._renew()
 
     def _renew(self) -> None:
-        self._sides: dict[str, Side] = {}
+        self._sides = {"": Side("", "", None, ())}
         self._place = 0
         self.closed = False
         self.turned_away = 0
