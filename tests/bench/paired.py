@@ -22,7 +22,7 @@ from locust_llm.core.sweep import TIME_UP
 from locust_llm.report.analysis.bootstrap import widened
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.compare import change
-from locust_llm.report.analysis.pairs.paired import _rules, difference, paired, student
+from locust_llm.report.analysis.pairs.paired import difference, figures_of, paired, student
 from locust_llm.report.analysis.selection import Floats, Selection
 from locust_llm.report.analysis.slo_figures import Evaluation
 from locust_llm.report.analysis.window import RateWindow
@@ -233,7 +233,7 @@ def one_after_the_other(seed: int, slower: float, rate: float) -> dict[str, str]
         main = Selection(requests, np.ones(len(requests), np.bool_))
         sides.append(Evaluation(main, run, None, None, records, main, RateWindow(main.span())))
     found = {}
-    for rule in _rules(run):
+    for rule in figures_of(run):
         word = change(rule, *sides).word(rule)
         found[f"{rule.metric} {rule.stat}".strip()] = word.removeprefix("hardly ")
     return found

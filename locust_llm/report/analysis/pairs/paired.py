@@ -115,7 +115,7 @@ def paired(everything: Selection, run: Run, verdict: Verdict | None) -> tuple[Pa
     found = pairs(everything.requests, run)
     reason = _refusal(len(found), verdict)
     figures, deltas = list[PairedFigure](), list[Floats]()
-    for rule in _rules(run):
+    for rule in figures_of(run):
         figure, delta = _compared(rule, found, sure=not reason)
         figures.append(figure)
         if delta is not None:
@@ -154,7 +154,7 @@ def _uneven(found: Sequence[PairRequests]) -> str:
     )
 
 
-def _rules(run: Run) -> Iterator[Rule]:
+def figures_of(run: Run) -> Iterator[Rule]:
     """About each figure that is shown; their limits say nothing."""
     s = run.settings
     latencies = (*LATENCIES, "ttft_from_due") if s.open_loop or run.limits else LATENCIES
