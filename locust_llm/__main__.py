@@ -212,8 +212,7 @@ def compare(words: list[str]) -> int:
     except Exception as error:
         print(f"locust-llm: error: these runs cannot be compared: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
-    _say(text)
-    print(WEATHER, file=sys.stderr)
+    _say(f"{text}\n{WEATHER}\n")
     return ExitStatus.OK
 
 
