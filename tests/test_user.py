@@ -26,6 +26,7 @@ from locust_llm.client.connection import Target
 from locust_llm.client.exchange import Request
 from locust_llm.client.gate import GateClosed
 from locust_llm.core.record import CUT, OK, RETRIED, Record
+from locust_llm.run.arms import Side
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender
 
@@ -73,6 +74,18 @@ def test_the_bytes_of_a_request(user: User) -> None:
     assert (headers["Host"], headers["Content-Length"], body) == ("server:8000", "7", b'{"a":1}')
     assert (headers["X-Request-Id"], headers["Content-Type"]) == ("id-1", "application/json")
     assert headers["Accept-Encoding"] == "identity"
+
+
+def test_a_request_of_the_candidate_goes_to_its_address_with_its_own_headers(user: User) -> None:
+    side = Side("candidate", "http://other:1", None, (), {"X-Key": "k", "Authorization": "Bearer own"})
+    for _ in range(2):
+        prepared, wire = user._prepare(b"x", "id", None, side)
+        assert prepared.url == f"http://other:1{user.sender.settings.endpoint}"
+        headers = parts(wire)[1]
+        assert (headers["Host"], headers["X-Key"], headers["Authorization"]) == ("other:1", "k", "Bearer own")
+    of_base = parts(user._prepare(b"x", "id", None, user.sender.side(None))[1])[1]
+    assert "X-Key" not in of_base
+    assert of_base["Host"] != "other:1"
 
 
 def test_a_remembered_request_is_as_one_made_anew(user: User) -> None:

@@ -40,7 +40,16 @@ from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, Evidence, signa
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, POOLED
 
-RESULTS: Final = {PASS: "pass", FAIL: "loud", INCONCLUSIVE: "open", OK: "pass", DEGRADED: "open", INVALID: "loud"}
+RESULTS: Final = {
+    PASS: "pass",
+    FAIL: "loud",
+    INCONCLUSIVE: "open",
+    OK: "pass",
+    DEGRADED: "open",
+    INVALID: "loud",
+    "better": "pass",
+    "worse": "loud",
+}
 """The classes of what holds a result."""
 ARMS: Final = {DIFFERENT: "open", SAME: "pass", UNDECIDED: "open"}
 SCRIPTS: Final = ("uPlot.iife.min.js", "plots.js", "timeline.js")

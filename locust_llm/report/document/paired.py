@@ -10,6 +10,8 @@ from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired, Pai
 from .blocks import Block, Heading, Table, Text
 
 HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95 % interval", "")
+FIRST: Final = 5
+"""So many figures that differ are named in the sentence."""
 NOTE: Final = (
     "Base and candidate: the mean over the blocks of what a block came to (geometric, where the interval is one of a "
     "percentage). Difference: from base to candidate, averaged over the pairs; 95 % interval: Student's t over the pairs. "
@@ -30,7 +32,9 @@ def verdict_of(found: Paired) -> str:
         return f"{said} {called}, where {0.05 * found.known:.2g} are expected of equal arms (5 %)."
     if found.verdict != DIFFERENT:
         return f"{said} {called}; of equal arms {0.05 * found.known:.2g} would be."
-    return f"{said} {called}: {'; '.join(map(_said, filter(_different, found.figures)))}."
+    named = [_said(figure) for figure in found.figures if figure.different]
+    more = f"; and {len(named) - FIRST} more" if len(named) > FIRST else ""
+    return f"{said} {called}: {'; '.join(named[:FIRST])}{more}."
 
 
 def side_by_side(found: Paired) -> Iterator[Block]:
@@ -56,10 +60,6 @@ def arms(run: Run) -> Iterator[tuple[str, str]]:
         f"{done} of {s.pairs}, of two blocks of {s.block_duration:g} s in random order; in no figure: the first pair, and "
         f"the first {s.washout_s:g} s of each block (washout)",
     )
-
-
-def _different(figure: PairedFigure) -> bool:
-    return figure.different
 
 
 def _said(figure: PairedFigure) -> str:

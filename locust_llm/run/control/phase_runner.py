@@ -249,6 +249,8 @@ class PhaseRunner:
     def end_stage(self, *, report: bool) -> None:
         """All of it is back: its records and what is known of it go into its folder."""
         assert self.stages is not None
+        if not self.stages.open:
+            return
         self.stages.health.clear()
         self.send_stage(0)
         with gevent.Timeout(HEALTH_S, False):

@@ -169,13 +169,18 @@ class StageRunner:
             offer=offer,
         )
 
+    @property
+    def open(self) -> bool:
+        """One has begun and is not closed."""
+        return self._file is not None and not self._file.closed
+
     def flush(self) -> None:
-        if self._file is not None and not self._file.closed:
+        if self._file is not None and self.open:
             self._file.flush()
 
     def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
         """This stage is over; ``report``: make its reports, else whoever reports on the run does."""
-        if self._file is None or self._file.closed:
+        if self._file is None or not self.open:
             return
         self._file.close()
         stage = self.stage()
@@ -213,6 +218,10 @@ class BlockRunner(StageRunner):
         self.settings = of_stage(self._whole, self.asked.axis, self.value)
         return True
 
+    @property
+    def open(self) -> bool:
+        return len(self.finished) < self.number
+
     def begin(self, now: float) -> None:
         self._began_at, self._ended_at = now, None
 
@@ -222,7 +231,7 @@ class BlockRunner(StageRunner):
 
     def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
         """``report``: the block came to its end; else the run ended before it."""
-        if len(self.finished) == self.number:
+        if not self.open:
             return
         whole, pair, began_at = self._whole, self.block.pair, self._began_at
         ended_at = began_at + whole.block_duration
