@@ -47,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command(words[1:])
 
 
+WEATHER: Final = """\
+These runs came one after the other: what changed between them on the server, the machine or the network looks like a
+difference of theirs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
 LOCUSTFILES: Final = Path(__file__).parent / "locustfiles"
 
 
@@ -58,6 +61,21 @@ def run(words: list[str]) -> int:
 def probe(words: list[str]) -> int:
     """The interference of prefills with decodes, and the scheduler of the server."""
     return _locust(words, "probe.py", "--headless")
+
+
+def ab(words: list[str]) -> int:
+    """A run of two arms, base and candidate, in pairs of blocks."""
+    given = {word.partition("=")[0] for word in words}
+    arms = given & {"--candidate", "--candidate-set", "--aa", "-h", "--help"}
+    if not arms and not any(os.environ.get(f"LOCUST_LLM_CANDIDATE{more}") for more in ("", "_SET")):
+        print("locust-llm: error: ab takes --candidate URL, --candidate-set KEY=VALUE, or --aa", file=sys.stderr)
+        return ExitStatus.REFUSED
+    return _locust(["--headless", *with_host(words)], "run.py")
+
+
+def with_host(words: list[str]) -> list[str]:
+    """``--base`` by its other name."""
+    return ["--host" + word.removeprefix("--base") if word.partition("=")[0] == "--base" else word for word in words]
 
 
 def _locust(words: list[str], file: str, *more: str) -> int:
@@ -203,7 +221,7 @@ def compare(words: list[str]) -> int:
     except Exception as error:
         print(f"locust-llm: error: these runs cannot be compared: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
-    _say(text)
+    _say(f"{text}\n{WEATHER}\n")
     return ExitStatus.OK
 
 
@@ -353,6 +371,7 @@ def simulator(*words: str) -> Iterator[str]:
 
 COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "run": run,
+    "ab": ab,
     "probe": probe,
     "demo": demo,
     "simulate": simulate,
@@ -366,6 +385,8 @@ USAGE: Final = """\
 usage: locust-llm COMMAND ...
 
   run ARGS        Locust with synthetic chat prompts, with every option of Locust and of this package: run --help
+  ab ARGS         compare two servers, or two settings of one, in pairs of short blocks: ab --base URL --candidate URL,
+                  and any option of run: ab --help
   probe ARGS      measure what long prompts do to other requests, and name the scheduler of the server, in some
                   minutes: probe --host URL, and any option of run: probe --help
   demo            start the simulator, load-test it, print the tables; needs no GPU and no server

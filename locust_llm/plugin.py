@@ -21,6 +21,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
 from locust_llm.core.validation import mistakes
 from locust_llm.load.numbers import cut_short
+from locust_llm.run.arms import survey as survey_of
 from locust_llm.run.console import discard_if_unread, settle_at_exit, write
 from locust_llm.run.control import messages as from_senders
 from locust_llm.run.control.control import Control
@@ -33,7 +34,7 @@ from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import before_load, launch_of
 from locust_llm.run.locust_table import keep_no_copies_of_rows, three_digits_in_locust
 from locust_llm.run.options import add_options, look_through, settings_of
-from locust_llm.run.preflight import headers_of, ready, the_address
+from locust_llm.run.preflight import the_address
 from locust_llm.run.protocol import LOCAL, EndRun, Message
 from locust_llm.run.secrets import withhold
 from locust_llm.run.signals import end_at_once, interrupt, leave, listen
@@ -227,7 +228,7 @@ class Plugin:
                 refuse(mistake)
             options = self._environment.parsed_options
             here = isinstance(self._runner, LocalRunner) or bool(options is not None and options.processes)
-            survey = ready(settings, headers_of(options), here=here)
+            survey = survey_of(settings, options, here=here)
         if dataset := look_through(settings):  # again: in the web page it came from the form
             counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
             notes = (*survey.notes, f"dataset: {dataset}")

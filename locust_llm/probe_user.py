@@ -204,6 +204,7 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
         ("--warmup-duration", settings.warmup_duration),
         ("--sweep", settings.sweep),
         ("--repeats", settings.repeats > 1),
+        ("--candidate, --candidate-set and --aa", settings.compares),
         ("a schedule of arrivals (--request-rate, --fixed-schedule, ...)", settings.open_loop),
     ):
         if given:

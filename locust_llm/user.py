@@ -29,6 +29,7 @@ from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.load.conversation import Ask
 from locust_llm.load.formats import Item
 from locust_llm.load.prompts import Drawn
+from locust_llm.run.arms import Side
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
 
@@ -227,12 +228,14 @@ class LLMUser(HttpUser):
         sender = self.sender
         settings = sender.settings
         try:
+            block = sender.block(permit.phase)
+            side = sender.side(block)
             self._requests += 1
             request_id = f"{sender.worker}-{self.number}-{self._requests}"
             session = turn.session or request_id
-            model = self.model or sender.model
-            way = length_fields(sender.length_way, turn.output_tokens) if turn.sized else {}
-            fields = {**way, **sender.extra, **(turn.body or {}), **body}
+            model = side.set_model or self.model or side.model
+            way = length_fields(side.length_way, turn.output_tokens) if turn.sized else {}
+            fields = {**way, **sender.extra, **(turn.body or {}), **body, **side.body}
             data = request_body(
                 settings.endpoint_type, model, turn.messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
@@ -245,12 +248,13 @@ class LLMUser(HttpUser):
                 "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
                 "name": name or settings.endpoint, "model": model or "", "phase": label_of(permit.phase),
                 "stage": stage_of(permit.phase), "session": session,
+                "arm": side.name, "pair": 0 if block is None else block.pair,
                 "turn": turn.number, "asked_input_tokens": turn.input_tokens, "asked_output_tokens": turn.output_tokens,
             }  # fmt: skip
 
             def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:
                 its_id = request_id if number == 1 else f"{request_id}.{number}"
-                prepared, wire = self._prepare(data, its_id, headers)
+                prepared, wire = self._prepare(data, its_id, headers, side)
                 request = Request(
                     target=target(prepared.url or "", self.client.verify, self.client.cert),
                     data=wire,
@@ -319,7 +323,7 @@ class LLMUser(HttpUser):
         return pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
 
     def _prepare(
-        self, data: bytes, request_id: str, headers: dict[str, str] | None
+        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side
     ) -> tuple[requests.PreparedRequest, bytes]:
         """(request prepared by requests, with auth, cookies, headers and hooks of the session; the bytes to send).
 
@@ -328,9 +332,9 @@ class LLMUser(HttpUser):
         """
         client = self.client
         plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
-        key = (self.sender.url, self.host, *client.headers.items()) if plain else None
+        key = (side.address, self.host, *client.headers.items(), *side.headers.items()) if plain else None
         if key is None or key != self._plain_key:
-            prepared = self._prepare_with_requests(data, request_id, headers)
+            prepared = self._prepare_with_requests(data, request_id, headers, side)
             if key is None:
                 return prepared, head(prepared) + b"\r\n" + data
             for name in ("X-Request-Id", "Content-Length"):
@@ -341,15 +345,16 @@ class LLMUser(HttpUser):
         return prepared, b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % values
 
     def _prepare_with_requests(
-        self, data: bytes, request_id: str, headers: dict[str, str] | None
+        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side
     ) -> requests.PreparedRequest:
-        own = {"Content-Type": "application/json", "X-Request-Id": request_id, **(headers or {})}
+        own = {"Content-Type": "application/json", "X-Request-Id": request_id, **(headers or {}), **side.headers}
         self.sender.keeps_address(self.host, f"a user of {type(self).__name__}")
-        request = requests.Request("POST", self.sender.url, data=data, headers=own)
+        url = side.address + self.sender.settings.endpoint
+        request = requests.Request("POST", url, data=data, headers=own)
         # of requests itself: Locust's own override belongs to its request(), which this is not
         prepared = requests.Session.prepare_request(self.client, request)
         # an auth of the user's may rewrite the address
-        strip_abroad(self.client, self.sender.headers, self.sender.address, prepared)
+        strip_abroad(self.client, {**self.sender.headers, **side.headers}, side.address, prepared)
         return prepared
 
     def _first_token(self, stream: Response, labels: dict[str, Any]) -> None:
@@ -379,7 +384,7 @@ class LLMUser(HttpUser):
         """(record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
         if record.outcome == OK and record.finish_reason in USUAL:
             return record, ""
-        secrets = secrets_of(prepared.headers, self.sender.headers)
+        secrets = secrets_of(prepared.headers, self.sender.own_headers)
         message, reason = shown(record.message, secrets), record.finish_reason
         record = replace(record, message=message, finish_reason=None if reason is None else shown(reason, secrets))
         if record.outcome == OK:

@@ -26,6 +26,7 @@ from locust_llm.client.connection import Target
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.request import Request
 from locust_llm.core.record import CUT, OK, RETRIED, Record
+from locust_llm.run.arms import Side
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender
 
@@ -67,7 +68,7 @@ def test_what_a_plain_request_quotes_of_the_server_is_shown_without_secrets(user
 
 
 def test_the_bytes_of_a_request(user: User) -> None:
-    _, wire = user._prepare(b'{"a":1}', "id-1", None)
+    _, wire = user._prepare(b'{"a":1}', "id-1", None, user.sender.side(None))
     first, headers, body = parts(wire)
     assert first == "POST /v1/chat/completions HTTP/1.1"
     assert (headers["Host"], headers["Content-Length"], body) == ("server:8000", "7", b'{"a":1}')
@@ -75,9 +76,21 @@ def test_the_bytes_of_a_request(user: User) -> None:
     assert headers["Accept-Encoding"] == "identity"
 
 
+def test_a_request_of_the_candidate_goes_to_its_address_with_its_own_headers(user: User) -> None:
+    side = Side("candidate", "http://other:1", None, (), {"X-Key": "k", "Authorization": "Bearer own"})
+    for _ in range(2):
+        prepared, wire = user._prepare(b"x", "id", None, side)
+        assert prepared.url == f"http://other:1{user.sender.settings.endpoint}"
+        headers = parts(wire)[1]
+        assert (headers["Host"], headers["X-Key"], headers["Authorization"]) == ("other:1", "k", "Bearer own")
+    of_base = parts(user._prepare(b"x", "id", None, user.sender.side(None))[1])[1]
+    assert "X-Key" not in of_base
+    assert of_base["Host"] != "other:1"
+
+
 def test_a_remembered_request_is_as_one_made_anew(user: User) -> None:
     for number, body in enumerate((b"one", b"a longer one", "ü".encode())):
-        _, remembered = user._prepare(body, f"id-{number}", None)
+        _, remembered = user._prepare(body, f"id-{number}", None, user.sender.side(None))
         anew = Session.prepare_request(user.client, user_request(user, body, f"id-{number}"))
         first, headers, sent = parts(remembered)
         assert sent == body
@@ -92,7 +105,7 @@ def user_request(user: User, body: bytes, request_id: str) -> Any:
 
 def test_what_changes_in_the_session_is_sent(user: User) -> None:
     def headers(**how: Any) -> dict[str, str]:
-        return parts(user._prepare(b"x", "id", how.get("headers"))[1])[1]
+        return parts(user._prepare(b"x", "id", how.get("headers"), user.sender.side(None))[1])[1]
 
     headers()
     user.client.headers["X-Tenant"] = "a"
@@ -280,7 +293,7 @@ def test_after_a_failure_a_user_of_a_closed_loop_rests(user: User, monkeypatch: 
 
 def test_rows_of_locust_are_those_of_the_report_and_leave_aggregated_alone(user: User) -> None:
     """An answer, and a request that failed after its first chunk: one of two is in TTFT and ITL, both waited at the gate."""
-    prepared = user._prepare_with_requests(b"{}", "id", None)
+    prepared = user._prepare_with_requests(b"{}", "id", None, user.sender.side(None))
     for record in (
         answered(123.4, 135.8, asked_at=9.5, admitted_at=10.0),
         failed("truncated", asked_at=9.0, admitted_at=10.0, chunk_us=(700_000, 900_000), output_tokens=2),

@@ -85,6 +85,7 @@ class Connection:
 
     def __init__(self, target: Target, timeout: float = CONNECT_TIMEOUT_S) -> None:
         """Open it. Raises ConnectFailed; a greenlet killed meanwhile leaves no socket behind."""
+        self.target = target
         self.tls: TLS | None = None
         self.used = 0
         self._retransmits = 0

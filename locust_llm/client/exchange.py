@@ -51,7 +51,7 @@ class UserConnection:
     def open(self, target: Target) -> float | None:
         """Make sure of a connection; seconds it took, None if there was one. Raises ConnectFailed."""
         if self.connection is not None:
-            if self.connection.alive():
+            if self.connection.target == target and self.connection.alive():
                 return None
             self.close()
         self.connection = Connection(target, CONNECT_TIMEOUT_S)

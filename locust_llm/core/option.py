@@ -14,7 +14,7 @@ import msgspec
 from locust_llm.load.numbers import SECONDS, shown
 from locust_llm.load.numbers import TOKENS as MAX_TOKENS
 
-Group = Literal["load", "gate", "prompts", "verdict", "output", "server", "probe", "locust"]
+Group = Literal["load", "gate", "prompts", "verdict", "output", "server", "ab", "probe", "locust"]
 GROUPS: Final[dict[str, str]] = {
     "load": "How much is sent, and when. The number of users (-u) and the length of the run (-t) are Locust's options.",
     "gate": "How many requests may wait for their first token at the same time.",
@@ -22,6 +22,7 @@ GROUPS: Final[dict[str, str]] = {
     "verdict": "Service level objectives (SLOs), and the cost at which they hold.",
     "output": "Tables, reports and pages.",
     "server": "Endpoint, keys and timeouts. The address (--host) is Locust's option.",
+    "ab": "Of locust-llm ab: two arms in pairs of blocks. --base is another name of --host.",
     "probe": "Of locust-llm probe: how prefills slow down the decodes beside them.",
 }
 """The groups of --help and docs/options.md, in their order. Of "locust" there are only ranges: Locust has these flags."""

@@ -69,6 +69,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: str = "profiling"
     """``warmup`` or ``profiling``: the phase in which it was sent."""
     stage: Count = 0
+    arm: str = ""
+    """``base`` or ``candidate``: see arms.py. Empty: the run has no arms."""
+    pair: Count = 0
+    """Of blocks, from 1; 0: of none that is counted."""
     session: str = ""
     turn: Count = 0
 

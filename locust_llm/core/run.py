@@ -70,6 +70,21 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """Of Little's law over the measured requests: see sweep.residual."""
     why: str = ""
     """Why it ended: stationary, time, count or stopped."""
+    arm: str = ""
+    pair: Count = 0
+    """Of a block: see arms.py."""
+
+
+class Arm(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of a run that compares two."""
+
+    name: str
+    host: str
+    model: str = ""
+    server: str = ""
+    """The Server header of its answers, if any."""
+    changes: tuple[str, ...] = ()
+    """In what it differs from the base, without the values of headers."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,9 +131,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage | None = None
     """The stage of this folder; None: a whole run."""
     stages: tuple[Stage, ...] = ()
-    """Of a sweep, or of repeats; each has a folder of its own, ``stages/<number>``."""
+    """Of a sweep, or of repeats; each has a folder of its own, ``stages/<number>``. Of a run with arms its blocks."""
     sweep_end: str = ""
     """Why a sweep ended."""
+    arms: tuple[Arm, ...] = ()
+    """Base and candidate, where they are compared in pairs of blocks."""
     turned_away: Count = 0
     """Requests that waited at the gate when the run ended, and were never sent."""
     records_lost: Count = 0

@@ -9,6 +9,7 @@ from locust_llm.load.arrivals import PATTERNS
 from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.rules import Rules
 
+from .arms import CANDIDATE, PAIR, PAIRS, Block, Changes, changes, order
 from .bounds import MAX_RESPONSE_BYTES
 from .certificate import AUTO, OFF, REQUIRE
 from .looks import look_times
@@ -345,6 +346,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option("output", "Folder of the reports", "out", "FOLDER", otherwise="reports/<time>-<model>", in_form=False),
     ] = ""
+    candidate: Annotated[
+        str,
+        Option("ab", "Address of the candidate", "localhost:8001", "URL", otherwise="that of the base", in_form=False),
+    ] = ""
+    candidate_set: tuple[str, ...] = ()
+    """In what it differs beside its address; never the value of a header."""
+    aa: Annotated[
+        bool, Option("ab", "Both arms are the base: how often are equal ones called different?", in_form=False)
+    ] = False
+    block_duration: Annotated[
+        float, Option("ab", "Duration of the load of a block", "10", "seconds", DURATION, in_form=False)
+    ] = 15.0
+    washout: Annotated[
+        float | None,
+        Option(
+            "ab",
+            "Time at the begin of a block whose requests are not counted",
+            "2",
+            "seconds",
+            DURATION,
+            otherwise="a fifth of the block",
+            in_form=False,
+        ),
+    ] = None
     locustfile: str = ""
     command: str = ""
 
@@ -397,7 +422,42 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         """The stages that were asked for; None without any. Raises ValueError."""
         if self.sweep:
             return sweep(self.sweep)
+        if self.compares:
+            return Sweep(PAIR, tuple(map(float, range(1, len(self.blocks) + 1))))
         return Sweep(REPEAT, tuple(map(float, range(1, self.repeats + 1)))) if self.repeats > 1 else None
+
+    @property
+    def compares(self) -> bool:
+        """It has two arms, and its stages are blocks of either."""
+        return bool(self.candidate or self.candidate_set or self.aa)
+
+    @property
+    def pairs(self) -> int:
+        """Of blocks that are counted: as many as the time has room for beside the first, which is not."""
+        return PAIRS if not self.run_time_s else int(self.run_time_s // (2 * self.block_duration)) - 1
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """In the order of time; empty without arms."""
+        return order(self.pairs, self.random_seed or 0) if self.compares else ()
+
+    def block(self, stage: int) -> Block | None:
+        """Of the stage of this number (from 1); None: there are no arms, or it is 0."""
+        return self.blocks[stage - 1] if 0 < stage <= len(self.blocks) else None
+
+    @property
+    def lasts_s(self) -> float | None:
+        """What is bounded in time: of a run with arms each block."""
+        return self.block_duration if self.compares else self.longest_s
+
+    @property
+    def washout_s(self) -> float:
+        return self.block_duration / 5 if self.washout is None else self.washout
+
+    @cached_property
+    def changes(self) -> Changes:
+        """Of the candidate, without the values of its headers. Raises ValueError."""
+        return changes(self.candidate_set)
 
     @property
     def warms_up(self) -> bool:
@@ -421,11 +481,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 def of_stage(s: Settings, axis: str, value: float) -> Settings:
     """The settings of one stage, as if it were a run of its own."""
     limit = s.prefill_concurrency
-    changes: dict[str, dict[str, int | float | None]] = {
+    differs: dict[str, dict[str, int | float | None]] = {
         CONCURRENCY: {"users": int(value), "prefill_concurrency": min(limit, int(value)) if limit else None},
         RATE: {"request_rate": value},
         PREFILL: {"prefill_concurrency": int(value)},
         INPUT: {"synthetic_input_tokens_mean": value},
         REPEAT: {},
+        PAIR: {},
     }
-    return msgspec.structs.replace(s, sweep=None, repeats=1, find_max=False, **changes[axis])
+    if (block := s.block(int(value))) is not None and axis == PAIR:
+        own = s.changes.prefill_concurrency if block.arm == CANDIDATE else None
+        differs[PAIR] = {"prefill_concurrency": own or limit}
+    return msgspec.structs.replace(s, sweep=None, repeats=1, find_max=False, **differs[axis])

@@ -1,11 +1,17 @@
 """Validation: settings that cannot make a run, found before any load and without the network."""
 
+import math
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from locust_llm.slo import rules as slo
+import msgspec
 
+from locust_llm.slo import rules as slo
+from locust_llm.slo.grammar import ABORT
+from locust_llm.slo.metrics import BY_WORD, POOLED
+
+from .arms import BASE, LEAST
 from .foreign_text import is_secret
 from .option import options_of, out_of_range
 from .settings import Settings, of_stage
@@ -21,7 +27,10 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _contradictions(s)
     yield from _stages(s)
     yield from _until_decided(s)
+    yield from _arms(s)
     yield from slo.mistakes(s.rules, (s.sweep or "").partition("=")[0].strip())
+    if "@" in urlsplit(s.candidate).netloc:
+        yield "--candidate must not hold a user and a password: use --candidate-set 'header:Authorization=Basic ...'"
     if "@" in urlsplit(s.host).netloc:
         yield "--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"
     for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
@@ -119,7 +128,7 @@ def _stages(s: Settings) -> Iterator[str]:
     """A sweep or repeats: the options that exclude it, and its first and last stage as runs."""
     try:
         duration(s.stage_duration)
-        stages = s.staged
+        stages = None if s.compares else s.staged
     except ValueError as error:
         yield str(error)
         return
@@ -157,3 +166,44 @@ def _stages(s: Settings) -> Iterator[str]:
         for mistake in mistakes(of_stage(s, stages.axis, value)):
             yield f"--sweep {stages.axis}={value:g}: {mistake}"
             return
+
+
+def _arms(s: Settings) -> Iterator[str]:
+    """Of base and candidate in pairs of blocks."""
+    if not s.compares:
+        if s.washout is not None:
+            yield "--washout belongs to locust-llm ab"
+        return
+    if s.aa and (s.candidate or s.candidate_set):
+        yield "--aa compares the base with itself: leave --candidate and --candidate-set out"
+    if s.candidate == s.host and not (s.candidate_set or s.aa):
+        yield "the candidate is the base: to see how often equal ones are called different, give --aa in its place"
+    contradicting = (
+        ("--sweep", s.sweep), ("--repeats", s.repeats > 1), ("--find-max", s.find_max), ("--request-count", s.request_count),
+        ("--num-sessions", s.num_sessions), ("--fixed-schedule", s.fixed_schedule),
+        ("--user-centric-rate", s.user_centric_rate), ("--request-rate-series", s.request_rate_series),
+        ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
+        ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
+        ("--warmup-request-count and --warmup-duration", s.warms_up),
+        ("--request-cancellation-rate", s.request_cancellation_rate),
+    )  # fmt: skip
+    for flag, given in contradicting:
+        if given:
+            yield f"two arms and {flag} contradict each other: leave {flag} out"
+    if s.washout_s >= s.block_duration:
+        yield f"--washout {s.washout_s:g} leaves nothing of a block of {s.block_duration:g} s (--block-duration)"
+    if s.pairs < LEAST:
+        takes = 2 * (LEAST + 1) * s.block_duration
+        yield (
+            f"-t has room for {max(0, s.pairs)} pairs of blocks of {s.block_duration:g} s beside the first, which is not "
+            f"counted, and {LEAST} are needed: -t {math.ceil(takes)}s, or a shorter --block-duration"
+        )
+    if limit := s.changes.prefill_concurrency:
+        yield from (f"the candidate: {why}" for why in _limits(msgspec.structs.replace(s, prefill_concurrency=limit)))
+    for rule in s.rules.readable:
+        if rule.kind == ABORT:
+            yield f"SLO {str(rule)!r}: arms are compared when the run is over: leave out abort:"
+        if rule.base and rule.base != BASE:
+            yield f"SLO {str(rule)!r}: with two arms the only other run is the base: write 'within ... of {BASE}'"
+        if rule.base == BASE and (rule.metric == "delivered" or BY_WORD[rule.metric].tag == POOLED):
+            yield f"SLO {str(rule)!r}: {rule.metric} is not compared in pairs"

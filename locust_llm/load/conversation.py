@@ -75,7 +75,7 @@ class Conversation:
             output_tokens = self._add_synthetic(first=number == 0)
             return self._ask(number, output_tokens, self._think_s(number))
         turn = self._item.turns[number]
-        self._add(turn)
+        self._add(turn, first=number == 0)
         # as vLLM's and AIPerf's of ShareGPT: as long as the answer in the file
         output_tokens = turn.output_tokens or round(self._prompts.tokens(turn.reference))
         output_tokens = output_tokens or self._prompts.output_tokens()
@@ -97,14 +97,15 @@ class Conversation:
         self._count(input_tokens - (self._prompts.system_tokens if first else 0))
         return output_tokens
 
-    def _add(self, turn: Turn) -> None:
+    def _add(self, turn: Turn, first: bool) -> None:
         """Add a turn of a file."""
         prompts = self._prompts
         if turn.whole:
             self._messages = [] if prompts.system is None else [prompts.system]
             self._tokens = prompts.system_tokens
         if turn.messages is not None:
-            self._extend(turn.messages)
+            salt = prompts.salt if first or turn.whole else ""
+            self._extend(salted(turn.messages, salt) if salt else turn.messages)
             self._count(turn.input_tokens)
         elif turn.input_tokens is None:
             self._add_synthetic(first=False)
@@ -155,6 +156,17 @@ class Conversation:
         )
 
 
+def salted(messages: list[Message], salt: str) -> list[Message]:
+    """The same, but what the first one says begins with the salt."""
+    first, *rest = messages or [{}]
+    content = first.get("content")
+    if isinstance(content, str):
+        return [{**first, "content": f"{salt} {content}"}, *rest]
+    if isinstance(content, list):
+        return [{**first, "content": [{"type": "text", "text": salt}, *content]}, *rest]
+    return messages
+
+
 class Sessions:
     """Conversations of one process without end: the same seed and worker give the same ones."""
 
@@ -172,12 +184,16 @@ class Sessions:
         self._turns = normal(*turns)
         self._random = Random(None if seed is None else f"{seed}/{worker}/sessions")
 
+    def begin_block(self, seed: str) -> None:
+        """From now on turns and think times are drawn from this seed."""
+        self._random = Random(f"{seed}/sessions")
+
     def begin(self, item: Item | None = None) -> Conversation:
         """A new one, synthetic or of the session of a file, with its name."""
         # its think times do not depend on those of others, which interleave as their answers come
         random = Random(self._random.getrandbits(64))
         if item is not None:
             return Conversation(self._prompts, item, id=item.id, random=random, delay_ms=self._delay_ms)
-        name = f"{random.getrandbits(64):016x}"
+        name = f"{random.getrandbits(64):016x}{self._prompts.salt}"
         turns = self._turns(random)
         return Conversation(self._prompts, id=name, random=random, turns=turns, delay_ms=self._delay_ms)

@@ -112,6 +112,10 @@ class Prompts:
             self._template = round(lengths.template_tokens + lengths.tokens_a_word - number)
         # seeded by text: neighbouring numbers give unlike streams, and no fork shares one
         self._random = random.Random(None if seed is None else f"{seed}/{worker}")
+        self._draws = self._random
+        """Of lengths and prefixes."""
+        self.salt = ""
+        """Begins what is not made up here, so that no cache has seen it; see begin_block."""
         self._number = self._random.randrange(_NUMBERS)
         self._seed = seed or 0
         system_at, *prefix_at = random.Random(f"{self._seed}/shared").sample(range(size()), 1 + prefixes)
@@ -126,20 +130,25 @@ class Prompts:
 
     def draw(self, first: bool = True) -> Drawn:
         """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the system prompt counts."""
-        tokens, output_tokens = self._sizes(self._random)
+        tokens, output_tokens = self._sizes(self._draws)
         if not first:
             return Drawn(self.text(tokens), tokens, output_tokens)
         tokens += self._prefix_tokens
-        text = self.text(tokens, prefix=self._random.choice(self._prefixes) if self._prefixes else ("", 0))
+        text = self.text(tokens, prefix=self._draws.choice(self._prefixes) if self._prefixes else ("", 0))
         return Drawn(text, tokens + self.system_tokens, output_tokens)
 
     def resize(self, sizes: Sizes) -> None:
         """Draw from these from now on; the prompts stay unlike all that were there before."""
         self._sizes = sizes
 
+    def begin_block(self, seed: str, salt: str) -> None:
+        """From now on lengths and prefixes are drawn from this seed, while texts stay unlike all that were there before;
+        blocks of hash ids and prompts of a file differ by the salt, where that is not empty."""
+        self._draws, self.salt = random.Random(f"{seed}/lengths"), salt
+
     def output_tokens(self) -> int:
         """For a prompt that is given."""
-        return self._sizes(self._random)[1]
+        return self._sizes(self._draws)[1]
 
     def text(self, tokens: int, hash_ids: Sequence[int] = (), prefix: tuple[str, float] = ("", 0)) -> str:
         """A prompt that comes to ``tokens`` with the chat template: the prefix and the blocks of the ids, then, as far as
@@ -188,7 +197,7 @@ class Prompts:
 
     def _block(self, hash_id: int, tokens: float, first: bool) -> tuple[str, float]:
         """Of more than 10^13 beginnings one: six words of three places, where one place alone would soon come twice."""
-        digest = blake2b(f"{self._seed}/{hash_id}".encode(), digest_size=16).digest()
+        digest = blake2b(f"{self._seed}{self.salt}/{hash_id}".encode(), digest_size=16).digest()
         *heads, at = (number % size() for number in struct.unpack("<4I", digest))
         return self._ruler.fill(" ".join(stretch(head, 2) for head in heads), at, tokens, first)
 

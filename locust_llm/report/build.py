@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pandas as pd
 from msgspec.structs import replace as replaced
 
@@ -149,6 +150,8 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
     make("profile_export_aiperf.csv", lambda: export.summary_csv(summary).encode())
     if (sweep := summary.sweep) is not None:
         make("sweep.csv", lambda: export.sweep_csv(sweep).encode())
+    if (compared := summary.paired) is not None:
+        make("ab.json", lambda: msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n")
     make("junit.xml", lambda: junit.xml(summary, run) if summary.slos else None)
     shown: Scene | None = None
     try:
@@ -170,13 +173,14 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
 def _summary(
     folder: Path, run: Run, columns: Columns, unread: Unread, unmade: list[str], stages: bool
 ) -> tuple[Summary, Occupancy]:
-    sweep = _sweep(folder, run, stages) if run.stages or (run.settings.sweep and run.stage is None) else None
+    staged = (run.stages or (run.settings.sweep and run.stage is None)) and not run.settings.compares
+    sweep = _sweep(folder, run, stages) if staged else None
     levels = occupancy(columns.requests, run.limits)
     records = RecordFile(folder / RECORDS, sound=not unread.count)
     results, beside = list[ProbeResult](), None
     try:
         results = _probe_results(records)
-        if not results and (sweep is None or sweep.repeats):
+        if not results and (sweep is None or sweep.repeats) and not run.settings.compares:
             beside = interference(columns, levels, records.evenly(sampled_share(columns)))
     except Exception as error:
         unmade.append(f"the interference of prefills with decodes could not be computed: {reason(error)}")

@@ -27,6 +27,8 @@ from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
 from locust_llm.report.document.blocks import Block, Heading, Table
 from locust_llm.report.document.document import document, titled
 from locust_llm.report.document.probe import BESIDE_HEADING, named
+from locust_llm.report.paired_result import DIFFERENT, SAME, Paired
+from locust_llm.report.paired_result import INCONCLUSIVE as UNDECIDED
 from locust_llm.report.plots.distributions import distributions
 from locust_llm.report.plots.model import Limits, Mark, Plot
 from locust_llm.report.plots.over_time import over_time
@@ -45,8 +47,11 @@ RESULT_CLASSES: Final = {
     OK: "pass",
     DEGRADED: "open",
     INVALID: "loud",
+    "better": "pass",
+    "worse": "loud",
 }
 """CSS classes of results."""
+ARM_CLASSES: Final = {DIFFERENT: "open", SAME: "pass", UNDECIDED: "open"}
 SCRIPTS: Final = ("uPlot.iife.min.js", "plots.js", "timeline.js")
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
 METRICS_HEADING: Final = "Metrics"
@@ -220,6 +225,8 @@ def _badges(summary: Summary) -> Iterator[tuple[str, str]]:
     """(text, class)."""
     if (probe := summary.examination) is not None:
         yield probe.diagnosis.name, "open" if probe.diagnosis.name == CANNOT_TELL else "pass"
+    if summary.paired is not None:
+        yield summary.paired.verdict.lower(), ARM_CLASSES[summary.paired.verdict]
     if summary.slo_status is not None:
         yield f"SLO {summary.slo_status}", RESULT_CLASSES[summary.slo_status]
     levels = summary.sweep.levels if summary.sweep is not None and summary.swept else ()
@@ -235,6 +242,8 @@ def _badges(summary: Summary) -> Iterator[tuple[str, str]]:
 def _tiles_of(summary: Summary) -> Iterator[tuple[str, str, str]]:
     if summary.examination is not None:
         return _probe_tiles(summary.examination)
+    if summary.paired is not None:
+        return _paired_tiles(summary.paired)
     return _tiles(summary) if summary.sweep is None or not summary.swept else _sweep_tiles(summary.sweep)
 
 
@@ -265,6 +274,14 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
         best, at = max(((rate, value) for rate, value in rates if rate is not None), default=(None, 0.0))
         if best is not None:
             yield name, brief(best, digits=3), f"per second, at {at:g} {sweep.unit}"
+
+
+def _paired_tiles(found: Paired) -> Iterator[tuple[str, str, str]]:
+    """By how much the candidate differs in what people ask first."""
+    for figure in found.figures:
+        shown = figure.stat in ("p50", "p99") and figure.metric in ("ttft", "itl")
+        if (shown or figure.metric == "output_tokens_per_s") and figure.percent is not None:
+            yield figure.label, f"{figure.percent:+.1f}%", figure.word
 
 
 def _tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ import math
 from locust_llm.core.report_result import Figure, ReportResult, RuleResult
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.summary import Row, Summary
+from locust_llm.report.document.paired import verdict_of
 from locust_llm.report.document.remarks import incomplete
 
 
@@ -14,6 +15,8 @@ def report_result(summary: Summary, run: Run, text: str) -> ReportResult:
     if sweep is not None:
         end = f"{sweep.ended}.".capitalize() if sweep.ended else ""
         findings = [end, *(knee.text for knee in sweep.knees), *sweep.findings]
+    if summary.paired is not None:
+        findings = [verdict_of(summary.paired)]
     return ReportResult(
         text=text.encode("utf-8", "replace").decode(),
         incomplete=bool(incomplete(summary, run)),
@@ -22,7 +25,7 @@ def report_result(summary: Summary, run: Run, text: str) -> ReportResult:
         client=summary.client,
         probe="" if summary.examination is None else summary.examination.outcome,
         figures={row.tag: _figure(row) for row in summary.rows},
-        swept=sweep is not None,
+        swept=sweep is not None or summary.paired is not None,
         findings=tuple(filter(None, findings)),
     )
 

@@ -73,6 +73,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     dataset_sessions: int | None = None
     """See Run."""
     notes: tuple[str, ...] = ()
+    candidate: "Discovery | None" = None
+    """Of the other arm, where there are two that differ."""
 
 
 def discover(

@@ -45,6 +45,18 @@ class CommandLine(msgspec.Struct):
             variable="LOCUST_LLM_HEADERS",
         ),
     ] = ()
+    candidate_set: Annotated[
+        tuple[str, ...],
+        Option(
+            "ab",
+            "In what the candidate differs: header:NAME=VALUE, model=NAME, prefill-concurrency=N or body.FIELD=VALUE; the "
+            "environment variable has one per line",
+            "body.temperature=0.5",
+            "KEY=VALUE",
+            in_form=False,
+            repeated=True,
+        ),
+    ] = ()
     slo_file: Annotated[
         str | None, Option("verdict", "File with a rule per line; # begins a comment", "slo.txt", "FILE", in_form=False)
     ] = None

@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 from locust_llm.core.settings import Settings
 
+from .arms import survey
 from .discovery import Discovery
 from .options import check
-from .preflight import headers_of, raise_open_files, ready, written_host
+from .preflight import headers_of, raise_open_files, written_host
 
 PORT: Final = 5557
 """Of the master, if no --master-bind-port is given."""
@@ -60,12 +61,12 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
     if looking:
         return
-    headers = headers_of(options)  # of a worker too: they do not come from the master
+    headers_of(options)  # of a worker too: they do not come from the master
     if options.worker:
         return
     if options.headless or options.autostart:
-        survey = ready(settings, headers, here=not options.master)
-        setattr(options, _ATTRIBUTE, launch._replace(survey=survey))
+        found = survey(settings, options, here=not options.master)
+        setattr(options, _ATTRIBUTE, launch._replace(survey=found))
 
 
 def _says_no_run_time(line: logging.LogRecord) -> bool:

@@ -21,6 +21,7 @@ import msgspec
 
 from locust_llm.client.api import ENDPOINTS, extra_inputs
 from locust_llm.core.address import base_url
+from locust_llm.core.arms import BASE, changes, without_values
 from locust_llm.core.option import USERS, Option
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
@@ -112,6 +113,10 @@ def check(options: Namespace, **known: Any) -> Settings:
         if not _HEADER_VALUE.fullmatch(value):
             refuse(f"--header {name.strip()}: its value has characters that no header can carry")
     try:
+        changes(changes_given(options))
+    except ValueError as error:
+        refuse(str(error))
+    try:
         settings = msgspec.structs.replace(settings_of(options), **known)
     except OSError as error:
         refuse(f"--slo-file {error.filename}: {error.strerror}")
@@ -140,7 +145,8 @@ def look_through(s: Settings) -> Summary | None:
     """
     rate_of(s)
     for entry in s.rules.entries:
-        _look_at_base(entry)
+        if not s.compares or entry.rule is None or entry.rule.base != BASE:
+            _look_at_base(entry)
     if s.seq_dist:
         mix(s.seq_dist)
     if s.extra_inputs:
@@ -187,16 +193,22 @@ def settings_of(options: Namespace | None) -> Settings:
     values["endpoint"] = "/" + (values["endpoint"] or own.path).lstrip("/")
     values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
     values["report_dir"] = values["report_dir"] or ""
+    values["candidate"] = base_url(values["candidate"] or "")
     values["slo"] = tuple(rules_of(options))
     settings = Settings(
         host=base_url(options.host or ""),
         header_names=tuple(header.partition(":")[0].strip() for header in headers_given(options)),
+        candidate_set=tuple(map(without_values, changes_given(options))),
         users=getattr(options, "llm_users", options.num_users),
         processes=_processes(options),
         run_time_s=getattr(options, "llm_run_time", None) or options.run_time or None,
         stop_timeout_s=float(options.stop_timeout or 0),
         locustfile=os.path.basename(str(options.locustfile or "")),
-        command=_command(options.header, [getattr(options, name) for name in getattr(options, SECRETS, ())]),
+        command=_command(
+            options.header,
+            [getattr(options, name) for name in getattr(options, SECRETS, ())],
+            options.candidate_set,
+        ),
         **values,
     )
     if settings.users is None and options.headless and not settings.open_loop and not settings.sweeps(CONCURRENCY):
@@ -255,6 +267,19 @@ def headers_given(options: Namespace) -> list[str]:
     return [*filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())), *options.header]
 
 
+def changes_given(options: Namespace) -> list[str]:
+    """In what the candidate differs: of the environment and of the flag."""
+    lines = os.environ.get("LOCUST_LLM_CANDIDATE_SET", "").splitlines()
+    return [*filter(None, map(str.strip, lines)), *options.candidate_set]
+
+
+def candidate_headers(options: Namespace | None) -> dict[str, str]:
+    """The headers that the candidate gets beside those of every request, or in their place. Never written anywhere."""
+    if options is None or not hasattr(options, "candidate_set"):
+        return {}
+    return changes(changes_given(options)).headers
+
+
 def _typed(option: Option, value: Any) -> Any:
     if option.kind is bool:
         return _truth(value)
@@ -267,7 +292,7 @@ def _truth(value: Any) -> bool:
     return value.lower() == "true" if isinstance(value, str) else bool(value)
 
 
-def _command(headers: list[str], secrets: Iterable[Any]) -> str:
+def _command(headers: list[str], secrets: Iterable[Any], candidate_set: Iterable[str] = ()) -> str:
     """The command line, without the values of headers and of the locustfile's secret flags, and without the place where this
     package is installed."""
     words = sys.argv[1:]
@@ -278,6 +303,8 @@ def _command(headers: list[str], secrets: Iterable[Any]) -> str:
             name, words = f"locust-llm {command}", words[len(put) :]
     for header in headers:  # by their text, however the flag was written
         words = [word.replace(header, "***") if header else word for word in words]
+    for text in candidate_set:
+        words = [word.replace(text, without_values(text)) for word in words]
     for secret in filter(None, map(str, secrets)):  # whole: a short one is in many words
         words = [
             word.removesuffix(secret) + "***" if word == secret or word.endswith(f"={secret}") else word

@@ -5,7 +5,8 @@ from itertools import islice, repeat
 from random import Random
 from typing import Final, NamedTuple
 
-from locust_llm.core.phases import WARMUP
+from locust_llm.core.arms import PAIR
+from locust_llm.core.phases import WARMUP, stage_of
 from locust_llm.core.settings import Settings
 from locust_llm.load.access_log import columns_of
 from locust_llm.load.arrivals import Rate, arrivals, replay, series, steady, until, user_centric
@@ -45,7 +46,7 @@ def schedule(s: Settings, phase: str, items: Iterable[Item] = ()) -> Iterator[Du
 
     A warmup comes at its own rate, else at the main one, and is never user-centric nor a replay (as AIPerf's).
     """
-    seed = None if s.random_seed is None else f"{s.random_seed}/{phase}/arrivals"
+    seed = None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/arrivals"
     if phase == WARMUP:
         per_s = s.warmup_request_rate
         rate = steady(per_s) if per_s else rate_of(s)
@@ -53,7 +54,7 @@ def schedule(s: Settings, phase: str, items: Iterable[Item] = ()) -> Iterator[Du
             return None
         due = arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0)
         return map(Due, until(due, count=s.warmup_request_count, duration_s=s.warmup_duration))
-    count, duration_s = s.request_count, s.longest_s
+    count, duration_s = s.request_count, s.lasts_s
     if s.fixed_schedule:
         return _bounded(_replayed(s, items), count=count, duration_s=duration_s)
     if s.user_centric_rate:
@@ -78,18 +79,26 @@ def sessions(s: Settings, phase: str) -> Iterator[Item | None] | None:
     count = s.num_sessions if phase != WARMUP else None
     if not s.input_file:
         return None if count is None else repeat(None, count)
-    bounded = s.num_sessions or s.request_count or s.run_time_s or phase == WARMUP
+    block = s.block(stage_of(phase))  # each pair begins elsewhere in the file
+    order = ORDERS[s.dataset_sampling_strategy]
+    bounded = s.num_sessions or s.request_count or s.lasts_s or phase == WARMUP
     dataset = Dataset(
         s.input_file,
         kind=s.custom_dataset_type,
         columns=columns_of(s.dataset_columns) if s.dataset_columns else None,
-        order=ORDERS[s.dataset_sampling_strategy],
-        seed=s.random_seed or 0,
+        order="shuffled" if block is not None and order == "sequential" else order,
+        seed=(s.random_seed or 0) + (0 if block is None else block.pair),
         wrap=bool(bounded) and not s.fixed_schedule,
         timed=s.fixed_schedule,
         skip_broken=s.skip_broken_rows,
     )
     return islice(dataset, count)
+
+
+def _same(s: Settings, phase: str) -> str:
+    """What phases share that have the same arrivals: the blocks of a pair."""
+    block = s.block(stage_of(phase))
+    return phase if block is None else f"{PAIR} {block.pair}"
 
 
 def _replayed(s: Settings, items: Iterable[Item]) -> Iterator[Due]:

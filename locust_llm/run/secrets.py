@@ -10,9 +10,9 @@ from typing import Any, Final
 from locust.rpc.protocol import Message
 from locust.rpc.zmqrpc import BaseSocket
 
-from .options import SECRETS, request_headers
+from .options import SECRETS, candidate_headers, request_headers
 
-WITHHELD: Final = ("header", "api_key_file")
+WITHHELD: Final = ("header", "api_key_file", "candidate_set")
 """Ours. Each worker keeps its own."""
 
 
@@ -43,4 +43,5 @@ def secret_names(options: Namespace | None) -> tuple[str, ...]:
     """For which this process has a value: headers, and flags of the locustfile (``is_secret``). Raises OSError and
     ValueError."""
     flags = [f"--{name.replace('_', '-')}" for name in getattr(options, SECRETS, ()) if getattr(options, name)]
-    return tuple(sorted({*(name.title() for name in request_headers(options)), *flags}))
+    own = (f"--candidate-set header:{name.title()}" for name in candidate_headers(options))
+    return tuple(sorted({*(name.title() for name in request_headers(options)), *flags, *own}))

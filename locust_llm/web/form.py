@@ -121,7 +121,10 @@ def settings_asked(options: Namespace, runner: Any) -> Settings:
     elif users is None:
         users = 1
     options.llm_users = users
-    return check(options, processes=max(1, len(runner.clients.ready)) if isinstance(runner, MasterRunner) else 1)
+    settings = check(options, processes=max(1, len(runner.clients.ready)) if isinstance(runner, MasterRunner) else 1)
+    if settings.compares:
+        refuse("a run of two arms begins on the command line only: locust-llm ab")
+    return settings
 
 
 def changed(before: Namespace, after: Namespace) -> list[str]:

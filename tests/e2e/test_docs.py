@@ -16,7 +16,7 @@ import pytest
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 from locust_llm import probe_user as probe
-from locust_llm.__main__ import COMMANDS, DEMO, main, simulator
+from locust_llm.__main__ import COMMANDS, DEMO, main, simulator, with_host
 from locust_llm.core.record import FAILURES, Record
 from locust_llm.core.validation import mistakes
 from locust_llm.run import options as options_module
@@ -118,9 +118,10 @@ def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPat
     program, *words = command.words
     if program == "make":
         assert re.search(rf"^{re.escape(words[0])}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    elif program == "locust" or words[0] in ("run", "probe", "demo"):
+    elif program == "locust" or words[0] in ("run", "ab", "probe", "demo"):
         name = "run" if program == "locust" else words.pop(0)
-        options: Namespace = load_parser(name).parse_args([*DEMO] if name == "demo" else words)
+        words = [*DEMO] if name == "demo" else with_host(words) if name == "ab" else words
+        options: Namespace = load_parser(name).parse_args(words)
         assert list(mistakes(settings_of(options))) == []
         given = (options.locustfile or "").split(",")
         assert [file for file in given if file.startswith("locustfiles/") and not (ROOT / file).is_file()] == []

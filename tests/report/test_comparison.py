@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
-from locust_llm.__main__ import main
+from locust_llm.__main__ import WEATHER, main
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage
@@ -158,7 +158,7 @@ def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) ->
 def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "base", "same", "slow", "--json", "c.json", "--markdown", "c.md"]) == 0
     found = compared(folders)
-    assert capsys.readouterr().out == console(found)
+    assert capsys.readouterr().out == f"{console(found)}\n{WEATHER}\n"
     assert Path("c.md").read_text() == markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
     assert main(["compare", "base", "nowhere"]) == 5

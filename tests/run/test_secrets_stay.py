@@ -36,7 +36,12 @@ def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs
     message = Message("spawn", {"host": "h", "parsed_options": vars(options)}, "w")
     sent = without_secrets(message)
     assert (sent.type, sent.node_id, sent.data["host"]) == ("spawn", "w", "h")
-    assert set(vars(options)) - set(sent.data["parsed_options"]) == {"header", "api_key_file", "my_password"}
+    assert set(vars(options)) - set(sent.data["parsed_options"]) == {
+        "header",
+        "api_key_file",
+        "candidate_set",
+        "my_password",
+    }
     assert FLAG.encode() not in sent.serialize()
     assert (options.header, options.my_password) == ([f"X-Api-Key: {FLAG}"], OWN)
     other = Message("stop", None, "w")

@@ -37,27 +37,27 @@ TOKENS: Final = (
 )  # fmt: skip
 FLAGS: Final = ("ttft_is_upper_bound", "streamed", "simulated")
 OTHER_NUMBERS: Final = (
-    "status", "limit", "user", "stage", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
+    "status", "limit", "user", "stage", "pair", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
     "bad_stamps", "reads",
     "request_bytes", "response_bytes",
 )  # fmt: skip
 TEXTS: Final = (
     "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",
-    "worker", "message",
+    "worker", "message", "arm",
 )  # fmt: skip
 
 # What the tables and plots need: the narrower, the more requests fit into memory (220 bytes each).
 SUMMARY_NUMBERS: Final = tuple(
     name for name in (
         "clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us", "rtt_us", "retransmits",
-        "limit", "turn",
+        "limit", "turn", "pair",
     )
     if name not in ("headers_at", "close_lag_s", "longest_stall_s")
 )  # fmt: skip
 SUMMARY_TEXTS: Final = (
-    "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "message",
+    "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "message", "arm",
 )  # fmt: skip
-SINGLE_PRECISION: Final = frozenset({*TOKENS, "status", "limit", "turn", "retransmits"})
+SINGLE_PRECISION: Final = frozenset({*TOKENS, "status", "limit", "turn", "pair", "retransmits"})
 """Whole numbers that single precision holds exactly (below 2^24)."""
 
 BLOCK: Final = 2**10

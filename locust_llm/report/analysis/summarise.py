@@ -35,6 +35,8 @@ from .goodput import good_requests, goodput_rows
 from .interference_result import Interference
 from .judge import judge_rules, judge_sweep, overall
 from .occupancy import Occupancy, gate_use, occupancy
+from .pairs.blocks import of_candidate
+from .pairs.paired import judged, paired
 from .selection import Floats, Selection, adjusted, distribution, mean, ratio, total
 from .slo_figures import Evaluation
 from .summary import Conditions, Counts, Failure, GateUse, Row, Summary, SweepSummary
@@ -77,7 +79,14 @@ def summarise(
     conditions = _conditions(main, time, run, verdict)
     delivered = delivery(main, run, verdict)
     seen = Evaluation(main, run, verdict, delivered, records, ended, time)
+    compared = None
+    if run.settings.compares:
+        compared, pairs = paired(everything, run, verdict)
+        part, through, window = of_candidate(everything, run)
+        seen = seen._replace(main=part, ended=through, time=window)
     slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
+    if compared is not None:
+        slos = judged(slos, run, compared, pairs)
     return Summary(
         conditions=conditions,
         counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
@@ -99,6 +108,7 @@ def summarise(
         interference=interference,
         examination=_examination(results, run, verdict) if results else None,
         sweep=sweep,
+        paired=compared,
         unread=tuple(unread),
     )
 

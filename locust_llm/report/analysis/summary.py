@@ -4,6 +4,7 @@ import msgspec
 
 from locust_llm.core.sweep import REPEAT
 from locust_llm.probe.result import ProbeFindings
+from locust_llm.report.paired_result import Paired
 from locust_llm.slo.client_verdict import Evidence, Verdict
 
 from .interference_result import Interference
@@ -385,6 +386,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a probe came to; None: it was none."""
     sweep: SweepSummary | None = None
     """None: no stages."""
+    paired: Paired | None = None
+    """None: the run has no arms."""
     unread: tuple[str, ...] = ()
     """Of the first broken lines, which it is and why."""
     unmade: tuple[str, ...] = ()
@@ -392,5 +395,5 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def swept(self) -> bool:
-        """Its requests were sent under different loads: what they have together says nothing."""
-        return self.sweep is not None and not self.sweep.repeats
+        """Its requests were sent under different loads, or to different arms: what they have together says nothing."""
+        return self.paired is not None or (self.sweep is not None and not self.sweep.repeats)

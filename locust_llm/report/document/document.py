@@ -13,6 +13,7 @@ from locust_llm.report.analysis.breakdowns import PERCENTILES
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Breakdown, Conditions, Failure, Group, Row, SloResult, Summary
 from locust_llm.report.analysis.window import measured
+from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
@@ -21,6 +22,7 @@ from locust_llm.slo.selectors import plain
 
 from .blocks import LABEL, Block, Heading, Table, Text, counted, interval, label_of, marked, observed
 from .interference import stalls
+from .paired import arms, side_by_side, verdict_of
 from .probe import findings, named, scheduler
 from .remarks import SIMULATED, delivery_line, incomplete_line, remarks, slo_line, verdict_line
 from .sweep import curves, warnings
@@ -47,7 +49,7 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield Text(missing, loud=True)
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
-    if not summary.swept and (verdict := verdict_line(summary)) is not None:
+    if (not summary.swept or summary.paired is not None) and (verdict := verdict_line(summary)) is not None:
         yield Text(verdict, loud=True)
     if probe is not None:
         yield from scheduler(probe)
@@ -55,12 +57,18 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield Text(undelivered, loud=True)
     if summary.sweep is not None:
         yield from warnings(summary.sweep)
+    if summary.paired is not None:
+        yield Text(verdict_of(summary.paired), loud=summary.paired.verdict == OPEN)
+        if summary.paired.warning:
+            yield Text(f"WARNING: {summary.paired.warning}.", loud=True)
     yield from _slos(summary)
     yield Table(("Conditions", ""), tuple(_conditions(summary, run)), numbers=False)
     if probe is not None:
         yield from findings(probe)
     elif not summary.swept:
         yield from _figures(summary, chosen)
+    if summary.paired is not None:
+        yield from side_by_side(summary.paired)
     if summary.sweep is not None:
         yield from curves(summary.sweep)
     if summary.failures:
@@ -207,8 +215,11 @@ def _failures(summary: Summary) -> Iterator[Block]:
 def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     c, counts, gate = summary.conditions, summary.counts, summary.gate
     axis = summary.sweep.axis if summary.sweep is not None else ""
-    yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
-    yield "model", c.model or "-"
+    if run.arms:
+        yield from arms(run)
+    else:
+        yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
+        yield "model", c.model or "-"
     if (probe := summary.examination) is not None:
         load = f"probe: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
         yield "load", load
@@ -248,7 +259,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
     yield "chunks", f"{counts.chunks}, {merged:.2%} of them merged{left_out}"
     yield "clock", f"{c.clock or '-'} stamps"
-    if not summary.swept:
+    if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
     yield from _machines(run)
 

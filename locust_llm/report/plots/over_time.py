@@ -66,7 +66,12 @@ def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run, limits: Limit
         *_gate(levels, time, marks),
     ]
     if run.stages and plots:
-        caption = f"{plots[0].caption} Vertical lines: start of each stage, with its value."
+        which = (
+            "start of each block, of the base (b) or the candidate (c)"
+            if run.arms
+            else "start of each stage, with its value"
+        )
+        caption = f"{plots[0].caption} Vertical lines: {which}."
         plots[0] = msgspec.structs.replace(plots[0], caption=caption)
     yield from plots[:-1]
     for last in plots[-1:]:  # its axis is that of all
@@ -85,7 +90,7 @@ def stretch(requests: pd.DataFrame, run: Run) -> Stretch:
 def _marks(run: Run, time: Stretch, warm: bool) -> Iterator[Mark]:
     """Phases, stages and changes of the limit, where there are few."""
     for stage in run.stages:
-        yield Mark(f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
+        yield Mark(stage.arm[:1] or f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
     if warm and not run.stages:
         yield Mark("profiling", x=run.profiling_at - time.origin)
     if run.stopping_at is not None and run.stopping_at - time.origin < time.high:

@@ -27,7 +27,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE
-from locust_llm.run.options import request_headers
+from locust_llm.run.options import candidate_headers, request_headers
 from locust_llm.run.protocol import Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
 
 from .context import RunContext, TimeSource
@@ -78,7 +78,8 @@ class Control:
         self.settings = settings
         self.survey = survey
         headers = request_headers(environment.parsed_options)
-        self._secrets = secrets_of(headers, headers)
+        own = candidate_headers(environment.parsed_options)
+        self._secrets = secrets_of(headers, headers | {f"candidate {name}": value for name, value in own.items()})
         self.epoch = epoch
         self.failure = ""
         """Why a process cannot send any more; empty while all can."""
@@ -135,8 +136,8 @@ class Control:
         raises ValueError of one sentence."""
         if self.shutdown.begun or self.draining or self.allocator.paused or self.plan.phase in (BETWEEN, OVER):
             raise ValueError("no requests are being sent right now: the prefill limit cannot be changed")
-        if self.settings.sweeps(PREFILL):
-            raise ValueError("this sweep sets the prefill limit itself, stage by stage")
+        if self.settings.sweeps(PREFILL) or self.settings.compares:
+            raise ValueError("this run sets the prefill limit itself, stage by stage")
         runner = self.environment.runner
         assert runner is not None
         users = None if self._users.grows else max(runner.target_user_count, self.phases.asked.users or 0)

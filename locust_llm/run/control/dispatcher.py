@@ -58,6 +58,7 @@ class Dispatcher:
         self._phase, self._started_at, self._lasts_s = phase, now + lead_s, lasts_s
         self._ahead.clear()
         self._owners.clear()
+        self._credits.clear()  # both blocks of a pair go to the same processes
         following = next(dues, None)
         while following is not None and not self._stopped:
             elapsed_s = self._clock() - self._began

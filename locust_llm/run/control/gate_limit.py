@@ -61,8 +61,9 @@ class GateLimit:
 
     def __init__(self, context: RunContext, plan: Plan) -> None:
         settings = context.settings
-        gated = settings.prefill_concurrency or settings.warmup_limit or settings.sweeps(PREFILL)
-        self.shares = Shares(lambda worker, share: context.send(share, worker), gated=bool(gated))
+        limits = settings.prefill_concurrency, settings.warmup_limit, settings.changes.prefill_concurrency
+        gated = any(limits) or settings.sweeps(PREFILL)
+        self.shares = Shares(lambda worker, share: context.send(share, worker), gated=gated)
         self._context, self._plan = context, plan
         self._store, self._time = context.store, context.time
         self._ramp: gevent.Greenlet | None = None

@@ -25,7 +25,7 @@ from .gate_limit import GateLimit
 from .in_flight import Sends
 from .run_store import known_limits
 from .shutdown import Shutdown
-from .stage_runner import StageRunner
+from .stage_runner import BlockRunner, StageRunner
 from .users import UserPool
 
 logger = logging.getLogger("locust_llm")
@@ -49,7 +49,8 @@ class PhaseRunner:
         first_wave = 0 if settings.open_loop or stages else settings.users or 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
         """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
-        self.stages = None if stages is None else StageRunner(settings, stages, context.folder, context.time.now)
+        kind = BlockRunner if settings.compares else StageRunner
+        self.stages = None if stages is None else kind(settings, stages, context.folder, context.time.now)
         """None: the run has no stages."""
         self.asked = settings if self.stages is None else self.stages.settings
         """The settings of this phase: in a sweep those of its stage."""
@@ -109,8 +110,8 @@ class PhaseRunner:
         if stages is not None and label_of(phase) == PROFILING:
             stages.begin(self._time.now() + lead_s)
             self._job(self._watch_stage, phase)
-            if s.run_time_s and stages.repeats:
-                self._job(self.allocator.close, phase, after_s=lead_s + s.run_time_s)
+            if s.lasts_s and stages.repeats:
+                self._job(self.allocator.close, phase, after_s=lead_s + s.lasts_s)
             elif s.run_time_s and stages.number == 1:
                 self._context.spawn(self._time_is_up, after_s=s.run_time_s)
         elif phase == PROFILING:
@@ -150,7 +151,7 @@ class PhaseRunner:
     def _lasts_s(self, phase: str) -> float | None:
         """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
         s = self.asked
-        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.longest_s
+        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.lasts_s
 
     def _time_is_up(self) -> None:
         if self._shutdown.begun:
@@ -234,6 +235,8 @@ class PhaseRunner:
     def end_stage(self, *, report: bool) -> None:
         """All of it is back: its records and what is known of it go into its folder."""
         assert self.stages is not None
+        if not self.stages.open:
+            return
         self.stages.health.clear()
         self.send_stage(0)
         until = self._time.monotonic() + HEALTH_S

@@ -29,6 +29,7 @@ from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
 from locust_llm.exit_status import ExitStatus
+from locust_llm.run.arms import arms_of
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.worker.outbox import lock
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
@@ -268,6 +269,7 @@ class RunStore:
             "dataset_sessions": s.dataset_sessions,
             "health": tuple(self.health),
             "limits": known_limits(self.limits),
+            "arms": arms_of(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
             "notes": (

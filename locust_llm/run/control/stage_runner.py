@@ -1,4 +1,4 @@
-"""Takes a run through its stages. Each has a folder of its own, and its reports as soon as it is over."""
+"""Takes a run through its stages: each has a folder of its own, and its reports as soon as it is over; or through blocks."""
 
 import logging
 import time
@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from locust_llm.core.arms import PAIR, Block
 from locust_llm.core.jsonl import line
 from locust_llm.core.phases import WARMUP
 from locust_llm.core.record import OK, RETRIED, Record
@@ -58,7 +59,8 @@ class StageRunner:
 
     @property
     def repeats(self) -> bool:
-        return self.asked.axis == REPEAT
+        """Each lasts as long as its settings say, and is not looked at meanwhile."""
+        return self.asked.axis in (REPEAT, PAIR)
 
     def __str__(self) -> str:
         """``stage 3 of 8, concurrency 4``"""
@@ -168,13 +170,18 @@ class StageRunner:
             offer=offer,
         )
 
+    @property
+    def open(self) -> bool:
+        """One has begun and is not closed."""
+        return self._file is not None and not self._file.closed
+
     def flush(self) -> None:
-        if self._file is not None and not self._file.closed:
+        if self._file is not None and self.open:
             self._file.flush()
 
     def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
         """This stage is over; ``report``: make its reports, else whoever reports on the run does."""
-        if self._file is None or self._file.closed:
+        if self._file is None or not self.open:
             return
         self._file.close()
         stage = self.stage()
@@ -186,6 +193,61 @@ class StageRunner:
         client = None if result.client is None else result.client.level
         self._done.append(Done(self.value, result.slo_status, result.throughput, client))
         logger.info(f"{str(self).capitalize()}: {result} ({stage.why})")
+
+
+class BlockRunner(StageRunner):
+    """Its stages are blocks. Between two of them all that is in flight comes back, and what is due in the washout at the
+    begin of one is not counted: so no arm sees the queue of the other. There are no folders and reports of blocks."""
+
+    @property
+    def block(self) -> Block:
+        """That is on, or was last."""
+        return self._whole.blocks[max(self.number, 1) - 1]
+
+    def __str__(self) -> str:
+        """``block 5 of 26: candidate, pair 2 of 12``"""
+        block, whole = self.block, self._whole
+        pair = f"pair {block.pair} of {whole.pairs}" if block.pair else "not counted"
+        return f"block {self.number} of {len(whole.blocks)}: {block.arm}, {pair}"
+
+    def next(self) -> bool:
+        if self.number == len(self._whole.blocks):
+            self.end = "all pairs are done"
+            return False
+        self.number += 1
+        self.value = float(self.number)
+        self.settings = of_stage(self._whole, self.asked.axis, self.value)
+        return True
+
+    @property
+    def open(self) -> bool:
+        return len(self.finished) < self.number
+
+    def begin(self, now: float) -> None:
+        self._began_at, self._ended_at = now, None
+
+    def add_record(self, record: Record) -> Record:
+        counts = self.block.pair and record.due_at + record.clock_offset_s >= self._began_at + self._whole.washout_s
+        return record if counts else msgspec.structs.replace(record, phase=WARMUP)
+
+    def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
+        """``report``: the block came to its end; else the run ended before it."""
+        if not self.open:
+            return
+        whole, pair, began_at = self._whole, self.block.pair, self._began_at
+        ended_at = began_at + whole.block_duration
+        self.finished.append(
+            Stage(
+                number=self.number,
+                value=self.value,
+                began_at=began_at,
+                measured_at=began_at + whole.washout_s if pair else None,
+                ended_at=ended_at if report else self._ended_at or time.time(),
+                why=TIME_UP if report else STOPPED,
+                arm=self.block.arm,
+                pair=pair,
+            )
+        )
 
 
 def enough(s: Settings) -> int:

@@ -19,9 +19,10 @@ from locust_llm.client.api import extra_inputs
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.process_reader import new_reader, reader_failure, reads_so_far
 from locust_llm.core.address import base_url
+from locust_llm.core.arms import Block
 from locust_llm.core.failures import FailureKinds
 from locust_llm.core.machine import Machine, machine_of
-from locust_llm.core.phases import PROFILING, label_of
+from locust_llm.core.phases import PROFILING, label_of, stage_of
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
@@ -29,9 +30,10 @@ from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
 from locust_llm.load.lengths import independent, mix, normal
 from locust_llm.load.prompts import Prompts
+from locust_llm.run.arms import Side, sides
 from locust_llm.run.clock_sync import Clock, boot_id
 from locust_llm.run.gate_shares import Lease
-from locust_llm.run.options import request_headers, settings_of
+from locust_llm.run.options import candidate_headers, request_headers, settings_of
 from locust_llm.run.protocol import (
     LOCAL,
     TO_CONTROL,
@@ -94,8 +96,8 @@ class Sender:
         self._renew()
 
     def _renew(self) -> None:
-        self.model: str | None = None
-        self.length_way: tuple[str, ...] = ()
+        self._sides = {"": Side("", "", None, ())}
+        self._place = 0
         self.closed = False
         self.turned_away = 0
         self.decoding = 0
@@ -151,8 +153,8 @@ class Sender:
         self._watch = HealthMonitor()
         self.settings = s = order.settings
         self._sentinels.begin(s.selftest, s.run_time_s)
-        self.model = order.survey.model
-        self.length_way = order.survey.length_way
+        self._sides = sides(s, order.survey, candidate_headers(self._environment.parsed_options))
+        self._place = order.worker
         self.prompts = Prompts(
             order.survey.lengths,
             mix(s.seq_dist) if s.seq_dist else None,
@@ -192,9 +194,37 @@ class Sender:
         self._stage, self._stage_watch = number, HealthMonitor() if number else None
         self._sentinels.begin_stage()
         s = self.settings
+        if (block := s.block(number)) is not None:
+            self._begin_block(block, number)
         if input_tokens is not None:
             sizes = (input_tokens, s.synthetic_input_tokens_stddev), (s.output_tokens_mean, s.output_tokens_stddev)
             self.prompts.resize(independent(normal(*sizes[0]), normal(*sizes[1])))
+
+    def _begin_block(self, block: Block, number: int) -> None:
+        """Both blocks of a pair draw the same lengths, of other texts where they would meet in one server's cache."""
+        s = self.settings
+        seed = f"{s.random_seed}/{self._place}/pair {block.pair}"
+        salt = "" if s.candidate and s.candidate != s.host else f"[{number:03}]"
+        self.prompts.begin_block(seed, salt)
+        self.sessions.begin_block(seed)
+        self._random = Random(f"{seed}/cancel")
+
+    def block(self, phase: str) -> Block | None:
+        """In which requests of this phase are sent; None: the run has no arms."""
+        return self.settings.block(stage_of(phase))
+
+    def side(self, block: Block | None) -> Side:
+        """Where requests of this block go."""
+        found = next(iter(self._sides.values())) if block is None else self._sides[block.arm]
+        return found if found.address else found._replace(address=self.address)
+
+    @property
+    def own_headers(self) -> dict[str, str]:
+        """Of all arms: no text that is written down may hold their values."""
+        found = dict(self.headers)
+        for side in self._sides.values():
+            found |= {f"{side.name} {name}": value for name, value in side.headers.items()}
+        return found
 
     @property
     def headers(self) -> dict[str, str]:
@@ -207,11 +237,6 @@ class Sender:
     def address(self) -> str:
         """The server of the run, which was asked at its start: whatever ``host`` a class or Locust has since then."""
         return self.settings.host or base_url(self._environment.host or "")
-
-    @property
-    def url(self) -> str:
-        """Where chat completions go."""
-        return self.address + self.settings.endpoint
 
     def keeps_address(self, host: str | None, whose: str) -> None:
         """Log it, once a run, where somebody (Locust's ``POST /user`` can) has set another."""

@@ -10,9 +10,10 @@ from locust_llm.core.report_result import Figure, ReportResult
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RecordFile, read_run
+from locust_llm.core.sweep import STOPPED, TIME_UP
 from locust_llm.run.control import stage_runner as module
 from locust_llm.run.control.run_store import Made
-from locust_llm.run.control.stage_runner import StageRunner, enough
+from locust_llm.run.control.stage_runner import BlockRunner, StageRunner, enough
 from locust_llm.slo.client_verdict import Verdict
 
 SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requests=3)
@@ -126,3 +127,46 @@ def test_arrivals_are_counted_over_what_is_measured(tmp_path: Path) -> None:
 )
 def test_a_stage_has_as_many_requests_as_its_rules_need(slo: tuple[str, ...], count: int) -> None:
     assert enough(Settings(slo=slo)) == count
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+def blocks_of(folder: Path) -> BlockRunner:
+    settings = Settings(aa=True, run_time_s=220.0, block_duration=10.0, washout=2.0, random_seed=1, users=2)
+    assert settings.staged is not None
+    return BlockRunner(settings, settings.staged, folder)
+
+
+def test_blocks_come_in_their_order_and_count_behind_the_washout(tmp_path: Path, reports: list[Path]) -> None:
+    one, counted = blocks_of(tmp_path), []
+    while one.next():
+        at = 1000.0 + 12 * one.number
+        one.begin(at)
+        counted.append([one.add_record(sent(at + late)).phase for late in (0.0, 1.9, 2.0, 9.9)])
+        one.stop(at + 10.2)
+        one.close(facts, report=True)
+    assert one.end == "all pairs are done"
+    one.close(facts, report=False)  # the run is over: the last block was closed before
+    assert [(stage.pair, stage.arm) for stage in one.finished] == list(
+        map(tuple, Settings(aa=True, run_time_s=220.0, block_duration=10.0, random_seed=1).blocks)
+    )
+    assert counted == [["warmup"] * 4] * 2 + [["warmup", "warmup", "profiling", "profiling"]] * 20
+    first, third = one.finished[0], one.finished[2]
+    assert (first.measured_at, first.why) == (None, TIME_UP)
+    assert (third.began_at, third.measured_at, third.ended_at) == (1036.0, 1038.0, 1046.0)
+    assert reports == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_in_which_the_run_was_stopped_says_so(tmp_path: Path) -> None:
+    one = blocks_of(tmp_path)
+    for _ in range(3):
+        assert one.next()
+    assert str(one).startswith("block 3 of 22: ")
+    assert str(one).endswith(", pair 1 of 10")
+    one.begin(1000.0)
+    one.stop(1004.0)
+    one.close(facts, report=False)
+    (stage,) = one.finished
+    assert (stage.number, stage.ended_at, stage.why) == (3, 1004.0, STOPPED)

@@ -1,0 +1,1 @@
+"""Pairs: two arms compared block by block."""

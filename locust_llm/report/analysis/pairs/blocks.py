@@ -1,0 +1,109 @@
+"""Blocks: what each of them came to, figure by figure, base and candidate of each pair beside each other."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from locust_llm.core.arms import BASE, CANDIDATE
+from locust_llm.core.run import Run, Stage
+from locust_llm.core.sweep import TIME_UP
+from locust_llm.report.analysis.censoring import amounts, hits, values
+from locust_llm.report.analysis.selection import Floats, Selection
+from locust_llm.report.analysis.slo_figures import selected
+from locust_llm.report.analysis.window import RateWindow, Span, ended_in
+from locust_llm.slo.grammar import Rule
+from locust_llm.slo.metrics import BY_WORD, RATE
+
+FEW: Final = 20
+"""Of so few requests a block its figures are of little use."""
+
+
+class BlockRequests(NamedTuple):
+    """The requests of one block."""
+
+    counted: Selection
+    """Those behind the washout."""
+    ended: Selection
+    """Those that ended while the load behind the washout was on: of these rates are."""
+    seconds: float
+    """How long that was."""
+
+
+class PairRequests(NamedTuple):
+    base: BlockRequests
+    candidate: BlockRequests
+
+
+def pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
+    """The pairs of which both blocks came to their end."""
+    windows = {(stage.pair, stage.arm): window for stage in run.stages if (window := _window(stage)) is not None}
+    numbers = sorted({pair for pair, _ in windows if (pair, BASE) in windows and (pair, CANDIDATE) in windows})
+    groups = dict(list(requests.groupby(["pair", "arm"], observed=True)))
+    found = []
+    for number in numbers:
+        both = [(groups.get((number, arm)), windows[number, arm]) for arm in (BASE, CANDIDATE)]
+        blocks = [_block(part, window) for part, window in both if part is not None]
+        if len(blocks) == 2:
+            found.append(PairRequests(*blocks))
+    return found
+
+
+def of_candidate(everything: Selection, run: Run) -> tuple[Selection, Selection, RateWindow]:
+    """(its requests that count, those of which its rates are, what these are over)."""
+    requests = everything.requests
+    part = everything.only(requests["arm"] == CANDIDATE).only(requests["pair"] > 0)
+    stages = [stage for stage in run.stages if stage.arm == CANDIDATE]
+    windows = [window for stage in stages if (window := _window(stage)) is not None]
+    main = part.only(requests["phase"] == "profiling")
+    if not windows:
+        return main, main, RateWindow(main.span())
+    over = np.fmax(part["closed_at"], part["last_chunk_at"])
+    inside = np.any([(over >= low) & (over <= high) for low, high in windows], axis=0)
+    pauses = tuple((before[1], after[0]) for before, after in pairwise(windows))
+    return main, part.where(inside), RateWindow((windows[0][0], windows[-1][1]), pauses)
+
+
+def of_rule(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
+    """(base, candidate) of each pair, a row each: seconds, a share of 1, a number a second; NaN where a block has none."""
+    return np.array([[_figure(rule, block) for block in pair] for pair in pairs], np.float64).reshape(-1, 2)
+
+
+def counts(rule: Rule, pairs: Sequence[PairRequests]) -> Iterator[int]:
+    """How many requests each block's figure is made of."""
+    for pair in pairs:
+        yield from (selected(rule, block.counted).size for block in pair)
+
+
+def _window(stage: Stage) -> Span | None:
+    """None: it is not counted, or did not come to its end."""
+    if not stage.pair or stage.measured_at is None or stage.why != TIME_UP:
+        return None
+    return stage.measured_at, stage.ended_at
+
+
+def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
+    everything = Selection(requests, np.ones(len(requests), np.bool_))
+    counted = everything.only(requests["phase"] == "profiling")
+    return BlockRequests(counted, ended_in(everything, window), window[1] - window[0])
+
+
+def _figure(rule: Rule, block: BlockRequests) -> float:
+    """As the tables have it, a failure being +infinity; of what is a rate, over the block's time."""
+    measure = BY_WORD[rule.metric]
+    if measure.metric is not None:
+        known = values(rule, selected(rule, block.counted), measure.metric).low
+        if not len(known):
+            return math.nan
+        if rule.percentile is None:
+            return float(known.mean())
+        if np.isfinite(known).all():
+            return float(np.percentile(known, rule.percentile))
+        return float(np.percentile(known, rule.percentile, method="inverted_cdf"))
+    if measure.units is RATE:
+        return float(amounts(rule, selected(rule, block.ended)).low.sum()) / block.seconds
+    share = hits(rule, selected(rule, block.counted)).low
+    return float(share.mean()) if len(share) else math.nan

@@ -1,0 +1,269 @@
+"""Paired: the difference of two arms from the differences of their pairs, with its 95 % interval.
+
+A pair's two blocks see the same weather, so what the server, the machine and the network do over minutes cancels in their
+ratio. The pairs' logarithms of ratios (of shares, and of what may be 0, the differences) are averaged, and Student's t says
+how far that mean may be off (Student, The probable error of a mean, Biometrika 6, 1908). Within a block requests may depend
+on each other as they like, as a block counts as one value. What is called better or worse has 0 outside of its interval.
+
+The verdict is of all figures together: in each pair either arm could as well have been the other, were they equal, so the
+signs of the pairs' differences are exchanged, of all figures alike, and the largest t counts (Westfall and Young,
+Resampling-based multiple testing, 1993; Nichols and Holmes, Human Brain Mapping 15, 2002).
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from locust_llm.core.arms import BASE, CANDIDATE, LEAST
+from locust_llm.core.run import Run
+from locust_llm.report.analysis.goodput import good_request
+from locust_llm.report.analysis.selection import Floats, Selection, scarce
+from locust_llm.report.analysis.summary import SloResult
+from locust_llm.report.paired_result import DIFFERENT, SAME, Paired, PairedFigure
+from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
+from locust_llm.slo.client_verdict import OK, Verdict
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
+from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
+
+from .blocks import PairRequests, counts, of_rule, pairs
+
+STATS: Final = ("avg", "p50", "p95", "p99")
+LATENCIES: Final = ("ttft", "itl", "request_latency")
+LABELS: Final = {
+    "ttft": "TTFT", "itl": "ITL", "request_latency": "Request Latency", "ttft_from_due": "TTFT from Due",
+    "requests_per_s": "Throughput (requests/s)", "output_tokens_per_s": "Output (tokens/s)",
+    "error_rate": "Failures (%)", "attainment": "Attainment (%)", "goodput": "Goodput (requests/s)",
+}  # fmt: skip
+NORMAL: Final = 1.959963984540054
+FLIPS: Final = 12
+"""Up to so many pairs each way to exchange their signs is tried, of more a part."""
+CHANCE: Final = 0.05
+ALIKE: Final = 0.98
+"""Of the same arrivals each arm gets at least this share of what the other gets."""
+BETTER: Final = "better"
+WORSE: Final = "worse"
+EQUAL: Final = "no difference to be seen"
+UNSURE: Final = "not concluded"
+
+
+class Difference(NamedTuple):
+    """Of two arms, from their pairs."""
+
+    base: float
+    candidate: float
+    ratio: tuple[float, float, float] | None
+    """candidate / base, and the ends of its interval; None: of a base of 0."""
+    difference: tuple[float, float, float]
+    """candidate - base, and its ends."""
+
+
+def student(freedom: int) -> float:
+    """97.5 % of Student's t (Abramowitz and Stegun 26.7.5; within 0.0003 from 9 degrees of freedom on)."""
+    z, n = NORMAL, freedom
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
+    )
+
+
+def difference(values: Floats, *, relative: bool) -> Difference:
+    """Of (base, candidate) a row a pair, at least two. ``relative``: by their ratios, of values above 0."""
+    each = np.log(values) if relative else values
+    base, candidate = each.mean(axis=0)
+    low, middle, high = _interval(each[:, 1] - each[:, 0])
+    if relative:
+        a, b = math.exp(base), math.exp(candidate)
+        ratio = math.exp(middle), math.exp(low), math.exp(high)
+        return Difference(a, b, ratio, (b - a, a * (ratio[1] - 1), a * (ratio[2] - 1)))
+    a, b = float(base), float(candidate)
+    of_base = (b / a, 1 + low / a, 1 + high / a) if a > 0 else None
+    return Difference(a, b, of_base, (middle, low, high))
+
+
+def _interval(deltas: Floats) -> tuple[float, float, float]:
+    mean, n = float(deltas.mean()), len(deltas)
+    reach = student(n - 1) * float(deltas.std(ddof=1)) / math.sqrt(n)
+    return mean - reach, mean, mean + reach
+
+
+def chance(deltas: Floats) -> float:
+    """How often equal arms would show so large a t in some figure. ``deltas``: a row a pair, a column a figure."""
+    n, random = len(deltas), np.random.default_rng(1)
+    if n <= FLIPS:
+        signs = np.array([(1, *rest) for rest in product((1, -1), repeat=n - 1)], np.float64)
+    else:
+        signs = np.vstack([np.ones(n), random.choice((-1.0, 1.0), (2 ** (FLIPS - 1), n))])
+    squares = (deltas**2).sum(axis=0)
+    means = signs @ deltas[:, squares > 0] / n
+    spread = np.sqrt(np.maximum(squares[squares > 0] / n - means**2, 1e-300))
+    largest = np.abs(means / spread).max(axis=1, initial=0.0)
+    return float((largest >= largest[0] * (1 - 1e-9)).mean())
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+def paired(everything: Selection, run: Run, verdict: Verdict | None) -> tuple[Paired, list[PairRequests]]:
+    """All figures of the two arms of a run, and the pairs they are made of."""
+    found = pairs(everything.requests, run)
+    reason = _refusal(len(found), verdict)
+    figures, deltas = list[PairedFigure](), list[Floats]()
+    for rule in figures_of(run):
+        figure, delta = _compared(rule, found, sure=not reason)
+        figures.append(figure)
+        if delta is not None:
+            deltas.append(delta)
+    seen = chance(np.column_stack(deltas)) if deltas and not reason else None
+    return Paired(
+        verdict=OPEN if seen is None else DIFFERENT if seen <= CHANCE else SAME,
+        reason=reason or ("" if deltas else "there is no figure that both arms have in each pair"),
+        chance=seen,
+        warning=_uneven(found) if run.settings.open_loop else "",
+        aa=run.settings.aa,
+        pairs=len(found),
+        planned=run.settings.pairs,
+        figures=tuple(figures),
+    ), found
+
+
+def _refusal(count: int, verdict: Verdict | None) -> str:
+    """Why nothing may be concluded."""
+    if count < LEAST:
+        return f"too few pairs: {count} came to their end, and {LEAST} are needed"
+    if verdict is not None and verdict.level != OK:
+        return f"the client verdict is {verdict.level}: {'; '.join(verdict.reasons)}"
+    return ""
+
+
+def _uneven(found: Sequence[PairRequests]) -> str:
+    """Of an open loop: that one arm got fewer of the same arrivals."""
+    sizes = {arm: sum(getattr(pair, arm).counted.size for pair in found) for arm in (BASE, CANDIDATE)}
+    fewer, more = sorted(sizes, key=lambda arm: sizes[arm])
+    if sizes[fewer] >= ALIKE * sizes[more]:
+        return ""
+    return (
+        f"the {fewer} got {sizes[fewer]} of the {sizes[more]} requests that the {more} got: arrivals found no free user "
+        "until their block was over, and those that would have waited longest are in no latency"
+    )
+
+
+def figures_of(run: Run) -> Iterator[Rule]:
+    """About each figure that is shown; their limits say nothing."""
+    s = run.settings
+    latencies = (*LATENCIES, "ttft_from_due") if s.open_loop or run.limits else LATENCIES
+    yield from (_rule(word, stat) for word in latencies for stat in STATS)
+    yield from (_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate"))
+    good, _ = good_request(s.rules)
+    if good:
+        yield from (_rule(word, given=good) for word in ("attainment", "goodput"))
+
+
+def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
+    unit = "ms" if BY_WORD[word].units is TIME else next(iter(BY_WORD[word].units))
+    rule = Rule(word, "<=", 0.0, unit, stat, given=given)
+    return replace(rule, op="<=" if rule.less_is_better else ">=")
+
+
+def _compared(rule: Rule, found: Sequence[PairRequests], *, sure: bool = True) -> tuple[PairedFigure, Floats | None]:
+    """The figure, and the differences of the pairs."""
+    measure, values = BY_WORD[rule.metric], of_rule(rule, found)
+    label = LABELS[rule.metric] if measure.metric is None else f"{LABELS[rule.metric]} {rule.stat} (ms)"
+    relative = measure.units is not SHARE and bool((values > 0).all())
+    figure = PairedFigure(metric=rule.metric, stat=rule.stat, label=label, unit=rule.unit, relative=relative)
+    if why := _absent(values):
+        return replace(figure, note=why), None
+    one, factor = difference(values, relative=relative), rule.factor
+    change, low, high = (end * factor for end in one.difference)
+    percent, low_percent, high_percent = (
+        (None, None, None) if one.ratio is None or measure.units is SHARE else [(r - 1) * 100 for r in one.ratio]
+    )
+    figure = replace(
+        figure,
+        base=one.base * factor,
+        candidate=one.candidate * factor,
+        difference=change,
+        low=low,
+        high=high,
+        percent=percent,
+        low_percent=low_percent,
+        high_percent=high_percent,
+        word=_word(rule, low, high) if sure else UNSURE,
+        note=_few(rule, found),
+        pairs=tuple((float(a) * factor, float(b) * factor) for a, b in values),
+    )
+    each = np.log(values) if relative else values
+    return figure, each[:, 1] - each[:, 0]
+
+
+def _absent(values: Floats) -> str:
+    """Why there is nothing to compare."""
+    if len(values) < 2:
+        return "there are no two pairs"
+    if np.isnan(values).any():
+        return f"absent in {int(np.isnan(values).sum())} of {values.size} blocks"
+    if np.isinf(values).any():
+        return f"it lands on a failure in {int(np.isinf(values).sum())} of {values.size} blocks"
+    return ""
+
+
+def _few(rule: Rule, found: Sequence[PairRequests]) -> str:
+    least = min(counts(rule, found), default=0)
+    if rule.percentile is None or not scarce(least, rule.percentile):
+        return ""
+    takes = math.ceil(100 / (100 - rule.percentile))
+    return f"a block has {least} requests at least, and {rule.stat} takes {takes}: it is little more than the slowest"
+
+
+def _word(rule: Rule, low: float, high: float) -> str:
+    if low <= 0 <= high:
+        return EQUAL
+    return WORSE if (low > 0) == rule.less_is_better else BETTER
+
+
+# -- rules against the base --------------------------------------------------------------------------------------------
+
+
+def judged(
+    results: Iterable[SloResult], run: Run, compared: Paired, found: Sequence[PairRequests]
+) -> tuple[SloResult, ...]:
+    """The results with those of rules against the base made anew, from the pairs."""
+    rules = {text: rule for text, rule in run.settings.rules.by_text.items() if rule.base == BASE}
+    return tuple(
+        result if (rule := rules.get(result.rule)) is None else _judged(rule, result, compared.reason, found)
+        for result in results
+    )
+
+
+def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairRequests]) -> SloResult:
+    rule = replace(rule, op="<=" if rule.less_is_better else ">=")
+    values = of_rule(rule, found)
+    if why := _absent(values):
+        return replace(result, status=INCONCLUSIVE, count=len(found), reason=why)
+    relative = BY_WORD[rule.metric].units is not SHARE and bool((values > 0).all())
+    one = difference(values, relative=relative)
+    if rule.unit == "%" and one.ratio is None:
+        why = "it is 0 at the base, and there is no percentage of 0: give the room in another unit"
+        return replace(result, status=INCONCLUSIVE, count=len(found), reason=why)
+    value, low, high = [r - 1 for r in one.ratio] if rule.unit == "%" and one.ratio is not None else one.difference
+    if not rule.less_is_better:
+        value, low, high = -value, -high, -low
+    held = {end <= rule.limit for end in (low, high)}
+    status = INCONCLUSIVE if len(held) > 1 else PASS if held.pop() else FAIL
+    reason = "" if status != INCONCLUSIVE else "its 95 % interval crosses the limit, more pairs may tell"
+    return replace(
+        result,
+        status=INCONCLUSIVE if refusal else status,
+        observed=value * rule.factor,
+        low=low * rule.factor,
+        high=high * rule.factor,
+        worst=None,
+        count=len(found),
+        reason=refusal or reason,
+    )

@@ -1,0 +1,87 @@
+"""The section of two arms: their verdict in a sentence, each figure with the interval of its difference."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from locust_llm.core.run import Run
+from locust_llm.core.text import brief, many
+from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired, PairedFigure
+
+from .blocks import Block, Heading, Table, Text
+
+HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95 % interval", "")
+FIRST: Final = 5
+"""So many figures that differ are named in the sentence."""
+NOTE: Final = (
+    "Base and candidate: the mean over the blocks of what a block came to (geometric, where the interval is one of a "
+    "percentage). Difference: from base to candidate, averaged over the pairs; 95 % interval: Student's t over the pairs. "
+    "No difference to be seen: 0 lies inside. Percentiles count each failure as +infinity; averages and rates are of "
+    "successful requests. Of 20 figures of two equal arms one is called better or worse by chance."
+)
+
+
+def verdict_of(found: Paired) -> str:
+    """In one sentence or two."""
+    name = "A/A" if found.aa else "A/B"
+    if found.verdict == INCONCLUSIVE:
+        return f"{name} {found.verdict}: {found.reason}."
+    together = f"all figures together: p {found.chance:.3g}" if found.chance is not None else ""
+    said = f"{name} {found.verdict} ({many(found.pairs, 'pair')}; {together})."
+    called = f"{found.different} of {found.known} figures are called different"
+    if found.aa:
+        return f"{said} {called}, where {0.05 * found.known:.2g} are expected of equal arms (5 %)."
+    if found.verdict != DIFFERENT:
+        return f"{said} {called}; of equal arms {0.05 * found.known:.2g} would be."
+    named = [_said(figure) for figure in found.figures if figure.different]
+    more = f"; and {len(named) - FIRST} more" if len(named) > FIRST else ""
+    return f"{said} {called}: {'; '.join(named[:FIRST])}{more}."
+
+
+def side_by_side(found: Paired) -> Iterator[Block]:
+    """Each figure of both arms."""
+    yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
+    rows = tuple(_cells(figure) for figure in found.figures)
+    yield Table(HEAD, rows)
+    for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
+        labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
+        yield Text(f"{labels}: {note}.")
+    yield Text(NOTE)
+
+
+def arms(run: Run) -> Iterator[tuple[str, str]]:
+    """As conditions of the run."""
+    s = run.settings
+    for arm in run.arms:
+        server = arm.host + (f" ({arm.server})" if arm.server else "")
+        yield arm.name, ", ".join((server, arm.model or "-", *arm.changes))
+    done = len({stage.pair for stage in run.stages if stage.pair})
+    yield (
+        "pairs",
+        f"{done} of {s.pairs}, of two blocks of {s.block_duration:g} s in random order; in no figure: the first pair, and "
+        f"the first {s.washout_s:g} s of each block (washout)",
+    )
+
+
+def _said(figure: PairedFigure) -> str:
+    by = f"{figure.percent:+.1f}%" if figure.percent is not None else _signed(figure.difference)
+    return f"{figure.label} {by} ({figure.word})"
+
+
+def _cells(figure: PairedFigure) -> tuple[str, ...]:
+    percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
+    return (
+        figure.label, brief(figure.base), brief(figure.candidate), _signed(figure.difference), percent, _reach(figure),
+        figure.word,
+    )  # fmt: skip
+
+
+def _reach(figure: PairedFigure) -> str:
+    if figure.relative and figure.low_percent is not None and figure.high_percent is not None:
+        return f"{figure.low_percent:+.1f}% to {figure.high_percent:+.1f}%"
+    if figure.low is None or figure.high is None:
+        return "-"
+    return f"{_signed(figure.low)} to {_signed(figure.high)}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value + 0.0:+.3g}" if abs(value) < 1000 else f"{value:+.0f}"

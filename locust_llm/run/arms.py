@@ -1,0 +1,97 @@
+"""The arms of a run: both asked before it begins, and what a process must know to send to either."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import gevent
+import msgspec
+
+from locust_llm.client.requests_bridge import authorities
+from locust_llm.core.arms import BASE, CANDIDATE
+from locust_llm.core.run import Arm
+from locust_llm.core.settings import Settings
+
+from .discovery import Discovery, DiscoveryFailed, discover
+from .flags import refuse
+from .options import candidate_headers
+from .preflight import headers_of, ready
+
+ALIKE: Final = 0.02
+"""Token counts of the arms that differ by more are worth a note."""
+
+
+class Side(NamedTuple):
+    """Where a request goes, and in what it differs from those of the other arm."""
+
+    name: str
+    address: str
+    """Empty: where the process's own address is."""
+    model: str | None
+    """Where the user class has none."""
+    length_way: tuple[str, ...]
+    headers: Mapping[str, str] = {}
+    body: Mapping[str, Any] = {}
+    set_model: str | None = None
+    """In place of that of the user class too."""
+
+
+def survey(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
+    """The server was asked, of two arms both, and the run may begin. ``here``: its users are on this machine. Raises
+    Refused."""
+    headers = headers_of(options)
+    found = ready(settings, headers, here=here)
+    if not settings.compares or settings.aa:
+        return found
+    try:
+        other = discover(
+            of_candidate(settings),
+            {**headers, **candidate_headers(options)},
+            verify=authorities(),
+            sleep=gevent.sleep,
+        )
+    except DiscoveryFailed as error:
+        refuse(f"the candidate: {error}")
+    notes = [f"candidate: {note}" for note in other.notes]
+    a, b = found.lengths.tokens_a_word, other.lengths.tokens_a_word
+    if found.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
+        notes.append(f"the arms count tokens differently: {a:.3f} tokens a word at the base, {b:.3f} at the candidate")
+    return msgspec.structs.replace(found, candidate=other, notes=(*found.notes, *notes))
+
+
+def of_candidate(s: Settings) -> Settings:
+    """As if it were alone."""
+    return msgspec.structs.replace(s, host=s.candidate or s.host, model=s.changes.model or s.model)
+
+
+def sides(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str, Side]:
+    """By name, the base first; without arms one side without a name. ``headers``: the candidate's own. Raises ValueError."""
+    if not s.compares:
+        return {"": Side("", s.host, found.model, found.length_way)}
+    base = Side(BASE, s.host, found.model, found.length_way)
+    if s.aa:
+        return {BASE: base, CANDIDATE: base._replace(name=CANDIDATE)}
+    if (other := found.candidate) is None:
+        raise ValueError("the candidate was not asked before the run, and gets no key")
+    own = s.changes
+    return {
+        BASE: base,
+        CANDIDATE: Side(CANDIDATE, s.candidate or s.host, other.model, other.length_way, headers, own.body, own.model),
+    }
+
+
+def arms_of(s: Settings, found: Discovery) -> tuple[Arm, ...]:
+    """For run.json."""
+    if not s.compares:
+        return ()
+    other = found.candidate or found
+    return (
+        Arm(name=BASE, host=s.host, model=found.model or "", server=found.server),
+        Arm(
+            name=CANDIDATE,
+            host=s.candidate or s.host,
+            model=s.changes.model or other.model or "",
+            server=other.server,
+            changes=s.candidate_set,
+        ),
+    )

@@ -1,0 +1,267 @@
+"""A/B in pairs: how often equal arms are called different, and arms 5 % apart, against two runs one after the other.
+
+    tests/bench/paired.py methods [--runs 1000]     five ways to the interval, on synthetic blocks
+    tests/bench/paired.py server [--runs 100]       whole runs against the simulator in virtual time, and compare
+
+Nothing here takes real time: what the machine does beside it does not count.
+"""
+
+import argparse
+import math
+from collections import Counter
+from random import Random
+from typing import Final
+
+import numpy as np
+from locust_llm.report.analysis.bootstrap import widened
+
+from locust_llm.core.arms import BASE, CANDIDATE, order
+from locust_llm.core.record import Record
+from locust_llm.core.run import Run, Stage
+from locust_llm.core.settings import Settings
+from locust_llm.core.sweep import TIME_UP
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.compare import change
+from locust_llm.report.analysis.pairs.paired import difference, figures_of, paired, student
+from locust_llm.report.analysis.selection import Floats, Selection
+from locust_llm.report.analysis.slo_figures import Evaluation
+from locust_llm.report.analysis.window import RateWindow
+from locust_llm.simulator.clock import VirtualClock
+from locust_llm.simulator.cost import LLAMA_8B_H100
+from locust_llm.simulator.engine import BatchEngine
+from locust_llm.simulator.policies import POLICIES
+from locust_llm.simulator.scheduler import Config, Scheduler
+from locust_llm.simulator.virtual import Request, Row, Virtual
+
+PAIRS: Final = 12
+BLOCK_S: Final = 10.0
+WASHOUT_S: Final = 2.0
+
+# -- methods -----------------------------------------------------------------------------------------------------------
+
+Blocks = Floats
+"""(pairs, 2, requests): base and candidate of each pair."""
+STATS: Final = ("mean", "p50", "p95", "p99")
+
+
+def stats(values: Floats) -> Floats:
+    """Of the values of the last axis."""
+    return np.stack([values.mean(axis=-1), *np.percentile(values, (50, 95, 99), axis=-1)], axis=-1)
+
+
+def whole(blocks: Blocks) -> Floats:
+    """By how much all values of the candidate differ from all of the base."""
+    base, candidate = stats(blocks.transpose(1, 0, 2).reshape(2, -1))
+    difference: Floats = candidate - base
+    return difference
+
+
+def log_ratios(blocks: Blocks) -> Floats:
+    each = stats(blocks)
+    return np.array([difference(each[:, :, i], relative=True).ratio for i in range(len(STATS))])[:, 1:] - 1
+
+
+def differences(blocks: Blocks) -> Floats:
+    each = stats(blocks)
+    return np.array([difference(each[:, :, i], relative=False).difference[1:] for i in range(len(STATS))])
+
+
+def sectioning(blocks: Blocks) -> Floats:
+    """Around the difference of all values together."""
+    each, n, middle = stats(blocks), len(blocks), whole(blocks)
+    reach = np.sqrt(((each[:, 1] - each[:, 0] - middle) ** 2).sum(axis=0) / (n - 1) / n) * student(n - 1)
+    return np.column_stack([middle - reach, middle + reach])
+
+
+def pooled_bootstrap(blocks: Blocks) -> Floats:
+    """Pairs drawn with replacement, the difference of what all their values come to; widened for how few they are."""
+    n, random, middle = len(blocks), np.random.default_rng(1), whole(blocks)
+    draws = np.array([whole(blocks[random.integers(0, n, n)]) for _ in range(400)])
+    spread = [widened(float(value), some, n) for value, some in zip(middle, draws.T, strict=True)]
+    return np.percentile(np.array(spread), (2.5, 97.5), axis=1).T
+
+
+def signed_ranks(blocks: Blocks) -> Floats:
+    """Of the logarithms of the ratios: Walsh averages (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963)."""
+    each = np.log(stats(blocks))
+    delta = each[:, 1] - each[:, 0]
+    i, j = np.triu_indices(len(delta))
+    walsh = np.sort((delta[i] + delta[j]) / 2, axis=0)
+    cut = {10: 8, 12: 13, 14: 21, 20: 52}[len(delta)]  # two-sided 5 % of Wilcoxon's statistic
+    return np.expm1(walsh[[cut, -1 - cut]]).T
+
+
+METHODS: Final = {
+    "log ratios, t": log_ratios, "differences, t": differences, "sectioning": sectioning,
+    "pooled bootstrap": pooled_bootstrap, "signed ranks": signed_ranks,
+}  # fmt: skip
+
+
+def blocks_of(random: np.random.Generator, *, size: int, memory: float, weather: float, slower: float) -> Blocks:
+    """Lognormal latencies, within a block AR(1); the weather of each block a random walk of its logarithm."""
+    shape = (PAIRS, 2, size)
+    noise = random.standard_normal(shape)
+    drawn = np.empty(shape)
+    drawn[..., 0] = noise[..., 0]
+    for i in range(1, size):
+        drawn[..., i] = memory * drawn[..., i - 1] + math.sqrt(1 - memory**2) * noise[..., i]
+    walk = np.cumsum(random.standard_normal(2 * PAIRS) * weather).reshape(PAIRS, 2)
+    first = np.tile([random.permutation([0, 1]), [0, 1]], (PAIRS // 2, 1))
+    for pair in range(0, PAIRS, 2):
+        ahead = int(random.integers(2))
+        first[pair], first[pair + 1] = (ahead, 1 - ahead), (1 - ahead, ahead)
+    walk = np.take_along_axis(walk, first, axis=1)
+    latency: Floats = np.exp(0.4 * drawn + walk[..., None])
+    latency[:, 1] *= slower
+    return latency
+
+
+def methods(runs: int) -> None:
+    print(f"{'cell':44}{'method':18}" + "".join(f"{name:>8}" for name in STATS))
+    for size, memory, weather in (
+        (80, 0.0, 0.0), (80, 0.5, 0.02), (80, 0.9, 0.02), (80, 0.5, 0.1), (80, 0.5, 0.3), (300, 0.9, 0.1),
+    ):  # fmt: skip
+        for slower in (1.0, 1.05, 1.2):
+            found, random = {method: np.zeros(len(STATS)) for method in METHODS}, np.random.default_rng(7)
+            for _ in range(runs):
+                blocks = blocks_of(random, size=size, memory=memory, weather=weather, slower=slower)
+                for method, interval in METHODS.items():
+                    low, high = interval(blocks).T
+                    found[method] += (low > 0) | (high < 0)
+            for method, called in found.items():
+                cell = f"n {size}, AR {memory}, weather {weather}, {slower - 1:.0%} slower"
+                print(f"{cell:44}{method:18}{''.join(f'{share:8.1%}' for share in called / runs)}", flush=True)
+
+
+# -- whole runs against the simulator ----------------------------------------------------------------------------------
+
+
+class Weather:
+    """How many times slower the machine is at a moment: an Ornstein-Uhlenbeck process of the logarithm, and stretches in
+    which another program takes a part of it."""
+
+    def __init__(self, seed: int, *, spread: float = 0.1, minutes: float = 1.0, burner: float = 1.3) -> None:
+        random, self._at = Random(seed), list[float]()
+        stay, value, burns = math.exp(-1 / (60 * minutes)), random.gauss(0, spread), 0
+        for _ in range(2000):
+            value = stay * value + math.sqrt(1 - stay**2) * random.gauss(0, spread)
+            burns = burns - 1 if burns > 0 else random.randint(20, 60) if random.random() < 1 / 150 else 0
+            self._at.append(math.exp(value) * (burner if burns else 1.0))
+
+    def at(self, second: float) -> float:
+        return self._at[int(second)]
+
+
+class World:
+    """Two servers on one clock, under one weather."""
+
+    def __init__(self, seed: int, slower: float) -> None:
+        self.clock, self.random, self.weather = VirtualClock(), Random(seed), Weather(seed)
+        self.loads = {BASE: self._server(), CANDIDATE: self._server()}
+        self._slower = {BASE: 1.0, CANDIDATE: slower}
+
+    def _server(self) -> Virtual:
+        config = Config(max_num_batched_tokens=8192, max_num_seqs=8, kv_tokens=200_000, enable_prefix_caching=False)
+        return Virtual(
+            self.clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, self.clock)
+        )
+
+    def block(self, arm: str, lengths: str, seconds: float, rate: float) -> list[Row]:
+        """Arrivals for so many seconds, and all that comes of them."""
+        load, began, random = self.loads[arm], self.clock.now, Random(lengths)
+        load.rows = []
+        engine = load.engine
+        assert isinstance(engine, BatchEngine)
+
+        def blow() -> None:
+            engine.time_scale = self.weather.at(self.clock.now) * self._slower[arm]
+            if self.clock.now < began + seconds:
+                self.clock.call_at(self.clock.now + 0.5, blow)
+
+        blow()
+        arrivals, at = list[tuple[float, Request]](), began
+        while (at := at + random.expovariate(rate)) < began + seconds:
+            prompt, output = (max(1, round(random.gauss(mean, spread))) for mean, spread in ((550, 200), (100, 30)))
+            arrivals.append((at, Request(prompt, max(2, output))))
+        load.open_loop(arrivals)
+        self.clock.run()
+        self.clock.now = max(self.clock.now, began + seconds)
+        return list(load.rows)
+
+
+def record(row: Row, **labels: object) -> Record:
+    us = tuple(round((at - row.sent_at) * 1e6) for at in (row.first_at, row.done_at))
+    fields = {
+        "id": "a", "clock_offset_s": 0.0, "due_at": row.asked_at, "asked_at": row.asked_at, "sent_at": row.sent_at,
+        "closed_at": row.done_at, "chunk_us": us, "first_output": 0, "input_tokens": row.request.prompt_tokens,
+        "output_tokens": row.request.output_tokens, "tokens_from": "usage", "status": 200,
+    }  # fmt: skip
+    return Record(**(fields | labels))  # type: ignore[arg-type]
+
+
+def in_pairs(seed: int, slower: float, rate: float) -> dict[str, str]:
+    """What is called of each figure, and of all together."""
+    world, records, stages = World(seed, slower), list[Record](), list[Stage]()
+    for number, block in enumerate(order(PAIRS, seed), 1):
+        began = world.clock.now
+        for row in world.block(block.arm, f"{seed}/{block.pair}", BLOCK_S, rate):
+            phase = "profiling" if block.pair and row.asked_at >= began + WASHOUT_S else "warmup"
+            records.append(record(row, arm=block.arm, pair=block.pair, stage=number, phase=phase))
+        stages.append(
+            Stage(
+                number=number, value=number, began_at=began, measured_at=began + WASHOUT_S, ended_at=began + BLOCK_S,
+                why=TIME_UP, arm=block.arm, pair=block.pair,
+            )
+        )  # fmt: skip
+    settings = Settings(aa=True, request_rate=rate, block_duration=BLOCK_S, washout=WASHOUT_S)
+    run = Run(name="a", settings=settings, started_at=0.0, profiling_at=0.0, stages=tuple(stages))
+    requests = collect(sorted(records, key=lambda one: one.closed_at)).requests
+    found, _ = paired(Selection(requests, np.ones(len(requests), np.bool_)), run, None)
+    return {figure.label: figure.word for figure in found.figures} | {"verdict": found.verdict}
+
+
+def one_after_the_other(seed: int, slower: float, rate: float) -> dict[str, str]:
+    """As long in all, by compare."""
+    world, sides = World(seed, slower), list[Evaluation]()
+    settings = Settings(request_rate=rate, aa=True)
+    run = Run(name="a", settings=settings, started_at=0.0, profiling_at=0.0)
+    for arm in (BASE, CANDIDATE):
+        began, seconds = world.clock.now, (PAIRS + 1) * BLOCK_S
+        rows = world.block(arm, f"{seed}/{arm}", seconds, rate)
+        records = [record(row) for row in rows if row.asked_at >= began + WASHOUT_S]
+        requests = collect(records).requests
+        main = Selection(requests, np.ones(len(requests), np.bool_))
+        sides.append(Evaluation(main, run, None, None, records, main, RateWindow(main.span())))
+    found = {}
+    for rule in figures_of(run):
+        word = change(rule, *sides).word(rule)
+        found[f"{rule.metric} {rule.stat}".strip()] = word.removeprefix("hardly ")
+    return found
+
+
+def server(runs: int, rate: float) -> None:
+    for slower in (1.0, 1.05):
+        for way in (in_pairs, one_after_the_other):
+            words: dict[str, Counter[str]] = {}
+            for seed in range(runs):
+                for label, word in way(seed, slower, rate).items():
+                    words.setdefault(label, Counter())[word] += 1
+            print(f"\n{way.__name__}, {slower - 1:.0%} slower, {rate:g} requests/s, {runs} runs", flush=True)
+            for label, counts in words.items():
+                print(f"  {label:28}{', '.join(f'{word} {count}' for word, count in counts.most_common())}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("methods", "server"))
+    parser.add_argument("--runs", type=int)
+    parser.add_argument("--rate", type=float, default=6.0)
+    options = parser.parse_args()
+    if options.what == "methods":
+        methods(options.runs or 1000)
+    else:
+        server(options.runs or 100, options.rate)
+
+
+if __name__ == "__main__":
+    main()
