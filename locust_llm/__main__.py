@@ -282,9 +282,9 @@ def check(words: list[str]) -> int:
     )
     from . import check as module  # isort: skip
     from locust_llm.client.api import ENDPOINTS
-    from locust_llm.core.address import base_url
     from locust_llm.core.settings import Settings
     from locust_llm.core.validation import mistakes
+    from locust_llm.run.address import base_url
     from locust_llm.run.preflight import raise_open_files
 
     settings = Settings(

@@ -15,6 +15,7 @@ from gevent import GreenletExit
 from msgspec.structs import replace
 
 from locust_llm.client.api import length_fields, request_body
+from locust_llm.client.bounds import chunk_limit
 from locust_llm.client.completion import USUAL
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import GateClosed
@@ -22,7 +23,6 @@ from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import PlainRequests, head, keep_home, strip_abroad, target, update_session
 from locust_llm.client.response import Response
 from locust_llm.client.retry import RETRIABLE, pause_s
-from locust_llm.core.bounds import chunk_limit
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import label_of, stage_of
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
@@ -327,8 +327,7 @@ class LLMUser(HttpUser):
     ) -> tuple[requests.PreparedRequest, bytes]:
         """(request prepared by requests, with auth, cookies, headers and hooks of the session; the bytes to send).
 
-        requests takes 200 µs, a third of the cost of a short request. So where only body and id differ between requests, it
-        prepares only the first.
+        requests takes 200 µs, a third of the cost of a short request: where only body and id differ, it prepares the first.
         """
         client = self.client
         plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
@@ -349,8 +348,7 @@ class LLMUser(HttpUser):
     ) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "X-Request-Id": request_id, **(headers or {}), **side.headers}
         self.sender.keeps_address(self.host, f"a user of {type(self).__name__}")
-        url = side.address + self.sender.settings.endpoint
-        request = requests.Request("POST", url, data=data, headers=own)
+        request = requests.Request("POST", side.address + self.sender.settings.endpoint, data=data, headers=own)
         # of requests itself: Locust's own override belongs to its request(), which this is not
         prepared = requests.Session.prepare_request(self.client, request)
         # an auth of the user's may rewrite the address

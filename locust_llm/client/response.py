@@ -9,7 +9,8 @@ from array import array
 from itertools import accumulate, pairwise
 from typing import Final
 
-from locust_llm.core.bounds import MAX_CHOICES, MAX_RESPONSE_BYTES, MIN_CHUNK_BYTES, MIN_READ_BYTES
+from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
+from locust_llm.core.fields import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED, CUT, TOO_LARGE, TOO_LONG
 
 from .completion import Completion, error_line, status_message

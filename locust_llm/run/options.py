@@ -20,7 +20,6 @@ from locust.argument_parser import LocustArgumentParser
 import msgspec
 
 from locust_llm.client.api import ENDPOINTS, extra_inputs
-from locust_llm.core.address import base_url
 from locust_llm.core.arms import BASE, changes, without_values
 from locust_llm.core.option import USERS, Option
 from locust_llm.core.settings import Settings
@@ -34,6 +33,7 @@ from locust_llm.load.dataset import Summary
 from locust_llm.load.dataset import check as check_dataset
 from locust_llm.load.lengths import mix
 from locust_llm.load.user_file import irregular, small_text
+from locust_llm.run.address import base_url
 from locust_llm.slo.rules import Entry
 
 from .flags import OF_SETTINGS, OPTIONS, Refused, add_groups, parser_default, reader, refuse

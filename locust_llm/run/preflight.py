@@ -16,9 +16,9 @@ from typing import Final
 import gevent
 
 from locust_llm.client.requests_bridge import authorities
-from locust_llm.core.address import base_url
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import make_folder
+from locust_llm.run.address import base_url
 
 from .discovery import Discovery, DiscoveryFailed, discover
 from .flags import refuse

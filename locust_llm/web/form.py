@@ -18,9 +18,9 @@ import msgspec
 from werkzeug.datastructures import ImmutableMultiDict, MultiDict
 from werkzeug.exceptions import HTTPException
 
-from locust_llm.core.address import base_url
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
+from locust_llm.run.address import base_url
 from locust_llm.run.control.control import Control
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import OPTIONS, Refused, help_of, number, refuse

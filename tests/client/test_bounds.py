@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.core.bounds import chunk_limit
+from locust_llm.client.bounds import chunk_limit
 
 
 @pytest.mark.parametrize(

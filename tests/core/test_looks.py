@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from locust_llm.core.looks import look_times
-from locust_llm.core.settings import Settings
+from locust_llm.core.settings import Settings, look_times
 from locust_llm.core.validation import mistakes
 
 

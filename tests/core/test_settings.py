@@ -2,9 +2,9 @@
 
 import pytest
 
-from locust_llm.core.address import base_url
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.validation import mistakes
+from locust_llm.run.address import base_url
 
 NEEDS_STREAMING = "needs --streaming: without a stream there is no time of the first token"
 

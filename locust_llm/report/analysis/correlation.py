@@ -287,7 +287,7 @@ def of_ratio(amounts: Floats, weights: Floats, *, trend: str = "", looks: int = 
 
 
 def _tails(found: Worth, looks: int) -> tuple[float, float]:
-    """What may lie beyond either end, of an interval that is one of so many looks (core/looks.py)."""
+    """What may lie beyond either end, of an interval that is one of so many looks (Settings.looks)."""
     near, far = (TAIL_SHORT, TAIL_SHORT) if found.short else (TAIL_NEAR, TAIL_FAR)
     return near / looks, far / looks
 

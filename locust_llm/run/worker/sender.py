@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from locust_llm.client.api import extra_inputs
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.process_reader import new_reader, reader_failure, reads_so_far
-from locust_llm.core.address import base_url
 from locust_llm.core.arms import Block
 from locust_llm.core.failures import FailureKinds
 from locust_llm.core.machine import Machine, machine_of
@@ -30,6 +29,7 @@ from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
 from locust_llm.load.lengths import independent, mix, normal
 from locust_llm.load.prompts import Prompts
+from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
 from locust_llm.run.clock_sync import Clock, boot_id
 from locust_llm.run.gate_shares import Lease

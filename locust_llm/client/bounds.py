@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-MAX_RESPONSE_BYTES: Final = 1 << 26
-"""Default for a whole answer, with headers and framing: 200,000 chunks of 300 bytes, more than any model writes."""
 MIN_READ_BYTES: Final = 64
 """Of a read, as counted: its stamps take memory too, and a server may send byte by byte."""
 MIN_CHUNK_BYTES: Final = 256
