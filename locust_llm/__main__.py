@@ -277,9 +277,8 @@ def check(words: list[str]) -> int:
     parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE")
     parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
     options = parser.parse_args(words)
-    from locust_llm.run.options import (
-        request_headers,  # first: Locust patches the process before the network is imported
-    )
+    from locust_llm.run.options import request_headers  # first: Locust patches before the network is imported
+
     from . import check as module  # isort: skip
     from locust_llm.client.api import ENDPOINTS
     from locust_llm.core.settings import Settings

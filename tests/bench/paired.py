@@ -10,10 +10,10 @@ import argparse
 import math
 from collections import Counter
 from random import Random
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from locust_llm.report.analysis.bootstrap import widened
 
 from locust_llm.core.arms import BASE, CANDIDATE, order
 from locust_llm.core.record import Record
@@ -77,8 +77,8 @@ def pooled_bootstrap(blocks: Blocks) -> Floats:
     """Pairs drawn with replacement, the difference of what all their values come to; widened for how few they are."""
     n, random, middle = len(blocks), np.random.default_rng(1), whole(blocks)
     draws = np.array([whole(blocks[random.integers(0, n, n)]) for _ in range(400)])
-    spread = [widened(float(value), some, n) for value, some in zip(middle, draws.T, strict=True)]
-    return np.percentile(np.array(spread), (2.5, 97.5), axis=1).T
+    spread = middle + (draws - middle) * (student(n - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1)))
+    return np.percentile(spread, (2.5, 97.5), axis=0).T
 
 
 def signed_ranks(blocks: Blocks) -> Floats:

@@ -11,6 +11,7 @@ from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.core.run import Health, Run
 from locust_llm.probe.requests import ProbeResult
 from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s
+from locust_llm.report.paired_result import Paired
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge
 from locust_llm.slo.metrics import (
     CANCELLED_METRICS,
@@ -39,7 +40,7 @@ from .pairs.blocks import of_candidate
 from .pairs.paired import judged, paired
 from .selection import Floats, Selection, adjusted, distribution, mean, ratio, total
 from .slo_figures import Evaluation
-from .summary import Conditions, Counts, Failure, GateUse, Row, Summary, SweepSummary
+from .summary import Conditions, Counts, Failure, GateUse, Row, SloResult, Summary, SweepSummary
 from .window import RateWindow, ended_in, measured, pauses, steady
 
 
@@ -59,8 +60,8 @@ def summarise(
 
     ``records``: those of the columns, read a second time if a rule is about pooled gaps; ``sweep``: the results of
     the stages. Of a sweep they decide the rules; repeats are judged together. ``levels``: the occupancy, if known;
-    ``interference``: of prefills with decodes, if computed;
-    ``results``: all of a probe; ``unread``: a sentence for each unreadable line.
+    ``interference``: of prefills with decodes, if computed; ``results``: all of a probe; ``unread``: a sentence for each
+    unreadable line.
     """
     everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
@@ -81,12 +82,9 @@ def summarise(
     seen = Evaluation(main, run, verdict, delivered, records, ended, time)
     compared = None
     if run.settings.compares:
-        compared, pairs = paired(everything, run, verdict)
-        part, through, window = of_candidate(everything, run)
-        seen = seen._replace(main=part, ended=through, time=window)
-    slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
-    if compared is not None:
-        slos = judged(slos, run, compared, pairs)
+        seen, slos, compared = _of_arms(seen, everything)
+    else:
+        slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
     return Summary(
         conditions=conditions,
         counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
@@ -111,6 +109,14 @@ def summarise(
         paired=compared,
         unread=tuple(unread),
     )
+
+
+def _of_arms(seen: Evaluation, everything: Selection) -> tuple[Evaluation, tuple[SloResult, ...], Paired]:
+    """(the candidate's part, its rules and those of the pairs, the comparison)."""
+    compared, pairs = paired(everything, seen.run, seen.verdict)
+    part, through, window = of_candidate(everything, seen.run)
+    seen = seen._replace(main=part, ended=through, time=window)
+    return seen, judged(judge_rules(seen), seen.run, compared, pairs), compared
 
 
 def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequence[Row]) -> tuple[Row, ...]:
