@@ -121,7 +121,7 @@ def _until_decided(s: Settings) -> Iterator[str]:
     }  # fmt: skip
     for flag, given in others.items():
         if given:
-            yield f"--until-decided and {flag} contradict each other: leave {flag} out"
+            yield f"--until-decided and {flag} exclude each other: leave {flag} out"
 
 
 def _stages(s: Settings) -> Iterator[str]:
@@ -180,6 +180,7 @@ def _arms(s: Settings) -> Iterator[str]:
         yield "the candidate is the base: to see how often equal ones are called different, give --aa in its place"
     contradicting = (
         ("--sweep", s.sweep), ("--repeats", s.repeats > 1), ("--find-max", s.find_max), ("--request-count", s.request_count),
+        ("--until-decided", s.until_decided_s),
         ("--num-sessions", s.num_sessions), ("--fixed-schedule", s.fixed_schedule),
         ("--user-centric-rate", s.user_centric_rate), ("--request-rate-series", s.request_rate_series),
         ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
@@ -189,7 +190,7 @@ def _arms(s: Settings) -> Iterator[str]:
     )  # fmt: skip
     for flag, given in contradicting:
         if given:
-            yield f"two arms and {flag} contradict each other: leave {flag} out"
+            yield f"two arms and {flag} exclude each other: leave {flag} out"
     if s.washout_s >= s.block_duration:
         yield f"--washout {s.washout_s:g} leaves nothing of a block of {s.block_duration:g} s (--block-duration)"
     if s.pairs < LEAST:

@@ -74,8 +74,8 @@ def test_the_prefill_limit_of_a_block_is_that_of_its_arm() -> None:
         ({"aa": True, "run_time_s": 120.0}, "-t has room for 3 pairs of blocks of 15 s beside the first, which is not "
          "counted, and 10 are needed: -t 330s, or a shorter --block-duration"),
         ({"aa": True, "washout": 20.0}, "--washout 20 leaves nothing of a block of 15 s"),
-        ({"aa": True, "request_count": 5}, "two arms and --request-count contradict each other"),
-        ({"aa": True, "sweep": "concurrency=1,2"}, "two arms and --sweep contradict each other"),
+        ({"aa": True, "request_count": 5}, "two arms and --request-count exclude each other"),
+        ({"aa": True, "sweep": "concurrency=1,2"}, "two arms and --sweep exclude each other"),
         ({"aa": True, "slo": ("abort: error_rate < 50%",)}, "leave out abort:"),
         ({"aa": True, "slo": ("ttft p95 within 5% of reports/x",)}, "the only other run is the base"),
         ({"aa": True, "slo": ("icl p99 within 5% of base",)}, "icl is not compared in pairs"),

@@ -35,5 +35,5 @@ def test_what_it_needs_and_what_contradicts_it() -> None:
     assert len(said(**whole | {"until_decided_s": 60})) == 1
     assert len(said(**whole | {"slo": []})) == 1
     assert said(**whole | {"request_count": 100})[0].startswith(
-        "--until-decided and --request-count contradict each other"
+        "--until-decided and --request-count exclude each other"
     )

@@ -272,7 +272,7 @@ def test_neither_a_killed_nor_a_stopped_worker_changes_the_count_or_the_limit(se
     assert its.master.returncode == (ExitStatus.INCOMPLETE if lost else ExitStatus.OK), its.log("master")
     got = check_loss(its)
     assert len(got) + lost == 160
-    assert any("was silent" in note for note in its.run["notes"])
+    assert any("stopped reporting" in note for note in its.run["notes"])
     assert {record.limit for record in got} == {4}
 
 

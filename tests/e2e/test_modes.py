@@ -451,9 +451,9 @@ FILES: Final = {
 }
 COLUMNS: Final = "timestamp=when,input_tokens=in"
 REFUSED: Final = (
-    ("--request-rate 5 --user-centric-rate 5 -u 2", "--user-centric-rate and --request-rate contradict each other"),
-    ("--request-rate 5 --request-rate-series rates.json", "--request-rate-series and --request-rate contradict"),
-    ("--fixed-schedule --input-file unsorted.jsonl --request-rate 2", "--fixed-schedule and --request-rate contradict"),
+    ("--request-rate 5 --user-centric-rate 5 -u 2", "--user-centric-rate and --request-rate exclude each other"),
+    ("--request-rate 5 --request-rate-series rates.json", "--request-rate-series and --request-rate exclude"),
+    ("--fixed-schedule --input-file unsorted.jsonl --request-rate 2", "--fixed-schedule and --request-rate exclude"),
     ("--user-centric-rate 5", "--user-centric-rate needs the number of users (-u)"),
     ("--fixed-schedule", "--fixed-schedule needs a trace (--input-file)"),
     (

@@ -53,7 +53,7 @@ def test_a_salt_begins_what_a_file_says() -> None:
     ask = talk.next()
     assert ask is not None
     assert ask.messages[-1]["content"] == "[007] first"
-    talk.said("yes", 1)
+    talk.add_answer("yes", 1)
     ask = talk.next()
     assert ask is not None
     assert [message["content"] for message in ask.messages] == ["[007] first", "yes", "second"]

@@ -35,6 +35,8 @@ COSINES: Final = 0.15
 """Cosines for each independent request that the run is worth."""
 MIN_ABOVE: Final = 5
 """So many values must lie above a level for their correlation to be known."""
+MAX_FAR: Final = 4.0
+"""By so much at most a figure's far end is taken for more correlated than the figure."""
 SHORT: Final = 25.0
 """A run worth fewer requests than this is short for its own correlation."""
 WINDOW: Final = 5.0
@@ -188,7 +190,7 @@ def _of_percentile(values: Floats, share: float, looks: int, *, without: bool) -
     if far > at:
         there = worth((values <= far).astype(np.float64), overall, without=without)
         if there.size < here.size:
-            _, high = _shares(there, share, looks)
+            _, high = _shares(there._replace(size=max(there.size, here.size / MAX_FAR)), share, looks)
     return Interval(
         None if low is None else _at(ordered, low, up=False),
         None if high is None else _at(ordered, high, up=True),

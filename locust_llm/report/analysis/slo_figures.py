@@ -369,7 +369,7 @@ def too_few(rule: Rule, found: Found) -> str:
     """Why an end of its interval is not there."""
     there = f"there are {found.count:,}" + ("" if found.size is None else f", worth {found.size:,.0f}")
     least = needed(rule.percentile) if rule.percentile is not None else MIN_VALUES
-    if found.short and found.size is not None and found.size > least / SHORT_ROOM:
+    if found.size is not None and found.size > (least / SHORT_ROOM if found.short else least):
         return f"the run is short for the correlation of its requests: {there}"
     return f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
 
