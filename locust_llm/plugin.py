@@ -19,7 +19,7 @@ from gevent.event import Event
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import CONCURRENCY
-from locust_llm.core.validation import mistakes
+from locust_llm.core.validation import mistakes, too_few_requests
 from locust_llm.load.numbers import cut_short
 from locust_llm.run.arms import survey as survey_of
 from locust_llm.run.console import discard_if_unread, settle_at_exit, write
@@ -205,7 +205,7 @@ class Plugin:
             environment, settings, survey, self._epoch, self._greeted, self._reported,
             on_record_over=self._view.on_record if self._view is not None else lambda record: None,
         )  # fmt: skip
-        for note in survey.notes:
+        for note in (*survey.notes, *too_few_requests(settings)):
             logger.warning(note)
         self._control = self._shown = control  # the answers of its workers are for it
         try:

@@ -9,6 +9,7 @@ import msgspec
 
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
+from locust_llm.slo.intervals import NEEDED_ROOM, needed
 from locust_llm.slo.metrics import BY_WORD, POOLED
 
 from .arms import BASE, LEAST
@@ -103,6 +104,27 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield "--warmup-concurrency needs the number of users after it (-u)"
     if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
         yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
+
+
+def too_few_requests(s: Settings) -> Iterator[str]:
+    """Rules that this run has too few requests to pass, each in a sentence: they can only fail."""
+    if s.staged is not None:
+        return  # stages go on until they have enough
+    asked = f"--request-count {s.request_count}"
+    most: float | None = s.request_count
+    if most is None and s.request_rate and s.longest_s:
+        most, asked = s.request_rate * s.longest_s, f"{s.request_rate:g} requests/s for {s.longest_s:g} s"
+    for rule in s.rules.readable if most is not None else ():
+        if (
+            most is not None
+            and rule.percentile is not None
+            and not rule.base
+            and most < (least := needed(rule.percentile))
+        ):
+            yield (
+                f"{asked}: too few for {rule} to pass. The interval of {rule.stat} takes {least} independent requests, "
+                f"and {NEEDED_ROOM:g} times as many to be sure of both its ends"
+            )
 
 
 def _until_decided(s: Settings) -> Iterator[str]:

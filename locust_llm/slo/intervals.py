@@ -22,6 +22,8 @@ TAIL_FAR: Final = 0.02
 """On the side of rare, large values, of which a short run sees too few: report/analysis/correlation.py."""
 MIN_OF_BOTH: Final = 5
 """From so many requests of either kind on mid-P holds what it says within 1 %."""
+NEEDED_ROOM: Final = 3.0
+"""Times ``needed``: with that an upper end is there in more than 19 of 20 runs of independent requests."""
 SECTIONS: Final = 10
 STUDENT: Final = 2.2621571628
 """97.5 % of Student's t with SECTIONS - 1 degrees of freedom."""

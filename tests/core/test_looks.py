@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from locust_llm.core.settings import Settings, look_times
-from locust_llm.core.validation import mistakes
+from locust_llm.core.validation import mistakes, too_few_requests
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,17 @@ def test_what_it_needs_and_what_contradicts_it() -> None:
     assert said(**whole | {"request_count": 100})[0].startswith(
         "--until-decided and --request-count exclude each other"
     )
+
+
+def test_what_has_too_few_requests_to_pass_is_said_before_the_run() -> None:
+    def few(**given: object) -> list[str]:
+        rules = ["ttft p99 < 1s", "ttft p50 < 1s", "error_rate < 1%"]
+        return list(too_few_requests(msgspec.convert({"host": "http://h", "slo": rules, **given}, Settings)))
+
+    (line,) = few(request_count=300)
+    assert line.startswith("--request-count 300: too few for ttft p99 < 1s to pass. The interval of p99 takes 368")
+    assert few(request_count=368) == []
+    (line,) = few(request_rate=5.0, run_time_s=60.0)
+    assert line.startswith("5 requests/s for 60 s")
+    assert few(request_rate=5.0, run_time_s=60.0, until_decided_s=120.0) == []
+    assert few(users=3, run_time_s=10.0) == []  # nobody knows how many a closed loop sends

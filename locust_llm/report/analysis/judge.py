@@ -23,7 +23,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.client_verdict import OK as FINE
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
-from locust_llm.slo.intervals import needed
+from locust_llm.slo.intervals import NEEDED_ROOM, needed
 from locust_llm.slo.metrics import BY_WORD, GIVEN
 from locust_llm.slo.rules import Entry
 from locust_llm.slo.selectors import plain
@@ -39,8 +39,6 @@ from .summary import Level, SloResult, SweepSummary
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
 MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
-NEEDED_ROOM: Final = 3.0
-"""Times ``needed``: with that an upper end is there in more than 19 of 20 runs of independent requests."""
 
 
 def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
