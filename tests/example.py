@@ -9,7 +9,7 @@ from locust_llm.__main__ import simulator
 
 FOLDER = Path("reports/example")
 WORDS = (
-    "--headless", "-t", "60s", "--request-rate", "4", "--warmup-duration", "5", "--warmup-request-rate", "1",
+    "--headless", "-t", "120s", "--request-rate", "2.5", "--warmup-duration", "5", "--warmup-request-rate", "1",
     "--prefill-concurrency", "3", "--prefill-concurrency-ramp-duration", "20",
     "--seq-dist", "200|40,120:60;uniform:4000..16000,60:40", "--random-seed", "7",
     "--slo", "ttft p95 < 3s", "--slo", "itl p95 < 100ms", "--slo", "error_rate < 3%", "--slo", "delivered >= 95%",
