@@ -34,7 +34,8 @@ def by_block(folder: Path) -> dict[tuple[int, str], list[Record]]:
     return found
 
 
-@pytest.mark.parametrize("processes", [(), pytest.param(("--processes", "2"), marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
 def test_a_slower_candidate_is_found_out(processes: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "r"
     with simulator() as base, simulator("--time-scale", "1.5") as candidate:

@@ -39,7 +39,7 @@ def test_what_it_cannot_do_it_refuses(words: list[str], capsys: pytest.CaptureFi
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(("words", "workers"), [([], 1), (["--processes", "2"], 2)])
+@pytest.mark.parametrize(("words", "workers"), [([], 1), pytest.param(["--processes", "2"], 2, marks=pytest.mark.full)])
 def test_a_run_with_sentinels(words: list[str], workers: int, tmp_path: Path) -> None:
     folder = tmp_path / "r"
     with simulator("--ttft-ms", "50", "--itl-ms", "20") as url:

@@ -20,6 +20,7 @@ SLOTS = 4
 """Sequences that the server decodes at a time: whoever comes beyond them waits for a whole answer."""
 
 
+@pytest.mark.full
 @pytest.mark.serial
 def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
     for attempt in range(3):  # another program of this machine may have been in the way of a stage

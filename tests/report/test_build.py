@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
 import pytest
+from support.html_tags import Tags
 from support.records import UNIX, a_run, answered, failed
 from support.stages import fill_sweep, steps
 
@@ -138,22 +138,6 @@ def test_run_json_can_be_written_before_the_load(tmp_path: Path) -> None:
     assert remake(tmp_path)[0].conditions.requests == 3
 
 
-class Page(HTMLParser):
-    """The tags of a page, and its text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
-
-
 def test_report_needs_no_locust(folder: Path) -> None:
     write(folder, a_run())
     code = (
@@ -175,7 +159,7 @@ def test_rules_are_judged_told_and_written(tmp_path: Path) -> None:
     assert [r["rule"] for r in said["slos"]] == list(rules)
     assert b'name="icl max &lt; 300ms"' in (tmp_path / "junit.xml").read_bytes()
     assert "SLO FAIL" in (tmp_path / "summary.md").read_text()
-    shown = Page((tmp_path / "report.html").read_text())
+    shown = Tags((tmp_path / "report.html").read_text())
     assert ("td", {"class": "loud"}) in shown.tags
     assert ("td", {"class": "open"}) in shown.tags
     assert json.loads((tmp_path / "profile_export_aiperf.json").read_text())["locust_llm"]["slo_status"] == "FAIL"

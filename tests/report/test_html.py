@@ -9,13 +9,13 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from html.parser import HTMLParser
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.html_tags import Tags
 from support.levels import level
 from support.records import UNIX, a_run, answered, failed
 
@@ -100,26 +100,6 @@ TIMELINES = {"gate": 1, "sweep": 1, "failures": 1, "one": 1, "empty": 0}
 
 
 # -- the text of the page ------------------------------------------------------------------------------------------------
-
-
-class Tags(HTMLParser):
-    """The tags of a page, and its text without scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        if self.tags and self.tags[-1][0] not in ("script", "style"):
-            self.words += data
-
-    def named(self, name: str) -> list[dict[str, str | None]]:
-        return [attrs for tag, attrs in self.tags if tag == name]
 
 
 def test_what_comes_from_outside_is_only_text() -> None:
