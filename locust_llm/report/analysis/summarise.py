@@ -73,18 +73,12 @@ def summarise(
     time = RateWindow(span, tuple(pauses(main, run)) if repeats else ())
     percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
-    required = run.settings.selftest == REQUIRE
-    gap_p99_ms = gaps["profiling"].percentiles_ms([99])[0]
-    found = evidence(main, run.health, gap_p99_ms=gap_p99_ms, timetable=bool(results), required=required)
+    found = _evidence_of_run(main, run, gaps["profiling"], timetable=bool(results))
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
     delivered = delivery(main, run, verdict)
     seen = Evaluation(main, run, verdict, delivered, records, ended, time)
-    compared = None
-    if run.settings.compares:
-        seen, slos, compared = _of_arms(seen, everything)
-    else:
-        slos = judge_rules(seen) if swept is None else judge_sweep(swept, run)
+    seen, slos, compared = _of_rules(seen, everything, swept)
     return Summary(
         conditions=conditions,
         counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
@@ -109,6 +103,20 @@ def summarise(
         paired=compared,
         unread=tuple(unread),
     )
+
+
+def _evidence_of_run(main: Selection, run: Run, gaps: Gaps, *, timetable: bool) -> tuple[Evidence, ...]:
+    gap_p99_ms, required = gaps.percentiles_ms([99])[0], run.settings.selftest == REQUIRE
+    return evidence(main, run.health, gap_p99_ms=gap_p99_ms, timetable=timetable, required=required)
+
+
+def _of_rules(
+    seen: Evaluation, everything: Selection, swept: SweepSummary | None
+) -> tuple[Evaluation, tuple[SloResult, ...], Paired | None]:
+    """(what the rules were held against, their results, of two arms the comparison)."""
+    if seen.run.settings.compares:
+        return _of_arms(seen, everything)
+    return seen, judge_rules(seen) if swept is None else judge_sweep(swept, seen.run), None
 
 
 def _of_arms(seen: Evaluation, everything: Selection) -> tuple[Evaluation, tuple[SloResult, ...], Paired]:
