@@ -23,8 +23,8 @@ from locust_llm.slo.selectors import plain
 from .blocks import LABEL, Block, Heading, Table, Text, counted, interval, label_of, marked, observed
 from .interference import stalls
 from .paired import arms, side_by_side, verdict_of
-from .probe import findings, named, scheduler
-from .remarks import SIMULATED, delivery_line, incomplete_line, remarks, slo_line, verdict_line
+from .probe import findings, scheduler
+from .remarks import SIMULATED, delivery_line, incomplete_line, policy_lines, remarks, slo_line, verdict_line
 from .sweep import curves, warnings
 
 RULE_WIDTH: Final = 60
@@ -61,7 +61,7 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield Text(verdict_of(summary.paired), loud=summary.paired.verdict == OPEN)
         if summary.paired.warning:
             yield Text(f"WARNING: {summary.paired.warning}.", loud=True)
-    yield from _slos(summary)
+    yield from _slos(summary, run)
     yield Table(("Conditions", ""), tuple(_conditions(summary, run)), numbers=False)
     if probe is not None:
         yield from findings(probe)
@@ -85,8 +85,6 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     for remark in remarks(summary, run):
         yield Text(remark, loud=remark.startswith("WARNING"))
     if str(folder):
-        if probe is not None:  # again: on a console the first lines have scrolled away
-            yield Text(f"Scheduler: {named(probe.diagnosis, probe.symptoms)}.")
         yield Text(f"Reports: {folder}")
 
 
@@ -122,19 +120,21 @@ def _worth(rows: Sequence[Row]) -> Iterator[Block]:
     yield Text(f"Requests that wait together are not independent; as many independent ones would say as much: {sizes}.")
 
 
-def _slos(summary: Summary) -> Iterator[Block]:
+def _slos(summary: Summary, run: Run) -> Iterator[Block]:
     if (line := slo_line(summary)) is None:
         return
     yield Text(line, loud=summary.slo_status != PASS)
+    yield from map(Text, policy_lines(summary, run))
 
     def cells(result: SloResult) -> tuple[str, ...]:
         return result.rule, result.status, observed(result), interval(result), counted(result)
 
     head = ("SLO", "result", "observed", "95 % interval", "count")
     yield Table(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
-    for result in summary.slos:
-        if result.reason:
-            yield Text(f"{result.rule}: {result.status}, {result.reason}.")
+    reasons = dict.fromkeys((result.status, result.reason) for result in summary.slos if result.reason)
+    for status, reason in reasons:  # each once
+        rules = (result.rule for result in summary.slos if (result.status, result.reason) == (status, reason))
+        yield Text(f"{'; '.join(rules)}: {status}, {reason}.")
 
 
 def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
