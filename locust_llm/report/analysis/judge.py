@@ -2,9 +2,9 @@
 
 A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of the limit; the interval is
 as wide as the correlation of the run's own requests makes it (correlation.py). A run in which the figure was still getting
-worse passes nothing. The smallest and the largest value, and what was delivered of a schedule, are facts of the run and
-have no interval. What was cut counts at its best and at its worst (censoring.py), and the rule is decided where both
-are. A failure counts as a value that breaks the rule, whichever way that points (a latency of
+worse passes nothing. The smallest and the largest value, and what was delivered and completed of a schedule, are facts of
+the run and have no interval. What was cut counts at its best and at its worst (censoring.py), and the rule is decided where
+both are. A failure counts as a value that breaks the rule, whichever way that points (a latency of
 +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so.
 
 Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up to the highest one, which
@@ -24,7 +24,7 @@ from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.client_verdict import OK as FINE
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
-from locust_llm.slo.metrics import BY_WORD, GIVEN
+from locust_llm.slo.metrics import BY_WORD, GIVEN, OF_SCHEDULE
 from locust_llm.slo.rules import Entry
 from locust_llm.slo.selectors import plain
 
@@ -123,7 +123,7 @@ def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str]:
         return INCONCLUSIVE, blame
     holds, told = found.decides(rule), "; ".join(filter(None, (found.note, _cut(found))))
     if holds is False:
-        if rule.metric == "delivered" and seen.delivery is not None and seen.delivery.cause == CLIENT:
+        if rule.metric in OF_SCHEDULE and seen.delivery is not None and seen.delivery.cause == CLIENT:
             return INCONCLUSIVE, "the load generator held the load back, not the server"
         return FAIL, told
     if holds:

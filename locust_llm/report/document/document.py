@@ -24,7 +24,7 @@ from .blocks import LABEL, Block, Heading, Table, Text, counted, interval, label
 from .interference import stalls
 from .paired import arms, side_by_side, verdict_of
 from .probe import findings, named, scheduler
-from .remarks import SIMULATED, delivery_line, incomplete_line, remarks, slo_line, verdict_line
+from .remarks import SIMULATED, delivery_line, incomplete_line, overload_line, remarks, slo_line, verdict_line
 from .sweep import curves, warnings
 
 RULE_WIDTH: Final = 60
@@ -53,8 +53,8 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield Text(verdict, loud=True)
     if probe is not None:
         yield from scheduler(probe)
-    if (undelivered := delivery_line(summary)) is not None:
-        yield Text(undelivered, loud=True)
+    for line in filter(None, (overload_line(summary), delivery_line(summary))):
+        yield Text(line, loud=True)
     if summary.sweep is not None:
         yield from warnings(summary.sweep)
     if summary.paired is not None:
@@ -231,10 +231,12 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield (
             "delivered",
             (
-                f"{d.share:.1%}: due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, completed "
-                f"{d.completed_per_s:.2f}/s, in the {d.duration_s:.1f} s to the stop"
+                f"{d.share:.1%}: due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s to "
+                "the stop"
             ),
         )
+        share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
+        yield "completed", f"{share}{d.completed_per_s:.2f}/s by the stop, {d.completed} of {d.due} that were due"
     ramp = f", ramp from 1 over {c.prefill_ramp_s:g} s" if c.prefill_ramp_s else ""
     limit = "none" if c.prefill_limit is None else f"{c.prefill_limit}{ramp}"
     yield "prefill limit", "by stage" if axis == PREFILL else limit
