@@ -209,6 +209,8 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """How many values or requests it is made of, failures included where they count."""
     effective: float | None = None
     """Effective sample size: so many independent ones would say as much. None: of a fact, of a rate, or of too few."""
+    longer_s: float | None = None
+    """Of an inconclusive one: so many more seconds may decide it; None: nobody knows."""
     reason: str = ""
     """One sentence: why it is inconclusive, or what else is to be known."""
 
