@@ -98,6 +98,7 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
         high=shown(high),
         count=found.count,
         effective=found.size,
+        longer_s=longer_s(rule, found, seen.time.seconds) if status == INCONCLUSIVE else None,
         reason=reason,
     )
 

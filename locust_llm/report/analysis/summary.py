@@ -140,7 +140,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failure_rate: float | None
     rows: tuple[Row, ...]
-    """TTFT, ITL, and the wait that such a run is about: Gate Wait, or TTFT from Due. Each has the percentiles 50, 90, 99."""
+    """TTFT, ITL, and the wait that such a run is about: Gate Wait, or TTFT from Due. Each has the percentiles 50, 90, 95, 99."""
     input_tokens: float | None = None
     """Mean as delivered; only by turn."""
     cached_share: float | None = None
@@ -176,6 +176,8 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """How many values or requests it is made of, failures included where they count."""
     effective: float | None = None
     """Effective sample size: so many independent ones would say as much. None: of a fact, of a rate, or of too few."""
+    longer_s: float | None = None
+    """Of an inconclusive one: so many more seconds may decide it; None: nobody knows."""
     reason: str = ""
     """One sentence: why it is inconclusive, or what else is to be known."""
 

@@ -32,7 +32,7 @@ def verdict_of(found: Paired) -> str:
         return f"{said} {called}, where {0.05 * found.known:.2g} are expected of equal arms (5 %)."
     if found.verdict != DIFFERENT:
         return f"{said} {called}; of equal arms {0.05 * found.known:.2g} would be."
-    named = [_said(figure) for figure in found.figures if figure.different]
+    named = [difference_of(figure) for figure in found.figures if figure.different]
     more = f"; and {len(named) - FIRST} more" if len(named) > FIRST else ""
     return f"{said} {called}: {'; '.join(named[:FIRST])}{more}."
 
@@ -62,7 +62,8 @@ def arms(run: Run) -> Iterator[tuple[str, str]]:
     )
 
 
-def _said(figure: PairedFigure) -> str:
+def difference_of(figure: PairedFigure) -> str:
+    """``TTFT p95 (ms) -12.3% (better)``"""
     by = f"{figure.percent:+.1f}%" if figure.percent is not None else _signed(figure.difference)
     return f"{figure.label} {by} ({figure.word})"
 

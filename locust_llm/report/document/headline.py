@@ -1,0 +1,176 @@
+"""Headline: what a run came to, in one sentence; the first line of the console, of the page and of summary.md."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from locust_llm.core.run import Run
+from locust_llm.core.text import brief, duration, many
+from locust_llm.report.analysis.judge import duration_in_words
+from locust_llm.report.analysis.summary import Conditions, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired
+from locust_llm.slo.client_verdict import INVALID
+from locust_llm.slo.grammar import FAIL, PASS, Rule
+from locust_llm.slo.metrics import BY_WORD, ITL, TIME, TTFT
+from locust_llm.slo.selectors import plain
+
+from .paired import difference_of
+from .probe import named
+
+NAMES: Final = {
+    "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
+    "rtt": "round trip", "requests_per_s": "request throughput", "output_tokens_per_s": "output token throughput",
+    "input_tokens_per_s": "input token throughput", "total_tokens_per_s": "token throughput",
+    "output_tokens_per_s_per_user": "output token throughput per user", "attainment": "share of good requests",
+    "delivered": "share delivered",
+}  # fmt: skip
+"""Of the measures of rules, where it is not their word."""
+STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
+MAX_DIFFERENCES: Final = 3
+"""Of two arms, named in the sentence."""
+
+
+def headline(summary: Summary, run: Run) -> str:
+    """Plain text without a period: what forbids to use the figures, overload, what the rules found and how much longer would
+    decide them, failures; without rules the main figures."""
+    if summary.examination is not None:
+        return f"Scheduler: {named(summary.examination.diagnosis, summary.examination.symptoms)}"
+    if summary.paired is not None:
+        found = [_arms(summary.paired), *_rules(summary, run)]
+    elif summary.sweep is not None and summary.swept:
+        found = [_stages(summary.sweep)]
+    else:
+        found = list(_load_test(summary, run))
+    return "; ".join(found)
+
+
+def _load_test(summary: Summary, run: Run) -> Iterator[str]:
+    c = summary.conditions
+    if not c.requests:
+        yield "No request was sent"
+        return
+    if not c.succeeded:
+        first = f": {summary.failures[0].outcome}" if summary.failures else ""
+        yield f"None of {many(c.requests, 'request')} succeeded{first}"
+        return
+    first, *others = _rules(summary, run) or _figures(summary.rows)
+    if summary.client is not None and summary.client.level == INVALID:
+        yield "The load generator was too slow to measure this server"
+    yield f"{_load(c)} {first}".strip()
+    yield from others
+    if c.failed:
+        yield f"{c.failed:,} of {c.succeeded + c.failed:,} requests failed"
+
+
+def _load(c: Conditions) -> str:
+    if c.loop == "open":
+        return "" if c.rate_per_s is None else f"At {brief(c.rate_per_s, '/s', 3)}"
+    return "" if c.users is None else f"With {many(c.users, 'user')}"
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def _rules(summary: Summary, run: Run) -> list[str]:
+    """The first rule that failed, else the first that passed, with its figure; then what the others came to."""
+    deciding, rules = [result for result in summary.slos if result.decides], run.settings.rules.by_text
+    failed = [result for result in deciding if result.status == FAIL]
+    passed = [result for result in deciding if result.status == PASS]
+    undecided = [result for result in deciding if result.status not in (FAIL, PASS)]
+    shown = next((r for r in (*failed, *passed, *undecided) if r.observed is not None and r.rule in rules), None)
+    found = [] if shown is None else [_judged(rules[shown.rule], shown)]
+    others = len(failed) - (shown in failed)
+    if others:
+        found.append(f"{_count(others)}{' more' if shown in failed else ''} broken")
+    elif not failed and not undecided and len(passed) > 1:
+        found.append(f"all {len(passed)} rules hold")
+    if undecided:
+        longer = max((r.longer_s for r in undecided if r.longer_s is not None), default=None)
+        advice = "" if longer is None else f": run {duration_in_words(longer)} longer"
+        found.append(f"{_count(len(undecided))} undecided{advice}")
+    if warned := sum(result.status == FAIL for result in summary.slos if not result.decides):
+        found.append(f"{warned} warn: {'rule' if warned == 1 else 'rules'} broken")
+    return found
+
+
+def _count(rules: int) -> str:
+    return "one rule" if rules == 1 else f"{rules} rules"
+
+
+def _judged(rule: Rule, result: SloResult) -> str:
+    """``p95 of TTFT is 810 ms, within 3 s``"""
+    name = NAMES.get(rule.metric, rule.metric.replace("_", " "))
+    what = f"{rule.stat} of {name}" if rule.percentile is not None else f"{STATS.get(rule.stat, '')} {name}".strip()
+    if rule.where:
+        what += f" ({', '.join(f'{key}={value}' for key, value in rule.where)})"
+    if rule.base:
+        side = "worse" if (result.observed or 0) > 0 else "better"
+        room = {PASS: "within", FAIL: "beyond"}.get(result.status, "with")
+        by = brief(abs(result.observed or 0), rule.unit, 3)
+        return f"{what} is {by} {side} than {rule.base}, {room} a room of {plain(rule.number)}{rule.unit}"
+    less = rule.op.startswith("<")
+    side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
+    figure = "beyond all limits, as it lands on a failure" if math.isinf(result.observed or 0) else _value(rule, result)
+    return f"{what} is {figure}, {side} {_written(rule, rule.number)}"
+
+
+def _value(rule: Rule, result: SloResult) -> str:
+    if result.worst is None:
+        return _written(rule, result.observed)
+    low, high = sorted((result.observed or 0.0, result.worst))
+    return f"at least {_written(rule, low)}" if math.isinf(high) else f"{_written(rule, low)} to {_written(rule, high)}"
+
+
+def _written(rule: Rule, value: float | None) -> str:
+    """``value``: in the unit of the rule."""
+    if BY_WORD[rule.metric].units is TIME and value is not None:
+        return duration(value / rule.factor)
+    return brief(value, rule.unit, 3)
+
+
+# -- without rules -----------------------------------------------------------------------------------------------------
+
+
+def _figures(rows: Sequence[Row]) -> list[str]:
+    """``p50 of TTFT is 420 ms and p95 810 ms, p50 of ITL 21 ms``, then the throughput. Of answers without a stream the
+    latency of requests."""
+    by_tag = {row.tag: row for row in rows if row.count or row.avg is not None}
+    first = "time_to_first_token" if TTFT.tag in by_tag else "request_latency"
+    found = []
+    if (row := by_tag.get(first)) is not None and 50.0 in row.percentiles:
+        name = "TTFT" if first == TTFT.tag else "request latency"
+        found.append(
+            f"p50 of {name} is {_ms(row, 50.0)}" + (f" and p95 {_ms(row, 95.0)}" if 95.0 in row.percentiles else "")
+        )
+    if (row := by_tag.get(ITL.tag)) is not None and 50.0 in row.percentiles:
+        found.append(f"p50 of ITL {_ms(row, 50.0)}")
+    if (row := by_tag.get("output_token_throughput")) is not None and row.avg is not None:
+        return [", ".join(found), f"{brief(row.avg, digits=3)} output tokens/s"]
+    return [", ".join(found) or "requests succeeded"]
+
+
+def _ms(row: Row, percentile: float) -> str:
+    return duration(row.percentiles[percentile] / 1e3)
+
+
+# -- stages and arms ---------------------------------------------------------------------------------------------------
+
+
+def _stages(sweep: SweepSummary) -> str:
+    """The first sentence of the first knee that was found, else of the first that was looked for."""
+    texts = [knee.text for knee in sorted(sweep.knees, key=lambda knee: knee.value is None)]
+    said = next(filter(None, texts), "") or f"{many(len(sweep.levels), 'stage')} measured"
+    return said.split(". ")[0].rstrip(".")
+
+
+def _arms(found: Paired) -> str:
+    if found.verdict == INCONCLUSIVE:
+        return f"No conclusion: {found.reason}"
+    if found.aa:
+        expected = f"{0.05 * found.known:.2g} expected"
+        return f"Base against itself: {found.different} of {found.known} figures called different, {expected}"
+    if found.verdict != DIFFERENT:
+        return f"No difference between base and candidate to be seen in {many(found.pairs, 'pair')}"
+    named = [difference_of(figure) for figure in found.figures if figure.different]
+    more = f", {len(named) - MAX_DIFFERENCES} more" if len(named) > MAX_DIFFERENCES else ""
+    return f"The candidate differs: {', '.join(named[:MAX_DIFFERENCES])}{more}"

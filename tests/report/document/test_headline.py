@@ -1,0 +1,60 @@
+"""What a run came to, in one sentence."""
+
+import pytest
+from msgspec.structs import replace
+from support.records import a_run, answered, failed, mixed
+
+from locust_llm.core.record import Record
+from locust_llm.core.run import Offer
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.document.headline import headline
+from locust_llm.slo.client_verdict import INVALID, Verdict
+
+
+def said(*records: Record, **settings: object) -> str:
+    run = a_run(**settings)
+    if run.settings.open_loop:
+        run = replace(run, offer=Offer(due=len(records), never_started=0, duration_s=100.0, most_users=9))
+    return headline(summarise(collect(records), run), run)
+
+
+def spread(count: int) -> list[Record]:
+    """TTFT of 1 to ``count`` ms, in an order of no correlation."""
+    return [answered(ms, ms + 20) for ms in mixed(count)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"slo": ("ttft p50 < 3s",)}, "With 2 users p50 of TTFT is 100 ms, within 3 s"),
+        ({"slo": ("ttft p50 < 50ms", "itl p50 < 1s")}, "With 2 users p50 of TTFT is 100 ms, above 50 ms"),
+        (
+            {"slo": ("ttft p50 < 3s", "error_rate < 5%"), "request_rate": 4.0},
+            "At 4/s p50 of TTFT is 100 ms, within 3 s; all 2 rules hold",
+        ),
+        (
+            {"slo": ("ttft p50 < 3s", "ttft p99 < 3s"), "request_rate": 4.0},
+            "At 4/s p50 of TTFT is 100 ms, within 3 s; one rule undecided: run 3 min longer",
+        ),
+        (
+            {"slo": ("ttft p99 < 1ms", "itl avg < 1s", "requests_per_s > 1000", "warn: ttft p50 < 1ms")},
+            "With 2 users p99 of TTFT is 197 ms, above 1 ms; one rule more broken; 1 warn: rule broken",
+        ),
+        ({}, "With 2 users p50 of TTFT is 100 ms and p95 189 ms, p50 of ITL 20 ms; 1,830 output tokens/s"),
+    ],
+)
+def test_of_a_load_test(settings: dict[str, object], expected: str) -> None:
+    assert said(*spread(199), **settings) == expected
+
+
+def test_failures_are_in_it() -> None:
+    assert said(*spread(199), failed(), slo=("ttft p50 < 3s",)).endswith("; 1 of 200 requests failed")
+    assert said(failed(), failed()) == "None of 2 requests succeeded: reset"
+    assert said() == "No request was sent"
+
+
+def test_what_forbids_to_use_the_figures_is_first() -> None:
+    run = a_run(slo=("error_rate < 5%",))
+    summary = replace(summarise(collect(spread(199)), run), client=Verdict(INVALID, ("merged chunks",)))
+    assert headline(summary, run).startswith("The load generator was too slow to measure this server; With")
