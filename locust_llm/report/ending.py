@@ -11,6 +11,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import brief, clean, cut, ends_of, many, number, title
 from locust_llm.report.analysis.summary import Level, SloResult, Summary, SweepSummary
 from locust_llm.report.document.blocks import Text, interval, label_of, marked, observed
+from locust_llm.report.document.figures import CORRELATED, main_first
 from locust_llm.report.document.headline import headline
 from locust_llm.report.document.paired import HEAD
 from locust_llm.report.document.paired import cells_of as cells_of_arms
@@ -118,7 +119,7 @@ def _basis(summary: Summary) -> str:
     said += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
     first = rows.get(TTFT.tag)
     if not summary.swept and first is not None and first.effective is not None and first.count:
-        if first.effective < 0.9 * first.count:
+        if first.effective < CORRELATED * first.count:
             said.append(f"worth {first.effective:.0f} independent ones for TTFT")
         if first.plus_minus.get(99.0):
             said.append(f"TTFT p99 {ends_of(first.plus_minus[99.0])} ms")
@@ -154,7 +155,7 @@ def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence
 
 def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     rows = {row.tag: row for row in summary.rows}
-    chosen = run.settings.columns
+    chosen = main_first(run)
     tags = ROWS if run.settings.open_loop or run.limits else CLOSED_ROWS
     found = [rows[tag] for tag in tags if tag in rows and (rows[tag].count or rows[tag].avg is not None)]
     cells = (

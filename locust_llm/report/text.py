@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +11,7 @@ from tabulate import tabulate
 from locust_llm.core.run import Run
 from locust_llm.core.text import clean
 from locust_llm.report.analysis.summary import Summary
-from locust_llm.report.document.blocks import LABEL, Block, Heading, Table, Text
+from locust_llm.report.document.blocks import LABEL, Block, Charts, Heading, Table, Text
 from locust_llm.report.document.document import document
 from locust_llm.report.document.remarks import SIMULATED, incomplete_line
 
@@ -20,7 +20,7 @@ WIDTH: Final = 120
 
 def console(summary: Summary, run: Run, folder: Path | str = "", width: int = WIDTH) -> str:
     """The document as plain text, no wider than ``width`` where the numbers allow, control characters harmless."""
-    blocks = list(document(summary, run, folder))
+    blocks = list(written(document(summary, run, folder)))
     if incomplete_line(summary, run) is not None:  # the first line, before the title
         blocks[:2] = blocks[1::-1]
     return "\n\n".join(plain_block(block, width) for block in blocks) + "\n"
@@ -28,8 +28,13 @@ def console(summary: Summary, run: Run, folder: Path | str = "", width: int = WI
 
 def markdown(summary: Summary, run: Run, folder: Path | str = "") -> str:
     """The document as GitHub's Markdown; what came from outside can neither add markup nor break a table."""
-    blocks = enumerate(document(summary, run, folder))
+    blocks = enumerate(written(document(summary, run, folder)))
     return "\n\n".join(markdown_block(block, first=i == 0) for i, block in blocks) + "\n"
+
+
+def written(blocks: Iterable[Block | Charts]) -> Iterator[Block]:
+    """What of a document can be written as text."""
+    return (block for block in blocks if not isinstance(block, Charts))
 
 
 def plain_block(block: Block, width: int = WIDTH) -> str:

@@ -158,7 +158,10 @@ MEASURES: Final = (
     Measure("attainment", "good_request_fraction", SHARE),
     Measure("error_rate", "request_error_rate", SHARE),
     Measure("delivered", "delivered", SHARE),
+    Measure("completed", "completed", SHARE),
 )
+OF_SCHEDULE: Final = ("delivered", "completed")
+"""The measures of an open loop's schedule."""
 BY_WORD: Final = {measure.word: measure for measure in MEASURES}
 BY_NAME: Final = BY_WORD | {m.tag: m for m in MEASURES} | {name: BY_WORD[word] for name, word in _OTHERS.items()}
 GIVEN: Final = ("attainment", "goodput")

@@ -28,7 +28,7 @@ def test_the_verdict_is_first_and_the_report_last() -> None:
     lines = said(*spread(199), slo=("ttft p50 < 3s",))
     assert lines[0] == "SLO PASS: With 2 users p50 of TTFT is 100 ms, within 3 s."
     assert lines[1] == "From 199 answered requests in 198 s, client verdict OK."
-    assert lines[3].split() == ["p50", "p90", "p95", "p99", "max", "avg"]
+    assert lines[3].split() == ["p50", "p95", "p99", "p90", "max", "avg"]
     assert [line.split("  ")[0] for line in lines[4:9]] == [
         "Time to First Token (ms)", "Inter Token Latency (ms)", "Longest Stall (ms)", "Request Latency (ms)",
         "Output Token Throughput (tokens/s)",

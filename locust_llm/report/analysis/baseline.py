@@ -216,7 +216,8 @@ def load(folder: Path) -> LoadedRun:
         time, ended = RateWindow(main.span(), tuple(pauses(main, run)) if run.settings.repeats > 1 else ()), main
     else:
         time, ended = RateWindow(within), ended_in(everything, within)
-    seen = Evaluation(main, run, facts.client, delivery(main, run, facts.client), RecordFile(file.path), ended, time)
+    schedule = delivery(main, run, facts.client, None if within is None else ended)
+    seen = Evaluation(main, run, facts.client, schedule, RecordFile(file.path), ended, time)
     return LoadedRun(folder, seen, known, tuple(notes))
 
 

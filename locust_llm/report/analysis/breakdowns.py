@@ -80,7 +80,7 @@ def _short(tokens: int) -> str:
 Mask = NDArray[np.bool_]
 Groups = Iterable[tuple[str, Selection]]
 
-PERCENTILES: Final = (50.0, 90.0, 99.0)
+PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 MAX_RAMP_RANGES: Final = 8
 """Rows of a ramp; with more limits each row is a range."""
 QUARTERS: Final = 4

@@ -2,8 +2,8 @@
 
 A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of the limit; the interval is
 as wide as the correlation of the run's own requests makes it (correlation.py). A run in which the figure was still getting
-worse passes nothing. The smallest and the largest value, and what was delivered of a schedule, are facts of the run and
-have no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its worst (censoring.py),
+worse passes nothing. The smallest and the largest value, and what was delivered and completed of a schedule, are facts of
+the run and have no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its worst (censoring.py),
 and the rule is decided where both are. A failure counts as a value that breaks the rule, whichever way that points (a
 latency of +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so. The client
 verdict voids what its own error could turn (slo/doubt.py).
@@ -26,6 +26,7 @@ from locust_llm.slo.client_verdict import INVALID, Verdict
 from locust_llm.slo.doubt import error_of, reason_of, stays
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
+from locust_llm.slo.metrics import OF_SCHEDULE
 from locust_llm.slo.rules import POINT, Entry
 from locust_llm.slo.selectors import plain
 
@@ -130,7 +131,7 @@ def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str, floa
     if holds is None:
         return INCONCLUSIVE, *_undecided(rule, found, seen.time.seconds)
     if not holds:
-        if rule.metric == "delivered" and seen.delivery is not None and seen.delivery.cause == CLIENT:
+        if rule.metric in OF_SCHEDULE and seen.delivery is not None and seen.delivery.cause == CLIENT:
             return INCONCLUSIVE, "the load generator held the load back, not the server", None
         return FAIL, told, None
     if lost := seen.run.records_lost:

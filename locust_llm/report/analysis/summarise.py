@@ -76,7 +76,7 @@ def summarise(
     found = _evidence_of_run(main, run, gaps["profiling"], timetable=bool(results))
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
-    delivered = delivery(main, run, verdict)
+    delivered = delivery(main, run, verdict, None if within is None else ended)
     seen = Evaluation(main, run, verdict, delivered, records, ended, time)
     seen, slos, compared = _of_rules(seen, everything, swept)
     return Summary(

@@ -4,6 +4,7 @@ import msgspec
 
 from locust_llm.core.sweep import REPEAT
 from locust_llm.probe.result import ProbeFindings
+from locust_llm.report.load_result import Delivery
 from locust_llm.report.paired_result import Paired
 from locust_llm.slo.client_verdict import Evidence, Verdict
 
@@ -131,40 +132,6 @@ class GateUse(msgspec.Struct, frozen=True, kw_only=True):
     """Time-weighted mean of used / limit over those seconds: 1.0 if no slot was free while a request waited."""
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """The arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was stopped."""
-
-    duration_s: float
-    due: int
-    sent: int
-    """Those that were tried: sent, or failed on the way (a refused connection is an answer of a kind)."""
-    completed: int
-    """Those that were answered without a failure by then; what was answered during the drain is not among them."""
-    never_started: int
-    """Those that had found no free user by then."""
-    offered_per_s: float
-    sent_per_s: float
-    completed_per_s: float
-    share: float
-    """sent / due."""
-    cause: str = ""
-    """Why less than 98 % was sent: ``gate``, ``users``, ``client`` or ``end``; empty when it was not less."""
-    in_prefill_needed: float | None = None
-    """Requests offered a second x mean TTFT (Little's law): the requests in prefill that the rate needs; None
-    without a gate."""
-    prefill_limit: float | None = None
-    """Its mean over the time."""
-    ttft_s: float | None = None
-    users_needed: float | None = None
-    """Arrivals offered a second x mean time that one takes a user, waiting at the gate included (Little's law)."""
-    users: int
-    """The most there were."""
-    busy_s: float | None = None
-    """That mean time."""
-    out_of_users: bool = False
-    """``--max-users`` was reached while arrivals waited."""
-
-
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that have something in common."""
 
@@ -173,7 +140,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failure_rate: float | None
     rows: tuple[Row, ...]
-    """TTFT, ITL, and the wait that such a run is about: Gate Wait, or TTFT from Due. Each has the percentiles 50, 90, 99."""
+    """TTFT, ITL, and the wait that such a run is about: Gate Wait, or TTFT from Due. Each has the percentiles 50, 90, 95, 99."""
     input_tokens: float | None = None
     """Mean as delivered; only by turn."""
     cached_share: float | None = None

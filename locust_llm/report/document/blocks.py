@@ -13,6 +13,14 @@ LABEL: Final = 30
 
 class Heading(NamedTuple):
     text: str
+    folded: bool = False
+    """On the page what is under it is folded away until somebody asks for it."""
+
+
+class Charts(NamedTuple):
+    """The place of charts, with their heading, on the page; a text has none. A heading comes next."""
+
+    heading: str
 
 
 class Text(NamedTuple):

@@ -1,6 +1,6 @@
 """Document: the report of a run in reading order, as headings, texts and tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -8,121 +8,109 @@ from locust_llm.core.machine import Machine, machine_line
 from locust_llm.core.record import FAILURES
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
-from locust_llm.core.text import cut, ends_of, many, number, title
-from locust_llm.report.analysis.breakdowns import PERCENTILES
-from locust_llm.report.analysis.selection import scarce
-from locust_llm.report.analysis.summary import Breakdown, Conditions, Failure, Group, Row, SloResult, Summary
+from locust_llm.core.text import cut, many
+from locust_llm.report.analysis.summary import Conditions, Failure, SloResult, Summary
 from locust_llm.report.analysis.window import measured
 from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
-from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import Rules
 from locust_llm.slo.selectors import plain
 
-from .blocks import LABEL, Block, Heading, Table, Text, counted, interval, label_of, marked, observed
+from .blocks import Block, Charts, Heading, Table, Text, counted, interval, observed
+from .figures import details, figures
 from .interference import stalls
 from .paired import arms, side_by_side, verdict_of
 from .probe import findings, scheduler
-from .remarks import SIMULATED, delivery_line, incomplete_line, policy_lines, remarks, slo_line, verdict_line
+from .remarks import (
+    SIMULATED,
+    delivery_line,
+    incomplete_line,
+    overload_line,
+    policy_lines,
+    remarks,
+    slo_line,
+    verdict_line,
+)
 from .sweep import curves, warnings
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
 MESSAGE_WIDTH: Final = 80
-WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
-"""Rows of the warmup; profile_export_aiperf.json has all of them."""
-CORRELATED: Final = 0.75
-"""Where requests are worth less than this share of their number, it is said."""
-SHORT_NAMES: Final = {TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due"}
-"""Columns of a breakdown."""
-SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
 MAX_FAILURE_ROWS: Final = 20
+LATENCY: Final = "TTFT and ITL"
+STAGES: Final = "Stage by stage"
+LENGTHS: Final = "By prompt length"
+OVER_TIME: Final = "Over time"
+SERVER: Final = "Server"
+TIMELINE: Final = "Timeline"
+DISTRIBUTIONS: Final = "Distributions"
+"""Headings of charts."""
 
 
-def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block]:
-    """The blocks in reading order, not escaped yet."""
-    chosen = run.settings.columns
-    probe = summary.examination
+def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block | Charts]:
+    """The blocks in reading order, not escaped yet: what it came to, why, and what it rests on."""
+    probe, sweep, paired = summary.examination, summary.sweep, summary.paired
     yield Heading(titled(summary, run))
+    yield from _first(summary, run)
+    yield Charts(LENGTHS if probe is not None else LATENCY if sweep is None or sweep.repeats else STAGES)
+    yield from _slos(summary, run)
+    if paired is not None:
+        yield from side_by_side(paired)
+    if summary.failures:
+        yield Heading("Failures")
+        yield from _failures(summary)
+    if probe is not None:
+        yield from findings(probe)
+    elif not summary.swept:
+        yield from figures(summary, run)
+    if sweep is not None:
+        yield from curves(sweep)
+    if probe is None and sweep is not None and not sweep.repeats:
+        yield Charts(LATENCY)
+    for charts in (OVER_TIME, SERVER, TIMELINE, DISTRIBUTIONS):
+        yield Charts(charts)
+    if summary.interference is not None and not summary.swept:
+        yield from stalls(summary.interference, OK if summary.client is None else summary.client.level)
+    yield Heading("Notes")
+    for remark in remarks(summary, run):
+        yield Text(remark, loud=remark.startswith("WARNING"))
+    yield Heading("Conditions", folded=True)
+    yield Table(("Condition", "Value"), tuple(_conditions(summary, run)), numbers=False)
+    if probe is None and not summary.swept:
+        yield from details(summary, run)
+    if str(folder):
+        yield Text(f"Reports: {folder}")
+
+
+def _first(summary: Summary, run: Run) -> Iterator[Block]:
+    """What nobody may overlook."""
     if (missing := incomplete_line(summary, run)) is not None:
         yield Text(missing, loud=True)
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
     if (not summary.swept or summary.paired is not None) and (verdict := verdict_line(summary)) is not None:
         yield Text(verdict, loud=True)
-    if probe is not None:
-        yield from scheduler(probe)
-    if (undelivered := delivery_line(summary)) is not None:
-        yield Text(undelivered, loud=True)
+    if summary.examination is not None:
+        yield from scheduler(summary.examination)
+    for line in filter(None, (overload_line(summary), delivery_line(summary))):
+        yield Text(line, loud=True)
     if summary.sweep is not None:
         yield from warnings(summary.sweep)
     if summary.paired is not None:
         yield Text(verdict_of(summary.paired), loud=summary.paired.verdict == OPEN)
         if summary.paired.warning:
             yield Text(f"WARNING: {summary.paired.warning}.", loud=True)
-    yield from _slos(summary, run)
-    yield Table(("Conditions", ""), tuple(_conditions(summary, run)), numbers=False)
-    if probe is not None:
-        yield from findings(probe)
-    elif not summary.swept:
-        yield from _figures(summary, chosen)
-    if summary.paired is not None:
-        yield from side_by_side(summary.paired)
-    if summary.sweep is not None:
-        yield from curves(summary.sweep)
-    if summary.failures:
-        yield Heading("Failures")
-        yield from _failures(summary)
-    if summary.warmup and not summary.swept and probe is None:
-        waves = measured(run) is not None
-        which = "First and last wave" if waves else "Warmup"
-        yield Heading(
-            f"{which} ({summary.counts.warmup} requests, in no {'latency above' if waves else 'other figure'})"
-        )
-        yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
-    yield Heading("Notes")
-    for remark in remarks(summary, run):
-        yield Text(remark, loud=remark.startswith("WARNING"))
-    if str(folder):
-        yield Text(f"Reports: {folder}")
 
 
 def titled(summary: Summary, run: Run) -> str:
     return f"{'Load test' if summary.examination is None else 'Interference probe'} {run.name}"
 
 
-def _figures(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
-    yield Heading("Metrics")
-    yield _metrics(summary.rows, chosen)
-    yield from _plus_minus(summary, chosen)
-    if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
-        yield Text(SCARCE_NOTE)
-    yield from _worth(summary.rows)
-    yield from _breakdowns(summary.breakdowns)
-    if summary.interference is not None:
-        yield from stalls(summary.interference, OK if summary.client is None else summary.client.level)
-    if summary.cancelled:
-        yield Heading(f"Cancelled on purpose ({many(summary.conditions.cancelled, 'request')}, in no latency above)")
-        yield _metrics(summary.cancelled, chosen)
-    if summary.adjusted:
-        cut = "; cut requests with their age (≥: at least)" if summary.conditions.cut else ""
-        yield Heading(f"Latencies with every failure as +infinity{cut}")
-        yield _adjusted(summary.adjusted, chosen)
-
-
-def _worth(rows: Sequence[Row]) -> Iterator[Block]:
-    """How much less the requests say than independent ones would."""
-    known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
-    if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
-        return
-    sizes = ", ".join(f"{row.effective:,.0f} of {row.count:,} for {name}" for name, row in known.items())
-    yield Text(f"Requests that wait together are not independent; as many independent ones would say as much: {sizes}.")
-
-
 def _slos(summary: Summary, run: Run) -> Iterator[Block]:
     if (line := slo_line(summary)) is None:
         return
+    yield Heading("Rules")
     yield Text(line, loud=summary.slo_status != PASS)
     yield from map(Text, policy_lines(summary, run))
 
@@ -135,67 +123,6 @@ def _slos(summary: Summary, run: Run) -> Iterator[Block]:
     for status, reason in reasons:  # each once
         rules = (result.rule for result in summary.slos if (result.status, result.reason) == (status, reason))
         yield Text(f"{'; '.join(rules)}: {status}, {reason}.")
-
-
-def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
-    def cells(row: Row) -> tuple[str, ...]:
-        quantiles = (marked(row, p) for p in chosen)
-        count = "-" if row.count is None else str(row.count)
-        avg = f"{row.avg:.4f}" if row.unit == "ratio" and row.avg is not None else number(row.avg)
-        return label_of(row), avg, number(row.min), *quantiles, number(row.max), number(row.std), count
-
-    return Table(("Metric", "avg", "min", *map(title, chosen), "max", "std", "count"), tuple(map(cells, rows)))
-
-
-def _plus_minus(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
-    """How far the true percentiles may lie from those above."""
-    rows = [row for row in summary.rows if row.plus_minus and row.count]
-    if rows:
-        cells = ((label_of(row), *(ends_of(row.plus_minus.get(p)) for p in chosen)) for row in rows)
-        yield Table(("Plus-minus", *map(title, chosen)), tuple(cells))
-        yield Text(
-            "Plus-minus: how far the true percentile may lie from the reported one, on this machine and under this load, "
-            f"by {summary.sentinels} chunks of sentinel streams with known send times beside the load."
-        )
-    elif summary.uncertified:
-        yield Text(f"The latencies have no plus-minus: {summary.uncertified}.")
-
-
-def _breakdowns(breakdowns: Sequence[Breakdown]) -> Iterator[Block]:
-    for breakdown in breakdowns:
-        yield Heading(f"By {breakdown.by} (ms)")
-        yield _breakdown(breakdown)
-    if breakdowns:
-        tags = {row.tag for breakdown in breakdowns for row in breakdown.groups[0].rows}
-        wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
-        due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
-        yield Text(
-            f"ok: successful requests, of which TTFT and ITL are; failed: share of failures{wait}{due}; * too few values"
-        )
-
-
-def _breakdown(breakdown: Breakdown) -> Table:
-    groups = breakdown.groups
-    by_turn = any(group.input_tokens is not None for group in groups)
-    names = [(SHORT_NAMES[row.tag], p) for row in groups[0].rows for p in PERCENTILES]
-    titles = [f"{name} {title(p)}" if p == PERCENTILES[0] else title(p) for name, p in names]
-
-    def cells(group: Group) -> Iterator[str]:
-        yield cut(group.label, 2 * LABEL)
-        yield str(group.succeeded)
-        yield "-" if group.failure_rate is None else f"{group.failure_rate:.1%}"
-        yield from (marked(row, p, 4) for row in group.rows for p in PERCENTILES)
-        if by_turn:
-            yield number(group.input_tokens, 4)
-            yield "-" if group.cached_share is None else f"{group.cached_share:.1%}"
-
-    head = (breakdown.by, "ok", "failed", *titles, *(("input", "cached") if by_turn else ()))
-    return Table(head, tuple(tuple(cells(group)) for group in groups))
-
-
-def _adjusted(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
-    cells = ((label_of(row), *(marked(row, p) for p in chosen), str(row.count)) for row in rows)
-    return Table(("Metric", *map(title, chosen), "count"), tuple(cells))
 
 
 def _failures(summary: Summary) -> Iterator[Block]:
@@ -231,10 +158,12 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield (
             "delivered",
             (
-                f"{d.share:.1%}: due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, completed "
-                f"{d.completed_per_s:.2f}/s, in the {d.duration_s:.1f} s to the stop"
+                f"{d.share:.1%}: due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s to "
+                "the stop"
             ),
         )
+        share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
+        yield "completed", f"{share}{d.completed_per_s:.2f}/s by the stop, {d.completed} of {d.due} that were due"
     ramp = f", ramp from 1 over {c.prefill_ramp_s:g} s" if c.prefill_ramp_s else ""
     limit = "none" if c.prefill_limit is None else f"{c.prefill_limit}{ramp}"
     yield "prefill limit", "by stage" if axis == PREFILL else limit

@@ -137,6 +137,17 @@ def delivery_line(summary: Summary) -> str | None:
     return f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
 
 
+def overload_line(summary: Summary) -> str | None:
+    """The first line of an open loop that the server fell behind; None of any other."""
+    if (d := summary.delivery) is None or (found := d.overload) is None:
+        return None
+    return (
+        f"OVERLOADED: offered {brief(d.offered_per_s, digits=3)}/s, completed {brief(d.completed_per_s, digits=2)}/s: the queue "
+        f"grew until the end ({found.in_flight_middle} requests in flight at half of the time, {found.in_flight_end} at the "
+        "stop). Latencies are those of a growing queue: a longer run has longer ones."
+    )
+
+
 def slo_line(summary: Summary) -> str | None:
     """The results of the rules in one line; None without rules."""
     if summary.slo_status is None:

@@ -347,6 +347,9 @@ def test_what_was_delivered_of_a_schedule() -> None:
     short = judged("", steps(100), run)
     assert (short.status, short.observed, short.count) == ("FAIL", 50, 200)
     assert judged("", steps(200), run).status == "PASS"
+    rule = replace(run.settings, slo=("completed >= 95%",))
+    answers = judged("", steps(200), replace(run, settings=rule))  # sent from second 11 to 210, and 89 by second 100
+    assert (answers.status, answers.observed, answers.count) == ("FAIL", 44.5, 200)
     busy = replace(run, health=())
     records = [replace(late(1.0), id=str(i)) for i in range(100)]
     held = judged("", records, busy)

@@ -1,0 +1,130 @@
+"""The figures of a run as tables: its metrics, how far they may be off, and the same requests divided."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from locust_llm.core.run import Run
+from locust_llm.core.text import cut, ends_of, many, number, title
+from locust_llm.report.analysis.selection import scarce
+from locust_llm.report.analysis.summary import Breakdown, Group, Row, Summary
+from locust_llm.report.analysis.window import measured
+from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
+
+from .blocks import LABEL, Block, Heading, Table, Text, label_of, marked
+
+WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
+"""Rows of the warmup; profile_export_aiperf.json has all of them."""
+CORRELATED: Final = 0.75
+"""Where requests are worth less than this share of their number, it is said."""
+MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
+"""They come first in a table."""
+SHORT_NAMES: Final = {TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due"}
+"""Columns of a breakdown."""
+SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+
+
+def figures(summary: Summary, run: Run) -> Iterator[Block]:
+    """What everybody asks for."""
+    chosen = main_first(run)
+    yield Heading("Metrics")
+    yield _metrics(summary.rows, chosen)
+    if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
+        yield Text(SCARCE_NOTE)
+    yield from _worth(summary.rows)
+    if summary.uncertified:
+        yield Text(f"The latencies have no plus-minus: {summary.uncertified}.")
+    if summary.adjusted:
+        cut = "; cut requests with their age (≥: at least)" if summary.conditions.cut else ""
+        yield Heading(f"Latencies with every failure as +infinity{cut}")
+        yield _adjusted(summary.adjusted, chosen)
+
+
+def details(summary: Summary, run: Run) -> Iterator[Block]:
+    """Tables for those who look further."""
+    chosen = main_first(run)
+    yield from _plus_minus(summary, chosen)
+    yield from _breakdowns(summary.breakdowns)
+    if summary.cancelled:
+        cancelled = many(summary.conditions.cancelled, "request")
+        yield Heading(f"Cancelled on purpose ({cancelled}, in no latency above)", folded=True)
+        yield _metrics(summary.cancelled, chosen)
+    if summary.warmup:
+        waves = measured(run) is not None
+        which = "First and last wave" if waves else "Warmup"
+        absent = f"{summary.counts.warmup} requests, in no {'latency above' if waves else 'other figure'}"
+        yield Heading(f"{which} ({absent})", folded=True)
+        yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
+
+
+def main_first(run: Run) -> Sequence[float]:
+    """The percentiles of the tables."""
+    return sorted(run.settings.columns, key=lambda p: p not in MAIN_PERCENTILES)
+
+
+def _worth(rows: Sequence[Row]) -> Iterator[Block]:
+    """How much less the requests say than independent ones would."""
+    known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
+    if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
+        return
+    sizes = ", ".join(f"{row.effective:,.0f} of {row.count:,} for {name}" for name, row in known.items())
+    yield Text(f"Requests that wait together are not independent; as many independent ones would say as much: {sizes}.")
+
+
+def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
+    def cells(row: Row) -> tuple[str, ...]:
+        quantiles = (marked(row, p) for p in chosen)
+        count = "-" if row.count is None else str(row.count)
+        avg = f"{row.avg:.4f}" if row.unit == "ratio" and row.avg is not None else number(row.avg)
+        return label_of(row), *quantiles, avg, number(row.min), number(row.max), number(row.std), count
+
+    return Table(("Metric", *map(title, chosen), "avg", "min", "max", "std", "count"), tuple(map(cells, rows)))
+
+
+def _plus_minus(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
+    """How far the true percentiles may lie from those above."""
+    rows = [row for row in summary.rows if row.plus_minus and row.count]
+    if rows:
+        cells = ((label_of(row), *(ends_of(row.plus_minus.get(p)) for p in chosen)) for row in rows)
+        yield Heading("Plus-minus", folded=True)
+        yield Table(("Metric", *map(title, chosen)), tuple(cells))
+        yield Text(
+            "Plus-minus: how far the true percentile may lie from the reported one, on this machine and under this load, "
+            f"by {summary.sentinels} chunks of sentinel streams with known send times beside the load."
+        )
+
+
+def _breakdowns(breakdowns: Sequence[Breakdown]) -> Iterator[Block]:
+    for breakdown in breakdowns:
+        yield Heading(f"By {breakdown.by} (ms)", folded=True)
+        yield _breakdown(breakdown)
+    if breakdowns:
+        tags = {row.tag for breakdown in breakdowns for row in breakdown.groups[0].rows}
+        wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
+        due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
+        yield Text(
+            f"ok: successful requests, of which TTFT and ITL are; failed: share of failures{wait}{due}; * too few values"
+        )
+
+
+def _breakdown(breakdown: Breakdown) -> Table:
+    groups = breakdown.groups
+    by_turn = any(group.input_tokens is not None for group in groups)
+    names = [(SHORT_NAMES[row.tag], p) for row in groups[0].rows for p in MAIN_PERCENTILES]
+    titles = [f"{name} {title(p)}" if p == MAIN_PERCENTILES[0] else title(p) for name, p in names]
+
+    def cells(group: Group) -> Iterator[str]:
+        yield cut(group.label, 2 * LABEL)
+        yield str(group.succeeded)
+        yield "-" if group.failure_rate is None else f"{group.failure_rate:.1%}"
+        yield from (marked(row, p, 4) for row in group.rows for p in MAIN_PERCENTILES)
+        if by_turn:
+            yield number(group.input_tokens, 4)
+            yield "-" if group.cached_share is None else f"{group.cached_share:.1%}"
+
+    head = (breakdown.by, "ok", "failed", *titles, *(("input", "cached") if by_turn else ()))
+    return Table(head, tuple(tuple(cells(group)) for group in groups))
+
+
+def _adjusted(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
+    cells = ((label_of(row), *(marked(row, p) for p in chosen), str(row.count)) for row in rows)
+    return Table(("Metric", *map(title, chosen), "count"), tuple(cells))
