@@ -19,6 +19,13 @@ const plots = (() => {
     const [h, m] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
     return `${s < 0 ? "-" : ""}${h ? `${h}:${two(m)}` : m}:${two(whole % 60)}`;
   };
+  // Ticks of one axis in one format.
+  const time = (s, ticks) => {
+    const most = Math.max(...ticks), two = (n) => String(n).padStart(2, "0");
+    if (most < 120 || ticks.some((tick) => tick % 1)) return `${digits(s, 6)} s`;
+    const [h, m, rest] = [Math.floor(s / 3600), Math.floor(s / 60) % 60, two(s % 60)];
+    return most < 3600 ? `${m}:${rest}` : `${h}:${two(m)}:${rest}`;
+  };
   const units = {
     ms: (v) => (v === 0 ? "0" : v >= 1000 ? `${digits(v / 1000)} s` : v < 0.1 ? `${digits(v * 1000)} µs` : `${digits(v)} ms`),
     s: clock,
@@ -33,11 +40,12 @@ const plots = (() => {
     const known = values.filter((value) => number(value) && (!log || value > 0));
     return known.length ? [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))] : [1, 10];
   };
-  function range(axis, values, fromZero) {
+  // above: room for texts at the upper edge, a share of the height.
+  function range(axis, values, fromZero, above = 0) {
     const [least, most] = extent(values, axis.log);
-    const room = axis.log ? Math.pow(most / least || 1, 0.06) * 1.05 : 0;
+    const room = axis.log ? Math.pow(most / least || 1, 0.06 + above) * 1.05 : 0;
     const low = axis.low ?? (axis.log ? least / room : fromZero ? Math.min(0, least) : least);
-    const high = axis.high ?? (axis.log ? most * room : fromZero ? most + (most - low) * 0.07 : most);
+    const high = axis.high ?? (axis.log ? most * room : fromZero ? most + (most - low) * (0.07 + above) : most);
     return [low, high > low ? high : low + 1];
   }
 
@@ -165,7 +173,7 @@ const plots = (() => {
     ctx.textAlign = "left";
     ctx.lineWidth = 1.2 * ratio;
     ctx.lineJoin = "round";
-    for (const mark of [...all].sort((a, b) => (b.hue === "knee") - (a.hue === "knee"))) {
+    for (const mark of [...all].sort((a, b) => (b.hue === "knee") - (a.hue === "knee") || !!a.beyond - !!b.beyond)) {
       const high = rowHeight() * ratio, text = mark.beyond ? `${mark.text} \u2191` : mark.text;
       const at = u.valToPos(upright(mark) ? mark.x : mark.y, upright(mark) ? "x" : "y", true);
       if (upright(mark) ? at < bbox.left - 1 || at > right + 1 : !mark.beyond && (at < bbox.top || at > bottom)) continue;
@@ -237,7 +245,7 @@ const plots = (() => {
       stroke: () => css("muted"),
       grid: { stroke: () => css("line"), width: 1 },
       ticks: { stroke: () => css("line"), width: 1, size: 4 },
-      values: (u, splits) => splits.map((value) => (value === null ? "" : text(value))),
+      values: (u, splits) => splits.map((value) => (value === null ? "" : axis.unit === "s" ? time(value, splits) : text(value))),
       ...ticksOf(axis, room * 0.8),
     };
   }
@@ -245,8 +253,8 @@ const plots = (() => {
   function ticksOf(axis, room) {
     const filter = (u, splits) => splits;
     if (axis.ticks) {
-      const named = new Map(axis.ticks);
-      const apart = (u, a, b) => Math.abs(u.valToPos(a, "x") - u.valToPos(b, "x")) >= room;
+      const named = new Map(axis.ticks), width = (value) => named.get(value).length * letters() * 0.58;
+      const apart = (u, a, b) => Math.abs(u.valToPos(a, "x") - u.valToPos(b, "x")) >= (width(a) + width(b)) / 2 + 8;
       const splits = (u) => [...named.keys()].filter((value) => value >= u.scales.x.min && value <= u.scales.x.max)
         .reduce((kept, value) => (kept.length && !apart(u, value, kept.at(-1)) ? kept : [...kept, value]), []);
       return { splits, filter, values: (u, splits) => splits.map((value) => named.get(value)) };
@@ -262,7 +270,8 @@ const plots = (() => {
     const all = plot.marks || [], shown = new Set(plot.series);
     const xRange = range(plot.x, plot.series.flatMap((series) => series.x), false);
     const heights = plot.series.filter((series) => series.kind !== "rug").flatMap((series) => [...series.y, ...(series.high || [])]);
-    const yRange = range(plot.y, [...heights, ...all.map((mark) => (mark.beyond ? null : mark.y))], true);
+    const yRange = range(plot.y, [...heights, ...all.map((mark) => (mark.beyond ? null : mark.y))], true,
+      all.some((mark) => mark.beyond) ? 0.08 : 0);
     const visible = (some, dots) => some.filter((series) => shown.has(series) && (series.kind === "dots") === dots);
     const keys = legend(plot, lines, shown, (series) => {
       const index = lines.indexOf(series);
@@ -278,7 +287,9 @@ const plots = (() => {
       series: [{}, ...lines.map((series) => lineOf(series, lines))],
       axes: [
         { ...axisOf(2, plot.x, letters() + 15, letters() * 4.8), label: plot.x.label || null },
-        axisOf(3, plot.y, letters() * 4.9, letters() * 2.8),
+        // a label where the ticks have no unit
+        { ...axisOf(3, plot.y, letters() * (units[plot.y.unit] ? 4.9 : 3.4), letters() * 2.8),
+          label: units[plot.y.unit] ? null : plot.y.label || null },
       ],
       cursor: {
         y: false, points: { size: 6 }, drag: { x: true, y: false },
