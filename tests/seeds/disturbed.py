@@ -8,7 +8,7 @@ from recorded import recorded
 
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.interference import interference
-from locust_llm.report.analysis.interference_result import DisturbedGaps
+from locust_llm.report.interference_result import DisturbedGaps
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.simulator.virtual import Request
 

@@ -33,7 +33,7 @@ from .compare import worse
 from .correlation import RISES
 from .delivery import CLIENT
 from .knee import at, bounds, client_distorted, unsound, within
-from .slo_figures import Evaluation, Found, figure, too_few
+from .slo_figures import Evaluation, Found, figure, short_of, too_few
 from .summary import Level, SloResult, SweepSummary
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
@@ -158,9 +158,7 @@ def _undecided(rule: Rule, found: Found, seconds: float) -> str:
         more = "a longer grace period (-s) may tell"
     if rule.percentile is not None and found.ends is not None and None in found.ends:
         return f"{too_few(rule, found)}; {more}"
-    why = (
-        "the run is short for the correlation of its requests" if found.short else "its 95 % interval crosses the limit"
-    )
+    why = short_of(found) if found.short else "its 95 % interval crosses the limit"
     return "; ".join(filter(None, (f"{why}, {more}", found.note, _cut(found))))
 
 

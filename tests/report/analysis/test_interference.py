@@ -21,7 +21,7 @@ from locust_llm.report.analysis.interference import (
     slope,
     usual_s,
 )
-from locust_llm.report.analysis.interference_result import Interference
+from locust_llm.report.interference_result import Interference
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import LLAMA_8B_H100

@@ -7,7 +7,8 @@ import pytest
 from support.stages import a_level
 
 from locust_llm.core.sweep import CONCURRENCY
-from locust_llm.report.analysis.knee import fit, kappa_interval, knees
+from locust_llm.report.analysis.knee import knees
+from locust_llm.report.analysis.usl import fit, kappa_interval
 from locust_llm.report.analysis.summary import Knee
 
 DOUBLING = (1, 2, 4, 8, 16, 32, 64)
