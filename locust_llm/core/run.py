@@ -4,6 +4,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from locust_llm.slo.client_verdict import Verdict
+
 from .certificate import Certificate
 from .machine import Machine
 from .settings import Settings
@@ -151,6 +153,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that a lost worker had sent, and records that never arrived."""
     dataset_sessions: int | None = None
     """Sessions of the dataset; None: no dataset, or not counted."""
+    client_live: Verdict | None = None
+    """The client verdict as it was shown last while the run was on; None: there was none, or this is a stage."""
     unread: tuple[str, ...] = ()
     """Parts of run.json that could not be read when the report was made."""
     notes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from locust_llm.report.document.remarks import SIMULATED, overloaded
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
-from .text import markdown_block, plain_block
+from .text import WIDTH, markdown_block, plain_block
 
 SCHEMA: Final = 1
 NAME_WIDTH: Final = 16
@@ -126,18 +126,18 @@ def document(found: Comparison) -> Iterator[Block]:
     for pair in found.runs:
         yield Heading(f"{pair.folder} against {found.base}")
         yield from (Text(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
-        names = _names(found.base, pair.folder)
+        names = names_of(found.base, pair.folder)
         if pair.lines:
-            yield Table(("Metric", *names, *HEAD), tuple((line.label, *_cells(line)) for line in pair.lines))
+            yield Table(("Metric", *names, *HEAD), tuple((line.label, *cells_of(line)) for line in pair.lines))
         yield from _notes(pair.lines)
         if pair.axis:
             yield from _by_stage(pair, names)
     yield from map(Text, NOTES)
 
 
-def console(found: Comparison) -> str:
-    """The document as plain text, 120 columns wide."""
-    return "\n\n".join(map(plain_block, document(found))) + "\n"
+def console(found: Comparison, width: int = WIDTH) -> str:
+    """The document as plain text, no wider than ``width`` where the numbers allow."""
+    return "\n\n".join(plain_block(block, width) for block in document(found)) + "\n"
 
 
 def markdown(found: Comparison) -> str:
@@ -273,7 +273,7 @@ def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
     for i in range(len(STAGE_FIGURES) if pair.stages else 0):
         lines = [(stage.value, stage.lines[i]) for stage in pair.stages]
         yield Text(f"{lines[0][1].label}, stage by stage:")
-        yield Table((pair.axis, *names, *HEAD), tuple((f"{value:g}", *_cells(line)) for value, line in lines))
+        yield Table((pair.axis, *names, *HEAD), tuple((f"{value:g}", *cells_of(line)) for value, line in lines))
     yield from (Text(f"Not compared: {alone}.") for alone in pair.alone)
     known = set(pair.warnings)
     for stage in pair.stages:
@@ -286,7 +286,8 @@ def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
 # -- cells -------------------------------------------------------------------------------------------------------------
 
 
-def _cells(line: Line) -> tuple[str, ...]:
+def cells_of(line: Line) -> tuple[str, ...]:
+    """Under the names of the two runs and ``HEAD``."""
     reach = "-" if line.low is None or line.high is None else f"{_signed(line.low)} to {_signed(line.high)}"
     half = None if line.low is None or line.high is None else (line.high - line.low) / 2
     figures = (supported(line.base, half), supported(line.value, half), _signed(line.difference))
@@ -315,7 +316,7 @@ def _notes(lines: Sequence[Line], before: str = "") -> Iterator[Text]:
         yield Text(f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}.")
 
 
-def _names(base: str, run: str) -> tuple[str, str]:
+def names_of(base: str, run: str) -> tuple[str, str]:
     """The titles of the two columns."""
     names = cut(Path(base).name, NAME_WIDTH), cut(Path(run).name, NAME_WIDTH)
     return names if names[0] != names[1] and all(names) else ("base", "this run")

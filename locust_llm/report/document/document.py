@@ -22,8 +22,18 @@ from .blocks import Block, Charts, Heading, Table, Text, counted, interval, obse
 from .figures import details, figures
 from .interference import stalls
 from .paired import arms, side_by_side, verdict_of
-from .probe import findings, named, scheduler
-from .remarks import SIMULATED, delivery_line, incomplete_line, overload_line, remarks, slo_line, users_of, verdict_line
+from .probe import findings, scheduler
+from .remarks import (
+    SIMULATED,
+    delivery_line,
+    incomplete_line,
+    overload_line,
+    policy_lines,
+    remarks,
+    slo_line,
+    users_of,
+    verdict_line,
+)
 from .sweep import curves, warnings
 
 RULE_WIDTH: Final = 60
@@ -46,7 +56,7 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     yield Heading(titled(summary, run))
     yield from _first(summary, run)
     yield Charts(LENGTHS if probe is not None else LATENCY if sweep is None or sweep.repeats else STAGES)
-    yield from _slos(summary)
+    yield from _slos(summary, run)
     if paired is not None:
         yield from side_by_side(paired)
     if summary.failures:
@@ -72,8 +82,6 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     if probe is None and not summary.swept:
         yield from details(summary, run)
     if str(folder):
-        if probe is not None:  # again: on a console the first lines have scrolled away
-            yield Text(f"Scheduler: {named(probe.diagnosis, probe.symptoms)}.")
         yield Text(f"Reports: {folder}")
 
 
@@ -101,20 +109,22 @@ def titled(summary: Summary, run: Run) -> str:
     return f"{'Load test' if summary.examination is None else 'Interference probe'} {run.name}"
 
 
-def _slos(summary: Summary) -> Iterator[Block]:
+def _slos(summary: Summary, run: Run) -> Iterator[Block]:
     if (line := slo_line(summary)) is None:
         return
     yield Heading("Rules")
     yield Text(line, loud=summary.slo_status != PASS)
+    yield from map(Text, policy_lines(summary, run))
 
     def cells(result: SloResult) -> tuple[str, ...]:
         return result.rule, result.status, observed(result), interval(result), counted(result)
 
     head = ("SLO", "result", "observed", "95 % interval", "count")
     yield Table(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
-    for result in summary.slos:
-        if result.reason:
-            yield Text(f"{result.rule}: {result.status}, {result.reason}.")
+    reasons = dict.fromkeys((result.status, result.reason) for result in summary.slos if result.reason)
+    for status, reason in reasons:  # each once
+        rules = (result.rule for result in summary.slos if (result.status, result.reason) == (status, reason))
+        yield Text(f"{'; '.join(rules)}: {status}, {reason}.")
 
 
 def _failures(summary: Summary) -> Iterator[Block]:

@@ -25,7 +25,7 @@ SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for 
 
 def figures(summary: Summary, run: Run) -> Iterator[Block]:
     """What everybody asks for."""
-    chosen = _main_first(run)
+    chosen = main_first(run)
     yield Heading("Metrics")
     yield _metrics(summary.rows, chosen)
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
@@ -41,7 +41,7 @@ def figures(summary: Summary, run: Run) -> Iterator[Block]:
 
 def details(summary: Summary, run: Run) -> Iterator[Block]:
     """Tables for those who look further."""
-    chosen = _main_first(run)
+    chosen = main_first(run)
     yield from _plus_minus(summary, chosen)
     yield from _breakdowns(summary.breakdowns)
     if summary.cancelled:
@@ -56,7 +56,7 @@ def details(summary: Summary, run: Run) -> Iterator[Block]:
         yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
 
 
-def _main_first(run: Run) -> Sequence[float]:
+def main_first(run: Run) -> Sequence[float]:
     """The percentiles of the tables."""
     return sorted(run.settings.columns, key=lambda p: p not in MAIN_PERCENTILES)
 

@@ -22,7 +22,7 @@ NAMES: Final = {
     "rtt": "round trip", "requests_per_s": "request throughput", "output_tokens_per_s": "output token throughput",
     "input_tokens_per_s": "input token throughput", "total_tokens_per_s": "token throughput",
     "output_tokens_per_s_per_user": "output token throughput per user", "attainment": "share of good requests",
-    "delivered": "share delivered",
+    "delivered": "share delivered", "completed": "share completed",
 }  # fmt: skip
 """Of the measures of rules, where it is not their word."""
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
@@ -54,6 +54,9 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield f"None of {many(c.requests, 'request')} succeeded{first}"
         return
     first, *others = _rules(summary, run) or _figures(summary.rows)
+    if (d := summary.delivery) is not None and d.overload is not None:
+        offered, completed = brief(d.offered_per_s, "/s", 3), brief(d.completed_per_s, "/s", 2)
+        yield f"Overloaded: offered {offered}, completed {completed}, and the queue grew until the end"
     if summary.client is not None and summary.client.level == INVALID:
         yield "The load generator was too slow to measure this server"
     yield f"{_load(c)} {first}".strip()

@@ -40,7 +40,7 @@ def verdict_of(found: Paired) -> str:
 def side_by_side(found: Paired) -> Iterator[Block]:
     """Each figure of both arms."""
     yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
-    rows = tuple(_cells(figure) for figure in found.figures)
+    rows = tuple(cells_of(figure) for figure in found.figures)
     yield Table(HEAD, rows)
     for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
         labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
@@ -68,7 +68,8 @@ def difference_of(figure: PairedFigure) -> str:
     return f"{figure.label} {by} ({figure.word})"
 
 
-def _cells(figure: PairedFigure) -> tuple[str, ...]:
+def cells_of(figure: PairedFigure) -> tuple[str, ...]:
+    """Under ``HEAD``."""
     percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
     reach = None if figure.low is None or figure.high is None else (figure.high - figure.low) / 2
     return (

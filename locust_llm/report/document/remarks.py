@@ -15,6 +15,7 @@ from locust_llm.report.load_result import Delivery
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
+from locust_llm.slo.rules import PASSES, POINT, WARNS
 
 SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
 MAX_LENGTH_DEVIATION: Final = 0.05
@@ -27,6 +28,7 @@ MIN_CACHED_SHARE: Final = 0.5
 PROBE_ADVICE: Final = "A probe runs in one process: give it a machine that does nothing else."
 OPEN_LOOP_METRICS: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
 """Rules about these are about arrivals, which a closed loop does not have."""
+CHANGED: Final = "The client verdict changed:"
 STATUSES: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
 MAX_LINE_REASONS: Final = 3
 """Unreadable lines whose reason is in the first line of a report; the notes have more."""
@@ -52,6 +54,15 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _tokens(summary.counts, summary.conditions.succeeded)
     yield from _clock(summary)
     yield from _busy(summary)
+    yield from _changed(summary, run)
+
+
+def foremost(summary: Summary, run: Run) -> Iterator[str]:
+    """Those that a reader of the console must know, what went wrong first."""
+    found = list(remarks(summary, run))
+    yield from (remark for remark in found if remark.startswith("ERROR"))
+    yield from (remark for remark in found if remark.startswith(("WARNING", CHANGED)))
+    yield from (remark for remark in found if remark in run.notes and not remark.startswith(("ERROR", "WARNING")))
 
 
 def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
@@ -161,6 +172,20 @@ def slo_line(summary: Summary) -> str | None:
 def users_of(conditions: Conditions) -> str:
     """``6 users``; ``2 to 6 users (4.1 on average)``."""
     return users_in_words(conditions.users, conditions.users_in_force)
+
+
+def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
+    """What an undecided rule does to the status, and how rules were judged, where that is not the default."""
+    s = run.settings
+    if summary.slo_status == INCONCLUSIVE:
+        yield {
+            WARNS: "WARNING: undecided rules only warn (--inconclusive warn): the run ends with status 0.",
+            PASSES: "Undecided rules count as passed (--inconclusive pass): the run ends with status 0.",
+        }.get(
+            s.inconclusive, "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0."
+        )
+    if s.slo_mode == POINT and summary.slos:
+        yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
 
 
 def loop_remark(conditions: Conditions) -> str:
@@ -337,6 +362,16 @@ def _busy(summary: Summary) -> Iterator[str]:
                 f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it may be what limits "
                 "throughput, not the server. Use more processes (--processes)."
             )
+
+
+def _changed(summary: Summary, run: Run) -> Iterator[str]:
+    """The client verdict at the end, where it is not the one that was shown last while the run was on."""
+    live, end = run.client_live, summary.client
+    if live is None or end is None or live.level == end.level or (summary.swept and summary.paired is None):
+        return
+    more, less = sorted(end.signals.keys() - live.signals.keys()), sorted(live.signals.keys() - end.signals.keys())
+    why = [f"with {', '.join(more)}"] * bool(more) + [f"without {', '.join(less)}"] * bool(less)
+    yield f"{CHANGED} {live.level} while the run was on, {end.level} in the end{', ' * bool(why)}{', and '.join(why)}."
 
 
 def _requests(count: int) -> str:

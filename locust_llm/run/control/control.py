@@ -348,15 +348,15 @@ class Control:
         """The run as it is known now."""
         return self.phases.facts()
 
-    def report(self) -> str:
-        """Make the reports; what the console shall show."""
+    def report(self, *, verbose: bool = False) -> str:
+        """Make the reports; what the console shall show, ``verbose``: with all tables."""
         if self.stages is not None:
             try:
                 self.phases.end_stage(report=False)
             except OSError as error:
                 self.store.add_gap(f"the files of the last stage could not be written: {error}")
         self.store.check_complete()
-        return self.store.report(self.facts())
+        return self.store.report(self.facts(), verbose=verbose)
 
     def abandon(self) -> None:
         """The start failed: no folder is left of it where there was none."""

@@ -30,9 +30,11 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.arms import arms_of
+from locust_llm.run.console import columns
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.worker.outbox import lock
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.rules import FAILS
 
 from .buffered_file import BufferedFile, left_over
 from .live_stats import LiveStats
@@ -77,6 +79,7 @@ def make_reports(folder: Path) -> Made:
             _working = subprocess.Popen(
                 [sys.executable, "-m", "locust_llm", "report", "--json", str(folder)], stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", start_new_session=True,
+                env=os.environ | columns(),
             )  # fmt: skip
             late = gevent.spawn(_attend, _working, _patience_s(folder))
             out, err = _working.communicate()
@@ -155,6 +158,8 @@ JUDGED: Final = {PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE
 """Exit status by the status of the rules."""
 PROBED: Final = {NAMED: ExitStatus.OK, UNDECIDED: ExitStatus.INCONCLUSIVE}
 """Exit status by what a probe found."""
+OPEN: Final = (INCONCLUSIVE, UNDECIDED)
+"""What ``--inconclusive`` is about."""
 
 
 class RunStore:
@@ -279,6 +284,7 @@ class RunStore:
             "arms": arms_of(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
+            "client_live": self.live_stats.client(),
             "notes": (
                 *self._missing,
                 *self._notes,
@@ -318,8 +324,8 @@ class RunStore:
             cut = f"{counts[CUT]} were cut when the run ended" if counts[CUT] else "all of them failed"
             self.add_gap(f"none of the {counts.total()} requests succeeded: {cut}")
 
-    def report(self, facts: Run) -> str:
-        """Make the reports; what the console shall show."""
+    def report(self, facts: Run, *, verbose: bool = False) -> str:
+        """Make the reports; what the console shall show, ``verbose``: with all tables."""
         try:
             write_run(self.folder, facts)
         except OSError as error:
@@ -332,13 +338,16 @@ class RunStore:
         first = "".join(f"INCOMPLETE: {line}\n" for line in self._missing)  # the report has other gaps
         if missing and not self._missing:
             self._missing.append(missing)
-        return first + result.text
+        return first + (result.tables if verbose else result.text)
 
     def exit_status(self) -> ExitStatus | None:
         """Of the rules, once the run has its report; without rules of a probe. None: neither, or the server failed: then the
         status is Locust's."""
         result = self.result or ReportResult()
-        if not self.settings.rules.entries:
+        rules = self.settings.rules.entries
+        if self.settings.inconclusive != FAILS and (result.slo_status if rules else result.probe) in OPEN:
+            return ExitStatus.OK
+        if not rules:
             return PROBED.get(result.probe)
         return JUDGED.get(result.slo_status or "", ExitStatus.INCONCLUSIVE)
 

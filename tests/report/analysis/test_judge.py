@@ -590,3 +590,49 @@ def test_repeats_are_judged_together() -> None:
     both = SweepSummary(axis="repeat", unit="", levels=(a_level(1, slo="FAIL"), a_level(2, slo="FAIL")), ended="")
     records = steps(400)
     assert [r.status for r in summarise(collect(records), run, 0, records, both).slos] == ["PASS"]
+
+
+# -- what the client verdict voids, and point estimates -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("soonest_ms", "level"), [(190, DEGRADED), (160, INVALID)])
+def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(soonest_ms: int, level: str) -> None:
+    records = [
+        answered(200 + rank % 7, 300, 320, sent_at=10.0 + i, merged=((0, 1000 * soonest_ms),))
+        for i, rank in enumerate(mixed(400))
+    ]
+    rules = ("ttft p50 < 500ms", "ttft p50 < 100ms", "itl p50 < 1s", "requests_per_s > 1000", "ttft_from_due p50 < 1s")
+    summary = summarise(collect(records), a_run(slo=rules))
+    assert summary.client is not None
+    assert summary.client.level == level
+    assert [result.status for result in summary.slos] == ["PASS", "INCONCLUSIVE", "PASS", "FAIL", "PASS"]
+    assert [result.reason for result in summary.slos if result.reason] == [
+        f"the client verdict is {level}: TTFT may be too high"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "status", "of_point"),
+    [
+        ("ttft p50 < 220ms", "INCONCLUSIVE", "PASS"),
+        ("ttft p50 > 220ms", "FAIL", "FAIL"),
+        ("ttft p99.9 < 220ms", "INCONCLUSIVE", "FAIL"),
+        ("ttft{input=5k} p50 < 220ms", "INCONCLUSIVE", "INCONCLUSIVE"),  # there is no such request
+    ],
+)
+def test_a_point_estimate_is_compared_alone(rule: str, status: str, of_point: str) -> None:
+    assert judged(rule, steps(400)).status == status
+    found = judged(rule, steps(400), slo_mode="point")
+    assert found.status == of_point
+    assert (found.low is None) == (judged(rule, steps(400)).low is None)  # what is known of it is shown all the same
+
+
+def test_of_a_point_estimate_only_an_invalid_client_counts() -> None:
+    for share, status in ((0.1, "PASS"), (1.0, "INCONCLUSIVE")):
+        records = [replace(late(share), clock_offset_s=UNIX + i) for i in range(100)]
+        assert judged("itl p50 < 1s", records, slo_mode="point").status == status
+        assert judged("itl p50 < 1s", records).status == "INCONCLUSIVE"
+
+
+def test_a_point_estimate_may_rise_over_the_run() -> None:
+    assert judged("ttft p50 < 1s", drifting(500, 0.4), slo_mode="point").status == "PASS"

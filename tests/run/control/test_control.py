@@ -597,6 +597,14 @@ def test_the_exit_status_follows_what_the_report_says_of_the_rules(
     assert control.exit_status() == status
 
 
+@pytest.mark.parametrize("inconclusive", ["warn", "pass"])
+def test_what_is_undecided_may_end_with_0(begun: Any, inconclusive: str) -> None:
+    control = begun(Master("a"), slo=("ttft p95 < 1s",), inconclusive=inconclusive)
+    for found, status in ((ReportResult(slo_status="INCONCLUSIVE"), 0), (ReportResult(slo_status="FAIL"), 3), (None, 4)):
+        control.store.result = found
+        assert control.exit_status() == status
+
+
 @pytest.mark.parametrize(("probe", "status"), [("named", 0), ("untold", 4), ("broken", None), ("", None)])
 def test_the_exit_status_of_a_probe(begun: Any, probe: str, status: int | None) -> None:
     control = begun(Master("a"))
