@@ -216,7 +216,8 @@ def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
         whole_s = max(summary.ttft_s or 0.0, queue_s + prefill_s)
         rest_s = whole_s - queue_s - prefill_s
         neither = "" if rest_s < MIN_REST_SHARE * whole_s else f", {duration(rest_s)} neither"
-        parts = f"of {duration(whole_s)} to a first token {duration(queue_s)} are queue, {duration(prefill_s)} prefill{neither}"
+        parts = f"of {duration(whole_s)} to a first token {duration(queue_s)} are queue, {duration(prefill_s)} prefill"
+        parts += neither
         if rest_s > max(queue_s, prefill_s):
             yield f"{QUESTION} Neither: {parts}. What else the server does before a first token, its metrics do not say."
         elif queue_s >= prefill_s:
@@ -226,11 +227,11 @@ def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
             )
         else:
             yield (
-                f"{QUESTION} Prefill, {prefill_s / whole_s:.0%}: {parts}. Shorter prompts, a prefix cache or a faster prefill "
-                "would shorten it."
+                f"{QUESTION} Prefill, {prefill_s / whole_s:.0%}: {parts}. Shorter prompts, a prefix cache or a faster "
+                "prefill would shorten it."
             )
     elif summary.waiting is not None and summary.waiting[0] >= MIN_WAITING:
         yield (
-            f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server, which does not export "
-            "for how long."
+            f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server, which does not "
+            "export for how long."
         )

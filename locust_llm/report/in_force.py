@@ -27,7 +27,8 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     changes: int
     """Within the stretch."""
     steps: tuple[tuple[float, int | None], ...] = ()
-    """(seconds after the begin of the stretch, from then on), the first at 0; None: no gate. Empty of more than MAX_STEPS."""
+    """(seconds after the begin of the stretch, from then on), the first at 0; None: no gate. Empty of more than
+    MAX_STEPS."""
     without_s: float = 0.0
     """Seconds without a gate."""
 

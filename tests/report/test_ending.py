@@ -84,7 +84,9 @@ def test_what_an_undecided_rule_does_is_said(settings: dict[str, object], expect
 def test_a_client_verdict_that_changed_is_said() -> None:
     run = replace(a_run(), client_live=Verdict(DEGRADED, ("late",), signals={"merged chunks": DEGRADED}))
     assert any(
-        line.startswith("The client verdict changed: DEGRADED while the run was on, OK in the end, without merged chunks.")
+        line.startswith(
+            "The client verdict changed: DEGRADED while the run was on, OK in the end, without merged chunks."
+        )
         for line in said(*spread(9), run=run)
     )
     assert not any("changed" in line for line in said(*spread(9), run=replace(run, client_live=Verdict("OK"))))

@@ -14,7 +14,7 @@ SPAN = (10.0, 20.0)
 
 
 def test_a_number_over_a_stretch_of_time() -> None:
-    """Two until second 14, six until 19, then three: (2 x 4 + 6 x 5 + 3 x 1) / 10; what came before and after is none of it."""
+    """Two until second 14, six until 19, then three: (2 x 4 + 6 x 5 + 3 x 1) / 10; before and after are none of it."""
     found = course([(0.0, 9), (8.0, 2), (14.0, 6), (15.0, 6), (19.0, 3), (25.0, 50)], SPAN)
     assert found == Course(least=2, most=6, mean=4.1, changes=2, steps=((0.0, 2), (4.0, 6), (9.0, 3)))
 

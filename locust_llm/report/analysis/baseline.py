@@ -159,7 +159,12 @@ def _in_force(base: Run, here: Run) -> Iterator[Difference]:
     for what, same, (a, b) in (
         ("users", asked[0][0] == asked[1][0], users), ("prefill limit", asked[0][1] == asked[1][1], limits),
     ):  # fmt: skip
-        if same and a is not None and b is not None and abs(a.mean - b.mean) > MAX_IN_FORCE_DIFFERENCE * max(a.mean, b.mean):
+        if (
+            same
+            and a is not None
+            and b is not None
+            and abs(a.mean - b.mean) > MAX_IN_FORCE_DIFFERENCE * max(a.mean, b.mean)
+        ):
             yield Difference(what, _number(a.mean), _number(b.mean), decisive=True)
 
 

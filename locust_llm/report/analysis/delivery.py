@@ -59,9 +59,7 @@ def rate_per_s(run: Run) -> float | None:
     return s.user_centric_rate or s.request_rate
 
 
-def delivery(
-    main: Selection, run: Run, verdict: Verdict | None, through: Selection | None = None
-) -> Delivery | None:
+def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Selection | None = None) -> Delivery | None:
     """``main``: the requests of the profiling phase; ``through``: of a stage those that ended in its measured time, whenever
     they were due. None for a closed loop, and before anything was due.
 

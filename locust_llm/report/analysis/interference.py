@@ -26,12 +26,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.record import OK, Record
+from locust_llm.report.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.slo.intervals import SECTIONS, of_sections
 
 from .breakdowns import lengths
 from .columns import Columns
 from .gaps import Ints
-from locust_llm.report.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from .occupancy import Occupancy
 from .selection import Floats, Selection
 

@@ -101,7 +101,13 @@ def within(levels: Sequence[Level], status_of: Callable[[Level], str | None]) ->
 
     def decided(level: Level) -> bool | None:
         status = status_of(level)
-        return True if status == PASS and level.sound else False if status == FAIL and not client_distorted(level) else None
+        return (
+            True
+            if status == PASS and level.sound
+            else False
+            if status == FAIL and not client_distorted(level)
+            else None
+        )
 
     judged = [(level, decided(level)) for level in levels if status_of(level) is not None]
     first = next((i for i, (_, holds) in enumerate(judged) if holds), None)
@@ -336,7 +342,8 @@ def best_limit(axis: str, levels: Sequence[Level]) -> Knee:
     interval = "unknown, too few requests"
     if reach is not None:
         interval = " to ".join(supported(end, reach, digits=3) for end in ends)
-    text = f"The best goodput, {supported(most, reach, digits=3)} requests/s (95 % interval {interval}), is at {at(axis, best)}"
+    goodput = supported(most, reach, digits=3)
+    text = f"The best goodput, {goodput} requests/s (95 % interval {interval}), is at {at(axis, best)}"
     if others:
         text += f"; the interval overlaps with that of {at(axis, *others)}"
     values = [level.value for level in (best, *others)]

@@ -12,6 +12,7 @@ from locust_llm.core.run import Health, Run
 from locust_llm.probe.requests import ProbeResult
 from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s
 from locust_llm.report.in_force import limit_in_force, users_in_force
+from locust_llm.report.interference_result import Interference
 from locust_llm.report.paired_result import Paired
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge
 from locust_llm.slo.metrics import (
@@ -34,7 +35,6 @@ from .correlation import MIN_VALUES, size_by_ranks
 from .delivery import arrivals, delivery, rate_per_s
 from .gaps import Gaps
 from .goodput import good_requests, goodput_rows
-from locust_llm.report.interference_result import Interference
 from .judge import judge_rules, judge_sweep, overall
 from .occupancy import Occupancy, gate_use, occupancy
 from .pairs.blocks import of_candidate

@@ -5,11 +5,10 @@ import msgspec
 from locust_llm.core.sweep import REPEAT
 from locust_llm.probe.result import ProbeFindings
 from locust_llm.report.in_force import Course
+from locust_llm.report.interference_result import Interference
 from locust_llm.report.load_result import Delivery
 from locust_llm.report.paired_result import Paired
 from locust_llm.slo.client_verdict import Evidence, Verdict
-
-from locust_llm.report.interference_result import Interference
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

@@ -99,7 +99,9 @@ def _gateway(axis: str, level: Level) -> Iterator[str]:
         for what, per_s in (("input", level.input_tokens_per_s), ("output", level.output_tokens_per_s))
         if per_s is not None
     ]
-    parallel = f", {_known(level.in_flight, level)} requests in flight on average" if level.in_flight is not None else ""
+    parallel = (
+        f", {_known(level.in_flight, level)} requests in flight on average" if level.in_flight is not None else ""
+    )
     amounts = ", ".join([f"{_known(60 * level.requests_per_s, level)} requests", *tokens])
     yield f"Limits for a gateway, at the SLO ({at(axis, level)}): {amounts} per minute{parallel}."
 

@@ -64,7 +64,9 @@ def interval(result: SloResult) -> str:
     if result.worst is not None and result.high == math.inf:
         return f"{brief(result.low, result.unit)} and more"
     reach = _reach(result)
-    low, high = ("?" if end is None else supported(end, reach, result.unit, more=1) for end in (result.low, result.high))
+    low, high = (
+        "?" if end is None else supported(end, reach, result.unit, more=1) for end in (result.low, result.high)
+    )
     return f"{low} to {high}"
 
 

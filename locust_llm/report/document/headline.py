@@ -8,6 +8,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.judge import duration_in_words
 from locust_llm.report.analysis.summary import Conditions, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.in_force import users_in_words
 from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
@@ -68,7 +69,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
 def _load(c: Conditions) -> str:
     if c.loop == "open":
         return "" if c.rate_per_s is None else f"At {brief(c.rate_per_s, '/s', 3)}"
-    return "" if c.users is None else f"With {many(c.users, 'user')}"
+    return "" if c.users is None else f"With {users_in_words(c.users, c.users_in_force)}"
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------

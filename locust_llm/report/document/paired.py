@@ -73,8 +73,8 @@ def cells_of(figure: PairedFigure) -> tuple[str, ...]:
     percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
     reach = None if figure.low is None or figure.high is None else (figure.high - figure.low) / 2
     return (
-        figure.label, supported(figure.base, reach), supported(figure.candidate, reach), _signed(figure.difference), percent, _reach(figure),
-        figure.word,
+        figure.label, supported(figure.base, reach), supported(figure.candidate, reach), _signed(figure.difference), percent,
+        _reach(figure), figure.word,
     )  # fmt: skip
 
 

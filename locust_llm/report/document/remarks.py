@@ -115,7 +115,8 @@ def delivery_line(summary: Summary) -> str | None:
         why = (
             f"the prefill gate. {offered} x {d.ttft_s:.2f} s TTFT needs {d.in_prefill_needed:.1f} requests in prefill at a "
             f"time, and the limit was {brief(d.prefill_limit, digits=3)}"
-            + " on average" * ((d.prefill_limit or 0) % 1 > 0)
+            + " on average"
+            * ((d.prefill_limit or 0) % 1 > 0)
         )
     elif d.cause == CLIENT:
         figures = [
@@ -153,8 +154,8 @@ def overloaded(delivery: Delivery | None) -> str | None:
         return None
     offered, completed = (brief(rate, "/s", 2) for rate in (delivery.offered_per_s, delivery.completed_per_s))
     return (
-        f"offered {offered}, completed {completed}: the queue grew until the end ({found.in_flight_middle} requests in flight "
-        f"at half of the time, {found.in_flight_end} at the stop)"
+        f"offered {offered}, completed {completed}: the queue grew until the end ({found.in_flight_middle} requests in "
+        f"flight at half of the time, {found.in_flight_end} at the stop)"
     )
 
 

@@ -64,8 +64,8 @@ TEN_PER_S = [(i + 0.5) / 10 for i in range(200)]
 
 
 def test_a_queue_that_grows_to_the_end() -> None:
-    """10 a second, and the server ends one each 0.5 s from second 0.05 on: of the 100 due by second 10 it has ended 19, of the
-    200 due by second 20 39."""
+    """10 a second, and the server ends one each 0.5 s from second 0.05 on: of the 100 due by second 10 it has ended 19, of
+    the 200 due by second 20 39."""
     due = np.array(TEN_PER_S)
     assert overload(due, np.array(one_by_one(TEN_PER_S, 0.5)), 20.0) == Overload(in_flight_middle=81, in_flight_end=161)
 
@@ -111,9 +111,7 @@ def test_below_its_capacity_a_server_is_not_overloaded() -> None:
 def test_the_first_line_of_an_overloaded_run() -> None:
     """Two a second are due for 100 s, and one is answered every 5 s: 100 less 9, then 200 less 19."""
     at = [i / 2 + 0.25 for i in range(200)]
-    records = [
-        answered(1000 * (over - due), sent_at=due) for due, over in zip(at, one_by_one(at, 5.0), strict=True)
-    ]
+    records = [answered(1000 * (over - due), sent_at=due) for due, over in zip(at, one_by_one(at, 5.0), strict=True)]
     summary = summarise(collect(records), open_run(200))
     assert summary.delivery is not None
     assert (summary.delivery.share, summary.delivery.cause, summary.delivery.completed_share) == (1.0, "", 0.095)

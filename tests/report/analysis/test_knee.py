@@ -44,7 +44,7 @@ def test_each_axis_has_its_rules(axis: str) -> None:
         (["PASS", "PASS"], 2, None, "up to concurrency 2; no higher stage was run."),
         (["PASS", "INCONCLUSIVE"], 1, None, "undecided at 2, so the highest may lie above. ttft p50 < 1s: INC"),
         (["PASS", "INCONCLUSIVE", "FAIL"], 1, 4, "undecided at 2, so the highest may lie above; broken at 4. ttft"),
-        (["PASS", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8, "up to concurrency 4; broken at 8; undecided at concurrency 2 too."),
+        (["PASS", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8, "to concurrency 4; broken at 8; undecided at concurrency 2 too."),
         (["INCONCLUSIVE", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8, "; broken at 8; undecided at concurrency 1 and 2 too."),
         (["PASS", "PASS?", "FAIL"], 1, 4, "at 2 the load generator was too slow: the highest may lie above; broken at 4."),
         (["PASS", "PASS", "INCONCLUSIVE?"], 2, None, "at 4 the load generator was too slow"),
