@@ -38,7 +38,8 @@ LEAST: Final = 40
 """Characters of a line; a narrower terminal wraps them itself."""
 LINES: Final = 25
 MAX_TEXT: Final = 2
-"""Lines of a warning, a rule or a remark; what is cut off is in the report."""
+MAX_WARNING: Final = 3
+"""Lines of a rule or a remark, and of a warning; what is cut off is in the report."""
 MAX_REMARKS: Final = 3
 MAX_FAILURES: Final = 2
 """Kinds of failures."""
@@ -61,13 +62,14 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
     """Plain text, no line wider than ``width`` characters, control characters harmless."""
     missing = incomplete_line(summary, run)
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
-    first = [*_lines(filter(None, [missing]), width), *_wrapped(f"{status}{headline(summary, run)}.", width, 3)]
+    first = [*_lines(filter(None, [missing]), width, MAX_WARNING), *_wrapped(f"{status}{headline(summary, run)}.", width, 3)]
     basis = _wrapped(_basis(summary), width, MAX_TEXT)
     table = list(_aligned(*_table(summary, run), width))
     last = _wrapped(f"Report: {folder}/report.html; all tables: summary.md beside it, or --verbose", width, 3)
     room = LINES - len(first) - len(basis) - len(table) - len(last) - (3 if table else 2)
-    above = _lines(_warnings(summary), width)[: max(1, room)]
-    rules = _lines(_rules(summary, run), width)[: max(0, room - len(above))]
+    rules = _lines(_rules(summary, run), width)
+    above = _lines(_warnings(summary), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
+    rules = rules[: max(0, room - len(above))]
     room -= len(above) + len(rules)
     below = _lines([*_remarks(summary, run)][:MAX_REMARKS], width)[: max(0, room)]
     parts = ([*first, *above, *rules, *basis], table, [*below, *last])
@@ -254,8 +256,8 @@ def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def _lines(texts: Iterable[str], width: int) -> list[str]:
-    return [line for text in texts for line in _wrapped(text, width, MAX_TEXT)]
+def _lines(texts: Iterable[str], width: int, most: int = MAX_TEXT) -> list[str]:
+    return [line for text in texts for line in _wrapped(text, width, most)]
 
 
 def _wrapped(text: str, width: int, most: int) -> list[str]:

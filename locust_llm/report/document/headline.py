@@ -54,13 +54,16 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         first = f": {summary.failures[0].outcome}" if summary.failures else ""
         yield f"None of {many(c.requests, 'request')} succeeded{first}"
         return
+    load = _load(c)
     first, *others = _rules(summary, run) or _figures(summary.rows)
     if (d := summary.delivery) is not None and d.overload is not None:
         offered, completed = brief(d.offered_per_s, "/s", 3), brief(d.completed_per_s, "/s", 2)
+        load = ""
         yield f"Overloaded: offered {offered}, completed {completed}, and the queue grew until the end"
     if summary.client is not None and summary.client.level == INVALID:
+        load = ""
         yield "The load generator was too slow to measure this server"
-    yield f"{_load(c)} {first}".strip()
+    yield f"{load} {first}".strip()
     yield from others
     if c.failed:
         yield f"{c.failed:,} of {c.succeeded + c.failed:,} requests failed"
