@@ -309,7 +309,7 @@ class Plugin:
     def _others_sent(self) -> bool:
         """Requests that are not ours, which Locust's tables alone show."""
         ours = 0 if self._shown is None else self._shown.live_stats.counts.total()
-        return self._runner.stats.total.num_requests > ours
+        return bool(self._runner.stats.total.num_requests > ours)
 
     def _print(self) -> None:
         """The tables, last on the console."""

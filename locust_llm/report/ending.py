@@ -62,7 +62,10 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
     """Plain text, no line wider than ``width`` characters, control characters harmless."""
     missing = incomplete_line(summary, run)
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
-    first = [*_lines(filter(None, [missing]), width, MAX_WARNING), *_wrapped(f"{status}{headline(summary, run)}.", width, 3)]
+    first = [
+        *_lines(filter(None, [missing]), width, MAX_WARNING),
+        *_wrapped(f"{status}{headline(summary, run)}.", width, 3),
+    ]
     basis = _wrapped(_basis(summary), width, MAX_TEXT)
     table = list(_aligned(*_table(summary, run), width))
     last = _wrapped(f"Report: {folder}/report.html; all tables: summary.md beside it, or --verbose", width, 3)

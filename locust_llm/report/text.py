@@ -11,7 +11,7 @@ from tabulate import tabulate
 from locust_llm.core.run import Run
 from locust_llm.core.text import clean
 from locust_llm.report.analysis.summary import Summary
-from locust_llm.report.document.blocks import LABEL, Block, Charts, Heading, Table, Text
+from locust_llm.report.document.blocks import LABEL, Block, Charts, Heading, Headline, Table, Text
 from locust_llm.report.document.document import document
 from locust_llm.report.document.remarks import SIMULATED, incomplete_line
 
@@ -42,6 +42,8 @@ def plain_block(block: Block, width: int = WIDTH) -> str:
     match block:
         case Heading(text):
             return f"{clean(text)}\n{'=' * min(len(text), width)}"
+        case Headline(text):
+            return textwrap.fill(clean(text), width, break_on_hyphens=False)
         case Text(text, loud):
             lines = textwrap.fill(clean(text), width, subsequent_indent="  ", break_on_hyphens=False)
             return f"{'!' * width}\n{lines}\n{'!' * width}" if loud and text == SIMULATED else lines
@@ -65,6 +67,8 @@ def markdown_block(block: Block, first: bool) -> str:
     match block:
         case Heading(text):
             return f"{'#' if first else '##'} {_escaped(text)}"
+        case Headline(text):
+            return f"**{_escaped(text)}**"
         case Text(text, loud):
             return f"**{_escaped(text)}**" if loud else _escaped(text)
         case Table():

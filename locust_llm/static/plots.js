@@ -4,6 +4,9 @@ const plots = (() => {
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif";
   const PAPER = 680;                // width of a plot on paper, CSS pixels
+  const narrow = matchMedia("(max-width: 40rem)");
+  const letters = () => (narrow.matches ? 14 : 12);  // pixels high
+  const fontOf = (ratio = 1, weight = "") => `${weight} ${letters() * ratio}px ${FONT}`.trim();
 
   // -- how values are written ----------------------------------------------------------------------------------------
 
@@ -15,6 +18,13 @@ const plots = (() => {
     if ((whole < 120 && whole % 60) || s % 1 || !whole) return `${digits(s, 6)} s`;
     const [h, m] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
     return `${s < 0 ? "-" : ""}${h ? `${h}:${two(m)}` : m}:${two(whole % 60)}`;
+  };
+  // Ticks of one axis in one format.
+  const time = (s, ticks) => {
+    const most = Math.max(...ticks), two = (n) => String(n).padStart(2, "0");
+    if (most < 120 || ticks.some((tick) => tick % 1)) return `${digits(s, 6)} s`;
+    const [h, m, rest] = [Math.floor(s / 3600), Math.floor(s / 60) % 60, two(s % 60)];
+    return most < 3600 ? `${m}:${rest}` : `${h}:${two(m)}:${rest}`;
   };
   const units = {
     ms: (v) => (v === 0 ? "0" : v >= 1000 ? `${digits(v / 1000)} s` : v < 0.1 ? `${digits(v * 1000)} µs` : `${digits(v)} ms`),
@@ -30,11 +40,12 @@ const plots = (() => {
     const known = values.filter((value) => number(value) && (!log || value > 0));
     return known.length ? [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))] : [1, 10];
   };
-  function range(axis, values, fromZero) {
+  // above: room for texts at the upper edge, a share of the height.
+  function range(axis, values, fromZero, above = 0) {
     const [least, most] = extent(values, axis.log);
-    const room = axis.log ? Math.pow(most / least || 1, 0.06) * 1.05 : 0;
+    const room = axis.log ? Math.pow(most / least || 1, 0.06 + above) * 1.05 : 0;
     const low = axis.low ?? (axis.log ? least / room : fromZero ? Math.min(0, least) : least);
-    const high = axis.high ?? (axis.log ? most * room : fromZero ? most + (most - low) * 0.07 : most);
+    const high = axis.high ?? (axis.log ? most * room : fromZero ? most + (most - low) * (0.07 + above) : most);
     return [low, high > low ? high : low + 1];
   }
 
@@ -106,13 +117,13 @@ const plots = (() => {
       });
       const { ctx } = u, ratio = uPlot.pxRatio;
       ctx.save();
-      ctx.font = `600 ${11 * ratio}px ${FONT}`;
+      ctx.font = fontOf(ratio, 600);
       ctx.fillStyle = css("ink");
       ctx.textAlign = "left";
       ctx.textBaseline = "alphabetic";
       const taken = [];
       places(u, series).forEach(([x, y], i) => {
-        const text = series.labels?.[i] ?? "", wide = ctx.measureText(text).width, high = 13 * ratio;
+        const text = series.labels?.[i] ?? "", wide = ctx.measureText(text).width, high = (letters() + 2) * ratio;
         const spot = [[7, -6], [7, 14], [-7 - wide / ratio, -6], [-7 - wide / ratio, 14], [-wide / ratio / 2, -10]]
           .map(([dx, dy]) => [x + dx * ratio, y + dy * ratio])
           .find(([a, b]) => a >= u.bbox.left && a + wide <= u.bbox.left + u.bbox.width
@@ -146,9 +157,10 @@ const plots = (() => {
     });
   }
 
-  // Lines across, each with its text: of upright ones above the plot, in one row or two. Where there is no room for a text
-  // beside the others it is left out; knees come first.
-  const ROW = 14;
+  // Lines across, each with its text: of upright ones above the plot, in one row or two; of level ones beside the line, of
+  // those beyond the plot at its upper edge. Where there is no room for a text beside the others it is left out; knees come
+  // first.
+  const rowHeight = () => letters() + 3;
   const upright = (mark) => number(mark.x);
   const rowsOf = (all) => (all.some((mark) => mark.hue === "knee") ? 2 : all.some(upright) ? 1 : 0);
   function marks(u, all) {
@@ -156,35 +168,40 @@ const plots = (() => {
     const free = (box) => taken.every((other) => box[0] > other[2] || box[2] < other[0] || box[1] > other[3] || box[3] < other[1]);
     const { ctx, bbox } = u, ratio = uPlot.pxRatio, right = bbox.left + bbox.width, bottom = bbox.top + bbox.height;
     ctx.save();
-    ctx.font = `${11 * ratio}px ${FONT}`;
+    ctx.font = fontOf(ratio);
     ctx.textBaseline = "middle";
     ctx.textAlign = "left";
     ctx.lineWidth = 1.2 * ratio;
     ctx.lineJoin = "round";
-    for (const mark of [...all].sort((a, b) => (b.hue === "knee") - (a.hue === "knee"))) {
+    for (const mark of [...all].sort((a, b) => (b.hue === "knee") - (a.hue === "knee") || !!a.beyond - !!b.beyond)) {
+      const high = rowHeight() * ratio, text = mark.beyond ? `${mark.text} \u2191` : mark.text;
       const at = u.valToPos(upright(mark) ? mark.x : mark.y, upright(mark) ? "x" : "y", true);
-      if (upright(mark) ? at < bbox.left - 1 || at > right + 1 : at < bbox.top || at > bottom) continue;
+      if (upright(mark) ? at < bbox.left - 1 || at > right + 1 : !mark.beyond && (at < bbox.top || at > bottom)) continue;
       ctx.strokeStyle = ctx.fillStyle = css(mark.hue || "mark");
-      ctx.setLineDash([5 * ratio, 4 * ratio]);
-      ctx.beginPath();
-      if (upright(mark)) { ctx.moveTo(at, bbox.top); ctx.lineTo(at, bottom); }
-      else { ctx.moveTo(bbox.left, at); ctx.lineTo(right, at); }
-      ctx.stroke();
-      ctx.setLineDash([]);
-      const wide = ctx.measureText(mark.text).width, high = ROW * ratio;
+      if (!mark.beyond) {
+        ctx.setLineDash([5 * ratio, 4 * ratio]);
+        ctx.beginPath();
+        if (upright(mark)) { ctx.moveTo(at, bbox.top); ctx.lineTo(at, bottom); }
+        else { ctx.moveTo(bbox.left, at); ctx.lineTo(right, at); }
+        ctx.stroke();
+        ctx.setLineDash([]);
+      }
+      const wide = ctx.measureText(text).width, edges = [right - wide - 4 * ratio, bbox.left + 4 * ratio];
       const left = Math.min(Math.max(at - wide / 2, bbox.left), right - wide);
+      const levels = mark.beyond ? [1, 2, 3].map((row) => bbox.top + high * (row - 0.5))
+        : [at - high / 2, at + high / 2].filter((y) => y - high / 2 >= bbox.top && y + high / 2 <= bottom);
       const spots = upright(mark)
         ? [1, 2].slice(0, rowsOf(all)).map((row) => [left, bbox.top - high * (row - 0.5)])
-        : [at - high / 2, at + high / 2].filter((y) => y - high / 2 >= bbox.top).map((y) => [right - wide - 4 * ratio, y]);
+        : edges.flatMap((x) => levels.map((y) => [x, y]));
       const box = (x, y) => [x - 3 * ratio, y - high / 2 + 1, x + wide + 3 * ratio, y + high / 2 - 1];
       const spot = spots.find(([x, y]) => free(box(x, y)));
       if (!spot) continue;
       taken.push(box(...spot));
       ctx.strokeStyle = css("back");
       ctx.lineWidth = 3 * ratio;
-      ctx.strokeText(mark.text, ...spot);
+      ctx.strokeText(text, ...spot);
       ctx.lineWidth = 1.2 * ratio;
-      ctx.fillText(mark.text, ...spot);
+      ctx.fillText(text, ...spot);
     }
     ctx.restore();
   }
@@ -192,19 +209,26 @@ const plots = (() => {
   // -- one plot ------------------------------------------------------------------------------------------------------
 
   const isLine = (series) => ["line", "steps", "area"].includes(series.kind || "line");
-  const heightOf = (plot) => (plot.low ? 150 : 250) + (plot.x.label ? 0 : -18) + ROW * rowsOf(plot.marks || []);
+  const heightOf = (plot) => (plot.low ? 180 : 260) + 2 * (letters() - 12);  // equal beside each other, whatever is in them
   const widthOf = (box) => Math.max(box.clientWidth, 200);
   const TIMES = [                   // seconds between ticks
     ...[1e-3, 1e-2, 0.1, 1].flatMap((power) => [power, 2 * power, 5 * power]), 10, 15, 30,
     ...[1, 2, 5, 10, 15, 30].map((minutes) => minutes * 60), ...[1, 2, 5, 10, 24].map((hours) => hours * 3600),
   ];
 
-  function lineOf(series) {
+  // The lines of a plot differ in their strokes too, not in colour only.
+  const DASHES = [undefined, [2, 3], [9, 3, 2, 3], [13, 4]];
+  function dashOf(series, lines) {
+    if (series.dashed) return [6, 4];
+    return DASHES[lines.filter((one) => !one.dashed && one.kind !== "area").indexOf(series)];
+  }
+
+  function lineOf(series, lines) {
     const kind = series.kind || "line", few = series.x.length <= 30 && kind === "line";
     return {
       stroke: () => css(series.hue),
-      width: 1.7,
-      dash: series.dashed ? [6, 4] : undefined,
+      width: 1.8,
+      dash: dashOf(series, lines),
       fill: kind === "area" ? () => `color-mix(in srgb, ${css(series.hue)} 28%, transparent)` : undefined,
       paths: kind === "line" ? undefined : uPlot.paths.stepped({ align: 1 }),
       points: { show: few, size: 5, fill: () => css(series.hue) },
@@ -215,13 +239,13 @@ const plots = (() => {
 
   // room: CSS pixels that a tick with its text takes.
   function axisOf(side, axis, size, room) {
-    const font = `11px ${FONT}`, text = written(axis.unit);
+    const font = fontOf(), text = written(axis.unit);
     return {
-      side, size, font, labelFont: font, labelSize: 18, gap: 4, labelGap: 0, space: room,
+      side, size, font, labelFont: font, labelSize: letters() + 7, gap: 4, labelGap: 0, space: room,
       stroke: () => css("muted"),
       grid: { stroke: () => css("line"), width: 1 },
       ticks: { stroke: () => css("line"), width: 1, size: 4 },
-      values: (u, splits) => splits.map((value) => (value === null ? "" : text(value))),
+      values: (u, splits) => splits.map((value) => (value === null ? "" : axis.unit === "s" ? time(value, splits) : text(value))),
       ...ticksOf(axis, room * 0.8),
     };
   }
@@ -229,8 +253,8 @@ const plots = (() => {
   function ticksOf(axis, room) {
     const filter = (u, splits) => splits;
     if (axis.ticks) {
-      const named = new Map(axis.ticks);
-      const apart = (u, a, b) => Math.abs(u.valToPos(a, "x") - u.valToPos(b, "x")) >= room;
+      const named = new Map(axis.ticks), width = (value) => named.get(value).length * letters() * 0.58;
+      const apart = (u, a, b) => Math.abs(u.valToPos(a, "x") - u.valToPos(b, "x")) >= (width(a) + width(b)) / 2 + 8;
       const splits = (u) => [...named.keys()].filter((value) => value >= u.scales.x.min && value <= u.scales.x.max)
         .reduce((kept, value) => (kept.length && !apart(u, value, kept.at(-1)) ? kept : [...kept, value]), []);
       return { splits, filter, values: (u, splits) => splits.map((value) => named.get(value)) };
@@ -246,7 +270,8 @@ const plots = (() => {
     const all = plot.marks || [], shown = new Set(plot.series);
     const xRange = range(plot.x, plot.series.flatMap((series) => series.x), false);
     const heights = plot.series.filter((series) => series.kind !== "rug").flatMap((series) => [...series.y, ...(series.high || [])]);
-    const yRange = range(plot.y, [...heights, ...all.map((mark) => mark.y)], true);
+    const yRange = range(plot.y, [...heights, ...all.map((mark) => (mark.beyond ? null : mark.y))], true,
+      all.some((mark) => mark.beyond) ? 0.08 : 0);
     const visible = (some, dots) => some.filter((series) => shown.has(series) && (series.kind === "dots") === dots);
     const keys = legend(plot, lines, shown, (series) => {
       const index = lines.indexOf(series);
@@ -254,13 +279,18 @@ const plots = (() => {
     });
     const size = (width) => ({ width: width || widthOf(box), height: heightOf(plot) });
     const options = {
-      ...size(), legend: { show: false }, padding: [6 + ROW * rowsOf(all), 12, 0, 0],
+      ...size(), legend: { show: false }, padding: [6 + rowHeight() * rowsOf(all), 12, 0, 0],
       scales: {
         x: scaleOf(plot.x, (u, low, high) => (number(low) ? [low, high] : xRange)),  // as zoomed
         y: scaleOf(plot.y, () => yRange),
       },
-      series: [{}, ...lines.map(lineOf)],
-      axes: [{ ...axisOf(2, plot.x, 26, 56), label: plot.x.label || null }, axisOf(3, plot.y, 58, 34)],
+      series: [{}, ...lines.map((series) => lineOf(series, lines))],
+      axes: [
+        { ...axisOf(2, plot.x, letters() + 15, letters() * 4.8), label: plot.x.label || null },
+        // a label where the ticks have no unit
+        { ...axisOf(3, plot.y, letters() * (units[plot.y.unit] ? 4.9 : 3.4), letters() * 2.8),
+          label: units[plot.y.unit] ? null : plot.y.label || null },
+      ],
       cursor: {
         y: false, points: { size: 6 }, drag: { x: true, y: false },
         sync: plot.group ? { key: plot.group, scales: ["x", null] } : undefined,
@@ -295,7 +325,7 @@ const plots = (() => {
       button.type = "button";
       button.className = "key";
       button.setAttribute("aria-pressed", "true");
-      button.append(swatch(series.kind || "line", series.hue, series.dashed), series.name, value);
+      button.append(swatch(series.kind || "line", series.hue, dashOf(series, lines)), series.name, value);
       button.addEventListener("click", () => {
         shown.has(series) ? shown.delete(series) : shown.add(series);
         button.setAttribute("aria-pressed", String(shown.has(series)));
@@ -322,18 +352,19 @@ const plots = (() => {
   }
 
   const SHAPES = {
-    line: "M0 5H18", steps: "M0 8H6V3H12V6H18", area: "M0 10V4H6V2H12V5H18V10Z", dots: "M6 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
-    rings: "M6 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z", rug: "M3 1V9M9 1V9M15 1V9", path: "M0 5H18M6 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
+    line: "M0 5H28", steps: "M0 8H9V3H19V6H28", area: "M0 10V4H9V2H19V5H28V10Z", dots: "M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
+    rings: "M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z", rug: "M8 1V9M14 1V9M20 1V9", path: "M0 5H28M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
   };
-  function swatch(kind, hue, dashed) {
+  // dash: its strokes and gaps, or that it is dashed.
+  function swatch(kind, hue, dash) {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     const shape = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    svg.setAttribute("viewBox", "0 0 18 10");
+    svg.setAttribute("viewBox", "0 0 28 10");
     svg.setAttribute("aria-hidden", "true");
     shape.setAttribute("d", SHAPES[kind]);
     shape.style.stroke = `var(--${hue})`;
     shape.style.strokeWidth = "2";
-    shape.style.strokeDasharray = dashed ? "4 3" : "";
+    shape.style.strokeDasharray = Array.isArray(dash) ? dash.join(" ") : dash ? "4 3" : "";
     shape.style.fill = ["dots", "area", "path"].includes(kind) ? `var(--${hue})` : "none";
     svg.append(shape);
     return svg;
@@ -354,6 +385,7 @@ const plots = (() => {
       plot.redraw();
     });
     plot.sizes.observe(box);
+    plot.description = description;
     drawn.set(box, plot);
   }
 
@@ -368,6 +400,7 @@ const plots = (() => {
   const onPaper = () => document.documentElement.classList.contains("paper");
   const redraw = (width) => drawn.forEach((plot) => plot.redraw(width));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
+  narrow.addEventListener("change", () => onPaper() || [...drawn].forEach(([box, plot]) => add(box, plot.description)));
   addEventListener("beforeprint", () => {
     document.documentElement.classList.add("paper");
     redraw(PAPER);

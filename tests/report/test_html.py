@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.axe import violations
 from support.html_tags import Tags
 from support.levels import level
 from support.records import UNIX, a_run, answered, failed
@@ -105,11 +106,13 @@ TIMELINES = {"gate": 1, "sweep": 1, "failures": 1, "one": 1, "empty": 0}
 def test_what_comes_from_outside_is_only_text() -> None:
     text = made(some(), replace(a_run(slo=RULES, host=HOSTILE), name=HOSTILE, model=HOSTILE, server=HOSTILE))
     said = Tags(text)
-    assert not {name for _, attrs in said.tags for name in attrs} & {"src", "href", "style", "onerror", "onclick"}
+    assert not {name for _, attrs in said.tags for name in attrs} & {"src", "style", "onerror", "onclick"}
+    assert all(re.fullmatch(r"#s-[a-z0-9-]+", str(link["href"])) for link in said.named("a"))
+    assert all(tag == "a" for tag, attrs in said.tags if "href" in attrs)
     assert {tag for tag, _ in said.tags} <= {
         "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "ul", "li", "span", "strong",
         "small", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "script", "noscript",
-        "svg", "g", "rect", "path", "text", "output",
+        "svg", "g", "rect", "path", "text", "output", "nav", "main", "details", "summary", "a",
     }  # fmt: skip
     assert "alert(1)" in said.words
     assert len(said.named("script")) == 2  # the data and the code
@@ -127,18 +130,27 @@ def test_only_the_pages_own_script_and_style_may_run() -> None:
 
 def test_the_order_of_the_page() -> None:
     def headings(name: str) -> list[str]:
-        return re.findall(r"<h[12]>(.*?)</h[12]>", SCENES[name]())
+        return re.findall(r"<h[12][^>]*>(.*?)</h[12]>", SCENES[name]())
 
     gate = headings("gate")
-    first = ["Load test by-hand", "Metrics", "Over time", "Timeline", "Distributions"]
-    assert gate[:5] == first
-    order = ["By input length (ms)", "Failures", "Notes", "Client health", "Definitions"]
+    assert gate[:8] == [
+        "Load test by-hand", "TTFT and ITL", "Rules", "Failures", "Metrics",
+        "Latencies with every failure as +infinity", "Over time", "Timeline",
+    ]  # fmt: skip
+    order = ["Distributions", "Notes", "Conditions", "By input length (ms)", "Client health", "Definitions"]
     assert [heading for heading in gate if heading in order] == order
     sweep = headings("sweep")
-    order = ["Stage by stage", "Stages by concurrency (latencies in ms)", "Knees", "Over time", "Timeline", "Failures"]
+    order = [
+        "Stage by stage",
+        "Failures",
+        "Stages by concurrency (latencies in ms)",
+        "Knees",
+        "TTFT and ITL",
+        "Over time",
+    ]
     assert [heading for heading in sweep if heading in order] == order
     assert "Distributions" not in sweep  # of different loads together
-    assert headings("empty") == ["Load test by-hand", "Metrics", "Notes", "Definitions"]
+    assert headings("empty") == ["Load test by-hand", "Rules", "Metrics", "Notes", "Conditions", "Definitions"]
 
 
 def test_headings_go_down_step_by_step() -> None:
@@ -164,13 +176,13 @@ def test_what_people_ask_first_stands_on_top() -> None:
     gate = Tags(SCENES["gate"]()).words
     assert "SLO FAIL" in gate
     assert "client OK" in gate
-    for words in ("TTFT, median", "ITL, median", "Output tokens", "Requests", "Failed"):
+    for words in ("TTFT, p50", "ITL, p50", "Output tokens", "Requests", "Failed"):
         assert words in gate
     sweep = Tags(SCENES["sweep"]()).words
     assert "Knee: SLO" in sweep
     assert "client not OK in 1 of 6 stages" in sweep
     assert "Output tokens, best1,600per second, at 16 users" in sweep  # the stage with 3,200 may found nothing
-    assert "TTFT, median" not in sweep
+    assert "TTFT, p50" not in sweep
 
 
 def test_limits_of_rules_by_what_they_are_about() -> None:
@@ -196,6 +208,8 @@ def test_colours_can_be_read() -> None:
             assert contrast(colours[name], colours["back"]) >= 4.5, name
         for name in ("p50", "p95", "p99", "prefill", "decode", "limit", "stall", "dot"):
             assert contrast(colours[name], colours["back"]) >= 3, name
+        for a, b in (("p50", "p95"), ("p95", "p99"), ("p50", "p99")):  # in greyscale
+            assert contrast(colours[a], colours[b]) >= 1.4, (a, b)
 
 
 def contrast(a: str, b: str) -> float:
@@ -218,6 +232,21 @@ BLANK = """() => [...document.querySelectorAll('.plot canvas')].filter((canvas) 
   return colours.size < 8;
 }).length"""
 """How many canvases have hardly a colour."""
+LETTERS = """window.letters = [];
+const fillText = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (...texts) {
+  window.letters.push(parseFloat(this.font.match(/[0-9.]+(?=px)/)[0]) / devicePixelRatio);
+  return fillText.apply(this, texts);
+};"""
+"""Notes how high the letters on a canvas are, CSS pixels."""
+SMALL_TEXTS = """() => [...document.querySelectorAll('.plot *')].filter((one) =>
+  [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())
+  && !['TITLE', 'title'].includes(one.tagName) && parseFloat(getComputedStyle(one).fontSize) < 14
+).map((one) => `${one.tagName} ${one.textContent}`)"""
+"""Texts of charts under 14 pixels."""
+FIRST_CHART = "document.querySelector('.plot, section').getBoundingClientRect().top + scrollY"
+MOST_ABOVE = {"light": 700, "dark": 700, "phone": 1400}
+"""Pixels from the top to the first chart, in pages with every warning there is."""
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +279,7 @@ def opened(browser: Any, path: Path, look: str = "light", **more: Any) -> Iterat
     shown.on("dialog", lambda dialog: complaints.append(dialog.message))
     asked: list[str] = []
     shown.on("request", lambda request: asked.append(request.url))
+    shown.add_init_script(LETTERS)
     shown.goto(path.as_uri())
     yield shown
     assert complaints == []
@@ -279,7 +309,27 @@ def test_every_plot_is_drawn(browser: Any, files: dict[str, Path], shots: Path, 
         assert shown.locator(".plot .lines .row").count() >= TIMELINES[name]
         assert shown.evaluate(BLANK) == 0
         assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
+        if look == "phone":
+            assert shown.evaluate(SMALL_TEXTS) == []
+            assert min(shown.evaluate("window.letters"), default=14) >= 14
+        assert shown.evaluate(FIRST_CHART) <= MOST_ABOVE[look]
         shown.screenshot(path=shots / f"{name}-{look}.png", full_page=True)
+
+
+def test_contents_stay_at_the_side_and_are_folded_on_a_phone(browser: Any, files: dict[str, Path]) -> None:
+    """A section that one goes to is unfolded."""
+    with opened(browser, files["gate"]) as shown:
+        contents, conditions = shown.locator("#contents"), shown.locator("#s-conditions table")
+        assert not conditions.is_visible()
+        contents.get_by_text("Conditions", exact=True).click()
+        assert conditions.is_visible()
+        assert contents.get_by_text("Metrics", exact=True).is_visible()
+        shown.set_viewport_size({"width": 400, "height": 800})
+        until(shown, "!document.getElementById('contents').open")
+        contents.locator("summary").click()
+        contents.get_by_text("Metrics", exact=True).click()
+        until(shown, "!document.getElementById('contents').open")
+        assert shown.evaluate("location.hash") == "#s-metrics"
 
 
 @pytest.mark.parametrize("name", [pytest.param("gate", marks=pytest.mark.full), "sweep"])
@@ -296,12 +346,23 @@ def test_all_of_it_is_on_paper(browser: Any, files: dict[str, Path], shots: Path
         assert paper.startswith(b"%PDF")
         assert len(paper) > 100_000
         assert shown.evaluate("dispatchEvent(new Event('beforeprint')), 0") == 0
+        assert shown.locator("section details:not([open])").count() == 0
         until(shown, "window.seen")
         seen = shown.evaluate("window.seen")
         assert set(seen["widths"]) == {680}
         assert seen["ink"] == "#1b2026"
         shown.evaluate("dispatchEvent(new Event('afterprint'))")
         assert shown.evaluate("document.querySelector('.plot canvas').clientWidth") == before
+        assert shown.locator("section details[open]").count() == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "look"), [("gate", "light"), ("gate", "dark"), ("sweep", "phone")])
+def test_axe_finds_nothing(browser: Any, files: dict[str, Path], name: str, look: str) -> None:
+    """Nothing at all, with all sections unfolded."""
+    with opened(browser, files[name], look) as shown:
+        shown.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert violations(shown) == []
 
 
 def test_the_theme_can_change_while_one_looks(browser: Any, files: dict[str, Path]) -> None:

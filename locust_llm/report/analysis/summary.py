@@ -145,7 +145,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failure_rate: float | None
     rows: tuple[Row, ...]
-    """TTFT, ITL, and the wait that such a run is about: Gate Wait, or TTFT from Due. Each has the percentiles 50, 90, 95, 99."""
+    """TTFT, ITL, and the wait that such a run is about: Gate Wait, or TTFT from Due. Each has p50, p90, p95, p99."""
     input_tokens: float | None = None
     """Mean as delivered; only by turn."""
     cached_share: float | None = None

@@ -23,6 +23,12 @@ class Charts(NamedTuple):
     heading: str
 
 
+class Headline(NamedTuple):
+    """What it came to, in one sentence."""
+
+    text: str
+
+
 class Text(NamedTuple):
     text: str
     loud: bool = False
@@ -38,7 +44,7 @@ class Table(NamedTuple):
     """How wide the first column may be on the console."""
 
 
-Block = Heading | Text | Table
+Block = Heading | Headline | Text | Table
 
 
 def label_of(row: Row) -> str:

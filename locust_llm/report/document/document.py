@@ -1,6 +1,7 @@
 """Document: the report of a run in reading order, as headings, texts and tables."""
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +19,9 @@ from locust_llm.slo.grammar import PASS
 from locust_llm.slo.rules import Rules
 from locust_llm.slo.selectors import plain
 
-from .blocks import Block, Charts, Heading, Table, Text, counted, interval, observed
+from .blocks import Block, Charts, Heading, Headline, Table, Text, counted, interval, observed
 from .figures import details, figures
+from .headline import headline
 from .interference import stalls
 from .paired import arms, side_by_side, verdict_of
 from .probe import findings, scheduler
@@ -86,15 +88,16 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
 
 
 def _first(summary: Summary, run: Run) -> Iterator[Block]:
-    """What nobody may overlook."""
+    """The headline, and what nobody may overlook."""
     if (missing := incomplete_line(summary, run)) is not None:
         yield Text(missing, loud=True)
+    yield Headline(f"{headline(summary, run)}.")
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
     if (not summary.swept or summary.paired is not None) and (verdict := verdict_line(summary)) is not None:
         yield Text(verdict, loud=True)
     if summary.examination is not None:
-        yield from scheduler(summary.examination)
+        yield from islice(scheduler(summary.examination), 1, None)  # the headline has the first
     for line in filter(None, (overload_line(summary), delivery_line(summary))):
         yield Text(line, loud=True)
     if summary.sweep is not None:

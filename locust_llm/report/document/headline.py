@@ -17,6 +17,7 @@ from locust_llm.slo.selectors import plain
 
 from .paired import difference_of
 from .probe import named
+from .remarks import overloaded
 
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
@@ -56,10 +57,9 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         return
     load = _load(c)
     first, *others = _rules(summary, run) or _figures(summary.rows)
-    if (d := summary.delivery) is not None and d.overload is not None:
-        offered, completed = brief(d.offered_per_s, "/s", 3), brief(d.completed_per_s, "/s", 2)
+    if (overload := overloaded(summary.delivery)) is not None:
         load = ""
-        yield f"Overloaded: offered {offered}, completed {completed}, and the queue grew until the end"
+        yield f"Overloaded: {overload}"
     if summary.client is not None and summary.client.level == INVALID:
         load = ""
         yield "The load generator was too slow to measure this server"

@@ -142,21 +142,21 @@ def delivery_line(summary: Summary) -> str | None:
 
 
 def overload_line(summary: Summary) -> str | None:
-    """The first line of an open loop that the server fell behind; None of any other."""
-    if (said := overloaded(summary.delivery)) is None:
+    """Of an open loop that the server fell behind what the headline does not say; None of any other."""
+    if summary.delivery is None or (found := summary.delivery.overload) is None:
         return None
-    return f"OVERLOADED: {said}. Latencies are those of a growing queue: a longer run has longer ones."
+    return (
+        f"OVERLOADED: {found.in_flight_middle} requests were in flight at half of the time, {found.in_flight_end} at the "
+        "stop. Latencies are those of a growing queue: a longer run has longer ones."
+    )
 
 
 def overloaded(delivery: Delivery | None) -> str | None:
-    """``offered 30/s, completed 4.5/s: the queue grew until the end (...)``; None where it did not."""
-    if delivery is None or (found := delivery.overload) is None:
+    """``offered 30/s, completed 4.5/s, and the queue grew until the end``; None where it did not."""
+    if delivery is None or delivery.overload is None:
         return None
     offered, completed = (brief(rate, "/s", 2) for rate in (delivery.offered_per_s, delivery.completed_per_s))
-    return (
-        f"offered {offered}, completed {completed}: the queue grew until the end ({found.in_flight_middle} requests in "
-        f"flight at half of the time, {found.in_flight_end} at the stop)"
-    )
+    return f"offered {offered}, completed {completed}, and the queue grew until the end"
 
 
 def slo_line(summary: Summary) -> str | None:

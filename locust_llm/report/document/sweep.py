@@ -21,6 +21,8 @@ LATENCIES: Final = (
     ("from due", TTFT_FROM_DUE.tag),
 )  # fmt: skip
 PERCENTILES: Final = (50.0, 99.0)
+MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
+"""Of TTFT and ITL; the others would make the table too wide."""
 
 Column = tuple[str, Callable[[Level], str]]
 
@@ -66,7 +68,7 @@ def _latencies(sweep: SweepSummary) -> Iterator[Column]:
     for name, tag in LATENCIES:
         if (tag == GATE_WAIT.tag and not waits) or (tag == TTFT_FROM_DUE.tag and (waits or sweep.axis != RATE)):
             continue  # without a wait it equals TTFT
-        for p in PERCENTILES:
+        for p in MAIN_PERCENTILES if tag in (TTFT.tag, ITL.tag) else PERCENTILES:
             yield f"{name} p50" if p == PERCENTILES[0] else f"p{p:g}", _percentile(tag, p)
 
 

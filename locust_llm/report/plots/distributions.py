@@ -177,7 +177,6 @@ def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
             x=Axis(label=f"{title.lower()} tokens", unit="tokens", log=10 if wide else 0),
             y=Axis(label="requests"),
             series=tuple(series),
-            low=True,
         )
 
 

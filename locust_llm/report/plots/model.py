@@ -74,6 +74,8 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     x: Value = None
     y: Value = None
     hue: str = "mark"
+    beyond: bool = False
+    """It lies above the plot: its text is at the upper edge, with an arrow."""
 
 
 Limits = dict[str, tuple[Mark, ...]]
@@ -163,9 +165,11 @@ def log_base(values: Floats) -> int:
 
 
 def within(marks: Sequence[Mark], highest: float, base: int) -> tuple[Mark, ...]:
-    """Without limits so far above all values that these would be flat."""
+    """With limits so far above all values that these would be flat marked as beyond the plot."""
     reach = highest * (10 if base else 2.5)
-    return tuple(mark for mark in marks if mark.y is None or mark.y <= reach)
+    return tuple(
+        msgspec.structs.replace(mark, beyond=True) if mark.y is not None and mark.y > reach else mark for mark in marks
+    )
 
 
 def doubles(values: Sequence[float]) -> int:

@@ -1,4 +1,4 @@
-"""Over time: latencies, throughput and the gate of a run on one time axis."""
+"""Over time: latencies, throughput and the gate of a run, all on one time axis."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -54,18 +54,16 @@ class Stretch(NamedTuple):
 
     @property
     def axis(self) -> Axis:
-        return Axis(unit="s", low=self.low, high=self.high)
+        return Axis(label="time since the start", unit="s", low=self.low, high=self.high)
 
 
-def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run, limits: Limits) -> Iterator[Plot]:
-    """TTFT, ITL, tokens and requests a second, the gate. ``limits``: those of the SLO, by column."""
+def latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot]:
+    """TTFT and ITL. ``limits``: those of the SLO, by column."""
     time = stretch(requests, run)
-    marks = tuple(_marks(run, time, warm=bool((requests["phase"] == "warmup").any())))
+    marks = tuple(_marks(run, time, requests))
     plots = [
         *_latency(requests, "ttft_s", ("Time to first token", "TTFT"), time, marks + limits.get("ttft_s", ())),
         *_latency(requests, "itl_s", ("Inter-token latency", "ITL"), time, marks + limits.get("itl_s", ())),
-        *_throughput(requests, time, marks),
-        *_gate(levels, time, marks),
     ]
     if run.stages and plots:
         which = (
@@ -75,9 +73,15 @@ def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run, limits: Limit
         )
         caption = f"{plots[0].caption} Vertical lines: {which}."
         plots[0] = msgspec.structs.replace(plots[0], caption=caption)
-    yield from plots[:-1]
-    for last in plots[-1:]:  # its axis is that of all
-        yield msgspec.structs.replace(last, x=msgspec.structs.replace(last.x, label="time since the start"))
+    yield from plots
+
+
+def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) -> Iterator[Plot]:
+    """Tokens and requests a second, the gate."""
+    time = stretch(requests, run)
+    marks = tuple(_marks(run, time, requests))
+    yield from _throughput(requests, time, marks)
+    yield from _gate(levels, time, marks)
 
 
 def stretch(requests: pd.DataFrame, run: Run) -> Stretch:
@@ -89,8 +93,9 @@ def stretch(requests: pd.DataFrame, run: Run) -> Stretch:
     return Stretch(run.started_at, low, max(float(ended) - run.started_at, low + 1e-3))
 
 
-def _marks(run: Run, time: Stretch, warm: bool) -> Iterator[Mark]:
+def _marks(run: Run, time: Stretch, requests: pd.DataFrame) -> Iterator[Mark]:
     """Phases, stages and changes of the limit, where there are few."""
+    warm = bool((requests["phase"] == "warmup").any())
     for stage in run.stages:
         yield Mark(stage.arm[:1] or f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
     if warm and not run.stages:

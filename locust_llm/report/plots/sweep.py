@@ -1,6 +1,7 @@
 """The stages of a sweep as curves over its axis, with its knees."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -9,22 +10,25 @@ from locust_llm.core.text import brief, duration
 from locust_llm.report.analysis.knee import written
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Knee, Level, SweepSummary
-from locust_llm.slo.metrics import ITL, PER_USER, TTFT
+from locust_llm.slo.grammar import Rule
+from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, TTFT
+from locust_llm.slo.selectors import STAGES
 
 from .model import LOG_NOTE, Axis, Limits, Mark, Plot, Series, doubles, log_base, short, within
 
 UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted; no conclusion uses them."
 
 
-def stage_plots(sweep: SweepSummary, limits: Limits) -> Iterator[Plot]:
+def stage_plots(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ()) -> Iterator[Plot]:
     """TTFT and ITL, throughput, goodput and attainment over the value of each stage; tokens a second against what a user
-    gets. Nothing of fewer than two stages."""
+    gets. ``rules``: their percentiles are those of TTFT and ITL. Nothing of fewer than two stages."""
     if len(sweep.levels) < 2:
         return
     x = _axis(sweep)
     knees = tuple(_knees(sweep.knees))
     for metric, name, column in ((TTFT, "TTFT", "ttft_s"), (ITL, "ITL", "itl_s")):
-        yield from _latency(sweep, x, (metric.tag, metric.label, name), knees + limits.get(column, ()))
+        asked = [rule for rule in rules if BY_WORD[rule.metric].tag == metric.tag]
+        yield from _latency(sweep, x, (metric.tag, metric.label, name), knees + limits.get(column, ()), asked)
     yield from _throughput(sweep, x, knees)
     yield from _good(sweep, x, knees)
     yield from _pareto(sweep)
@@ -73,25 +77,30 @@ def _unsound(levels: Sequence[Level], *curves: Series) -> list[Series]:
     return [Series("client not OK", "fail", [x for x, _ in points], [y for _, y in points], kind="rings")]
 
 
-def _latency(sweep: SweepSummary, x: Axis, names: tuple[str, str, str], marks: tuple[Mark, ...]) -> Iterator[Plot]:
+def _latency(
+    sweep: SweepSummary, x: Axis, names: tuple[str, str, str], marks: tuple[Mark, ...], rules: Sequence[Rule]
+) -> Iterator[Plot]:
     tag, title, name = names
-
-    def of(percentile: float) -> Callable[[Level], float | None]:
-        return lambda level: row.percentiles.get(percentile) if (row := level.latencies.get(tag)) else None
-
-    curves = [_curve(f"p{p:g}", f"p{p:g}", sweep.levels, of(p)) for p in (50.0, 99.0)]
-    if not curves[0].x:
+    judged = {rule.percentile: rule for rule in rules if rule.percentile and not rule.base and _whole(rule)}
+    percentiles = sorted({50.0, *judged, *(() if max(judged, default=0.0) > 50 else (99.0,))})
+    curves = [
+        _curve(f"p{p:g}", hue, sweep.levels, partial(_percentile, tag, p, judged.get(p)))
+        for p, hue in zip(percentiles, _hues(percentiles), strict=True)
+    ]
+    curves = [curve for curve in curves if curve.x]
+    if not curves:
         return
     values = np.array([y for curve in curves for y in curve.y], np.float64)
     base = log_base(values)
-    points = zip(curves[1].x, curves[1].y, strict=True)
+    points = list(zip(curves[-1].x, curves[-1].y, strict=True))
     figures = ", ".join(f"{duration(None if y is None else y / 1e3)} at {at:g}" for at, y in points if at is not None)
     rings = _unsound(sweep.levels, *curves)
+    which = f"{' and '.join(curve.name for curve in curves)} of each stage"
     yield Plot(
         title=title,
-        caption=f"{name} of successful requests: median and 99th percentile of each stage."
-        + _scarce(sweep, tag) + (UNSOUND_NOTE if rings else "") + (LOG_NOTE if base else ""),
-        label=f"p99 of {name}: {figures}",
+        caption=f"{name} of successful requests: {which}."
+        + _scarce(sweep, tag, percentiles[-1]) + (UNSOUND_NOTE if rings else "") + (LOG_NOTE if base else ""),
+        label=f"{curves[-1].name} of {name}: {figures}",
         x=x,
         y=Axis(label=name, unit="ms", log=base),
         series=(*curves, *rings),
@@ -99,10 +108,31 @@ def _latency(sweep: SweepSummary, x: Axis, names: tuple[str, str, str], marks: t
     )  # fmt: skip
 
 
-def _scarce(sweep: SweepSummary, tag: str) -> str:
+def _whole(rule: Rule) -> bool:
+    """It is about all requests of a stage."""
+    return all(key in STAGES for key, _ in rule.where)
+
+
+def _hues(percentiles: Sequence[float]) -> Iterator[str]:
+    for p in percentiles:
+        yield "p50" if p <= 50 else "p95" if p < 99 else "p99"
+
+
+def _percentile(tag: str, percentile: float, rule: Rule | None, level: Level) -> float | None:
+    """In ms, from the row of the stage; else, as judged by the rule."""
+    row = level.latencies.get(tag)
+    if row is not None and percentile in row.percentiles:
+        return row.percentiles[percentile]
+    judged = next((r.observed for r in level.slos if rule is not None and r.rule == str(rule)), None)
+    return None if rule is None or judged is None else judged / rule.factor * 1e3
+
+
+def _scarce(sweep: SweepSummary, tag: str, percentile: float) -> str:
     rows = [(level.value, level.latencies.get(tag)) for level in sweep.levels]
-    few = [f"{value:g}" for value, row in rows if row and row.count and scarce(row.count, 99)]
-    return f" Under 100 requests, too few for a p99, at {', '.join(few)}." if few else ""
+    few = [f"{value:g}" for value, row in rows if row and row.count and scarce(row.count, percentile)]
+    if not few:
+        return ""
+    return f" Under {100 / (100 - percentile):.0f} requests, too few for a p{percentile:g}, at {', '.join(few)}."
 
 
 def _throughput(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plot]:

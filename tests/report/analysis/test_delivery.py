@@ -14,7 +14,7 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.delivery import arrivals, delivery, overload, rate_per_s
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.document.remarks import delivery_line, loop_remark, overload_line
+from locust_llm.report.document.remarks import delivery_line, loop_remark, overload_line, overloaded
 from locust_llm.report.load_result import Delivery, Overload
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import LLAMA_8B_H100 as H100
@@ -117,8 +117,8 @@ def test_the_first_line_of_an_overloaded_run() -> None:
     assert (summary.delivery.share, summary.delivery.cause, summary.delivery.completed_share) == (1.0, "", 0.095)
     line = overload_line(summary)
     assert line is not None
-    assert "offered 2/s, completed 0.19/s" in line
-    assert "(91 requests in flight at half of the time, 181 at the stop)" in line
+    assert "OVERLOADED: 91 requests were in flight at half of the time, 181 at the stop." in line
+    assert overloaded(summary.delivery) == "offered 2/s, completed 0.19/s, and the queue grew until the end"
     assert overload_line(summarise(collect([answered(1)]), open_run(1))) is None
 
 

@@ -40,7 +40,7 @@ def cells(text: str, label: str) -> list[list[str]]:
 
 def rows(latency_ms: float, wait_ms: float = 0.0) -> dict[str, Row]:
     def row(ms: float, **other: object) -> Row:
-        said = {"percentiles": {50.0: ms, 99.0: ms + 1}, **other}
+        said = {"percentiles": {50.0: ms, 95.0: ms + 0.5, 99.0: ms + 1}, **other}
         return Row(label="", tag="", unit="ms", count=100, max=ms, **said)  # type: ignore[arg-type]
 
     return {
@@ -71,12 +71,12 @@ def test_a_table_of_stages_then_knees_then_what_follows() -> None:
     ]
     text = shown(a_sweep("concurrency", *levels))
     first, second = cells(text, "2")
-    assert first == ["2", "100", "0.0%", "100.0", "101.0", "10.00", "11.00", "1000", "1001"]
+    assert first == ["2", "100", "0.0%", "100.0", "100.5", "101.0", "10.00", "10.50", "11.00", "1000", "1001"]
     assert second == ["2", "120.0", "50.00", "2.00", "2.00", "PASS", "stationary"]
     assert cells(text, "load") == [["load", "closed loop, a sweep of concurrency: 1, 2, 4 users, 1 process"]]
-    order = ["Conditions", "Stages by concurrency", "the sweep ended: all stages ran", "Knees",
+    order = ["Stages by concurrency", "the sweep ended: all stages ran", "Knees",
              "SLO: concurrency 2. Within the SLO up to concurrency 2", "asymptotic: concurrency 2. 2 requests/s",
-             "USL: none.", "Findings", "Limits for a gateway", "Notes"]  # fmt: skip
+             "USL: none.", "Findings", "Limits for a gateway", "Notes", "Conditions"]  # fmt: skip
     places = [" ".join(text.split()).index(said) for said in order]
     assert places == sorted(places)
 
@@ -109,7 +109,7 @@ def test_columns_that_would_say_nothing_are_left_out() -> None:
 def test_stages_that_found_nothing_stand_above_everything() -> None:
     burnt = a_level(2, client="INVALID", client_reasons=("read lag p99 60 ms",))
     text = shown(a_sweep("concurrency", a_level(1), burnt, missing=("stage 3 (concurrency 4) is left out: no.",)))
-    above = text[: text.index("Conditions")]
+    above = text[: text.index("Stages by")]
     assert "WARNING: stage 3 (concurrency 4) is left out: no." in above
     assert "CLIENT: the load generator distorted 1 of 2 stages, which no conclusion uses: at concurrency 2 the" in above
     assert "read lag p99 60 ms" in above

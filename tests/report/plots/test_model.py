@@ -103,7 +103,7 @@ def test_a_ladder_by_doubling(values: list[float], base: int) -> None:
     assert doubles(values) == base
 
 
-def test_limits_far_above_all_values_are_left_out() -> None:
+def test_limits_far_above_all_values_lie_beyond_the_plot() -> None:
     near, far, upright = Mark("a", y=25), Mark("b", y=26), Mark("c", x=1e9)
-    assert within((near, far, upright), 10, 0) == (near, upright)
-    assert within((near, far, Mark("d", y=101)), 10, 10) == (near, far)
+    assert within((near, far, upright), 10, 0) == (near, Mark("b", y=26, beyond=True), upright)
+    assert within((near, far, Mark("d", y=101)), 10, 10) == (near, far, Mark("d", y=101, beyond=True))

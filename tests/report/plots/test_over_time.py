@@ -11,12 +11,14 @@ from locust_llm.core.run import Run, Stage
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.report.plots.model import Mark, Plot
-from locust_llm.report.plots.over_time import over_time, round_edges, spread
+from locust_llm.report.plots.over_time import latencies, over_time, round_edges, spread
 
 
 def drawn(run: Run, *records: Record, limits: dict[str, tuple[Mark, ...]] | None = None) -> dict[str, Plot]:
     columns = collect(records)
-    return {p.title: p for p in over_time(columns.requests, occupancy(columns.requests, run.limits), run, limits or {})}
+    levels = occupancy(columns.requests, run.limits)
+    first = latencies(columns.requests, run, limits or {})
+    return {p.title: p for p in (*first, *over_time(columns.requests, levels, run))}
 
 
 def test_a_run_by_hand() -> None:
@@ -34,7 +36,7 @@ def test_a_run_by_hand() -> None:
     ]  # fmt: skip
     assert {p.group for p in plots.values()} == {"time"}
     assert {(p.x.low, p.x.high) for p in plots.values()} == {(0.0, 13.0)}
-    assert [p.x.label for p in plots.values()] == [""] * 5 + ["time since the start"]
+    assert {p.x.label for p in plots.values()} == {"time since the start"}
     dots, ticks = plots["Time to first token"].series
     assert (dots.kind, dots.x, dots.y) == ("dots", [10.0], [1000.0])
     assert (ticks.kind, ticks.x) == ("rug", [13.0])
@@ -95,7 +97,8 @@ def test_of_many_failures_a_sample_is_shown() -> None:
 def test_limits_stand_in_the_plot_that_they_are_about() -> None:
     limits = {"ttft_s": (Mark("ttft p95 < 20ms", y=20.0), Mark("ttft max < 1s", y=1000.0))}
     plots = drawn(a_run(), answered(10, 20), answered(11, 20), limits=limits)
-    assert [m.text for m in plots["Time to first token"].marks] == ["ttft p95 < 20ms"]  # the other lies far above
+    marks = plots["Time to first token"].marks
+    assert [(m.text, m.beyond) for m in marks] == [("ttft p95 < 20ms", False), ("ttft max < 1s", True)]
     assert plots["Inter-token latency"].marks == ()
 
 

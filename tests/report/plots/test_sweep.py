@@ -3,9 +3,10 @@
 import pytest
 from support.levels import level, row
 
-from locust_llm.report.analysis.summary import Knee, Level, Row, SweepSummary
+from locust_llm.report.analysis.summary import Knee, Level, Row, SloResult, SweepSummary
 from locust_llm.report.plots.model import Mark, Plot
 from locust_llm.report.plots.sweep import stage_plots
+from locust_llm.slo.grammar import parse
 
 
 def drawn(
@@ -40,6 +41,24 @@ def test_a_p99_of_too_few_is_told() -> None:
     )
     assert "too few for a p99, at 1." in plots["Time to First Token"].caption
     assert "too few" not in drawn(level(1), level(2))["Time to First Token"].caption
+
+
+def test_the_percentiles_of_the_rules_are_drawn() -> None:
+    """p95 from the rows of the stages; p99.9, which these lack, as judged."""
+    rules = (parse("ttft p95 < 1s"), parse("ttft p99.9 < 1s"), parse("ttft{class=A} p75 < 1s"), parse("itl p50 < 1s"))
+    judged = SloResult(rule="ttft p99.9 < 1s", status="PASS", observed=0.5, unit="s")
+    tail = Row(label="", tag="", unit="ms", count=19, percentiles={50.0: 10.0, 95.0: 20.0, 99.0: 30.0})
+    levels = [
+        level(v, latencies={**level(v).latencies, "time_to_first_token": tail}, slos=(judged,)) for v in (1.0, 2.0)
+    ]
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=tuple(levels), ended="")
+    plots = {plot.title: plot for plot in stage_plots(sweep, {}, rules)}
+    ttft = plots["Time to First Token"]
+    assert [(s.name, s.y) for s in ttft.series] == [("p50", [10, 10]), ("p95", [20, 20]), ("p99.9", [500, 500])]
+    assert ttft.caption.startswith(
+        "TTFT of successful requests: p50 and p95 and p99.9 of each stage. Under 1000 requests"
+    )
+    assert [s.name for s in plots["Inter Token Latency"].series] == ["p50", "p99"]
 
 
 def test_even_steps_have_an_even_axis() -> None:

@@ -1,0 +1,127 @@
+"""The head of the page: what was measured, its verdicts as badges and its main figures as tiles."""
+
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Final
+
+from locust_llm.core.run import Run
+from locust_llm.core.text import brief, duration, many
+from locust_llm.probe.diagnosis import CANNOT_TELL
+from locust_llm.probe.result import ProbeFindings
+from locust_llm.report.analysis.knee import written
+from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
+from locust_llm.report.document.probe import named
+from locust_llm.report.paired_result import DIFFERENT, SAME, Paired
+from locust_llm.report.paired_result import INCONCLUSIVE as UNDECIDED
+from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+
+RESULT_CLASSES: Final = {
+    PASS: "pass",
+    FAIL: "loud",
+    INCONCLUSIVE: "open",
+    OK: "pass",
+    DEGRADED: "open",
+    INVALID: "loud",
+    "better": "pass",
+    "worse": "loud",
+}
+"""CSS classes of results."""
+ARM_CLASSES: Final = {DIFFERENT: "open", SAME: "pass", UNDECIDED: "open"}
+
+
+def about(summary: Summary, run: Run) -> Iterator[str]:
+    """Model, server, begin, duration."""
+    c = summary.conditions
+    yield from filter(None, (c.model, c.server))
+    yield time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.started_at))
+    if c.duration_s is not None:
+        yield f"{c.duration_s:.0f} s"
+
+
+def badges(summary: Summary) -> Iterator[tuple[str, str]]:
+    """(text, class)."""
+    if (probe := summary.examination) is not None:
+        yield probe.diagnosis.name, "open" if probe.diagnosis.name == CANNOT_TELL else "pass"
+    if summary.paired is not None:
+        yield summary.paired.verdict.lower(), ARM_CLASSES[summary.paired.verdict]
+    if summary.slo_status is not None:
+        yield f"SLO {summary.slo_status}", RESULT_CLASSES[summary.slo_status]
+    levels = summary.sweep.levels if summary.sweep is not None and summary.swept else ()
+    unsound = sum(not level.sound for level in levels)
+    if unsound:
+        yield f"client not OK in {unsound} of {many(len(levels), 'stage')}", "open"
+    elif summary.client is not None and not levels:
+        yield f"client {summary.client.level}", RESULT_CLASSES[summary.client.level]
+    if summary.conditions.simulated:
+        yield "simulated", "open"
+
+
+def tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    if summary.examination is not None:
+        return _probe_tiles(summary.examination)
+    if summary.paired is not None:
+        return _paired_tiles(summary.paired)
+    return _run_tiles(summary) if summary.sweep is None or not summary.swept else _sweep_tiles(summary.sweep)
+
+
+def _probe_tiles(probe: ProbeFindings) -> Iterator[tuple[str, str, str]]:
+    """The scheduler and its main figures."""
+    found = probe.symptoms
+    name, _, more = named(probe.diagnosis, found).partition(", ")
+    yield "Scheduler", name, more
+    if stalls := found.of("stall", found.longest):
+        longest = median(stall.longest_s for stall in stalls)
+        yield "Longest gap, median", duration(longest), f"beside a prompt of {found.longest:,} tokens"
+    if found.quiet_s is not None:
+        yield "Gap without prompts", duration(found.quiet_s), "mean"
+    if found.token_s is not None and found.token_s > 0:
+        yield "Prefill", brief(1 / found.token_s, digits=3), "prompt tokens per second, alone"
+
+
+def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
+    """Its knees and the best of the valid stages."""
+    for knee in sweep.knees:
+        if knee.value is not None:
+            yield f"Knee: {knee.rule}", written(knee), sweep.unit
+    sound = [level for level in sweep.levels if level.sound]
+    for name, rates in (
+        ("Output tokens, best", [(level.output_tokens_per_s, level.value) for level in sound]),
+        ("Good requests, best", [(level.goodput_per_s, level.value) for level in sound]),
+    ):
+        best, at = max(((rate, value) for rate, value in rates if rate is not None), default=(None, 0.0))
+        if best is not None:
+            yield name, brief(best, digits=3), f"per second, at {at:g} {sweep.unit}"
+
+
+def _paired_tiles(found: Paired) -> Iterator[tuple[str, str, str]]:
+    """By how much the candidate differs in what people ask first."""
+    for figure in found.figures:
+        shown = figure.stat in ("p50", "p99") and figure.metric in ("ttft", "itl")
+        if (shown or figure.metric == "output_tokens_per_s") and figure.percent is not None:
+            yield figure.label, f"{figure.percent:+.1f}%", figure.word
+
+
+def _run_tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    """(name, figure, detail) of the main figures."""
+    rows = {row.tag: row for row in summary.rows}
+
+    def latency(tag: str, name: str) -> Iterator[tuple[str, str, str]]:
+        row = rows.get(tag)
+        if row and row.count:
+            p50, p95, p99 = (duration(row.percentiles[p] / 1e3) for p in (50.0, 95.0, 99.0))
+            yield f"{name}, p50", p50, f"p95 {p95}, p99 {p99}"
+
+    def rate(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
+        if row and row.avg is not None:
+            yield name, brief(row.avg, digits=3), "per second"
+
+    yield from latency("time_to_first_token", "TTFT")
+    yield from latency("inter_token_latency", "ITL")
+    yield from rate(rows.get("output_token_throughput"), "Output tokens")
+    yield from rate(rows.get("request_throughput"), "Requests")
+    yield from rate(rows.get("goodput"), "Good requests")
+    c = summary.conditions
+    if c.failure_rate is not None:
+        yield "Failed", f"{c.failure_rate:.2%}", f"{c.failed:,} of {c.succeeded + c.failed:,}"
