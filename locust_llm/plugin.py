@@ -137,7 +137,7 @@ class Plugin:
 
     def _report_status(self, sender: Sender, control: Control) -> None:
         while control is self._control:
-            control.on_status(LOCAL, sender.status())
+            control.on_status(LOCAL, sender.status(users=self._runner.user_count))
             gevent.sleep(STATUS_S)
 
     # -- signals -------------------------------------------------------------------------------------------------------

@@ -28,6 +28,13 @@ class LimitChange(msgspec.Struct, frozen=True):
     phase: str = "profiling"
 
 
+class UserChange(msgspec.Struct, frozen=True):
+    """From ``at`` on, in Unix seconds, there were ``users`` users, over all processes."""
+
+    at: Unix
+    users: Count
+
+
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """A request before the run that measures the length of prompts, or how to fix the output length (``kind`` begins with
     ``length``: ``tokens`` are of the output). Counted nowhere else."""
@@ -128,6 +135,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     health: tuple[Health, ...] = ()
     """Of each process that sent, where it was measured."""
     limits: tuple[LimitChange, ...] = ()
+    users: tuple[UserChange, ...] = ()
+    """From the first one on, as the processes reported them four times a second; empty: of an older version."""
     offer: Offer | None = None
     """None: a closed loop."""
     stage: Stage | None = None

@@ -9,13 +9,13 @@ import msgspec
 
 from locust_llm.core.record import FAILURES
 from locust_llm.core.sweep import AXES
-from locust_llm.core.text import brief, cut
+from locust_llm.core.text import cut, supported
 from locust_llm.report.analysis.baseline import LoadedRun, condition_changes, load
 from locust_llm.report.analysis.compare import Change, change
 from locust_llm.report.analysis.goodput import good_request
 from locust_llm.report.analysis.sweep import axis_of
 from locust_llm.report.document.blocks import Block, Heading, Table, Text
-from locust_llm.report.document.remarks import SIMULATED
+from locust_llm.report.document.remarks import SIMULATED, overloaded
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
@@ -213,7 +213,9 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
     return (
         *(f"{side.folder}: {note}." for note in side.notes),
         *([] if count else [f"{side.folder}: no requests."]),
-    ) + ((f"{side.folder}: {failed} of {count} requests failed.",) if failed else ())
+        *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
+        *([f"{side.folder}: overloaded, {overload}."] if (overload := overloaded(side.seen.delivery)) else []),
+    )
 
 
 def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
@@ -287,7 +289,8 @@ def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
 def cells_of(line: Line) -> tuple[str, ...]:
     """Under the names of the two runs and ``HEAD``."""
     reach = "-" if line.low is None or line.high is None else f"{_signed(line.low)} to {_signed(line.high)}"
-    figures = (brief(line.base), brief(line.value), _signed(line.difference))
+    half = None if line.low is None or line.high is None else (line.high - line.low) / 2
+    figures = (supported(line.base, half), supported(line.value, half), _signed(line.difference))
     return *figures, _percent(line), reach, line.word
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, clean, cut, ends_of, many, number, title
-from locust_llm.report.analysis.summary import Level, SloResult, Summary, SweepSummary
-from locust_llm.report.document.blocks import Text, interval, label_of, marked, observed
+from locust_llm.report.analysis.summary import Level, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
 from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, main_first
 from locust_llm.report.document.headline import headline
 from locust_llm.report.document.paired import HEAD
@@ -166,10 +166,20 @@ def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequen
     tags = ROWS if run.settings.open_loop or run.limits else CLOSED_ROWS
     found = [rows[tag] for tag in tags if tag in rows and (rows[tag].count or rows[tag].avg is not None)]
     cells = (
-        (LABELS.get(row.tag) or label_of(row), *(marked(row, p) for p in chosen), number(row.avg), number(row.max))
+        (
+            LABELS.get(row.tag) or label_of(row),
+            *(marked(row, p, most=decimals_of(row)) for p in chosen),
+            *_mean_and_greatest(row),
+        )
         for row in found
     )
     return ("", *map(title, chosen), "avg", "max"), cells
+
+
+def _mean_and_greatest(row: Row) -> tuple[str, str]:
+    if row.count is None:
+        return number(row.avg, 4), number(row.max)
+    return number(row.avg, most=decimals_of(row)), number(row.max, most=decimals_of(row))
 
 
 def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:

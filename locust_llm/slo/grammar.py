@@ -24,7 +24,19 @@ from typing import Any, Final
 
 import msgspec
 
-from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, OF_SCHEDULE, POOLED, RATE, SHARE, TIME, TWO_TOKEN_COLUMNS, Measure
+from .metrics import (
+    BY_NAME,
+    BY_WORD,
+    GIVEN,
+    MEASURES,
+    OF_SCHEDULE,
+    POOLED,
+    RATE,
+    SHARE,
+    TIME,
+    TWO_TOKEN_COLUMNS,
+    Measure,
+)
 from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, stage_values
 
 PASS: Final = "PASS"

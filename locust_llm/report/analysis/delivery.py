@@ -59,9 +59,7 @@ def rate_per_s(run: Run) -> float | None:
     return s.user_centric_rate or s.request_rate
 
 
-def delivery(
-    main: Selection, run: Run, verdict: Verdict | None, through: Selection | None = None
-) -> Delivery | None:
+def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Selection | None = None) -> Delivery | None:
     """``main``: the requests of the profiling phase; ``through``: of a stage those that ended in its measured time, whenever
     they were due. None for a closed loop, and before anything was due.
 
@@ -131,7 +129,8 @@ def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | Non
 
     def filled(moment: float) -> Floats:
         """How many were due in the time before that one of the first requests lasted."""
-        return np.searchsorted(at, moment, side="right") - np.searchsorted(at, moment - first_s, side="right") * 1.0
+        before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
+        return np.asarray(np.searchsorted(at, moment, side="right") - before)
 
     middle, end = in_flight(duration_s / 2), in_flight(duration_s)
     due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())

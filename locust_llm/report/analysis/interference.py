@@ -26,12 +26,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.record import OK, Record
+from locust_llm.report.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.slo.intervals import SECTIONS, of_sections
 
 from .breakdowns import lengths
 from .columns import Columns
 from .gaps import Ints
-from .interference_result import Ahead, DisturbedGaps, Interference, Slope
 from .occupancy import Occupancy
 from .selection import Floats, Selection
 
@@ -65,8 +65,11 @@ class Labelled(NamedTuple):
     """Which of the requests that were read, from 0."""
     gap_s: Floats
     prefills: Ints
+    """``beside``, rounded."""
     streams: Floats
     """Mean number of decoding requests, this one among them."""
+    mean: Floats
+    """Mean number of other requests in prefill."""
 
 
 def sampled_share(columns: Columns) -> float:
@@ -109,7 +112,7 @@ def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, in
     """(the gaps of these records with the prefills and decodes beside them, number of requests): by the integral of
     the levels over time, as ``occupancy.thinned``."""
     read = 0
-    parts = [Labelled(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0))]
+    parts = [Labelled(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0))]
     if len(levels.at):
         origin = float(levels.at[0])
         clock = levels.at - origin
@@ -122,7 +125,7 @@ def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, in
                 moment = np.searchsorted(clock, at[:-1][none], side="right") - 1
                 mean[none], beside[none] = levels.used[moment], levels.decoding[moment]
             label = np.floor(mean[sharp] + 0.5 + TOLERANCE).astype(np.int64)
-            parts.append(Labelled(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp]))
+            parts.append(Labelled(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp], mean[sharp]))
             read += len(block)
     return Labelled(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
 

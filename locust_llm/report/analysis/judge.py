@@ -35,7 +35,7 @@ from .compare import worse
 from .correlation import RISES
 from .delivery import CLIENT
 from .knee import at, bounds, client_distorted, unsound, within
-from .slo_figures import Evaluation, Found, figure, too_few
+from .slo_figures import Evaluation, Found, figure, short_of, too_few
 from .summary import Level, SloResult, SweepSummary
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
@@ -165,7 +165,7 @@ def _undecided(rule: Rule, found: Found, seconds: float) -> tuple[str, float | N
         return f"{too_few(rule, found)}; {more}", longer
     why = "its 95 % interval crosses the limit"
     if found.short:
-        why = "the run is short for the correlation of its requests"
+        why = short_of(found)
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
     return "; ".join(filter(None, (f"{why}, {more}", found.note, _cut(found)))), longer

@@ -19,7 +19,7 @@ from locust_llm.slo.selectors import COLUMNS, INPUT, predicates
 from . import correlation
 from .breakdowns import lengths
 from .censoring import AMOUNTS, COUNTED, Bounds, amounts, hits, reach, values
-from .correlation import MIN_VALUES, Interval
+from .correlation import MIN_VALUES, SHORT, Interval
 from .gaps import Gaps
 from .selection import Floats, Selection, scarce, total
 from .window import RateWindow
@@ -365,12 +365,19 @@ def _none(word: str) -> str:
     return f"it is absent: no request has a value of {word}"
 
 
+def short_of(found: Found) -> str:
+    """Why an interval is as wide as it is in a short run."""
+    if (found.count or 0) < SHORT:
+        return f"fewer than {SHORT:.0f} requests do not show how they are correlated"
+    return "the run is short for the correlation of its requests"
+
+
 def too_few(rule: Rule, found: Found) -> str:
     """Why an end of its interval is not there."""
     there = f"there are {found.count:,}" + ("" if found.size is None else f", worth {found.size:,.0f}")
     least = needed(rule.percentile) if rule.percentile is not None else MIN_VALUES
     if found.size is not None and found.size > (least / SHORT_ROOM if found.short else least):
-        return f"the run is short for the correlation of its requests: {there}"
+        return f"{short_of(found)}: {there}" if found.short else f"the requests are correlated: {there}"
     return f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
 
 

@@ -4,11 +4,11 @@ import msgspec
 
 from locust_llm.core.sweep import REPEAT
 from locust_llm.probe.result import ProbeFindings
+from locust_llm.report.in_force import Course
+from locust_llm.report.interference_result import Interference
 from locust_llm.report.load_result import Delivery
 from locust_llm.report.paired_result import Paired
 from locust_llm.slo.client_verdict import Evidence, Verdict
-
-from .interference_result import Interference
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,8 +63,13 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     rate_per_s: float | None = None
     """Of an open loop: the rate asked for (that at the end of its ramp), of a series or a trace the mean of what was due."""
+    users_in_force: Course | None = None
+    """How many there were; None: not recorded."""
     prefill_limit: int | None
+    """As asked for."""
     prefill_ramp_s: float | None
+    limit_in_force: Course | None = None
+    """None: there was no gate."""
     asked_input_tokens: float | None
     input_tokens: float | None
     input_deviation: float | None
@@ -240,6 +245,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     delivered: float | None = None
     kept_up: bool | None = None
     """These three as in Steady."""
+    completed: float | None = None
+    """The same as ``delivered``, by the word that runs without stages have for it."""
     attainment: float | None = None
     """Share of its requests that meet every condition; None where no rule gives any."""
     goodput_per_s: float | None = None
@@ -269,6 +276,8 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     """Between which values it lies; None: open on that side, or this rule has no bounds."""
+    reach: float | None = None
+    """How far the truth may lie from a value that is no stage (95 %); None: unknown."""
     text: str
     """What was found and how, one or two sentences."""
 

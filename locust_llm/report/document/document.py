@@ -12,6 +12,7 @@ from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.core.text import cut, many
 from locust_llm.report.analysis.summary import Conditions, Failure, SloResult, Summary
 from locust_llm.report.analysis.window import measured
+from locust_llm.report.in_force import limit_in_words
 from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
@@ -32,6 +33,7 @@ from .remarks import (
     policy_lines,
     remarks,
     slo_line,
+    users_of,
     verdict_line,
 )
 from .sweep import curves, warnings
@@ -167,9 +169,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         )
         share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
         yield "completed", f"{share}{d.completed_per_s:.2f}/s by the stop, {d.completed} of {d.due} that were due"
-    ramp = f", ramp from 1 over {c.prefill_ramp_s:g} s" if c.prefill_ramp_s else ""
-    limit = "none" if c.prefill_limit is None else f"{c.prefill_limit}{ramp}"
-    yield "prefill limit", "by stage" if axis == PREFILL else limit
+    limit = limit_in_words(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
+    yield "prefill limit", "by stage" if axis == PREFILL else limit or "none"
     if gate is not None and not summary.swept:
         wait = f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests waited at the gate" \
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
@@ -227,14 +228,14 @@ def _stage(stage: Stage) -> str:
 
 def _load(c: Conditions, run: Run) -> str:
     if c.loop == "closed":
-        return "closed loop" + ("" if run.settings.sweeps(CONCURRENCY) else f", {many(c.users, 'user')}")
+        return "closed loop" + ("" if run.settings.sweeps(CONCURRENCY) and run.stage is None else f", {users_of(c)}")
     if run.settings.sweeps(RATE):
-        users = f"up to {many(c.users, 'user')}" if c.users is not None else "as many users as needed"
+        users = f"up to {users_of(c)}" if c.users is not None else "as many users as needed"
         return f"open loop, {run.settings.arrival_pattern}, {users}"
     if run.settings.user_centric_rate:
-        return f"open loop, {c.arrivals} over {many(c.users, 'user')}"
+        return f"open loop, {c.arrivals} over {users_of(c)}"
     if c.users is not None:
-        return f"open loop, {c.arrivals}, up to {many(c.users, 'user')}"
+        return f"open loop, {c.arrivals}, up to {users_of(c)}"
     most = "" if run.offer is None else f"{run.offer.most_users}, "
     return f"open loop, {c.arrivals}, as many users as needed ({most}limit {run.settings.max_users})"
 

@@ -8,6 +8,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.judge import duration_in_words
 from locust_llm.report.analysis.summary import Conditions, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.in_force import users_in_words
 from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
@@ -16,6 +17,7 @@ from locust_llm.slo.selectors import plain
 
 from .paired import difference_of
 from .probe import named
+from .remarks import overloaded
 
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
@@ -55,10 +57,9 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         return
     load = _load(c)
     first, *others = _rules(summary, run) or _figures(summary.rows)
-    if (d := summary.delivery) is not None and d.overload is not None:
-        offered, completed = brief(d.offered_per_s, "/s", 3), brief(d.completed_per_s, "/s", 2)
+    if (overload := overloaded(summary.delivery)) is not None:
         load = ""
-        yield f"Overloaded: offered {offered}, completed {completed}, and the queue grew until the end"
+        yield f"Overloaded: {overload}"
     if summary.client is not None and summary.client.level == INVALID:
         load = ""
         yield "The load generator was too slow to measure this server"
@@ -71,7 +72,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
 def _load(c: Conditions) -> str:
     if c.loop == "open":
         return "" if c.rate_per_s is None else f"At {brief(c.rate_per_s, '/s', 3)}"
-    return "" if c.users is None else f"With {many(c.users, 'user')}"
+    return "" if c.users is None else f"With {users_in_words(c.users, c.users_in_force)}"
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from locust_llm.core.text import brief, many
 from locust_llm.report.analysis.delivery import CLIENT, GATE, USERS
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Conditions, Counts, Summary
+from locust_llm.report.in_force import limit_in_brief, users_in_words
+from locust_llm.report.load_result import Delivery
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
@@ -113,6 +115,8 @@ def delivery_line(summary: Summary) -> str | None:
         why = (
             f"the prefill gate. {offered} x {d.ttft_s:.2f} s TTFT needs {d.in_prefill_needed:.1f} requests in prefill at a "
             f"time, and the limit was {brief(d.prefill_limit, digits=3)}"
+            + " on average"
+            * ((d.prefill_limit or 0) % 1 > 0)
         )
     elif d.cause == CLIENT:
         figures = [
@@ -138,14 +142,21 @@ def delivery_line(summary: Summary) -> str | None:
 
 
 def overload_line(summary: Summary) -> str | None:
-    """The first line of an open loop that the server fell behind; None of any other."""
-    if (d := summary.delivery) is None or (found := d.overload) is None:
+    """Of an open loop that the server fell behind what the headline does not say; None of any other."""
+    if summary.delivery is None or (found := summary.delivery.overload) is None:
         return None
     return (
-        f"OVERLOADED: offered {brief(d.offered_per_s, digits=3)}/s, completed {brief(d.completed_per_s, digits=2)}/s: the queue "
-        f"grew until the end ({found.in_flight_middle} requests in flight at half of the time, {found.in_flight_end} at the "
-        "stop). Latencies are those of a growing queue: a longer run has longer ones."
+        f"OVERLOADED: {found.in_flight_middle} requests were in flight at half of the time, {found.in_flight_end} at the "
+        "stop. Latencies are those of a growing queue: a longer run has longer ones."
     )
+
+
+def overloaded(delivery: Delivery | None) -> str | None:
+    """``offered 30/s, completed 4.5/s, and the queue grew until the end``; None where it did not."""
+    if delivery is None or delivery.overload is None:
+        return None
+    offered, completed = (brief(rate, "/s", 2) for rate in (delivery.offered_per_s, delivery.completed_per_s))
+    return f"offered {offered}, completed {completed}, and the queue grew until the end"
 
 
 def slo_line(summary: Summary) -> str | None:
@@ -157,6 +168,11 @@ def slo_line(summary: Summary) -> str | None:
     warnings = sum(not r.decides for r in summary.slos)
     kind = "a warn: rule" if warnings == 1 else "warn: rules"
     return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them {kind})." if warnings else ".")
+
+
+def users_of(conditions: Conditions) -> str:
+    """``6 users``; ``2 to 6 users (4.1 on average)``."""
+    return users_in_words(conditions.users, conditions.users_in_force)
 
 
 def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
@@ -175,15 +191,16 @@ def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
 
 def loop_remark(conditions: Conditions) -> str:
     """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission)."""
-    gated = conditions.prefill_limit is not None
+    limit = limit_in_brief(conditions.limit_in_force) or conditions.prefill_limit
+    gated = limit is not None
     if conditions.loop == "open":
-        gate = f" and at the gate (limit {conditions.prefill_limit})" if gated else ""
+        gate = f" and at the gate (limit {limit})" if gated else ""
         return (
             "Open loop: requests followed a schedule, however slow the server was. Time to First Token starts at the send; "
             f"TTFT from Due starts when the request was due, so it includes the wait for a free user{gate}."
         )
     gate = (
-        f" The gate allowed {conditions.prefill_limit} in prefill at a time; Gate Wait is part of TTFT from Due, not of "
+        f" The gate allowed {limit} in prefill at a time; Gate Wait is part of TTFT from Due, not of "
         "Time to First Token or Request Latency."
         if gated
         else ""
@@ -282,7 +299,7 @@ def _read_as_open(summary: Summary, run: Run) -> Iterator[str]:
         rule.metric for rule in run.settings.rules.readable if rule.metric in OPEN_LOOP_METRICS and str(rule) in judged
     }
     if metrics:
-        users = "these users" if summary.conditions.users is None else many(summary.conditions.users, "user")
+        users = "these users" if summary.conditions.users is None else users_of(summary.conditions)
         yield (
             f"In a closed loop a rule about {' and '.join(sorted(metrics))} holds for {users} that wait for their answers; "
             "whether the server keeps up with arrivals takes an open loop (--request-rate)."
@@ -328,8 +345,8 @@ def _clock(summary: Summary) -> Iterator[str]:
         )
     if counts.ttft_upper_bounds:
         yield (
-            f"The first chunk of {many(counts.ttft_upper_bounds, 'request')} is merged: Time to First Token is an upper "
-            "bound there."
+            f"The first chunk of {many(counts.ttft_upper_bounds, 'request')} was read together with others, so it may have "
+            "come sooner: Time to First Token is an upper bound there."
         )
     if counts.retransmits:
         yield f"The network lost packets: {many(counts.retransmits, 'TCP segment')} to the server retransmitted."

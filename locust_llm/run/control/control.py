@@ -167,6 +167,7 @@ class Control:
             known.health = status.health
         known.phase, known.clock_error_s = status.sessions.phase, status.clock_error_s
         known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
+        self.store.note_users(self._workers.user_count())
         self.phases.count(worker, self._time.monotonic() if status.at is None else status.at, status)
         self.live_stats.update(
             worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding, ttfts_s=status.ttfts_s,

@@ -25,7 +25,7 @@ from locust_llm.core.engine_metrics import diagnosis, out_of_memory, summarised
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run
+from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run, UserChange
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
 from locust_llm.exit_status import ExitStatus
@@ -181,6 +181,7 @@ class RunStore:
         self.profiling_at = self.started_at
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
+        self.users: list[UserChange] = []
         self.health: list[Health] = []
         self.turned_away = self.lost = 0
         """Requests at the gate at the end; those without a record."""
@@ -246,6 +247,11 @@ class RunStore:
     def since_start(self) -> str:
         return f"{self._now() - self.started_at:.1f} s after the start"
 
+    def note_users(self, count: int) -> None:
+        """So many there are now, over all processes."""
+        if count != (self.users[-1].users if self.users else 0):
+            self.users.append(UserChange(self._now(), count))
+
     def flush(self) -> None:
         """Each second, and at the end. What the disk does not take stays in memory."""
         if not self._file.flush():
@@ -274,6 +280,7 @@ class RunStore:
             "dataset_sessions": s.dataset_sessions,
             "health": tuple(self.health),
             "limits": known_limits(self.limits),
+            "users": tuple(self.users),
             "arms": arms_of(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
@@ -290,7 +297,7 @@ class RunStore:
 
     def _servers_own(self) -> Iterator[str]:
         """What the server's metrics show of the profiling phase, and its failures of its memory."""
-        limit = self.settings.prefill_concurrency
+        limit = max((change.limit for change in self.limits if change.limit is not None), default=None)
         if self._poller is not None:
             ended_at = self.stopping_at or self._now()
             yield from diagnosis(summarised(self._poller.between(self.profiling_at, ended_at)), limit)

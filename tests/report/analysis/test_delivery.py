@@ -14,7 +14,7 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.delivery import arrivals, delivery, overload, rate_per_s
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.document.remarks import delivery_line, loop_remark, overload_line
+from locust_llm.report.document.remarks import delivery_line, loop_remark, overload_line, overloaded
 from locust_llm.report.load_result import Delivery, Overload
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import LLAMA_8B_H100 as H100
@@ -64,8 +64,8 @@ TEN_PER_S = [(i + 0.5) / 10 for i in range(200)]
 
 
 def test_a_queue_that_grows_to_the_end() -> None:
-    """10 a second, and the server ends one each 0.5 s from second 0.05 on: of the 100 due by second 10 it has ended 19, of the
-    200 due by second 20 39."""
+    """10 a second, and the server ends one each 0.5 s from second 0.05 on: of the 100 due by second 10 it has ended 19, of
+    the 200 due by second 20 39."""
     due = np.array(TEN_PER_S)
     assert overload(due, np.array(one_by_one(TEN_PER_S, 0.5)), 20.0) == Overload(in_flight_middle=81, in_flight_end=161)
 
@@ -111,16 +111,14 @@ def test_below_its_capacity_a_server_is_not_overloaded() -> None:
 def test_the_first_line_of_an_overloaded_run() -> None:
     """Two a second are due for 100 s, and one is answered every 5 s: 100 less 9, then 200 less 19."""
     at = [i / 2 + 0.25 for i in range(200)]
-    records = [
-        answered(1000 * (over - due), sent_at=due) for due, over in zip(at, one_by_one(at, 5.0), strict=True)
-    ]
+    records = [answered(1000 * (over - due), sent_at=due) for due, over in zip(at, one_by_one(at, 5.0), strict=True)]
     summary = summarise(collect(records), open_run(200))
     assert summary.delivery is not None
     assert (summary.delivery.share, summary.delivery.cause, summary.delivery.completed_share) == (1.0, "", 0.095)
     line = overload_line(summary)
     assert line is not None
-    assert "offered 2/s, completed 0.19/s" in line
-    assert "(91 requests in flight at half of the time, 181 at the stop)" in line
+    assert "OVERLOADED: 91 requests were in flight at half of the time, 181 at the stop." in line
+    assert overloaded(summary.delivery) == "offered 2/s, completed 0.19/s, and the queue grew until the end"
     assert overload_line(summarise(collect([answered(1)]), open_run(1))) is None
 
 

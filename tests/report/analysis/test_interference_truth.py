@@ -8,8 +8,8 @@ from support.engine_truth import TruthEngine
 
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.interference import MIN_COMPARED_SHARE, interference
-from locust_llm.report.analysis.interference_result import Interference
 from locust_llm.report.analysis.occupancy import occupancy
+from locust_llm.report.interference_result import Interference
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import LLAMA_8B_H100
 from locust_llm.simulator.policies import POLICIES

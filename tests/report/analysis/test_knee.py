@@ -42,10 +42,13 @@ def test_each_axis_has_its_rules(axis: str) -> None:
     [
         (["PASS", "PASS", "FAIL", "FAIL"], 2, 4, "up to concurrency 2; broken at 4. ttft p50 < 1s: FAIL at 4."),
         (["PASS", "PASS"], 2, None, "up to concurrency 2; no higher stage was run."),
-        (["PASS", "INCONCLUSIVE"], 1, 2, "inconclusive at 2: the highest may lie above. ttft p50 < 1s: INC"),
-        (["PASS", "PASS?", "FAIL"], 1, 2, "at 2 the load generator was too slow: the highest may lie above."),
-        (["PASS", "PASS", "INCONCLUSIVE?"], 2, 4, "at 4 the load generator was too slow"),
-        (["FAIL", "PASS", "PASS", "FAIL"], 4, 8, "up to concurrency 4; broken at 8; not held at concurrency 1 below."),
+        (["PASS", "INCONCLUSIVE"], 1, None, "undecided at 2, so the highest may lie above. ttft p50 < 1s: INC"),
+        (["PASS", "INCONCLUSIVE", "FAIL"], 1, 4, "undecided at 2, so the highest may lie above; broken at 4. ttft"),
+        (["PASS", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8, "to concurrency 4; broken at 8; undecided at concurrency 2 too."),
+        (["INCONCLUSIVE", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8, "; broken at 8; undecided at concurrency 1 and 2 too."),
+        (["PASS", "PASS?", "FAIL"], 1, 4, "at 2 the load generator was too slow: the highest may lie above; broken at 4."),
+        (["PASS", "PASS", "INCONCLUSIVE?"], 2, None, "at 4 the load generator was too slow"),
+        (["FAIL", "PASS", "PASS", "FAIL"], 4, 8, "up to concurrency 4; broken at 8; broken at concurrency 1 below."),
         (["PASS", "FAIL", "PASS", "PASS"], 1, 2, "broken at 2; held again at concurrency 4 and 8 above"),
         (["FAIL", "FAIL"], None, 1, "it is broken at concurrency 1, the lowest. ttft p50 < 1s: FAIL at 1."),
         (["INCONCLUSIVE", "FAIL"], None, None, "INCONCLUSIVE: no stage is known to be within the SLO. ttft p50 < 1s: INC"),
@@ -82,20 +85,22 @@ def test_a_stage_in_which_nothing_succeeded_breaks_the_slo() -> None:
 
 
 @given(st.lists(st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE", "PASS?"]), min_size=1, max_size=8))
-def test_from_the_first_stage_that_holds_each_one_does_up_to_the_highest(statuses: list[str]) -> None:
+def test_from_the_first_stage_that_holds_none_breaks_up_to_the_highest(statuses: list[str]) -> None:
     stages = levels(*statuses)
     found = within(stages, lambda level: level.slo_status)
-    holds = [status == "PASS" for status in statuses]
+    holds = [{"PASS": True, "FAIL": False}.get(status) for status in statuses]
     if found.highest is None:
-        assert not any(holds)
+        assert True not in holds
         return
-    at = stages.index(found.highest)
-    assert all(holds[len(found.before) : at + 1])
-    assert not any(holds[: len(found.before)])
-    assert (found.beyond is None) == (at == len(stages) - 1)
-    if found.beyond is not None:
-        assert stages.index(found.beyond) == at + 1
-        assert not holds[at + 1]
+    at, first = stages.index(found.highest), holds.index(True)
+    end = stages.index(found.broken) if found.broken is not None else len(stages)
+    assert False not in holds[first:end]
+    assert holds[at]
+    assert True not in holds[at + 1 : end]
+    assert found.beyond is (stages[at + 1] if at + 1 < len(stages) else None)
+    assert [stages.index(level) for level in found.before] == [i for i in range(first) if holds[i] is False]
+    undecided = {stages.index(level) for level in found.undecided}
+    assert undecided == {i for i in range(end) if holds[i] is None and i != at + 1}
 
 
 # -- operational laws and USL ------------------------------------------------------------------------------------------

@@ -178,6 +178,13 @@ def test_without_a_limit_there_is_no_gate(begun: Any) -> None:
     assert shares_sent(runner) == []
 
 
+def test_how_many_users_there_are_is_kept_over_time(begun: Any) -> None:
+    control = begun(Master("a", "b"))
+    for worker, users in (("a", 2), ("b", 1), ("a", 2), ("b", 4), ("a", 0)):
+        control.on_status(worker, status(users=users))
+    assert [change.users for change in control.facts().users] == [2, 3, 6, 4]
+
+
 # -- phases ------------------------------------------------------------------------------------------------------------
 
 
