@@ -11,7 +11,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import brief, clean, cut, ends_of, many, number, title
 from locust_llm.report.analysis.summary import Level, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
-from locust_llm.report.document.figures import CORRELATED, main_first
+from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, main_first
 from locust_llm.report.document.headline import headline
 from locust_llm.report.document.paired import HEAD
 from locust_llm.report.document.paired import cells_of as cells_of_arms
@@ -48,6 +48,7 @@ MAX_STAGES: Final = 8
 ROWS: Final = (TTFT.tag, ITL.tag, "request_latency", TTFT_FROM_DUE.tag, "output_token_throughput")
 CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "output_token_throughput")
 """The five metrics; where requests had no schedule and no gate, TTFT from Due is TTFT."""
+LABELS: Final = {TTFT.tag: "TTFT (ms)", ITL.tag: "ITL (ms)", "output_token_throughput": "Output (tokens/s)"}
 ARM_ROWS: Final = (
     ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("request_latency", "p95"), ("output_tokens_per_s", ""),
 )  # fmt: skip
@@ -130,7 +131,7 @@ def _basis(summary: Summary) -> str:
             said.append(f"TTFT p99 {ends_of(first.plus_minus[99.0])} ms")
     if summary.client is not None and not (summary.swept and summary.paired is None):
         said.append(f"client verdict {summary.client.level}")
-    return ", ".join(said)
+    return f"{', '.join(said)}."
 
 
 def _remarks(summary: Summary, run: Run) -> Iterator[str]:
@@ -160,19 +161,25 @@ def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence
 
 def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     rows = {row.tag: row for row in summary.rows}
-    chosen = main_first(run)
+    every = main_first(run)
+    chosen = [p for p in every if p in MAIN_PERCENTILES or p > max(MAIN_PERCENTILES)] or every
     tags = ROWS if run.settings.open_loop or run.limits else CLOSED_ROWS
     found = [rows[tag] for tag in tags if tag in rows and (rows[tag].count or rows[tag].avg is not None)]
     cells = (
-        (label_of(row), *(marked(row, p, most=decimals_of(row)) for p in chosen), *_greatest_and_mean(row)) for row in found
-    )  # fmt: skip
-    return ("", *map(title, chosen), "max", "avg"), cells
+        (
+            LABELS.get(row.tag) or label_of(row),
+            *(marked(row, p, most=decimals_of(row)) for p in chosen),
+            *_mean_and_greatest(row),
+        )
+        for row in found
+    )
+    return ("", *map(title, chosen), "avg", "max"), cells
 
 
-def _greatest_and_mean(row: Row) -> tuple[str, str]:
+def _mean_and_greatest(row: Row) -> tuple[str, str]:
     if row.count is None:
-        return number(row.max), number(row.avg, 4)
-    return number(row.max, most=decimals_of(row)), number(row.avg, most=decimals_of(row))
+        return number(row.avg, 4), number(row.max)
+    return number(row.avg, most=decimals_of(row)), number(row.max, most=decimals_of(row))
 
 
 def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
@@ -264,8 +271,10 @@ def _lines(texts: Iterable[str], width: int, most: int = MAX_TEXT) -> list[str]:
 
 
 def _wrapped(text: str, width: int, most: int) -> list[str]:
-    """At most so many lines; an ellipsis where there would be more."""
+    """At most so many lines; an ellipsis where there would be more. What is indented stays so."""
+    text = clean(text)
+    indent = " " * (len(text) - len(text.lstrip()))
     return textwrap.wrap(
-        clean(text), width, max_lines=most, placeholder=" \N{HORIZONTAL ELLIPSIS}", subsequent_indent="  ",
-        break_on_hyphens=False, drop_whitespace=True,
+        text, width, max_lines=most, placeholder=" \N{HORIZONTAL ELLIPSIS}", subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
     )  # fmt: skip

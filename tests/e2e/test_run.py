@@ -86,7 +86,7 @@ def test_the_report_is_remade_from_the_records(ran: Ran, capsys: pytest.CaptureF
     before = {name: (folder / name).read_text() for name in ("summary.md", "profile_export_aiperf.csv")}
     (folder / "summary.md").unlink()
     assert main(["report", str(folder)]) == 0
-    assert "Time to First Token (ms)" in capsys.readouterr().out
+    assert "TTFT (ms)" in capsys.readouterr().out
     assert {name: (folder / name).read_text() for name in before} == before
     frame = locust_llm.read(folder).requests
     assert len(frame) == 40
@@ -175,7 +175,7 @@ def test_ctrl_c_drains(server: Server, tmp_path: Path, processes: tuple[str, ...
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     out, err = process.communicate(timeout=40)
     assert process.returncode == 0, err
-    assert "Time to First Token (ms)" in out
+    assert "TTFT (ms)" in out
     got = records(tmp_path / "r")
     assert sorted(record.id for record in got) == sorted(row["id"] for row in server.rows())
     assert {record.outcome for record in got} == {"ok"}

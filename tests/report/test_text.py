@@ -130,7 +130,7 @@ def test_simulated_is_loud() -> None:
     lines = shown(answered(100, simulated=True)).splitlines()
     place = next(i for i, line in enumerate(lines) if line.startswith("SIMULATED"))
     assert lines[place - 1] == lines[place + 1] == "!" * 120
-    assert place < 6
+    assert place < 8
     assert "SIMULATED" not in shown(answered(100))
 
 

@@ -4,9 +4,9 @@ A rule is decided where its figure and both ends of that figure's 95 % interval 
 as wide as the correlation of the run's own requests makes it (correlation.py). A run in which the figure was still getting
 worse passes nothing. The smallest and the largest value, and what was delivered and completed of a schedule, are facts of
 the run and have no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its worst
-(censoring.py), and the rule is decided where both are. A failure counts as a value that breaks the rule, whichever way that points (a
-latency of +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so. The client
-verdict voids what its own error could turn (slo/doubt.py).
+(censoring.py), and the rule is decided where both are. A failure counts as a value that breaks the rule, whichever way that
+points (a latency of +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so. The
+client verdict voids what its own error could turn (slo/doubt.py).
 
 Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up to the highest one, which
 is found. A rule that names stages must hold at each of them, one with a base at each that the base has too.

@@ -88,20 +88,21 @@ def _rules(summary: Summary, run: Run) -> list[str]:
     found = [] if shown is None else [_judged(rules[shown.rule], shown)]
     others = len(failed) - (shown in failed)
     if others:
-        found.append(f"{_count(others)}{' more' if shown in failed else ''} broken")
+        found.append(f"{_count(others, ' more' * (shown in failed))} broken")
     elif not failed and not undecided and len(passed) > 1:
         found.append(f"all {len(passed)} rules hold")
     if undecided:
-        longer = max((r.longer_s for r in undecided if r.longer_s is not None), default=None)
-        advice = "" if longer is None else f": run {duration_in_words(longer)} longer"
+        longer = [result.longer_s for result in undecided if result.longer_s is not None]
+        some = f" for {len(longer)} of them" if len(longer) < len(undecided) else ""
+        advice = f": run {duration_in_words(max(longer))} longer{some}" if longer else ""
         found.append(f"{_count(len(undecided))} undecided{advice}")
     if warned := sum(result.status == FAIL for result in summary.slos if not result.decides):
         found.append(f"{warned} warn: {'rule' if warned == 1 else 'rules'} broken")
     return found
 
 
-def _count(rules: int) -> str:
-    return "one rule" if rules == 1 else f"{rules} rules"
+def _count(rules: int, more: str = "") -> str:
+    return f"one{more} rule" if rules == 1 else f"{rules}{more} rules"
 
 
 def _judged(rule: Rule, result: SloResult) -> str:

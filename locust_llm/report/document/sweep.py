@@ -13,7 +13,7 @@ from locust_llm.slo.selectors import plain
 from .blocks import Block, Heading, Table, Text, label_of, marked
 
 FIRST_COLUMN: Final = {
-    CONCURRENCY: "users", RATE: "offered/s", PREFILL: "limit", INPUT: "input tokens", REPEAT: "repeat",
+    CONCURRENCY: "users", RATE: "rate/s", PREFILL: "limit", INPUT: "input", REPEAT: "repeat",
 }  # fmt: skip
 """By axis: the head of the column with the value of each stage."""
 LATENCIES: Final = (

@@ -54,7 +54,7 @@ def test_by_input_length() -> None:
     one, other = found["input length"].groups
     assert p50s(one) == pytest.approx([200, 20])
     assert [row.count for row in one.rows] == [2, 2]
-    assert one.rows[0].percentiles == pytest.approx({50: 200, 90: 280, 99: 298})
+    assert one.rows[0].percentiles == pytest.approx({50: 200, 90: 280, 95: 290, 99: 298})
     assert (one.failure_rate, other.failure_rate) == (0, 0.5)
     assert p50s(other) == pytest.approx([900, 50])
     assert one.input_tokens is None

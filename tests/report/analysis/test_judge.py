@@ -332,8 +332,8 @@ def test_a_client_that_was_too_slow(share: float, level: str) -> None:
         "attainment > 1% given ttft < 1s": "PASS",
         "itl p50 < 1s": "INCONCLUSIVE",
         "attainment > 1% given itl < 1s": "INCONCLUSIVE",
-        "requests_per_s > 0.1": "PASS",
-        "requests_per_s > 1000": "FAIL" if level == DEGRADED else "INCONCLUSIVE",
+        "requests_per_s > 0.1/s": "PASS",
+        "requests_per_s > 1000/s": "FAIL" if level == DEGRADED else "INCONCLUSIVE",
         "error_rate < 50%": "PASS",
     }
     summary = summarise(collect(records), a_run(slo=tuple(rules)), 0, records)
@@ -619,8 +619,8 @@ def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(soonest_ms:
     ("rule", "status", "of_point"),
     [
         ("ttft p50 < 220ms", "INCONCLUSIVE", "PASS"),
-        ("ttft p50 > 220ms", "FAIL", "FAIL"),
-        ("ttft p99.9 < 220ms", "INCONCLUSIVE", "FAIL"),
+        ("ttft p50 > 230ms", "FAIL", "FAIL"),
+        ("ttft p99.9 < 500ms", "INCONCLUSIVE", "PASS"),
         ("ttft{input=5k} p50 < 220ms", "INCONCLUSIVE", "INCONCLUSIVE"),  # there is no such request
     ],
 )

@@ -94,7 +94,7 @@ def test_what_all_loads_have_together_is_not_shown() -> None:
 def test_columns_that_would_say_nothing_are_left_out() -> None:
     def heads(*levels: Level, axis: str = "concurrency") -> str:
         text = shown(a_sweep(axis, *levels))
-        return " ".join(line for line in text.splitlines() if line.startswith(("users", "limit", "offered/s")))
+        return " ".join(line for line in text.splitlines() if line.startswith(("users", "limit", "rate/s")))
 
     plain = heads(a_level(1, latencies=rows(5)))
     assert not re.search("good|SLO|client|wait|from due", plain)
