@@ -87,10 +87,10 @@ def users_in_words(asked: int | None, found: Course | None) -> str:
 
 def limit_in_words(asked: int | None, ramp_s: float | None, found: Course | None) -> str:
     """``8, ramp from 1 over 30 s`` as asked for; ``1, 3 from 12.4 s on`` where it was turned. Empty without a gate."""
+    if asked is not None and (found is None or (ramp_s and _as_asked(asked, found))):
+        return f"{asked}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else "")
     if found is None:
-        return "" if asked is None else f"{asked}"
-    if asked is not None and ramp_s and _as_asked(asked, found):
-        return f"{asked}, ramp from 1 over {ramp_s:g} s"
+        return ""
     if not found.changes:
         return f"{found.most}"
     if found.steps:

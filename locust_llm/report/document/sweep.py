@@ -76,9 +76,7 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
     levels, limits = sweep.levels, sweep.axis == PREFILL
     yield "tokens/s", lambda level: number(level.output_tokens_per_s, 4)
     yield "per user", _percentile(PER_USER.tag, 50.0)
-    yield "requests/s", lambda level: number(level.requests_per_s, 4)
-    if any(level.completed is not None for level in levels):
-        yield "completed", lambda level: "-" if level.completed is None else f"{level.completed:.1%}"
+    yield "completed/s" if sweep.axis == RATE else "requests/s", lambda level: number(level.requests_per_s, 4)
     if not limits:  # there it is the number of users, whatever the limit
         yield "in flight", lambda level: number(level.in_flight, 4)
     if any(level.slowdown is not None for level in levels):
@@ -114,8 +112,8 @@ def _legend(sweep: SweepSummary) -> str:
             "slower: mean gap with another request in prefill / mean gap without; lost: share of the decode time lost to "
             "prefill; - where too few gaps have a comparison"
         )
-    if any(level.completed is not None for level in sweep.levels):
-        notes.append("completed: requests answered in the measured time / those due in it")
+    if sweep.axis == RATE:
+        notes.append("completed/s: requests answered without a failure in the measured time, whenever they were due")
     if sweep.conditions:
         notes.append(f"good: share of requests with {sweep.conditions}; goodput: those per second")
     if not sweep.repeats:

@@ -532,7 +532,7 @@ def swept(
         (["PASS", "PASS", "FAIL", "FAIL"], "PASS", 20, "holds up to concurrency 2; broken at 4"),
         (["PASS"] * 4, "PASS", 80, "holds up to concurrency 8; no higher stage was run"),
         (["FAIL", "FAIL"], "FAIL", 10, "at concurrency 1, the lowest"),
-        (["FAIL", "PASS", "PASS"], "PASS", 40, "holds up to concurrency 4; no higher stage was run; not held at conc"),
+        (["FAIL", "PASS", "PASS"], "PASS", 40, "holds up to concurrency 4; no higher stage was run; broken at conc"),
         (["INCONCLUSIVE", "FAIL"], "INCONCLUSIVE", 10, "at concurrency 1, the lowest"),
         (["PASS", "PASS?"], "PASS", 10, "holds up to concurrency 1; at 2 the load generator was too slow"),
         (["INCONCLUSIVE?", "FAIL"], "FAIL", 20, "at concurrency 2, the lowest"),

@@ -154,7 +154,7 @@ def test_a_peak_beyond_the_highest_stage_is_none() -> None:
     assert near.text.endswith("throughput still rises at concurrency 5, no peak within what was measured.")
     flat = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 6, 8, 9, 10, sigma=0.19, kappa=0.01))
     assert flat.value is None
-    assert flat.text.endswith("throughput levels off at 5.556/s, no peak within what was measured.")
+    assert flat.text.endswith("throughput levels off at 5.56/s, no peak within what was measured.")
 
 
 def test_a_fall_that_may_be_chance_is_no_peak() -> None:
