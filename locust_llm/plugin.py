@@ -105,7 +105,8 @@ class Plugin:
         """None: in the workers."""
         self._greeted = from_senders.receive(environment, runner, lambda: self._control, self._refuse)
         listen(self._interrupted, self._hurry)
-        self._view = None if environment.web_ui is None else attach(environment, self._set_next)
+        ours = all(issubclass(user, LLMUser) for user in environment.user_classes)
+        self._view = None if environment.web_ui is None else attach(environment, self._set_next, first=ours)
         """None: there is no web page here."""
         serve_metrics(environment, lambda: self._shown)
         if isinstance(runner, LocalRunner):

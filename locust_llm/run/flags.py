@@ -73,6 +73,17 @@ class CommandLine(msgspec.Struct):
             in_form=False,
         ),
     ] = None
+    web_datasets: Annotated[
+        str | None,
+        Option(
+            "output",
+            "Folder whose files the web form offers as datasets",
+            "datasets/",
+            "FOLDER",
+            otherwise="the working directory, if only this machine or a login reaches the page",
+            in_form=False,
+        ),
+    ] = None
 
 
 OF_SETTINGS: Final = tuple(option for option in options_of(Settings) if option.group != "locust")

@@ -124,6 +124,8 @@ def check(options: Namespace, **known: Any) -> Settings:
         refuse("-t or --stop-timeout is too large")
     except ValueError as error:
         refuse(f"--host {options.host!r} is no URL: {error}")
+    if options.web_datasets and not os.path.isdir(options.web_datasets):
+        refuse(f"--web-datasets {options.web_datasets}: there is no such folder")
     rate = options.spawn_rate
     if rate is not None and not 0 < rate <= USERS.most:
         refuse(f"-r must be above 0 and at most {USERS.most}, got {rate:g}")

@@ -1,7 +1,7 @@
 """Live: the figures of a running run for the web page: of the last seconds, of the whole run, and over time.
 
 Cost and size do not grow with the run: times are counted with three significant digits, and a long history drops
-every second point. Requests and failures are kept as totals, so rates between any two points are right.
+every second point. What is counted is kept as totals, so rates and means between any two points are right.
 """
 
 import time
@@ -46,9 +46,11 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     """Seconds since the start."""
     users: int
     limit: int | None
-    used: int
-    waiting: int
-    decoding: int
+    used_s: float
+    """Of requests in prefill, added up over time; so is what waits and what decodes. The mean number between two points is
+    the difference of the totals over that of the times, whichever points are left between them."""
+    waiting_s: float
+    decoding_s: float
     ttft_ms: tuple[float, ...] | None
     """p50, p95, p99."""
     itl_ms: tuple[float, ...] | None
@@ -71,7 +73,7 @@ class Latencies(msgspec.Struct, frozen=True):
 
 
 class Live:
-    """Of one run. Call ``add`` for each ended request, ``tick`` once a second."""
+    """Of one run. Call ``add`` for each ended request, ``sample`` several times a second, ``tick`` once."""
 
     def __init__(self, stats: LiveStats, started_at: float, clock: Callable[[], float] = time.time) -> None:
         self.stats = stats
@@ -88,6 +90,9 @@ class Live:
         """Requests ended so far."""
         self._clock = clock
         self._ticks = 0
+        self._sampled_at = started_at
+        self._in_flight_s = (0.0, 0.0, 0.0)
+        """Of requests in prefill, at the gate, decoding."""
         self._phase = ""
         self._stage = 0
         self._recent = {tag: Window(WINDOW_S, clock) for tag in TABLE_ROWS}
@@ -116,16 +121,27 @@ class Live:
         """A label for the plots at this moment."""
         self.marks.append((self.seconds, text))
 
+    def sample(self) -> None:
+        """Add what is in flight to its totals."""
+        now, stats = self._clock(), self.stats
+        seconds, self._sampled_at = max(0.0, now - self._sampled_at), now
+        used_s, waiting_s, decoding_s = self._in_flight_s
+        self._in_flight_s = (
+            used_s + stats.used * seconds, waiting_s + stats.waiting * seconds, decoding_s + stats.decoding * seconds
+        )  # fmt: skip
+
     def tick(self, users: int, limit: int | None, phase: str) -> None:
         """Add a point after a second. ``phase``: of the run, or its stage."""
         if phase != self._phase:
             self._phase = phase
             if self.points:
                 self.mark(phase)
+        self.sample()
         self._ticks += 1
         if self._ticks % self.step:
             return
         stats = self.stats
+        used_s, waiting_s, decoding_s = (round(total_s, 3) for total_s in self._in_flight_s)
         ttft_ms = stats.recent_ttft.histogram().percentiles_ms(*PLOT_PERCENTILES)
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
         self.points.append(
@@ -133,9 +149,9 @@ class Live:
                 at=self.seconds,
                 users=users,
                 limit=limit,
-                used=stats.used,
-                waiting=stats.waiting,
-                decoding=stats.decoding,
+                used_s=used_s,
+                waiting_s=waiting_s,
+                decoding_s=decoding_s,
                 ttft_ms=None if ttft_ms is None else tuple(round(ms, 1) for ms in ttft_ms),
                 itl_ms=None if itl_ms is None else tuple(round(ms, 2) for ms in itl_ms),
                 tokens_per_s=round(stats.tokens_per_s(), 1),

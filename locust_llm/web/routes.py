@@ -1,4 +1,4 @@
-"""Web: this library in Locust's web UI: its form, a tab of figures, the live page with the gate, the reports of past runs.
+"""Web: this library in Locust's web UI: the form of a run, the live page, reports of past runs, a tab of figures.
 
 Only Locust's own extension points: fields, a tab with a table, links, hooks of Flask; docs/architecture.md names the two
 functions that are replaced. All is behind Locust's login.
@@ -13,6 +13,7 @@ from typing import Any, Final
 from locust.env import Environment
 
 import flask
+import gevent
 import msgspec
 from flask import Response
 
@@ -22,11 +23,15 @@ from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges
 from locust_llm.run.discovery import Discovery
+from locust_llm.run.flags import Refused
 
 from .archive import FILES, Archive
-from .form import LIMIT_FIELD, SPAWN_RATE, Swarm, fields
+from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, safe_name, too_large
+from .form import LIMIT_FIELD, SPAWN_RATE, fields
 from .live import PERCENTILES
+from .new_run import groups
 from .origin import guarded, names
+from .swarm import Swarm, is_open
 from .view import View
 
 # -- the page that prometheus scrapes --------------------------------------------------------------------------------
@@ -70,10 +75,15 @@ ASSETS: Final = {
     "uPlot.iife.min.js": "text/javascript",
     "plots.js": "text/javascript",
     "timeline.js": "text/javascript",
+    "theme.js": "text/javascript",
+    "charts.js": "text/javascript",
     "live.js": "text/javascript",
+    "new_run.js": "text/javascript",
     "uPlot.min.css": "text/css",
     "plots.css": "text/css",
+    "pages.css": "text/css",
     "live.css": "text/css",
+    "new_run.css": "text/css",
 }
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data:; "
@@ -90,24 +100,32 @@ COLUMNS: Final = (
     ("count", "whole run, count"),
     *((f"whole{p}", f"p{p}") for p in PERCENTILES),
 )
-PAGE_LINK: Final = {"href": "./llm", "title": "LLM live page: plots and the prefill gate"}
+PAGE_LINK: Final = {"href": "./llm", "title": "LLM live page: charts and the prefill gate"}
 """On Locust's tab of downloads: the one place where its page has links of an extension."""
+LOCUSTS: Final = "locust.index"
+"""Locust's own page. Ours is before it where the address has no query: with one, such as ?tab=stats, it is Locust's."""
+BLOCK_BYTES: Final = 1 << 16
+IN_FIRST_COLUMN: Final = 2
+"""Groups of the form, on a wide screen."""
 
 
-def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], None]) -> View:
+def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], None], *, first: bool = False) -> View:
     """Add our pages to the web UI of this process. ``on_asked``: takes the settings of the run that begins next, and what is
-    known of the server."""
-    report_dir = getattr(environment.parsed_options, "report_dir", None)
+    known of the server; ``first``: the address of Locust's page leads to ours."""
+    options = environment.parsed_options
+    report_dir = getattr(options, "report_dir", None)
     archive = Archive(Path(report_dir).parent, Path(report_dir).name) if report_dir else Archive(Path("reports"))
     view = View(environment, archive)
+    datasets = Datasets(getattr(options, "input_file", None), _offered(options))
     ui: Any = environment.web_ui
-    for rule, endpoint, answer, methods in _routes(view):
+    for rule, endpoint, answer, methods in _routes(view, datasets):
         base = ui.app.blueprints["locust"].url_prefix or ""
         ui.app.add_url_rule(
             f"{base}/llm{rule}", endpoint, ui.auth_required_if_enabled(_named(answer, endpoint)), methods=methods
         )
-    _extend(ui, view, on_asked)
-    options = environment.parsed_options
+    _extend(ui, view, datasets, on_asked)
+    if first and not ui.userclass_picker_is_active:  # which only Locust's form has
+        ui.app.before_request(lambda: _to_ours(view))
     allowed = names(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
     ui.app.wsgi_app = guarded(ui.app.wsgi_app, allowed)
     return view
@@ -116,11 +134,22 @@ def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], N
 # -- pages of ours -------------------------------------------------------------------------------------------------------
 
 
-def _routes(view: View) -> Iterator[tuple[str, str, Callable[..., flask.Response], list[str]]]:
+def _offered(options: Namespace | None) -> Path | None:
+    """The folder whose files the form offers: that of the command line, else the working directory, but not to others."""
+    if options is None or not hasattr(options, "web_datasets"):
+        return None
+    if options.web_datasets:
+        return Path(options.web_datasets)
+    return None if is_open(options) else Path()
+
+
+def _routes(view: View, datasets: Datasets) -> Iterator[tuple[str, str, Callable[..., flask.Response], list[str]]]:
     """(path below /llm, endpoint, view, methods)."""
     get, post = ["GET"], ["POST"]
-    yield "", "llm_page", lambda: _sent("live.html", "text/html", POLICY), get
+    yield "", "llm_page", lambda: _page(_static("live.html")), get
     yield "/static/<name>", "llm_asset", _asset, get
+    yield "/new", "llm_new", lambda: _new_run(view, datasets), get
+    yield "/datasets", "llm_datasets", lambda: _upload(view, datasets), post
     yield "/live", "llm_live", lambda: _live(view), get
     yield "/gate", "llm_gate", lambda: _gate(view), post
     yield "/runs", "llm_runs", lambda: _json({"last": view.archive.last, "runs": view.archive.entries()}), get
@@ -129,7 +158,57 @@ def _routes(view: View) -> Iterator[tuple[str, str, Callable[..., flask.Response
 
 
 def _asset(name: str) -> flask.Response:
-    return _sent(name, ASSETS[name]) if name in ASSETS else _text("there is no such file", 404)
+    return _sent(_static(name), ASSETS[name]) if name in ASSETS else _text("there is no such file", 404)
+
+
+def _to_ours(view: View) -> Any:
+    """Relative, so that it holds behind a proxy that takes a path away."""
+    if flask.request.endpoint != LOCUSTS or flask.request.query_string:
+        return None
+    return flask.redirect("./llm" if view.runs else "./llm/new")
+
+
+def _new_run(view: View, datasets: Datasets) -> Any:
+    """The form; of a run that is on, the live page."""
+    if view.control is not None and not view.control.draining:
+        return flask.redirect("../llm")
+    environment = view.environment
+    options, ui = environment.parsed_options, environment.web_ui
+    if ui is None or options is None or not hasattr(options, LIMIT_FIELD):
+        return _text("the locustfile does not import locust_llm", 404)
+    ui.update_template_args()
+    extra, host = ui.template_args["extra_options"], ui.template_args["host"]
+    try:
+        shown = groups(options, extra, datasets, host)
+    except OSError as error:
+        return _text(f"{error.filename}: {error.strerror}", 500)
+    template = _static("new_run.html").decode()
+    columns = shown[:IN_FIRST_COLUMN], shown[IN_FIRST_COLUMN:]
+    words = {"columns": columns, "most_bytes": MAX_UPLOAD_BYTES, "refusal": view.refusal}
+    return _page(flask.render_template_string(template, **words).encode())
+
+
+def _upload(view: View, datasets: Datasets) -> flask.Response:
+    """The body is the file, ``name`` its name. Not during a run, which it would disturb."""
+
+    def blocks() -> Iterator[bytes]:
+        while view.control is None and not view.starting:
+            if not (block := flask.request.stream.read(BLOCK_BYTES)):
+                return
+            yield block
+        raise Refused("a run is on: upload the file after its end")
+
+    name = flask.request.args.get("name", "")
+    try:
+        if (flask.request.content_length or 0) > MAX_UPLOAD_BYTES:
+            raise Refused(too_large())
+        with gevent.Timeout(UPLOAD_S, Refused("the upload took too long")):
+            choice = datasets.keep(name, blocks())
+    except Refused as no:
+        return _json({"done": False, "message": str(no)}, 422)
+    except OSError as error:
+        return _json({"done": False, "message": f"the file cannot be kept: {error.strerror}"}, 507)
+    return _json({"done": True, "choice": choice, "name": safe_name(name)})
 
 
 def _live(view: View) -> flask.Response:
@@ -186,7 +265,7 @@ def _file(archive: Archive, run: str, path: str) -> flask.Response:
 # -- pages of Locust -----------------------------------------------------------------------------------------------------
 
 
-def _extend(ui: Any, view: View, on_asked: Callable[[Settings, Discovery], None]) -> None:
+def _extend(ui: Any, view: View, datasets: Datasets, on_asked: Callable[[Settings, Discovery], None]) -> None:
     options, views = view.environment.parsed_options or Namespace(), ui.app.view_functions
     table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
     links = [PAGE_LINK, *({"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items())]
@@ -217,7 +296,7 @@ def _extend(ui: Any, view: View, on_asked: Callable[[Settings, Discovery], None]
     ui.app.after_request(llm_stats)
     ui.update_template_args = llm_update
     if hasattr(options, LIMIT_FIELD):
-        swarm = Swarm(view, options, views["locust.swarm"], on_asked)
+        swarm = Swarm(view, options, datasets, views["locust.swarm"], on_asked)
         views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
 
 
@@ -243,12 +322,20 @@ def _named(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
     return view
 
 
-def _sent(name: str, kind: str, policy: str = "") -> flask.Response:
-    answer = flask.Response(files("locust_llm").joinpath("static", name).read_bytes(), mimetype=kind)
+def _static(name: str) -> bytes:
+    return files("locust_llm").joinpath("static", name).read_bytes()
+
+
+def _page(content: bytes) -> flask.Response:
+    answer = _sent(content, "text/html")
+    answer.headers["Content-Security-Policy"] = POLICY
+    return answer
+
+
+def _sent(content: bytes, kind: str) -> flask.Response:
+    answer = flask.Response(content, mimetype=kind)
     answer.headers["X-Content-Type-Options"] = "nosniff"
     answer.headers["Cache-Control"] = "no-cache"
-    if policy:
-        answer.headers["Content-Security-Policy"] = policy
     return answer
 
 

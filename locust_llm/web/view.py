@@ -21,6 +21,10 @@ from .live import PERCENTILES, TABLE_ROWS, Latencies, Live
 
 INTERVAL_S: Final = 1.0
 """Between two points of the live figures."""
+SAMPLES: Final = 5
+"""Of what is in flight, for a point: it changes faster than that."""
+DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
+"""Measures that have a chart on the live page, and from the unit of a rule's limit to that of the chart."""
 RATES: Final = {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
 """Tags of the report by their names here."""
 NONE, STARTING, ON, ENDING, OVER = "none", "starting", "on", "ending", "over"
@@ -46,6 +50,8 @@ class View:
         self.target: int | None = None
         """The limit that the gate has, or ramps to."""
         self._name = ""
+        self._limits: list[tuple[str, float, str]] = []
+        """Of the rules, as the charts draw them: measure, limit, text."""
         self._phase, self._since = "", 0.0
         """Phase of the run and its start (monotonic seconds)."""
         self._ended: ReportResult | None = None
@@ -81,14 +87,20 @@ class View:
         if self.control is None or self.live is None:
             raise ValueError("no run is active: start one first")
         done = self.control.change_limit(limit, ramp_s)
-        self.target, self.refusal = limit, ""
+        self.target = limit
         self.live.mark("no gate" if limit is None else f"gate {limit}")
-        self._status = (0.0, {})
+        self.settled()
         return done
+
+    def settled(self) -> None:
+        """A change is made: no page shows an earlier refusal any more."""
+        self.refusal, self._status = "", (0.0, {})
 
     def _look(self, control: Control, live: Live) -> None:
         while self.control is control:
-            gevent.sleep(INTERVAL_S)
+            for _ in range(SAMPLES):
+                gevent.sleep(INTERVAL_S / SAMPLES)
+                live.sample()
             phase = _phase(control) or self._phase
             if phase != self._phase:
                 self._phase, self._since = phase, time.monotonic()
@@ -116,7 +128,10 @@ class View:
         status: Json = {"run": self.runs, "name": self._name, "state": state, "where": text, "refusal": self.refusal}
         if live is None:
             return status
+        if control is not None:
+            self._limits = list(_limits(control))
         status |= {
+            "limits": self._limits,
             "seconds": live.seconds if control is not None else live.points[-1].at if live.points else 0.0,
             "step": live.step,
             "marks": live.marks,
@@ -163,9 +178,10 @@ class View:
         }
 
     def rows(self) -> Iterator[dict[str, str]]:
-        """Of the tab in Locust's page: one table, with other figures as lines of text."""
+        """Of the tab in Locust's page, which can show a table only. A refusal is there too: Locust closes its form."""
         status = self.status()
-        yield {"figure": status["refusal"] or ": ".join(filter(None, (status["name"], status["where"])))}
+        if status["refusal"]:
+            yield {"figure": status["refusal"]}
         if self.live is None:
             return
         for row in status["table"]:
@@ -174,15 +190,6 @@ class View:
                 for percentile, value in zip(PERCENTILES, values or (), strict=False):
                     cells[f"{name}{percentile}"] = brief(value, digits=3)
             yield cells
-        if self.control is not None:
-            limit = status["limit"]
-            gate = "no gate" if limit is None else f"gate {status['used']} of {limit}, {status['waiting']} waiting"
-            yield {"figure": f"{status['tokens_per_s']:,.0f} tokens/s; {gate}; {status['decoding']} decoding"}
-        if (client := status["client"]) is not None:
-            yield {"figure": f"client verdict: {client.level}"}
-        for rule, state, said in status["rules"]:
-            yield {"figure": f"{rule}: {state}{f' ({said})' if said else ''}"}
-        yield {"figure": "plots and the prefill gate: on the live page, /llm"}
 
 
 def _phase(control: Control) -> str:
@@ -202,6 +209,16 @@ def _rule_states(control: Control) -> Iterator[tuple[str, str, str]]:
     states = control.abort.states()
     for rule in control.settings.rules.by_text:
         yield rule, *states.get(rule, ("checked at the end", ""))
+
+
+def _limits(control: Control) -> Iterator[tuple[str, float, str]]:
+    """(measure, limit in the unit of its chart, text) of the rules that are for the load of now."""
+    stages = control.stages
+    for rule in control.settings.rules.readable:
+        if rule.metric not in DRAWN or rule.base:
+            continue
+        if stages is None or not stages.number or rule.at(stages.value, stages.asked.axis):
+            yield rule.metric, rule.limit * DRAWN[rule.metric], str(rule)
 
 
 def _final(result: ReportResult) -> Json:

@@ -20,8 +20,9 @@ CHANGES: Final = (
     ("/stop", ""),
     ("/stats/reset", ""),
     ("/llm/gate", "limit=1"),
+    ("/llm/datasets?name=x.jsonl", "x=1"),
 )
-READS: Final = ("/", "/stats/requests", "/llm/live", "/llm/runs", "/logs", "/stop", "/llm/gate?limit=1")
+READS: Final = ("/", "/stats/requests", "/llm/live", "/llm/new", "/llm/runs", "/logs", "/stop", "/llm/gate?limit=1")
 ATTACK: Final = """async ([base, changes, reads]) => {
   const pause = new Promise(done => setTimeout(done, 1500)), read = [];
   for (const [path, body] of changes) {
@@ -103,12 +104,13 @@ def test_a_page_of_another_site_changes_nothing_and_reads_nothing(
         if "--web-login" in words:
             fill(ours, username="me", password="right")
             ours.get_by_role("button", name="Login").click()
-        live = lambda: ours.evaluate("async () => (await fetch('llm/live')).json()")  # noqa: E731
-        ours.locator('[name="userCount"]').first.wait_for()
+        live = lambda: ours.evaluate(f"async () => (await fetch('{locust.base}/llm/live')).json()")  # noqa: E731
+        ours.get_by_role("button", name="Start", exact=True).wait_for()
         answers = [answer for page in pages for answer in attack(locust, page, elsewhere.url)]
         assert live()["run"] == 0  # none was started
 
-        start(ours, prefillConcurrency="4")
+        start(ours, prefill_concurrency="4")
+        ours.wait_for_url("**/llm")
         until(lambda: live().get("done", 0) > 20, 20)
         answers += [answer for page in pages for answer in attack(locust, page, elsewhere.url)]
         status = live()

@@ -48,23 +48,33 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., Web]) -> None:
     locust = web("--slo", "error_rate < 90%")
     page = locust.open("/")
+    page.get_by_role("heading", name="New run").wait_for()
     assert page.locator('[name="slo"]').input_value() == "error_rate < 90%"
-    start(page, prefillConcurrency="25")
+    assert not page.locator('[name="prefill_concurrency_ramp_duration"]').is_visible()
+    start(page, prefill_concurrency="25")
     page.get_by_text(
         "--prefill-concurrency 25 is above the 24 users (-u): at most 24 requests can run at a time"
     ).wait_for()
+    assert page.evaluate("document.activeElement.name") == "prefill_concurrency"
+    assert page.locator('[name="prefill_concurrency_ramp_duration"]').is_visible()
     locust.picture(page, "refused")
-    start(page, prefillConcurrency="4", slo="error_rate < 90%; ttft p50 < 1us")
-    page.get_by_role("tab", name="LLM").click()
-    page.get_by_role("cell", name="TTFT", exact=True).wait_for()
-    page.get_by_role("cell", name=re.compile("ttft p50 < .*: broken")).wait_for()
-    locust.picture(page, "tab")
-    page.get_by_role("tab", name="Download Data").click()
-    assert page.get_by_role("link", name="LLM live page").get_attribute("href") == "./llm"
+    start(page, prefill_concurrency="4", slo="error_rate < 90%\nttft p50 < 1us")
+    page.wait_for_url("**/llm")
+    tab = locust.open("/?tab=llm")
+    tab.get_by_role("cell", name="TTFT", exact=True).wait_for()
+    locust.picture(tab, "tab")
+    tab.get_by_role("tab", name="Download Data").click()
+    assert tab.get_by_role("link", name="LLM live page").get_attribute("href") == "./llm"
+    tab.get_by_role("button", name="Edit", exact=True).click()
+    fill(tab, userCount="25")
+    tab.get_by_role("button", name="Update", exact=True).click()  # all else is as it was typed into our form
+    until(lambda: locust.status()["users"] == 25, 10)
+    assert locust.status()["refusal"] == ""
 
     alone = locust.open("/llm")
     alone.locator("#tiles").get_by_text(re.compile(r"^\d+ ms$")).first.wait_for()  # TTFT is there
     alone.locator("#rules").get_by_text(re.compile("^broken( so far)?$")).wait_for()
+    alone.locator("#broken").get_by_text("ttft p50 < 1us: broken").wait_for()
     until(lambda: locust.truth()["max_prefilling"] == 4, 10)
     alone.locator("#timeline .row").nth(3).hover()
     alone.locator("#timeline .chosen-line").get_by_text("TTFT").wait_for()
@@ -87,15 +97,16 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     said = json.loads((locust.folder / "run" / "run.json").read_text())["run"]
     assert [change["limit"] for change in said["limits"]] == [4, 9, 2, None, 3]
     assert sum("turned by hand" in note for note in said["notes"]) == 4
-    report = locust.context.request.get(alone.get_by_role("link", name="Report").evaluate("link => link.href"))
+    alone.get_by_text("The report is ready").wait_for()
+    report = locust.context.request.get(alone.get_by_role("link", name="open the report").evaluate("link => link.href"))
     assert (report.status, "<!doctype html>" in report.text()) == (200, True)
     alone.locator("#past summary").first.click()
     with alone.expect_download() as saved:
         alone.get_by_role("link", name="figures (JSON)").click()
     assert json.loads(Path(saved.value.path()).read_text())["benchmark_id"] == "run"
 
-    page.get_by_role("button", name="New", exact=True).click()
-    start(page, prefillConcurrency="2", slo="", runTime="3s")
+    page.get_by_role("link", name="New run").click()
+    start(page, prefill_concurrency="2", slo="", run_time="3s")
     until(lambda: (locust.folder / "run-2" / "report.html").exists(), 30)  # -t of the form ended it
     until(lambda: locust.status()["state"] == "over", 10)
     assert locust.status()["name"] == "run-2"
@@ -117,20 +128,19 @@ def test_the_gate_is_turned_over_two_workers(web: Callable[..., Web], words: tup
     locust = web(*words)
     until(lambda: len(requests.get(locust.base + "/stats/requests", timeout=2).json()["workers"]) == 2, 20)
     page = locust.open("/")
-    start(page, prefillConcurrency="4")
+    start(page, prefill_concurrency="4")
     until(lambda: locust.status()["done"] > 20, 20)
     live = locust.open("/llm")
     the_gate_follows(locust, live)
-    page.get_by_role("button", name="Edit", exact=True).click()
-    fill(page, prefillConcurrency="6")
-    page.get_by_role("button", name="Update", exact=True).click()
-    until(lambda: locust.status()["limit"] == 6, 5)
+    live.get_by_label("Number of users").fill("20")
+    live.get_by_role("button", name="Set users").click()
+    until(lambda: locust.status()["users"] == 20, 10)
     live.get_by_role("button", name="Stop").click()
     live.get_by_text("ended", exact=True).first.wait_for(timeout=30_000)
     locust.picture(live, "ended")
     ids = [record["metadata"]["x_request_id"] for record in records(locust.folder / "run")]
     assert len(ids) == len(set(ids)) == locust.status()["done"]
-    page.get_by_role("button", name="New", exact=True).wait_for()
+    page.get_by_role("link", name="New run").wait_for()
     assert locust.errors == []
 
 
@@ -145,7 +155,7 @@ def test_everything_is_behind_the_login(web: Callable[..., Web], tmp_path: Path)
     )
     fill(page, username="me", password="right")
     page.get_by_role("button", name="Login").click()
-    start(page, prefillConcurrency="4")
+    start(page, prefill_concurrency="4")
     live = locust.open("/llm")
     turn(locust, live, 7)
     locust.picture(live, "signed-in")
@@ -158,7 +168,7 @@ def test_everything_is_behind_the_login(web: Callable[..., Web], tmp_path: Path)
 def test_a_sweep_from_the_form(web: Callable[..., Web]) -> None:
     locust = web()
     page = locust.open("/")
-    start(page, sweep="concurrency=1,2", stageDuration="2..3", stageRequests="5")
+    start(page, sweep="concurrency=1,2", stage_duration="2..3", stage_requests="5")
     live = locust.open("/llm")
     live.get_by_text("Findings of the sweep").wait_for(timeout=60_000)
     locust.picture(live, "swept")

@@ -27,7 +27,7 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 class Page:
     """Locust's web UI with ours in it; Locust's own start is a list of the forms that it got."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, first: bool = False) -> None:
         from locust.env import Environment  # after unpatched_locust, which sorting would put behind it
         from locust.event import Events
 
@@ -41,7 +41,7 @@ class Page:
         self.asked: list[dict[str, list[str]]] = []
         self.surveyed: list[Discovery] = []
         self.ui.app.view_functions["locust.swarm"] = self._swarm
-        self.view: View = attach(self.environment, lambda found, address: self.surveyed.append(found))
+        self.view: View = attach(self.environment, lambda settings, found: self.surveyed.append(settings), first=first)
         self.client = self.ui.app.test_client()
 
     def _swarm(self) -> Any:
@@ -65,8 +65,8 @@ class Page:
 def pages() -> Iterator[Callable[..., Page]]:
     made: list[Page] = []
 
-    def make(*words: str) -> Page:
-        made.append(Page(*words))
+    def make(*words: str, first: bool = False) -> Page:
+        made.append(Page(*words, first=first))
         return made[-1]
 
     yield make

@@ -138,6 +138,8 @@ def until(true: Callable[[], object], seconds: float) -> None:
 
 
 def fill(page: Any, **fields: str) -> None:
+    """In our forms and in Locust's."""
+    page.evaluate("document.querySelectorAll('#run details').forEach(folded => { folded.open = true; })")
     for folded in ("Advanced options", "Custom parameters"):
         button = page.locator("form").get_by_role("button", name=folded, expanded=False)
         if button.count():
@@ -147,5 +149,6 @@ def fill(page: Any, **fields: str) -> None:
 
 
 def start(page: Any, **fields: str) -> None:
-    fill(page, userCount="24", syntheticInputTokensMean="2000", outputTokensMean="4", **fields)
+    """By our form."""
+    fill(page, user_count="24", synthetic_input_tokens_mean="2000", output_tokens_mean="4", **fields)
     page.get_by_role("button", name="Start", exact=True).click()

@@ -118,9 +118,23 @@ def test_a_point_by_pencil(live: Live, clock: Clock) -> None:
     clock.now += 1
     live.tick(9, 4, "profiling")
     (point,) = live.points
-    assert (point.at, point.users, point.limit, point.used, point.waiting, point.decoding) == (1.0, 9, 4, 2, 3, 4)
+    assert (point.at, point.users, point.limit) == (1.0, 9, 4)
+    assert (point.used_s, point.waiting_s, point.decoding_s) == (2, 3, 4)
     assert (point.ttft_ms, point.itl_ms) == ((100.0,) * 3, (50.0,) * 3)
     assert (point.done, point.failed, live.classes) == (2, (1,), ["timeout"])
+
+
+def test_the_mean_number_in_flight_is_right_between_any_two_points(live: Live, clock: Clock) -> None:
+    """0.2 s with 5 in prefill, 0.8 s with none, and so on: 1 on average, though it is 0 at each point."""
+    for _ in range(10):
+        hear(live, used=5)
+        clock.now += 0.2
+        live.sample()
+        hear(live)
+        clock.now += 0.8
+        live.tick(9, 4, "profiling")
+    first, last = live.points[1], live.points[-1]
+    assert (last.used_s - first.used_s) / (last.at - first.at) == pytest.approx(1)
 
 
 def test_phases_and_turns_are_marks(live: Live, clock: Clock) -> None:

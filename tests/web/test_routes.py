@@ -23,7 +23,7 @@ from locust_llm.run.control.early_stop import EarlyStop
 from locust_llm.run.control.live_stats import LiveStats
 from locust_llm.run.discovery import Discovery
 from locust_llm.slo.client_verdict import Verdict
-from locust_llm.web import form as swarm
+from locust_llm.web import swarm
 from locust_llm.web import view as view_module
 from locust_llm.web.routes import ASSETS
 
@@ -89,7 +89,13 @@ def test_the_page_is_there_with_all_that_it_asks_for(pages: Callable[..., Page])
     answer = page.client.get("/llm")
     assert answer.status_code == 200
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    form = page.client.get("/llm/new")
+    assert (form.status_code, form.headers["Content-Security-Policy"]) == (
+        200,
+        answer.headers["Content-Security-Policy"],
+    )
     wanted = re.findall(r'(?:src|href)="?llm/static/([\w.]+)', answer.text)
+    wanted += re.findall(r'(?:src|href)="?static/([\w.]+)', form.text)
     assert set(wanted) == set(ASSETS)
     for name in ASSETS:
         asset = page.client.get(f"/llm/static/{name}")
@@ -99,9 +105,11 @@ def test_the_page_is_there_with_all_that_it_asks_for(pages: Callable[..., Page])
 
 
 def test_the_page_is_small_and_asks_nothing_of_other_servers() -> None:
-    names = [*ASSETS, "live.html"]
+    names = [*ASSETS, "live.html", "new_run.html"]
     assert sum((STATIC / name).stat().st_size for name in names) < 1_000_000
-    for name in ("live.html", "live.js", "live.css", "timeline.js", "plots.js", "plots.css"):
+    for name in names:
+        if name.startswith("uPlot"):
+            continue
         text = (STATIC / name).read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?:|//\w+\.\w+/|@import|url\(", text), name
 
@@ -120,10 +128,10 @@ def test_it_is_behind_locusts_login(pages: Callable[..., Page]) -> None:
     page.ui.app.secret_key = "s"
     page.ui.login_manager.user_loader(lambda name: None)
     ours = [rule.rule for rule in page.ui.app.url_map.iter_rules() if rule.rule.startswith("/llm")]
-    assert len(ours) >= 7
+    assert len(ours) >= 9
     for path in ours:
         path = path.replace("<name>", "live.js").replace("<run>", "one").replace("<path:path>", "report.html")
-        way = page.client.post if path == "/llm/gate" else page.client.get
+        way = page.client.post if path in ("/llm/gate", "/llm/datasets") else page.client.get
         answer = way(path)
         assert (answer.status_code, answer.headers.get("Location", "")[:6]) == (302, "/login"), path
     for path, way in (("/", page.client.get), ("/swarm", page.client.post), ("/stats/requests", page.client.get)):
@@ -273,9 +281,9 @@ def test_the_form_of_changes_turns_the_gate_at_once(on: tuple[Page, Any]) -> Non
     assert page.start({"user_count": "9", "prefill_concurrency": "6"})["success"]  # where it is
     assert page.start({"user_count": "9"})["success"]
     assert run.turned == [(6, None)]
-    assert page.start({"user_count": "9", "prefill_concurrency": ""})["success"]
-    assert run.turned == [(6, None), (None, None)]
-    assert page.live()["marks"][-1][1] == "no gate"
+    assert page.start({"user_count": "9", "prefill_concurrency": ""})["success"]  # empty: not edited
+    assert run.turned == [(6, None)]
+    assert page.live()["marks"][-1][1] == "gate 6"
 
 
 def test_a_limit_that_was_not_edited_in_the_form_does_not_undo_the_live_pages(on: tuple[Page, Any]) -> None:
@@ -308,9 +316,39 @@ def test_the_form_of_changes_changes_the_users(on: tuple[Page, Any]) -> None:
     assert page.start({"user_count": "12", "prefill_concurrency": "4"})["success"]
     assert (run.users, run.turned) == ([12], [])
     assert page.asked == [{"user_count": ["12"], "spawn_rate": ["1"], "host": ["http://server"]}]
-    run.change_users = lambda users: False  # they follow from the load
-    assert page.start({"user_count": "15"})["success"]
+    run.change_users = lambda users: False
+    assert page.start({"user_count": "15"})["message"] == "The number of users is unchanged: it follows from the load"
     assert len(page.asked) == 1
+
+
+def test_empty_and_unchanged_fields_of_the_form_of_changes_are_no_change(
+    pages: Callable[..., Page], server: TinyServer, tmp_path: Path
+) -> None:
+    """Whatever was typed into the form that started the run."""
+    page = pages("--host", server.url)
+    typed = {
+        "user_count": "9", "slo": "ttft p95<1s;error_rate < 1%", "prefill_concurrency": "4", "slo_preset": "chat",
+        "streaming": "true", "arrival_pattern": "none", "output_tokens_mean": "64",
+    }  # fmt: skip
+    assert page.start(typed)["success"]
+    run = Run(tmp_path / "one", host=server.url)
+    page.view.begins(run)  # type: ignore[arg-type]
+    page.runner.state, page.runner.target_user_count = "running", 9
+    for form in (
+        typed,
+        dict.fromkeys(typed, ""),
+        {**typed, "slo": "", "slo_preset": "none", "output_tokens_mean": "64.0"},
+    ):
+        assert page.start({**form, "user_count": "12"})["success"], page.view.refusal
+    assert (run.turned, run.users) == ([], [12, 12, 12])
+
+
+def test_a_refused_change_is_shown_until_the_next_one_succeeds(on: tuple[Page, Any]) -> None:
+    page, _ = on
+    assert not page.start({"user_count": "12", "model": "x"})["success"]
+    assert page.live()["refusal"].startswith("Not changed: --model cannot change")
+    assert page.start({"user_count": "12"})["success"]
+    assert page.live()["refusal"] == ""
 
 
 def test_the_server_does_not_change_while_a_run_is_on(on: tuple[Page, Any]) -> None:
@@ -427,19 +465,21 @@ def test_the_tab_of_locusts_page_says_the_same(on: tuple[Page, Any]) -> None:
         "figure": "TTFT", "count": "1", **{f"recent{q}": "100" for q in (50, 90, 95, 99)},
         **{f"whole{q}": "100" for q in (50, 90, 95, 99)},
     }  # fmt: skip
-    assert "0 tokens/s; gate 2 of 4, 3 waiting; 4 decoding" in rows
-    assert next(iter(rows)).startswith("one: profiling ")
 
 
 def test_the_tab_is_there_in_the_moment_in_which_a_run_begins(pages: Callable[..., Page], tmp_path: Path) -> None:
     """What was shown half a second ago is of no use any more."""
     page = pages()
-    assert [row["figure"] for row in page.view.rows()] == ["no run yet"]
+    assert list(page.view.rows()) == []
     page.view.begins(Run(tmp_path / "one"))  # type: ignore[arg-type]
-    assert next(page.view.rows())["figure"].startswith("one: profiling")
     assert len(list(page.view.rows())) > 2
-    page.view.ends()
-    assert next(page.view.rows())["figure"] == "one: ended"
+
+
+def test_the_tab_shows_a_refusal_as_locust_closes_its_form(on: tuple[Page, Any]) -> None:
+    page, _ = on
+    page.start({"user_count": "12", "model": "x"})
+    page.view._status = (0.0, {})
+    assert next(page.view.rows())["figure"].startswith("Not changed: --model")
 
 
 def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path) -> None:
@@ -449,6 +489,26 @@ def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path
     run.abort.add(answered(100, 150))
     page.view._status = (0.0, {})
     assert [state for _, state, _ in page.live()["rules"]] == ["held so far", "broken so far", "checked at the end"]
+
+
+def test_charts_get_the_limits_of_the_rules_in_their_units(pages: Callable[..., Page], tmp_path: Path) -> None:
+    rules = (
+        "ttft p95 < 1.5s",
+        "itl p99 <= 40ms",
+        "output_tokens_per_s >= 2500",
+        "error_rate < 1%",
+        "request_latency avg < 9s",
+    )
+    page, run = pages(), Run(tmp_path / "one", slo=rules)
+    page.view.begins(run)  # type: ignore[arg-type]
+    drawn = [
+        ["ttft", 1500, rules[0]],
+        ["itl", 40, rules[1]],
+        ["output_tokens_per_s", 2500, rules[2].replace("2500", "2500/s")],
+    ]
+    assert page.live()["limits"] == drawn
+    page.view.ends()
+    assert page.live()["limits"] == drawn
 
 
 @pytest.mark.parametrize("state", ["cleanup", "stopping", "stopped"])

@@ -1,0 +1,235 @@
+// The charts of the live page, over the run's time. GROUPS has them all; a new group is one more entry there.
+"use strict";
+const charts = (() => {
+  const { css, swatch, written, FONT } = plots;
+  const RATE_S = 5, HEIGHT = 200, FAR = 4, LINE = 14, TEXT = 12;
+  // Places in a point of the history: live.py, Point. Those with _S are totals over time.
+  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10;
+  const history = { points: [], marks: [], classes: [], limits: [] };  // limits: [measure, limit in the chart's unit, text]
+
+  // -- values ------------------------------------------------------------------------------------------------------------
+
+  const column = (of) => () => history.points.map((point) => of(point) ?? null);
+
+  // Of a total: its growth per second over the last seconds, whichever points are left. Of requests that is their rate, of
+  // request-seconds the mean number of requests.
+  const rate = (of) => () => {
+    const { points } = history;
+    return points.map((point, i) => {
+      let j = i;
+      while (j > 0 && point[AT] - points[j - 1][AT] <= RATE_S) j--;
+      if (j === i && i > 0) j--;
+      const seconds = point[AT] - (i ? points[j][AT] : 0);
+      return seconds > 0 ? (of(point) - (i ? of(points[j]) : 0)) / seconds : null;
+    });
+  };
+  const percentiles = (place) => ["p50", "p95", "p99"].map((name, i) => ({ name, hue: name, values: column((p) => p[place]?.[i]) }));
+
+  // -- what there is -----------------------------------------------------------------------------------------------------
+
+  // A chart: its unit, whether its values are whole numbers, its measure in rules, and what makes its series. ``times`` makes
+  // their seconds since the start where they are not those of the history.
+  const GROUPS = [{ title: "", charts: [
+    { title: "Time to first token", unit: "ms", measure: "ttft", series: () => percentiles(TTFT) },
+    { title: "Inter-token latency", unit: "ms", measure: "itl", series: () => percentiles(ITL) },
+    { title: `Prefill gate, mean of ${RATE_S} s`, unit: "", series: () => [
+      { name: "in prefill", hue: "prefill", kind: "area", values: rate((p) => p[USED_S]) },
+      { name: "limit", hue: "limit", kind: "steps", values: column((p) => p[LIMIT]) },
+      { name: "waiting", hue: "wait", values: rate((p) => p[WAITING_S]) },
+    ] },
+    { title: "Output tokens per second", unit: "", measure: "output_tokens_per_s", series: () => [
+      { name: "tokens/s", hue: "decode", values: column((p) => p[TOKENS]) },
+    ] },
+    { title: "Users", unit: "", whole: true, series: () => [
+      { name: "users", hue: "limit", kind: "steps", values: column((p) => p[USERS]) },
+      { name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: rate((p) => p[DECODING_S]) },
+    ] },
+    { title: "Requests per second", unit: "", measure: "requests_per_s", series: () => [
+      { name: "ended", hue: "p50", values: rate((p) => p[DONE]) },
+      ...history.classes.map((name, i) => ({ name: `failed: ${name}`, hue: ["fail", "prefill", "p99", "p95", "faint"][i % 5],
+        dashed: i > 4, values: rate((p) => p[FAILED][i] ?? 0) })),
+    ] },
+  ] }];
+
+  // -- ticks: those of an axis have one unit and as many decimals ----------------------------------------------------------
+
+  const UNITS = { ms: [[1e3, 1e3, " s"], [1, 1, " ms"], [0, 1e-3, " µs"]], "": [[1e6, 1e6, "M"], [1e4, 1e3, "k"], [0, 1, ""]] };
+  const two = (value) => String(value).padStart(2, "0");
+  function times(splits) {
+    const most = Math.max(...splits);
+    if (most < 120) return splits.map((s) => `${s} s`);
+    const clock = (s) => `${two(Math.floor(s / 60) % 60)}:${two(Math.round(s) % 60)}`;
+    return splits.map((s) => (most < 3600 ? clock(s).replace(/^0/, "") : `${Math.floor(s / 3600)}:${clock(s)}`));
+  }
+  function ticks(unit, splits) {
+    if (unit === "s") return times(splits);
+    const most = Math.max(...splits), known = UNITS[unit] || [[0, 1, ` ${unit}`]];
+    const [, size, name] = known.find(([from]) => most >= from);
+    const step = splits.length > 1 ? (splits[1] - splits[0]) / size : 1;
+    const places = [0, 1, 2].find((digits) => Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) < 1e-6) ?? 3;
+    return splits.map((value) => value === 0 ? "0"
+      : (value / size).toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places }) + name);
+  }
+
+  // -- lines with a text ---------------------------------------------------------------------------------------------------
+
+  function inside(u, hue, draw) {
+    const { ctx, bbox } = u, ratio = uPlot.pxRatio;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.font = `${TEXT * ratio}px ${FONT}`;
+    ctx.textBaseline = "top";
+    ctx.textAlign = "left";
+    ctx.strokeStyle = ctx.fillStyle = css(hue);
+    ctx.lineWidth = ratio;
+    ctx.setLineDash([5 * ratio, 4 * ratio]);
+    draw(ctx, ratio, bbox);
+    ctx.restore();
+  }
+  function line(ctx, ...ends) {
+    ctx.beginPath();
+    ends.forEach(([x, y], i) => (i ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
+    ctx.stroke();
+  }
+  function words(ctx, ratio, hue, text, left, top) {
+    ctx.setLineDash([]);
+    ctx.lineWidth = 3 * ratio;
+    ctx.strokeStyle = css("back");
+    ctx.strokeText(text, left, top);
+    ctx.fillText(text, left, top);
+    ctx.strokeStyle = css(hue);
+    ctx.lineWidth = ratio;
+    ctx.setLineDash([5 * ratio, 4 * ratio]);
+  }
+  const drawMarks = (u) => inside(u, "mark", (ctx, ratio, box) => {
+    let free = -Infinity;
+    for (const [at, text] of history.marks) {
+      const x = u.valToPos(at, "x", true);
+      if (x < box.left || x > box.left + box.width) continue;
+      line(ctx, [x, box.top], [x, box.top + box.height]);
+      const wide = ctx.measureText(text).width;
+      const left = x + 4 * ratio + wide > box.left + box.width ? x - 4 * ratio - wide : x + 4 * ratio;
+      if (left < free) continue;
+      free = left + wide + 6 * ratio;
+      words(ctx, ratio, "mark", text, left, box.top + 2 * ratio);
+    }
+  });
+  // A limit far above the values has its text at the top, and no line: it would press the values to the ground.
+  const drawLimits = (limits) => (u) => inside(u, "slo", (ctx, ratio, box) => {
+    const taken = [], high = LINE * ratio;
+    for (const [, limit, text] of limits()) {
+      const far = limit > u.scales.y.max, y = far ? box.top : u.valToPos(limit, "y", true);
+      if (!far) line(ctx, [box.left, y], [box.left + box.width, y]);
+      const shown = far ? `${text} ↑` : text, left = box.left + box.width - ctx.measureText(shown).width - 4 * ratio;
+      const top = [far ? y + high + ratio : y - high, y + 2 * ratio, y + high + ratio, y + 2 * high]
+        .find((one) => one >= box.top && taken.every((other) => Math.abs(other - one) >= high));
+      if (top === undefined) continue;
+      taken.push(top);
+      words(ctx, ratio, "slo", shown, left, top);
+    }
+  });
+
+  // -- one chart -----------------------------------------------------------------------------------------------------------
+
+  const WHOLES = [0, 1, 2, 3, 4, 5].flatMap((power) => [1, 2, 5].map((m) => m * 10 ** power));
+  const SECONDS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((m) => m * 60), ...[1, 2, 5, 10, 24].map((h) => h * 3600)];
+  const font = `${TEXT}px ${FONT}`;
+  const axis = (side, size, unit) => ({
+    side, size, font, gap: 4, stroke: () => css("muted"), grid: { stroke: () => css("line"), width: 1 },
+    ticks: { stroke: () => css("line"), width: 1, size: 4 }, values: (_, splits) => ticks(unit, splits),
+  });
+
+  function chart(place, { title, unit, whole, measure, times: at, series: make }) {
+    const figure = document.createElement("figure"), head = document.createElement("h3"), box = document.createElement("div");
+    const keys = document.createElement("div"), text = written(unit), hidden = new Set();
+    const limits = () => history.limits.filter(([of]) => of === measure);
+    let series = [], outputs = [], u = null, zoomed = false, names = "";
+    [figure.className, box.className, keys.className, head.textContent] = ["plot", "canvas", "keys", title];
+    figure.append(head, box, keys);
+    place.append(figure);
+
+    const drawn = (one) => ({
+      stroke: () => css(one.hue), width: 1.7, dash: one.dashed ? [6, 4] : undefined, show: !hidden.has(one.name), spanGaps: false,
+      fill: one.kind === "area" ? () => `color-mix(in srgb, ${css(one.hue)} 30%, transparent)` : undefined,
+      paths: one.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, points: { show: false },
+    });
+    function highest(most) {
+      const near = limits().map(([, limit]) => limit).filter((limit) => limit <= FAR * most);
+      return (Math.max(most, ...near) || 1) * 1.08;
+    }
+    function key(one) {
+      const button = document.createElement("button"), value = document.createElement("output");
+      [button.type, button.className] = ["button", "key"];
+      button.setAttribute("aria-pressed", String(!hidden.has(one.name)));
+      button.append(swatch(one.kind || "line", one.hue, one.dashed), one.name, value);
+      button.addEventListener("click", () => {
+        hidden.has(one.name) ? hidden.delete(one.name) : hidden.add(one.name);
+        button.setAttribute("aria-pressed", String(!hidden.has(one.name)));
+        u.setSeries(series.indexOf(one) + 1, { show: !hidden.has(one.name) });
+      });
+      keys.append(button);
+      return value;
+    }
+    function begin() {
+      u?.destroy();
+      keys.replaceChildren();
+      outputs = series.map(key);
+      const last = () => history.points.at(-1)?.[AT] ?? 0;
+      u = new uPlot({
+        width: Math.max(box.clientWidth, 200), height: HEIGHT, legend: { show: false }, padding: [8, 20, 0, 0],
+        scales: {
+          x: { time: false, range: (_, low, high) => (zoomed ? [low, high] : [0, Math.max(30, last())]) },
+          y: { range: (_, low, high) => [0, highest(high > 0 ? high : 0)] },
+        },
+        series: [{}, ...series.map(drawn)],
+        axes: [{ ...axis(2, 26, "s"), space: 60, incrs: SECONDS }, { ...axis(3, 58, unit), space: 28, ...(whole ? { incrs: WHOLES } : {}) }],
+        cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false }, sync: { key: "live", scales: ["x", null] } },
+        hooks: { draw: [drawMarks, drawLimits(limits)], setCursor: [show], setSelect: [(self) => { zoomed = zoomed || self.select.width > 0; }] },
+      }, [[], ...series.map(() => [])], box);
+      u.over.addEventListener("dblclick", () => { zoomed = false; update(); });
+    }
+    function show() {
+      const over = u.cursor.left >= 0;
+      outputs.forEach((output, i) => {
+        const value = u.data[i + 1][over ? u.cursor.idx ?? -1 : u.data[0].length - 1];
+        output.textContent = typeof value === "number" && !hidden.has(series[i].name) ? text(Number(value.toPrecision(3))) : "";
+      });
+    }
+    function update() {
+      series = make();
+      if (names !== (names = series.map((one) => one.name).join("\n")) || !u) begin();
+      u.setData([at ? at() : history.points.map((point) => point[AT]), ...series.map((one) => one.values())], !zoomed);
+      if (zoomed) u.redraw();
+      show();
+    }
+    let width = 0;
+    new ResizeObserver(() => {
+      if (!u || Math.abs(box.clientWidth - width) < 1) return;
+      width = box.clientWidth;
+      u.setSize({ width: Math.max(width, 200), height: HEIGHT });
+    }).observe(box);
+    return { update, forget: () => { zoomed = false; }, redraw: () => u?.redraw() };
+  }
+
+  function group(place, { title, charts: some }) {
+    const box = document.createElement("section"), head = document.createElement("h2"), grid = document.createElement("div");
+    [head.textContent, head.hidden, grid.className] = [title, !title, "plots"];
+    box.setAttribute("aria-label", title || "Over time");
+    box.append(head, grid);
+    place.append(box);
+    return some.map((one) => chart(grid, one));
+  }
+  const all = GROUPS.flatMap((one) => group(document.getElementById("plots"), one));
+  const each = (what) => () => all.forEach((one) => one[what]());
+  // One more, in a place of its own: a chart that comes with its first value.
+  function add(place, description) {
+    all.push(chart(place, description));
+    all.at(-1).update();
+  }
+  return {
+    history, AT, add, column, ended: () => rate((point) => point[DONE])().at(-1),
+    update: each("update"), forget: each("forget"), redraw: each("redraw"),
+  };
+})();

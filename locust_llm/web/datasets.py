@@ -1,0 +1,147 @@
+"""Datasets: the files that the form of a new run offers: of the command line, of a folder of this machine, or uploaded.
+
+The form names one by a choice, never by a path: ``given``, ``file:`` and a name that was listed, or ``upload:`` and a token.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+from weakref import finalize
+
+from locust_llm.run.flags import refuse
+
+MAX_UPLOAD_BYTES: Final = 100 << 20
+UPLOAD_S: Final = 300.0
+"""An upload that takes longer is given up."""
+SUFFIXES: Final = (".jsonl", ".json", ".csv", ".tsv", ".log", ".jsonl.gz", ".json.gz", ".csv.gz")
+"""Of the files of a folder. Not .txt: a key is often kept in such a file."""
+MAX_LISTED: Final = 200
+MAX_DEPTH: Final = 3
+MAX_VISITED: Final = 5000
+"""Entries of folders: the list is made while the page is waited for."""
+NOT_SEARCHED: Final = ("node_modules", "site-packages", "__pycache__")
+GIVEN, FILE, UPLOAD = "given", "file:", "upload:"
+NO_SUCH: Final = "there is no such dataset any more: choose one again"
+_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Datasets:
+    """Of one process. ``given``: the path of the command line; ``folder``: whose files are offered, with those of its
+    folders; None: none are."""
+
+    def __init__(self, given: str | None, folder: Path | None) -> None:
+        self.given, self.folder = given, folder
+        self._uploads: str | None = None
+        """A folder of this user alone."""
+        self._remove_all: Callable[[], object] = lambda: None
+        """Of it, with all in it; at the latest when the process ends."""
+        self._token, self._uploaded = "", Path()
+        """The latest upload: there is one at a time."""
+
+    def choices(self) -> list[tuple[str, str]]:
+        """(choice, name) of each dataset there is."""
+        given = [(GIVEN, f"{os.path.basename(self.given)}, of the command line")] if self.given else []
+        uploaded = [(UPLOAD + self._token, f"{self._uploaded.name}, uploaded")] if self._token else []
+        return given + uploaded + [(FILE + name, name) for name in self._listed()]
+
+    def choice_of(self, path: str | None) -> str:
+        """The choice that leads to a path; empty: none does."""
+        if path and path == self.given:
+            return GIVEN
+        if path and self._token and path == str(self._uploaded):
+            return UPLOAD + self._token
+        return next((FILE + name for name, there in self._listed().items() if str(there) == path), "")
+
+    def path(self, choice: str) -> str | None:
+        """Of a choice that came from outside; None: no dataset. Raises Refused."""
+        if not choice:
+            return None
+        if choice == GIVEN and self.given:
+            return self.given
+        if self._token and secrets.compare_digest(choice.encode(), (UPLOAD + self._token).encode()):
+            return str(self._uploaded)
+        listed = self._listed()
+        if choice.startswith(FILE) and (name := choice.removeprefix(FILE)) in listed:
+            return str(listed[name])
+        refuse(NO_SUCH)
+
+    def keep(self, name: str, blocks: Iterable[bytes]) -> str:
+        """Keep an upload in place of the last one; its choice. Raises Refused where it is too large, OSError, and what
+        ``blocks`` raises; then nothing of it is left."""
+        if self._uploads is None:
+            self._uploads = tempfile.mkdtemp(prefix="locust-llm-")  # mode 0700
+            self._remove_all = finalize(self, shutil.rmtree, self._uploads, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(dir=self._uploads))
+        path = folder / safe_name(name)
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                size = 0
+                for block in blocks:
+                    if (size := size + len(block)) > MAX_UPLOAD_BYTES:
+                        refuse(too_large())
+                    file.write(block)
+            if not size:
+                refuse("the file is empty")
+        except BaseException:
+            _remove(path)
+            raise
+        if self._token:
+            _remove(self._uploaded)
+        self._token, self._uploaded = secrets.token_urlsafe(16), path
+        return UPLOAD + self._token
+
+    def close(self) -> None:
+        """Remove the upload."""
+        self._token, self._uploads = "", None
+        self._remove_all()
+
+    def _listed(self) -> dict[str, Path]:
+        """By their names below the folder, at most MAX_LISTED."""
+        if self.folder is None:
+            return {}
+        found = dict(_below(self.folder))
+        return {name: found[name] for name in sorted(found)[:MAX_LISTED]}
+
+
+def too_large() -> str:
+    return f"a dataset of at most {MAX_UPLOAD_BYTES >> 20} MB can be uploaded: larger ones are given by --input-file"
+
+
+def safe_name(name: str) -> str:
+    """Of a name from outside: letters, digits, dots and dashes of its end, and no path."""
+    kept = _NAME.sub("-", re.split(r"[/\\]", name)[-1])[-80:].lstrip(".-")
+    return kept or "dataset"
+
+
+def _below(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(name, path) of what may be a dataset: regular files, neither hidden nor behind a link, none of a run's folder."""
+    visited = 0
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        depth = len(here.relative_to(folder).parts)
+        visited += len(folders) + len(files)
+        if visited > MAX_VISITED:
+            return
+        if "run.json" in files:
+            folders.clear()
+            continue
+        folders[:] = sorted(
+            name for name in folders if depth < MAX_DEPTH and not name.startswith(".") and name not in NOT_SEARCHED
+        )
+        for file in files:
+            path = here / file
+            if file.startswith(".") or not file.lower().endswith(SUFFIXES) or path.is_symlink() or not path.is_file():
+                continue
+            name = path.relative_to(folder).as_posix()
+            if name.isprintable():  # which a name that is no UTF-8 is not
+                yield name, path
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.parent.rmdir()

@@ -1,0 +1,153 @@
+"""Swarm: the view that starts a run from a form, and changes the one that is on."""
+
+import logging
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, Final
+
+from locust.runners import LocalRunner, MasterRunner
+
+import flask
+import gevent
+import msgspec
+from werkzeug.datastructures import ImmutableMultiDict, MultiDict
+from werkzeug.exceptions import HTTPException
+
+from locust_llm.core.settings import Settings
+from locust_llm.run.address import base_url
+from locust_llm.run.control.control import Control
+from locust_llm.run.discovery import Discovery
+from locust_llm.run.flags import Refused, refuse
+from locust_llm.run.preflight import headers_of, ready
+
+from .datasets import Datasets
+from .form import DATASET_FIELD, LIMIT_FIELD, changed, edited, filled, for_locust, settings_asked
+from .view import View
+
+logger = logging.getLogger("locust_llm")
+
+MAX_ENDING_S: Final = 120.0
+"""A new run waits so long for the end of the one before, with its report."""
+MAX_WORKERS_S: Final = 3.0
+"""A run waits so long for workers that are connecting."""
+NO_WORKERS: Final = "no worker has connected: start one with --worker (on another machine also with --master-host)"
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+def is_open(options: Namespace) -> bool:
+    """Others can reach the pages, as far as this process knows."""
+    return not options.web_login and options.web_host not in LOOPBACK
+
+
+class Swarm:
+    """A view of Flask. ``ask_locust``: Locust's own view; ``on_asked``: takes the settings of the next run, and what is
+    known of the server."""
+
+    def __init__(
+        self,
+        view: View,
+        options: Namespace,
+        datasets: Datasets,
+        ask_locust: Callable[[], Any],
+        on_asked: Callable[[Settings, Discovery], None],
+    ) -> None:
+        self._view, self._options, self._datasets = view, options, datasets
+        self._ask_locust, self._on_asked = ask_locust, on_asked
+        self._own_host = base_url(options.host or "")
+        self._open = is_open(options)
+
+    def __call__(self) -> Any:
+        environment = self._view.environment
+        runner, control = environment.runner, self._view.control
+        assert runner is not None
+        on = runner.state in ("spawning", "running") and control is not None
+        try:
+            return self._edit(runner, control) if on and control is not None else self._start(runner)
+        except HTTPException:
+            raise
+        except Exception as no:
+            known = isinstance(no, Refused | ValueError)
+            why = str(no) if known else f"{type(no).__name__}: {no} (is a value of the form too large?)"
+            # in the page too: Locust closes its form after any answer
+            self._view.refusal = f"{'Not changed' if on else 'The run cannot start'}: {why}"
+            logger.error(self._view.refusal)
+            return flask.jsonify({"success": False, "message": why, "host": environment.host})
+
+    def _start(self, runner: Any) -> Any:
+        view, form = self._view, flask.request.form
+        if view.starting:
+            refuse("a run is starting: the server is being checked")
+        view.starting, view.refusal = True, ""
+        try:
+            _wait(lambda: view.control is not None, MAX_ENDING_S, "the last run has not ended yet")
+            if isinstance(runner, MasterRunner):
+                workers = runner.clients
+                _wait(lambda: len(workers.ready) < max(1, len(workers) - len(workers.missing)), MAX_WORKERS_S)
+                if not workers.ready:
+                    refuse(NO_WORKERS)
+            options = filled(self._options, form)
+            if DATASET_FIELD in form:
+                options.input_file = self._datasets.path(form[DATASET_FIELD])
+            settings = settings_asked(options, runner)
+            headers = headers_of(options)
+            if headers:
+                self._keep_key(settings.host)
+            found = ready(settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes))
+        finally:
+            view.starting = False
+        self._on_asked(settings, found)
+        vars(self._options).update(vars(options))
+        return self._pass_on(for_locust(form, settings), settings.users)
+
+    def _edit(self, runner: Any, control: Control) -> Any:
+        """Change gate and users of the current run. A field that is empty or as it was is no change: so a limit that the
+        live page has set stays."""
+        before, form = self._options, edited(flask.request.form)
+        after = filled(before, form)
+        if fixed := [name for name in changed(before, after) if name != LIMIT_FIELD]:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in fixed)
+            refuse(f"{flags} cannot change during a run: only --prefill-concurrency and the users can")
+        if "host" in form and base_url(form["host"].strip()) != control.settings.host:
+            refuse(f"--host cannot change during a run: it is {control.settings.host}")
+        limit, users = getattr(after, LIMIT_FIELD), getattr(after, "llm_users", None)
+        message = "Changed"
+        if limit != getattr(before, LIMIT_FIELD):
+            self._view.change_limit(limit)
+            setattr(before, LIMIT_FIELD, limit)
+        elif limit != (target := self._view.target) and LIMIT_FIELD in form:
+            message = f"The prefill limit is unchanged: the live page set it to {'none' if target is None else target}"
+        if users and users != runner.target_user_count:
+            if control.change_users(users):
+                before.llm_users = users
+                self._view.settled()
+                now: Settings = msgspec.structs.replace(control.settings, users=users, warmup_concurrency=None)
+                return self._pass_on(for_locust(flask.request.form, now), users)
+            message = "The number of users is unchanged: it follows from the load"
+        self._view.settled()
+        return flask.jsonify({"success": True, "message": message, "host": self._view.environment.host})
+
+    def _pass_on(self, form: MultiDict[str, str], users: int | None) -> Any:
+        flask.request.form = ImmutableMultiDict(form)
+        answer = self._ask_locust()
+        self._options.num_users = users  # Locust knows those that begin
+        return answer
+
+    def _keep_key(self, host: str) -> None:
+        """No visitor of this page may have the key sent to another server. Raises Refused."""
+        if self._open and host != self._own_host:
+            refuse(
+                "the API key and headers go to the server of the command line only, as others can reach this page: "
+                f"start Locust with --host {host}, or with --web-host 127.0.0.1 or --web-login"
+            )
+
+
+def _wait(while_: Callable[[], bool], seconds: float, refusal: str = "") -> None:
+    """Wait while it holds, at most ``seconds``; then raises Refused, if there is a refusal."""
+    until = time.monotonic() + seconds
+    while while_():
+        if time.monotonic() > until:
+            if refusal:
+                refuse(refusal)
+            return
+        gevent.sleep(0.05)

@@ -1,0 +1,117 @@
+"""The page of a new run: every option of a form once, in its group, with what it depends on; no secret."""
+
+import html
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import unpatched_locust  # noqa: F401  before the rest
+from support.web_pages import Page
+
+from locust_llm.run.flags import OPTIONS
+from locust_llm.web.datasets import Datasets
+from locust_llm.web.form import DATASET_FIELD
+from locust_llm.web.new_run import DEPENDS, MAIN, Field, Group, groups
+
+
+def form(page: Page, **extra: dict[str, Any]) -> dict[str, Group]:
+    return {group.title: group for group in groups(page.options, extra, Datasets(None, None), "http://h")}
+
+
+def fields(page: Page, **extra: dict[str, Any]) -> dict[str, Field]:
+    return {field.name: field for group in form(page, **extra).values() for field in (*group.main, *group.folded)}
+
+
+def test_every_option_of_a_form_is_there_once(pages: Callable[..., Page]) -> None:
+    found = [field.name for group in form(pages()).values() for field in (*group.main, *group.folded)]
+    ours = ["user_count", "run_time", "spawn_rate", "host", DATASET_FIELD]
+    assert sorted(found) == sorted([*ours, *(option.dest for option in OPTIONS if option.in_form)])
+
+
+def test_groups_are_those_of_a_load_test(pages: Callable[..., Page]) -> None:
+    found = form(pages())
+    assert list(found) == ["Load", "Prompts", "Gate", "Rules", "Server"]
+    load, server = found["Load"], found["Server"]
+    assert [field.name for field in load.main[:3]] == ["user_count", "run_time", "request_rate"]
+    assert [field.name for field in load.main[3:6]] == [
+        "arrival_pattern",
+        "arrival_smoothness",
+        "request_rate_ramp_duration",
+    ]
+    assert [field.name for field in server.main] == ["host", "model"]
+    assert not any(group.unfolded for group in found.values())
+    assert form(pages("--session-turns-mean", "3"))["Prompts"].unfolded
+
+
+def test_what_a_field_depends_on_is_a_field(pages: Callable[..., Page]) -> None:
+    names = set(fields(pages()))
+    assert set(DEPENDS) <= names
+    assert {name.removeprefix("!") for needs in DEPENDS.values() for name in needs} <= names
+    assert set(MAIN) <= names
+
+
+def test_a_field_that_is_at_its_default_is_empty(pages: Callable[..., Page]) -> None:
+    found = fields(
+        pages(
+            "-u",
+            "7",
+            "--output-tokens-mean",
+            "128",
+            "--request-rate",
+            "2.5",
+            "--slo",
+            "ttft p95 < 1s",
+            "--slo",
+            "itl p95 < 9ms",
+        )
+    )
+    assert (found["output_tokens_mean"].value, found["output_tokens_mean"].default) == ("", "128")
+    assert (found["request_rate"].value, found["user_count"].value) == ("2.5", "7")
+    assert (found["slo"].kind, found["slo"].value) == ("lines", "ttft p95 < 1s\nitl p95 < 9ms")
+    assert (found["streaming"].kind, found["streaming"].value) == ("switch", "true")
+    assert found["arrival_pattern"].choices[0] == ("", "poisson; gamma with --arrival-smoothness")
+    assert ("chat", "chat") in found["slo_preset"].choices
+
+
+def test_flags_of_the_locustfile_are_the_last_group_and_a_secret_is_in_no_page(pages: Callable[..., Page]) -> None:
+    text = {"default_value": "mine", "help_text": "of a locustfile", "choices": None}
+    own = {
+        "my_own": text,
+        "token": {**text, "default_value": "s3cret", "is_secret": True},
+        "twice": {**text, "default_value": True},
+    }
+    page = pages()
+    assert list(form(page, **own))[-1] == "Locustfile"
+    found = fields(page, **own)
+    assert (found["my_own"].value, found["token"].value, found["token"].secret) == ("mine", "", True)
+    assert (found["twice"].kind, found["twice"].value) == ("switch", "true")
+
+
+def test_each_field_of_the_page_has_a_label_and_its_text(pages: Callable[..., Page]) -> None:
+    text = pages("--model", '"><script>').client.get("/llm/new").text
+    ids = re.findall(r'<(?:input|select|textarea)[^>]* id="?([\w-]+)', text)
+    assert len(ids) == len(set(ids)) > 50
+    assert set(ids) == set(re.findall(r'<label for="?([\w-]+)', text))
+    assert set(re.findall(r'aria-describedby="([\w-]+)"', text)) == set(
+        re.findall(r'<p class=help id="([\w-]+)"', text)
+    )
+    assert "<script>" not in html.unescape(re.sub(r'value="[^"]*"', "", text)).replace("<script src", "")
+
+
+def test_during_a_run_the_form_leads_to_the_live_page(pages: Callable[..., Page], tmp_path: Path) -> None:
+    page = pages("--web-base-path", "/deep")
+    page.view.control = type("Control", (), {"draining": False})()  # type: ignore[assignment]
+    answer = page.client.get("/deep/llm/new")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "../llm")
+
+
+@pytest.mark.parametrize(("runs", "place"), [(0, "./llm/new"), (1, "./llm")])
+def test_the_address_leads_to_ours_where_the_users_are(runs: int, place: str, pages: Callable[..., Page]) -> None:
+    page = pages("--web-base-path", "/deep", first=True)
+    page.view.runs = runs
+    answer = page.client.get("/deep/")
+    assert (answer.status_code, answer.headers["Location"]) == (302, place)
+    assert "window.templateArgs" in page.client.get("/deep/?tab=stats").text
+    assert "window.templateArgs" in pages().client.get("/").text
