@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from locust_llm.run.console import settle_at_exit
+from locust_llm.run.help import unknown_command, versions
 
 from .exit_status import ExitStatus, of_signal
 
@@ -34,12 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = COMMANDS.get(words[0]) if words else None
     settle_at_exit()
+    if words and words[0] in ("--version", "-V", "version"):
+        _say(f"{versions()}\n")
+        return ExitStatus.OK
     if command is None:
-        asked = not words or words[0] in ("-h", "--help")
+        asked = not words or words[0] in ("-h", "--help", "help")
         if asked:
             _say(f"{USAGE}\n")
         else:
-            print(f"locust-llm: error: unknown command {words[0]!r}\n\n{USAGE}", file=sys.stderr)
+            print(f"locust-llm: error: {unknown_command(words[0], COMMANDS)}\n\n{USAGE}", file=sys.stderr)
         return ExitStatus.OK if words and asked else ExitStatus.REFUSED
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
@@ -55,12 +59,12 @@ LOCUSTFILES: Final = Path(__file__).parent / "locustfiles"
 
 def run(words: list[str]) -> int:
     """Locust with our locustfile, unless one is given."""
-    return _locust(words, "run.py")
+    return _locust("run", words, "run.py")
 
 
 def probe(words: list[str]) -> int:
     """The interference of prefills with decodes, and the scheduler of the server."""
-    return _locust(words, "probe.py", "--headless")
+    return _locust("probe", words, "probe.py", "--headless")
 
 
 def ab(words: list[str]) -> int:
@@ -70,7 +74,7 @@ def ab(words: list[str]) -> int:
     if not arms and not any(os.environ.get(f"LOCUST_LLM_CANDIDATE{more}") for more in ("", "_SET")):
         print("locust-llm: error: ab takes --candidate URL, --candidate-set KEY=VALUE, or --aa", file=sys.stderr)
         return ExitStatus.REFUSED
-    return _locust(["--headless", *with_host(words)], "run.py")
+    return _locust("ab", ["--headless", *with_host(words)], "run.py")
 
 
 def with_host(words: list[str]) -> list[str]:
@@ -78,12 +82,12 @@ def with_host(words: list[str]) -> list[str]:
     return ["--host" + word.removeprefix("--base") if word.partition("=")[0] == "--base" else word for word in words]
 
 
-def _locust(words: list[str], file: str, *more: str) -> int:
+def _locust(command: str, words: list[str], file: str, *more: str) -> int:
     """Locust with a locustfile of ours and ``more``, unless one is given."""
     ours = not any(word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words)
     if ours:
         words = ["-f", str(LOCUSTFILES / file), *more, *words]
-    sys.argv = ["locust", *words]
+    sys.argv = [f"locust-llm {command}", *words]
     for number in SIGNALS:
         if signal.getsignal(number) is _exit:  # an exception may be swallowed while modules are imported
             signal.signal(number, lambda number, frame: os._exit(128 + number))
@@ -261,49 +265,11 @@ def _exit(number: int, frame: object) -> None:
 
 def check(words: list[str]) -> int:
     """Check a server before a run; 0 if a run can start, 1 with a problem."""
-    parser = argparse.ArgumentParser(
-        prog="locust-llm check",
-        description="Check a server before a run, in ten seconds: model, streaming, usage, caching, limits.",
-    )
-    parser.add_argument("host", metavar="HOST", help="such as localhost:8000")
-    parser.add_argument("--model", help="by default the server's first")
-    parser.add_argument(
-        "-u", "--users", type=int, default=1, help="users for which to check open files and ports of this machine"
-    )
-    parser.add_argument("--endpoint-type", choices=("chat", "completions"), default="chat")
-    parser.add_argument("--endpoint", help="path, by default that of --endpoint-type")
-    parser.add_argument("--max-tokens-field", default="max_tokens")
-    parser.add_argument("--api-key-file", help="by default the environment variable OPENAI_API_KEY")
-    parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE")
-    parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
-    options = parser.parse_args(words)
-    from locust_llm.run.options import request_headers  # first: Locust patches before the network is imported
+    import locust_llm.run.options  # noqa: F401  first: Locust patches before the network is imported
 
     from . import check as module  # isort: skip
-    from locust_llm.client.api import ENDPOINTS
-    from locust_llm.core.settings import Settings
-    from locust_llm.core.validation import mistakes
-    from locust_llm.run.address import base_url
-    from locust_llm.run.preflight import raise_open_files
 
-    settings = Settings(
-        host=base_url(options.host), model=options.model, users=options.users, insecure=options.insecure,
-        endpoint_type=options.endpoint_type, endpoint=options.endpoint or ENDPOINTS[options.endpoint_type].path,
-        max_tokens_field=options.max_tokens_field,
-    )  # fmt: skip
-    try:
-        headers = request_headers(options)
-        refusal = next(mistakes(settings), "")
-    except (OSError, ValueError) as error:
-        refusal = str(error)
-    if refusal:
-        print(f"locust-llm: error: {refusal}", file=sys.stderr)
-        return ExitStatus.REFUSED
-    problems = 0
-    for finding in module.check(settings, headers, raise_open_files()):
-        problems += finding.level == module.PROBLEM
-        print(module.line(finding), flush=True)
-    return ExitStatus.FAILED_REQUESTS if problems else ExitStatus.OK
+    return module.command(words)
 
 
 def selftest(words: list[str]) -> int:
@@ -394,7 +360,8 @@ usage: locust-llm COMMAND ...
   selftest        check this machine: the load generator against a server whose send times are known: selftest --help
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
-  compare A B     compare runs: differences with their intervals, and different conditions"""
+  compare A B     compare runs: differences with their intervals, and different conditions
+  --version       of this package, of Locust and of Python"""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -58,12 +58,12 @@ class CommandLine(msgspec.Struct):
         ),
     ] = ()
     slo_file: Annotated[
-        str | None, Option("verdict", "File with a rule per line; # begins a comment", "slo.txt", "FILE", in_form=False)
+        str | None, Option("rules", "File with a rule per line; # begins a comment", "slo.txt", "FILE", in_form=False)
     ] = None
     web_allowed_host: Annotated[
         str | None,
         Option(
-            "output",
+            "report",
             "More host names of the web page, also of a proxy before it; commas between",
             "load.example.com,locust:8089",
             "NAMES",
@@ -84,9 +84,11 @@ def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
     3.11 adds a default of its own to that of a switch.
     """
     groups = parser._action_groups
-    for title, members in groupby(options, key=lambda option: option.group):
-        group = parser.add_argument_group(title, GROUPS[title])
-        groups.insert(sum(one.title in GROUPS for one in groups[:-1]), groups.pop())
+    titles = {group.title for group in GROUPS.values()}
+    for name, members in groupby(options, key=lambda option: option.group):
+        title, what, example = GROUPS[name]
+        group = parser.add_argument_group(title, f"{what}\n$ {example}")
+        groups.insert(sum(one.title in titles for one in groups[:-1]), groups.pop())
         for option in members:
             action: Any = group.add_argument(option.flag, **_argument(option))
             action.help = help_of(option).replace("%", "%%")

@@ -29,7 +29,7 @@ from .sweep import curves, warnings
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
-MESSAGE_WIDTH: Final = 80
+MESSAGE_WIDTH: Final = 200
 WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
 """Rows of the warmup; profile_export_aiperf.json has all of them."""
 CORRELATED: Final = 0.75
