@@ -10,6 +10,7 @@ if __name__ == "__main__" or os.path.basename(sys.argv[0]) == "locust-llm":
 
 # isort: split
 import argparse
+import difflib
 import re
 import signal
 import subprocess
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from locust_llm.run.console import settle_at_exit
-from locust_llm.run.help import unknown_command, versions
 
 from .exit_status import ExitStatus, of_signal
 
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = COMMANDS.get(words[0]) if words else None
     settle_at_exit()
     if words and words[0] in ("--version", "-V", "version"):
+        from locust_llm.core.machine import versions
+
         _say(f"{versions()}\n")
         return ExitStatus.OK
     if command is None:
@@ -43,12 +45,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if asked:
             _say(f"{USAGE}\n")
         else:
-            print(f"locust-llm: error: {unknown_command(words[0], COMMANDS)}\n\n{USAGE}", file=sys.stderr)
+            print(f"locust-llm: error: {_unknown(words[0])}\n\n{USAGE}", file=sys.stderr)
         return ExitStatus.OK if words and asked else ExitStatus.REFUSED
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _exit)
     return command(words[1:])
+
+
+def _unknown(word: str) -> str:
+    """No command, and what was meant."""
+    if word.startswith("-"):
+        option = word.partition("=")[0]
+        return f"the command is missing before {option}: did you mean 'locust-llm run {option} ...'?"
+    here = next((here for here, names in OF_OTHERS.items() if word in names), "")
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    meant = f": it is {here} here" if here else f": did you mean {near[0]}?" if near else ""
+    return f"unknown command {word!r}{meant}"
 
 
 WEATHER: Final = """\
@@ -274,45 +287,9 @@ def check(words: list[str]) -> int:
 
 def selftest(words: list[str]) -> int:
     """The load generator against a server that knows when it sent what; 0 where the client verdict is OK."""
-    parser = argparse.ArgumentParser(
-        prog="locust-llm selftest",
-        description="Stream from a server of our own whose send times are known: how far are reported times from true ones "
-        "on this machine, now?",
-    )
-    parser.add_argument("--streams", type=int, default=200, metavar="N", help="at a time (default: 200)")
-    parser.add_argument("--itl", type=_seconds, default=0.02, metavar="TIME", help="between chunks (default: 20ms)")
-    parser.add_argument("-t", "--run-time", type=_seconds, default=10.0, metavar="TIME", help="(default: 10s)")
-    parser.add_argument("--tls", action="store_true", help="over TLS; takes the openssl command")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(words)
-    import msgspec
-
     from . import selftest as module
 
-    if not (
-        1 <= options.streams <= module.MOST_STREAMS and 0.001 <= options.itl <= 10 and 1 <= options.run_time <= 3600
-    ):
-        print(
-            f"locust-llm: error: --streams takes 1 to {module.MOST_STREAMS}, --itl 1ms to 10s, -t 1s to 1h",
-            file=sys.stderr,
-        )
-        return ExitStatus.REFUSED
-    try:
-        result = module.selftest(options.streams, options.itl, options.run_time, options.tls)
-    except (OSError, subprocess.CalledProcessError) as error:
-        what = "the openssl command makes no certificate" if options.tls else "there can be no truth server"
-        print(f"locust-llm: error: {what}: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
-    _say(msgspec.json.encode(result).decode() + "\n" if options.json else module.text(result))
-    return ExitStatus.OK if result.verdict.level == "OK" else ExitStatus.FAILED_REQUESTS
-
-
-def _seconds(text: str) -> float:
-    """``20ms``, ``0.02``, ``10s``, ``2m``, ``1h``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"a time such as 20ms or 10s, got {text!r}")
-    return float(found[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(found[2], 1.0)
+    return module.command(words)
 
 
 @contextmanager
@@ -346,6 +323,15 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "figure": figure,
     "compare": compare,
 }
+OF_OTHERS: Final = {
+    "run": ("bench", "benchmark", "load", "loadtest", "load-test", "test", "start", "profile", "sweep"),
+    "simulate": ("serve", "server", "mock", "simulator"),
+    "check": ("doctor", "ping", "preflight", "health"),
+    "figure": ("plot", "draw", "timeline"),
+    "compare": ("diff",),
+    "report": ("html", "summary", "analyze"),
+}
+"""What other programs call a command."""
 USAGE: Final = """\
 usage: locust-llm COMMAND ...
 

@@ -26,7 +26,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.run.address import base_url
 from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover
-from locust_llm.run.help import unknown_options
+from locust_llm.run.flags import unknown_options
 from locust_llm.run.options import request_headers
 from locust_llm.run.preflight import local_ports, raise_open_files, shortage
 from locust_llm.run.refusals import advice, has_key

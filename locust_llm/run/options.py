@@ -36,8 +36,17 @@ from locust_llm.load.user_file import irregular, small_text
 from locust_llm.run.address import base_url
 from locust_llm.slo.rules import Entry
 
-from .flags import OF_SETTINGS, OPTIONS, Refused, add_groups, parser_default, reader, refuse
-from .help import introduce, unknown_options
+from .flags import (
+    OF_SETTINGS,
+    OPTIONS,
+    Refused,
+    add_groups,
+    introduce,
+    parser_default,
+    reader,
+    refuse,
+    unknown_options,
+)
 from .schedule import rate_of
 
 PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("probe.py", "--headless")}

@@ -6,11 +6,11 @@ import pytest
 from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
-from locust_llm.__main__ import COMMANDS, main
+from locust_llm.__main__ import COMMANDS, OF_OTHERS, main
+from locust_llm.core.machine import versions
 from locust_llm.core.option import GROUPS
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.flags import OPTIONS
-from locust_llm.run.help import MEANT, OF_OTHER_COMMANDS, OF_PEERS, unknown_command, unknown_options, versions
+from locust_llm.run.flags import MEANT, OF_PEERS, OPTIONS, unknown_options
 from locust_llm.run.options import add_options
 
 FLAGS = {option.flag for option in OPTIONS}
@@ -81,15 +81,18 @@ def test_what_is_known_is_not_corrected() -> None:
         ("--url=http://key@x", "the command is missing before --url: did you mean 'locust-llm run --url ...'?"),
     ],
 )
-def test_an_unknown_command(word: str, line: str) -> None:
-    assert unknown_command(word, COMMANDS) == line
-    assert set(OF_OTHER_COMMANDS.values()) <= set(COMMANDS)
-    assert not set(OF_OTHER_COMMANDS) & set(COMMANDS)
+def test_an_unknown_command(word: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == ExitStatus.REFUSED
+    assert capsys.readouterr().err.startswith(f"locust-llm: error: {line}\n")
 
 
-def test_the_command_line_says_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rnu"]) == ExitStatus.REFUSED
-    assert capsys.readouterr().err.startswith("locust-llm: error: unknown command 'rnu': did you mean run?\n")
+def test_names_of_other_programs_are_none_of_ours() -> None:
+    names = {name for names in OF_OTHERS.values() for name in names}
+    assert set(OF_OTHERS) <= set(COMMANDS)
+    assert not names & set(COMMANDS)
+
+
+def test_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == ExitStatus.OK
     assert capsys.readouterr().out == f"{versions()}\n"
     assert versions().startswith("locust-llm ")
