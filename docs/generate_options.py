@@ -26,7 +26,8 @@ TOP: Final = """\
 <!-- made by docs/generate_options.py from the declared options: do not edit -->
 
 `locust-llm run` and `locust` take the options below and [all of Locust's](https://docs.locust.io/en/stable/configuration.html).
-`locust-llm run --help` prints them. The most used ones of Locust:
+`locust-llm run --help` prints both, also with `-f FILE`; `locust -f FILE --help` prints Locust's alone, as it ends before it
+reads the file. The most used ones of Locust:
 
 | option | meaning | default |
 |---|---|---|
@@ -50,8 +51,9 @@ SIMULATOR_HEAD: Final = "| option | value | default | meaning |\n|---|---|---|--
 
 def page() -> str:
     parts = [TOP]
-    for title, options in groupby((*OPTIONS, *options_of(ProbeOptions)), key=lambda option: option.group):
-        parts.append(f"\n## {title.capitalize()}\n\n{GROUPS[title]}\n\n{HEAD}")
+    for name, options in groupby((*OPTIONS, *options_of(ProbeOptions)), key=lambda option: option.group):
+        title, what, example = GROUPS[name]
+        parts.append(f"\n## {title}\n\n{what}\n\n```sh\n{example}\n```\n\n{HEAD}")
         parts += map(_row, options)
     simulate = ArgumentParser()
     add_arguments(simulate)

@@ -10,6 +10,7 @@ if __name__ == "__main__" or os.path.basename(sys.argv[0]) == "locust-llm":
 
 # isort: split
 import argparse
+import difflib
 import re
 import signal
 import subprocess
@@ -34,17 +35,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = COMMANDS.get(words[0]) if words else None
     settle_at_exit()
+    if words and words[0] in ("--version", "-V", "version"):
+        from locust_llm.core.machine import versions
+
+        _say(f"{versions()}\n")
+        return ExitStatus.OK
     if command is None:
-        asked = not words or words[0] in ("-h", "--help")
+        asked = not words or words[0] in ("-h", "--help", "help")
         if asked:
             _say(f"{USAGE}\n")
         else:
-            print(f"locust-llm: error: unknown command {words[0]!r}\n\n{USAGE}", file=sys.stderr)
+            print(f"locust-llm: error: {_unknown(words[0])}\n\n{USAGE}", file=sys.stderr)
         return ExitStatus.OK if words and asked else ExitStatus.REFUSED
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _exit)
     return command(words[1:])
+
+
+def _unknown(word: str) -> str:
+    """No command, and what was meant."""
+    if word.startswith("-"):
+        option = word.partition("=")[0]
+        return f"the command is missing before {option}: did you mean 'locust-llm run {option} ...'?"
+    here = next((here for here, names in OF_OTHERS.items() if word in names), "")
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    meant = f": it is {here} here" if here else f": did you mean {near[0]}?" if near else ""
+    return f"unknown command {word!r}{meant}"
 
 
 WEATHER: Final = """\
@@ -55,12 +72,12 @@ LOCUSTFILES: Final = Path(__file__).parent / "locustfiles"
 
 def run(words: list[str]) -> int:
     """Locust with our locustfile, unless one is given."""
-    return _locust(words, "run.py")
+    return _locust("run", words, "run.py")
 
 
 def probe(words: list[str]) -> int:
     """The interference of prefills with decodes, and the scheduler of the server."""
-    return _locust(words, "probe.py", "--headless")
+    return _locust("probe", words, "probe.py", "--headless")
 
 
 def ab(words: list[str]) -> int:
@@ -70,7 +87,7 @@ def ab(words: list[str]) -> int:
     if not arms and not any(os.environ.get(f"LOCUST_LLM_CANDIDATE{more}") for more in ("", "_SET")):
         print("locust-llm: error: ab takes --candidate URL, --candidate-set KEY=VALUE, or --aa", file=sys.stderr)
         return ExitStatus.REFUSED
-    return _locust(["--headless", *with_host(words)], "run.py")
+    return _locust("ab", ["--headless", *with_host(words)], "run.py")
 
 
 def with_host(words: list[str]) -> list[str]:
@@ -78,12 +95,12 @@ def with_host(words: list[str]) -> list[str]:
     return ["--host" + word.removeprefix("--base") if word.partition("=")[0] == "--base" else word for word in words]
 
 
-def _locust(words: list[str], file: str, *more: str) -> int:
+def _locust(command: str, words: list[str], file: str, *more: str) -> int:
     """Locust with a locustfile of ours and ``more``, unless one is given."""
     ours = not any(word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words)
     if ours:
         words = ["-f", str(LOCUSTFILES / file), *more, *words]
-    sys.argv = ["locust", *words]
+    sys.argv = [f"locust-llm {command}", *words]
     for number in SIGNALS:
         if signal.getsignal(number) is _exit:  # an exception may be swallowed while modules are imported
             signal.signal(number, lambda number, frame: os._exit(128 + number))
@@ -269,92 +286,18 @@ def _exit(number: int, frame: object) -> None:
 
 def check(words: list[str]) -> int:
     """Check a server before a run; 0 if a run can start, 1 with a problem."""
-    parser = argparse.ArgumentParser(
-        prog="locust-llm check",
-        description="Check a server before a run, in ten seconds: model, streaming, usage, caching, limits.",
-    )
-    parser.add_argument("host", metavar="HOST", help="such as localhost:8000")
-    parser.add_argument("--model", help="by default the server's first")
-    parser.add_argument(
-        "-u", "--users", type=int, default=1, help="users for which to check open files and ports of this machine"
-    )
-    parser.add_argument("--endpoint-type", choices=("chat", "completions"), default="chat")
-    parser.add_argument("--endpoint", help="path, by default that of --endpoint-type")
-    parser.add_argument("--max-tokens-field", default="max_tokens")
-    parser.add_argument("--api-key-file", help="by default the environment variable OPENAI_API_KEY")
-    parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE")
-    parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
-    options = parser.parse_args(words)
-    from locust_llm.run.options import request_headers  # first: Locust patches before the network is imported
+    import locust_llm.run.options  # noqa: F401  first: Locust patches before the network is imported
 
     from . import check as module  # isort: skip
-    from locust_llm.client.api import ENDPOINTS
-    from locust_llm.core.settings import Settings
-    from locust_llm.core.validation import mistakes
-    from locust_llm.run.address import base_url
-    from locust_llm.run.preflight import raise_open_files
 
-    settings = Settings(
-        host=base_url(options.host), model=options.model, users=options.users, insecure=options.insecure,
-        endpoint_type=options.endpoint_type, endpoint=options.endpoint or ENDPOINTS[options.endpoint_type].path,
-        max_tokens_field=options.max_tokens_field,
-    )  # fmt: skip
-    try:
-        headers = request_headers(options)
-        refusal = next(mistakes(settings), "")
-    except (OSError, ValueError) as error:
-        refusal = str(error)
-    if refusal:
-        print(f"locust-llm: error: {refusal}", file=sys.stderr)
-        return ExitStatus.REFUSED
-    problems = 0
-    for finding in module.check(settings, headers, raise_open_files()):
-        problems += finding.level == module.PROBLEM
-        print(module.line(finding), flush=True)
-    return ExitStatus.FAILED_REQUESTS if problems else ExitStatus.OK
+    return module.command(words)
 
 
 def selftest(words: list[str]) -> int:
     """The load generator against a server that knows when it sent what; 0 where the client verdict is OK."""
-    parser = argparse.ArgumentParser(
-        prog="locust-llm selftest",
-        description="Stream from a server of our own whose send times are known: how far are reported times from true ones "
-        "on this machine, now?",
-    )
-    parser.add_argument("--streams", type=int, default=200, metavar="N", help="at a time (default: 200)")
-    parser.add_argument("--itl", type=_seconds, default=0.02, metavar="TIME", help="between chunks (default: 20ms)")
-    parser.add_argument("-t", "--run-time", type=_seconds, default=10.0, metavar="TIME", help="(default: 10s)")
-    parser.add_argument("--tls", action="store_true", help="over TLS; takes the openssl command")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(words)
-    import msgspec
-
     from . import selftest as module
 
-    if not (
-        1 <= options.streams <= module.MOST_STREAMS and 0.001 <= options.itl <= 10 and 1 <= options.run_time <= 3600
-    ):
-        print(
-            f"locust-llm: error: --streams takes 1 to {module.MOST_STREAMS}, --itl 1ms to 10s, -t 1s to 1h",
-            file=sys.stderr,
-        )
-        return ExitStatus.REFUSED
-    try:
-        result = module.selftest(options.streams, options.itl, options.run_time, options.tls)
-    except (OSError, subprocess.CalledProcessError) as error:
-        what = "the openssl command makes no certificate" if options.tls else "there can be no truth server"
-        print(f"locust-llm: error: {what}: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
-    _say(msgspec.json.encode(result).decode() + "\n" if options.json else module.text(result))
-    return ExitStatus.OK if result.verdict.level == "OK" else ExitStatus.FAILED_REQUESTS
-
-
-def _seconds(text: str) -> float:
-    """``20ms``, ``0.02``, ``10s``, ``2m``, ``1h``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"a time such as 20ms or 10s, got {text!r}")
-    return float(found[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(found[2], 1.0)
+    return module.command(words)
 
 
 @contextmanager
@@ -388,6 +331,15 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "figure": figure,
     "compare": compare,
 }
+OF_OTHERS: Final = {
+    "run": ("bench", "benchmark", "load", "loadtest", "load-test", "test", "start", "profile", "sweep"),
+    "simulate": ("serve", "server", "mock", "simulator"),
+    "check": ("doctor", "ping", "preflight", "health"),
+    "figure": ("plot", "draw", "timeline"),
+    "compare": ("diff",),
+    "report": ("html", "summary", "analyze"),
+}
+"""What other programs call a command."""
 USAGE: Final = """\
 usage: locust-llm COMMAND ...
 
@@ -402,7 +354,8 @@ usage: locust-llm COMMAND ...
   selftest        check this machine: the load generator against a server whose send times are known: selftest --help
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
-  compare A B     compare runs: differences with their intervals, and different conditions"""
+  compare A B     compare runs: differences with their intervals, and different conditions
+  --version       of this package, of Locust and of Python"""
 
 if __name__ == "__main__":
     sys.exit(main())

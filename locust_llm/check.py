@@ -1,7 +1,9 @@
 """Check: the features of a server, from a few requests in ten seconds, and what they mean for a run."""
 
+import argparse
 import math
 import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -9,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import requests
 from msgspec.structs import replace
 
-from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, obeyed, request_body
+from locust_llm.client.api import ENDPOINTS, LENGTH_PROMPT, LENGTH_TOKENS, obeyed, request_body
 from locust_llm.client.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.fetch import PROBE_HEADER
@@ -19,9 +21,15 @@ from locust_llm.client.requests_bridge import authorities, head, target
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
+from locust_llm.core.validation import mistakes
+from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.run.address import base_url
 from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover
-from locust_llm.run.preflight import local_ports, shortage
+from locust_llm.run.flags import unknown_options
+from locust_llm.run.options import request_headers
+from locust_llm.run.preflight import local_ports, raise_open_files, shortage
+from locust_llm.run.refusals import advice, has_key
 
 MAX_S: Final = 10.0
 PROMPT_TOKENS: Final = 800.0
@@ -62,8 +70,8 @@ class Checker:
         self.until = time.monotonic() + seconds
         self.line, self.gate = UserConnection(), Gate()
         self.secrets = secrets_of(headers, headers)
-        self.failed = ""
-        """Why the last request failed."""
+        self.failed = self.advice = ""
+        """Why the last request failed, and what to do about it."""
 
     def ask(self, text: str, tokens: int, **more: Any) -> Asked | None:
         """None where there is no time left, or it failed: see ``failed``."""
@@ -88,6 +96,7 @@ class Checker:
         record = exchange(self.line, self.gate, request, 0.0)
         failure = shown(f"{record.outcome}: {record.message}", self.secrets, most=LINE_BYTES)
         self.failed = "" if record.outcome == OK else failure
+        self.advice = "" if record.outcome == OK else advice(record.status, failure, s, key=has_key(self.headers))
         return Asked(record, self._early_s()) if record.outcome == OK else None
 
     def _prepared(self, data: bytes) -> requests.PreparedRequest:
@@ -112,7 +121,8 @@ def check(
     try:
         found = discover(replace(settings, probe=False), headers, verify=False if settings.insecure else authorities())
     except DiscoveryFailed as error:
-        yield Finding(PROBLEM, "reachable", str(error))
+        unreachable = str(error).startswith(("cannot reach", "TLS with", "--host"))
+        yield Finding(PROBLEM, "reachable" if unreachable else "refused", str(error))
         return
     yield Finding(FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}")
     yield from _model(found)
@@ -126,6 +136,8 @@ def check(
 
 def _model(found: Discovery) -> Iterator[Finding]:
     yield Finding(FINE, "model", found.model or "none listed: the server takes any name")
+    if found.context is not None:
+        yield Finding(FINE, "context", f"{found.context:,} tokens")
     for note in found.notes:
         yield Finding(NOTE, "note", note)
     if found.simulated:
@@ -137,7 +149,9 @@ def _answers(checker: Checker) -> Iterator[Finding]:
     text = prompts.draw().text
     first = checker.ask(text, OUTPUT_TOKENS)
     if first is None:
-        yield Finding(PROBLEM, "first answer", checker.failed, "a run needs this request to succeed first")
+        yield Finding(
+            PROBLEM, "first answer", checker.failed, checker.advice or "a run needs this request to succeed first"
+        )
         return
     record = first.record
     yield from _network(record, checker.settings)
@@ -269,3 +283,71 @@ def line(finding: Finding) -> str:
     """For the console, with the advice below."""
     text = f"{finding.level:8}{finding.what:16}{finding.found}"
     return f"{text}\n{'':24}-> {finding.advice}" if finding.advice else text
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def command(words: list[str]) -> int:
+    """0 if a run can start, 1 with a problem."""
+    parser = _parser()
+    words = [word.removeprefix("--host=") for word in words if word not in ("-H", "--host")]  # as for a run
+    refusal = next(unknown_options(words, parser._option_string_actions), "")
+    if not refusal:
+        options = parser.parse_args(words)
+        try:
+            settings, headers = _settings(options), request_headers(options)
+            refusal = next(mistakes(settings), "")
+        except (OSError, ValueError) as error:
+            refusal = str(error)
+    if refusal:
+        print(f"locust-llm: error: {refusal}", file=sys.stderr)
+        return ExitStatus.REFUSED
+    problems = 0
+    for finding in check(settings, headers, raise_open_files()):
+        problems += finding.level == PROBLEM
+        print(line(finding), flush=True)
+    return ExitStatus.FAILED_REQUESTS if problems else ExitStatus.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    s = Settings()
+    parser = argparse.ArgumentParser(
+        prog="locust-llm check",
+        description="Check a server before a run, in ten seconds: key, model, path, context, stream, usage, cache, limits.",
+        epilog="example: locust-llm check https://llm.example.com --model llama --api-key-file key.txt",
+    )
+    add = parser.add_argument
+    add("host", metavar="HOST", help="such as localhost:8000")
+    add("--model", help="by default the server's first")
+    add(
+        "--no-model-check",
+        dest="model_check",
+        action="store_false",
+        help="the model may be one that the server does not list",
+    )
+    add(
+        "-u", "--users", type=int, default=1, help="for the open files and ports of this machine (default: %(default)s)"
+    )
+    for flag, mean in (
+        ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean), ("--output-tokens-mean", s.output_tokens_mean),
+    ):  # fmt: skip
+        add(flag, type=float, default=mean, metavar="TOKENS", help="for the model's context (default: %(default)g)")
+    add("--endpoint-type", choices=tuple(ENDPOINTS), default="chat", help="(default: %(default)s)")
+    add("--endpoint", metavar="PATH", help="by default that of --endpoint-type")
+    add("--max-tokens-field", default="max_tokens", help="of the request, limits the answer (default: %(default)s)")
+    add("--api-key-file", metavar="FILE", help="by default the environment variable OPENAI_API_KEY")
+    add("--header", action="append", default=[], metavar="NAME: VALUE")
+    add("--insecure", action="store_true", help="do not verify the server's TLS certificate")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """Raises ValueError."""
+    return Settings(
+        host=base_url(options.host), model=options.model, model_check=options.model_check, users=options.users,
+        insecure=options.insecure, endpoint_type=options.endpoint_type,
+        endpoint="/" + (options.endpoint or ENDPOINTS[options.endpoint_type].path).lstrip("/"),
+        synthetic_input_tokens_mean=options.synthetic_input_tokens_mean, output_tokens_mean=options.output_tokens_mean,
+        max_tokens_field=options.max_tokens_field,
+    )  # fmt: skip

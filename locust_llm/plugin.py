@@ -32,10 +32,11 @@ from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
 from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import before_load, launch_of
-from locust_llm.run.locust_table import keep_no_copies_of_rows, three_digits_in_locust, without_tables
+from locust_llm.run.locust_table import in_rows_of, keep_no_copies_of_rows, three_digits_in_locust, without_tables
 from locust_llm.run.options import add_options, look_through, settings_of
 from locust_llm.run.preflight import the_address
 from locust_llm.run.protocol import LOCAL, EndRun, Message
+from locust_llm.run.refusals import dataset_too_long
 from locust_llm.run.secrets import withhold
 from locust_llm.run.signals import end_at_once, interrupt, leave, listen
 from locust_llm.run.worker import messages as from_control
@@ -116,6 +117,7 @@ class Plugin:
         if isinstance(runner, MasterRunner) and environment.parsed_options and environment.parsed_options.processes:
             attend_children(runner, lambda: leave(ExitStatus.BROKEN))
         hooks = environment.events
+        _listen_first(hooks.worker_report, self._group_failures)
         _listen_first(hooks.test_start, self.start)
         _listen_first(hooks.test_stopping, self.stopping)
         _listen_first(hooks.test_stop, self.stop)
@@ -135,6 +137,10 @@ class Plugin:
     def _end_sender(self, message: Message) -> None:
         if isinstance(message, EndRun) and self._sender is not None:
             self._sender.close()
+
+    def _group_failures(self, data: dict[str, Any], **kw: Any) -> None:
+        """In a worker's report, before Locust adds it to its tables."""
+        data["errors"] = in_rows_of(self._environment.stats, data.get("errors", {}))
 
     def _report_status(self, sender: Sender, control: Control) -> None:
         while control is self._control:
@@ -231,6 +237,8 @@ class Plugin:
             here = isinstance(self._runner, LocalRunner) or bool(options is not None and options.processes)
             survey = survey_of(settings, options, here=here)
         if dataset := look_through(settings):  # again: in the web page it came from the form
+            if why := dataset_too_long(dataset, survey.context):
+                refuse(why)
             counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
             notes = (*survey.notes, f"dataset: {dataset}")
             survey = msgspec.structs.replace(survey, dataset_sessions=counted, notes=notes)

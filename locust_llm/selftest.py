@@ -1,7 +1,11 @@
 """Selftest: the load generator against the truth server, without a server: reported beside true times, and the verdict."""
 
+import argparse
+import re
 import resource
 import ssl
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -24,6 +28,8 @@ from locust_llm.core.histogram import percentiles
 from locust_llm.core.machine import Machine, machine_line, machine_of
 from locust_llm.core.record import OK, Record
 from locust_llm.core.text import bound, ends_of, number, title
+from locust_llm.exit_status import ExitStatus
+from locust_llm.run.console import write
 from locust_llm.run.worker.sentinel import sentinel_request
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge
 from locust_llm.truth.process import TruthServer, self_signed
@@ -241,3 +247,40 @@ def _figures(name: str, row: Row) -> Iterator[list[str]]:
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
     return tabulate(rows, headers=head, disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def command(words: list[str]) -> int:
+    """0 where the client verdict is OK."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm selftest",
+        description="Stream from a server of our own whose send times are known: how far are reported times from true ones "
+        "on this machine, now?",
+    )
+    parser.add_argument("--streams", type=int, default=200, metavar="N", help="at a time (default: 200)")
+    parser.add_argument("--itl", type=_seconds, default=0.02, metavar="TIME", help="between chunks (default: 20ms)")
+    parser.add_argument("-t", "--run-time", type=_seconds, default=10.0, metavar="TIME", help="(default: 10s)")
+    parser.add_argument("--tls", action="store_true", help="over TLS; takes the openssl command")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(words)
+    if not (1 <= options.streams <= MOST_STREAMS and 0.001 <= options.itl <= 10 and 1 <= options.run_time <= 3600):
+        print(f"locust-llm: error: --streams takes 1 to {MOST_STREAMS}, --itl 1ms to 10s, -t 1s to 1h", file=sys.stderr)
+        return ExitStatus.REFUSED
+    try:
+        result = selftest(options.streams, options.itl, options.run_time, options.tls)
+    except (OSError, subprocess.CalledProcessError) as error:
+        what = "the openssl command makes no certificate" if options.tls else "there can be no truth server"
+        print(f"locust-llm: error: {what}: {error}", file=sys.stderr)
+        return ExitStatus.REFUSED
+    write(msgspec.json.encode(result).decode() + "\n" if options.json else text(result))
+    return ExitStatus.OK if result.verdict.level == "OK" else ExitStatus.FAILED_REQUESTS
+
+
+def _seconds(text: str) -> float:
+    """``20ms``, ``0.02``, ``10s``, ``2m``, ``1h``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a time such as 20ms or 10s, got {text!r}")
+    return float(found[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(found[2], 1.0)

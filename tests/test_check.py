@@ -116,7 +116,23 @@ def test_a_first_request_that_is_refused_is_the_end_and_shows_no_key(server: Tin
     said = found(server, {"Authorization": f"Bearer {KEY}"})
     assert said["first answer"].level == PROBLEM
     assert said["first answer"].found == "http_status: HTTP 401: unknown key Bearer ***"
+    assert said["first answer"].advice.startswith("the key is refused: ")
     assert "streams" not in said
+
+
+def test_what_a_run_would_be_refused_for_is_a_problem(server: TinyServer) -> None:
+    """By the same questions."""
+    said = found(server, endpoint="/v1/chat/completionz")
+    assert (said["first answer"].level, said["first answer"].advice) == (
+        PROBLEM, "the server has no /v1/chat/completionz: is --endpoint right, or --endpoint-type?",
+    )  # fmt: skip
+    server.models = (200, {"data": [{"id": "tiny", "max_model_len": 4096}]})
+    assert found(server)["context"].found == "4,096 tokens"
+    refused = found(server, synthetic_input_tokens_mean=8000.0)
+    assert list(refused) == ["refused"]
+    assert (refused["refused"].level, "do not fit into" in refused["refused"].found) == (PROBLEM, True)
+    server.chat = lambda asked: (200, "<html>welcome</html>")
+    assert found(server)["first answer"].advice.startswith("that is a web page, and no API")
 
 
 def test_a_server_that_is_too_slow_for_all_questions_is_asked_no_longer(server: TinyServer) -> None:
@@ -147,6 +163,10 @@ def test_the_command_and_its_exit_status(server: TinyServer, capsys: pytest.Capt
     server.chat = answers(streams=False)
     assert command([server.url]) == 1
     assert "PROBLEM streams" in capsys.readouterr().out
+    assert command(["--host", server.url, "--api-key", KEY]) == 5
+    assert capsys.readouterr().err == (
+        "locust-llm: error: there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, here\n"
+    )
     assert command(["http://user:password@localhost"]) == 5
     assert "must not hold a user and a password" in capsys.readouterr().err
 

@@ -1,11 +1,17 @@
-"""Kinds of failures: messages without their variable parts, bounded in number."""
+"""Kinds of failures: messages that differ in their variable parts alone, bounded in number; runs that begin with them."""
 
 import re
 from collections import Counter
 from typing import Final
 
+from .record import OK, Record
+
 MAX_MESSAGE_CHARS: Final = 300
 """Of a message, those that decide its kind."""
+NAME_CHARS: Final = 200
+"""Of a message, those in a table."""
+FIRST: Final = 10
+"""Requests, the first of a run: where all have failed, all others are likely to."""
 MIN_ID_CHARS: Final = 40
 """A longer word is an id, a key or a path."""
 MAX_KINDS: Final = 20
@@ -28,7 +34,7 @@ class FailureKinds:
         self._counts: Counter[str] = Counter()
 
     def name(self, outcome: str, message: str) -> tuple[str, bool]:
-        """(name in Locust's failure table, whether it is the first of its kind)."""
+        """(name in Locust's failure table, which is the first message of the kind; whether this is that)."""
         kind = kind_of(message)
         known = self._seen.get((outcome, kind))
         if known is not None:
@@ -37,6 +43,33 @@ class FailureKinds:
             return f"{outcome}: {OTHER_KINDS}", False
         self._counts[outcome] += 1
         if self._counts[outcome] > MAX_KINDS:
-            kind = OTHER_KINDS
-        self._seen[outcome, kind] = name = f"{outcome}: {kind}" if kind else outcome
+            kind = message = OTHER_KINDS
+        name = f"{outcome}: {message[:NAME_CHARS].strip()}" if kind else outcome
+        self._seen[outcome, kind] = name
         return name, True
+
+
+class FirstRequests:
+    """The first of a run, which all may fail: then their kinds are worth a line, in full."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._failed: dict[tuple[str, str], tuple[Record, int]] = {}
+        """By kind: the first one, and how many there were."""
+
+    def add(self, record: Record) -> tuple[tuple[Record, int], ...]:
+        """Once, with the last of them, if all have failed: the first record of each kind and their number, the most frequent
+        first. Else nothing."""
+        self._seen += 1
+        if self._seen > FIRST:
+            return ()
+        if record.outcome == OK:
+            self._seen = FIRST
+        if not record.failed:
+            return ()
+        kind = record.outcome, kind_of(record.message)
+        first, count = self._failed.get(kind, (record, 0))
+        self._failed[kind] = first, count + 1
+        if self._seen < FIRST or sum(count for _, count in self._failed.values()) < FIRST:
+            return ()
+        return tuple(sorted(self._failed.values(), key=lambda one: -one[1]))

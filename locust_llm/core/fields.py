@@ -29,6 +29,9 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     model: Annotated[
         str | None, Option("server", "Model to ask for", "llama-3.1-8b", "NAME", otherwise="the server's first")
     ] = None
+    model_check: Annotated[
+        bool, Option("server", "Refuse a --model that the server does not list; without, it is sent as it is given")
+    ] = True
     streaming: Annotated[bool, Option("server", "Ask for a stream of events")] = True
     max_tokens_field: Annotated[
         str,
@@ -252,7 +255,7 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     sweep: Annotated[
         str | None,
         Option(
-            "load",
+            "sweep",
             "Stages by doubling or from a list, of concurrency, request-rate, prefill-concurrency or input-tokens",
             "concurrency=1..64",
             "AXIS=VALUES",
@@ -262,23 +265,23 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     find_max: Annotated[
         bool,
         Option(
-            "load",
+            "sweep",
             "Sweep on while the rules pass, then bisect between the last stage within the SLO and the first beyond",
         ),
     ] = False
     repeats: Annotated[
-        int, Option("load", "Number of runs of the same load, to show the spread", "3", range=Range(1, 1000))
+        int, Option("sweep", "Number of runs of the same load, to show the spread", "3", range=Range(1, 1000))
     ] = 1
     stage_duration: Annotated[
         str,
         Option(
-            "load", "Minimum and maximum duration of a stage of a sweep, or one number for both", "30..60", "seconds"
+            "sweep", "Minimum and maximum duration of a stage of a sweep, or one number for both", "30..60", "seconds"
         ),
     ] = "10..120"
     stage_requests: Annotated[
         int | None,
         Option(
-            "load",
+            "sweep",
             "Minimum number of requests in a stage, if its time allows",
             "200",
             range=COUNT,
@@ -286,19 +289,19 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         ),
     ] = None
     gpus: Annotated[
-        int | None, Option("verdict", "GPUs of the server, for tokens per second per GPU", "8", range=USERS)
+        int | None, Option("report", "GPUs of the server, for tokens per second per GPU", "8", range=USERS)
     ] = None
     gpu_hour: Annotated[
         float | None,
         Option(
-            "verdict", "Price of an hour of one GPU, for the cost of a million tokens at the SLO", "2.5", range=POSITIVE
+            "report", "Price of an hour of one GPU, for the cost of a million tokens at the SLO", "2.5", range=POSITIVE
         ),
     ] = None
 
     slo: Annotated[
         tuple[str, ...],
         Option(
-            "verdict",
+            "rules",
             "Rule that must hold; the environment variable has a rule per line",
             "ttft p95 < 500ms",
             "RULE",
@@ -307,12 +310,12 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ] = ()
     """Rules as text, as run.json has them; ``rules`` has the objects."""
     slo_preset: Annotated[
-        str | None, Option("verdict", "Preset rules: chat, or those of MLPerf", "mlperf-llama3.1-8b", "NAME")
+        str | None, Option("rules", "Preset rules: chat, or those of MLPerf", "mlperf-llama3.1-8b", "NAME")
     ] = None
     until_decided_s: Annotated[
         float | None,
         Option(
-            "verdict",
+            "rules",
             "Go on after -t until every rule is decided, at most so long in all",
             "600",
             "seconds",
@@ -321,18 +324,18 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         ),
     ] = None
     inconclusive: Annotated[
-        str, Option("verdict", "What an undecided rule does: fail ends with status 4", "warn", choices=UNDECIDED)
+        str, Option("rules", "What an undecided rule does: fail ends with status 4", "warn", choices=UNDECIDED)
     ] = FAILS
     slo_mode: Annotated[
-        str, Option("verdict", "Rules judge the 95 % interval, or the point estimate alone", "point", choices=MODES)
+        str, Option("rules", "Rules judge the 95 % interval, or the point estimate alone", "point", choices=MODES)
     ] = INTERVAL
     goodput: Annotated[
-        str | None, Option("verdict", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
+        str | None, Option("rules", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
     ] = None
     selftest: Annotated[
         str,
         Option(
-            "verdict",
+            "report",
             "Streams with known send times beside the load: how far are reported times from true ones? With require, a run "
             "that cannot show it is INVALID",
             "require",
@@ -340,11 +343,11 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         ),
     ] = AUTO
     percentiles: Annotated[
-        tuple[float, ...], Option("output", "Percentiles of the tables, up to 99.9", "50,95,99.9", "numbers")
+        tuple[float, ...], Option("report", "Percentiles of the tables, up to 99.9", "50,95,99.9", "numbers")
     ] = (50.0, 90.0, 95.0, 99.0)
     report_dir: Annotated[
         str,
-        Option("output", "Folder of the reports", "out", "FOLDER", otherwise="reports/<time>-<model>", in_form=False),
+        Option("report", "Folder of the reports", "out", "FOLDER", otherwise="reports/<time>-<model>", in_form=False),
     ] = ""
     candidate: Annotated[
         str,

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -77,3 +78,8 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def versions() -> str:
+    """For ``--version``."""
+    return f"locust-llm {version('locust-llm')} (Locust {version('locust')}, Python {platform.python_version()})"

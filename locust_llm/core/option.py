@@ -14,18 +14,67 @@ import msgspec
 from locust_llm.load.numbers import SECONDS, shown
 from locust_llm.load.numbers import TOKENS as MAX_TOKENS
 
-Group = Literal["load", "gate", "prompts", "verdict", "output", "server", "ab", "probe", "locust"]
-GROUPS: Final[dict[str, str]] = {
-    "load": "How much is sent, and when. The number of users (-u) and the length of the run (-t) are Locust's options.",
-    "gate": "How many requests may wait for their first token at the same time.",
-    "prompts": "What is sent: synthetic prompts, sessions, datasets.",
-    "verdict": "Service level objectives (SLOs), and the cost at which they hold.",
-    "output": "Tables, reports and pages.",
-    "server": "Endpoint, keys and timeouts. The address (--host) is Locust's option.",
-    "ab": "Of locust-llm ab: two arms in pairs of blocks. --base is another name of --host.",
-    "probe": "Of locust-llm probe: how prefills slow down the decodes beside them.",
+GroupName = Literal["load", "prompts", "gate", "rules", "server", "sweep", "report", "ab", "probe", "locust"]
+
+
+class Group(NamedTuple):
+    """Options that belong together, in --help, in docs/options.md and in the web form."""
+
+    title: str
+    what: str
+    example: str
+    """A command with some of them."""
+
+
+RUN: Final = "locust-llm run --headless --host localhost:8000"
+GROUPS: Final[dict[str, Group]] = {
+    "load": Group(
+        "Load",
+        "How much is sent, and when. The number of users (-u) and the length of the run (-t) are Locust's options.",
+        f"{RUN} --request-rate 4 --arrival-pattern constant -t 2m",
+    ),
+    "prompts": Group(
+        "Prompts",
+        "What is sent: synthetic prompts, sessions, datasets.",
+        f"{RUN} -u 10 -t 60 --synthetic-input-tokens-mean 8000 --output-tokens-mean 200",
+    ),
+    "gate": Group(
+        "Gate",
+        "How many requests may wait for their first token at the same time.",
+        f"{RUN} -u 30 -t 2m --prefill-concurrency 5 --prefill-concurrency-ramp-duration 30",
+    ),
+    "rules": Group(
+        "Rules",
+        "Service level objectives (SLOs), which decide the exit status.",
+        f"{RUN} -u 10 -t 2m --slo 'ttft p95 < 500ms' --slo 'error_rate < 1%'",
+    ),
+    "server": Group(
+        "Server",
+        "Endpoint, model, keys and timeouts. The address (--host) is Locust's option.",
+        "locust-llm run --headless --host https://llm.example.com -u 10 -t 60 --model llama --api-key-file key.txt",
+    ),
+    "sweep": Group(
+        "Sweep",
+        "One load after the other in one run: stages, the largest load within the rules, repeats.",
+        f"{RUN} --sweep concurrency=1..64 --find-max --slo 'ttft p95 < 2s'",
+    ),
+    "report": Group(
+        "Report",
+        "Tables, reports and pages; the certificate of their figures.",
+        f"{RUN} -u 10 -t 60 --percentiles 50,95,99 --report-dir out --gpus 8",
+    ),
+    "ab": Group(
+        "A/B",
+        "Of locust-llm ab: two arms in pairs of blocks. --base is another name of --host.",
+        "locust-llm ab --base localhost:8000 --candidate localhost:8001 -u 10 -t 10m --slo 'ttft p95 within 5% of base'",
+    ),
+    "probe": Group(
+        "Probe",
+        "Of locust-llm probe: how prefills slow down the decodes beside them.",
+        "locust-llm probe --host localhost:8000 --longest 8000 --rounds 3",
+    ),
 }
-"""The groups of --help and docs/options.md, in their order. Of "locust" there are only ranges: Locust has these flags."""
+"""In the order of --help and docs/options.md. Of "locust" there are only ranges: Locust has these flags."""
 
 
 class Range(NamedTuple):
@@ -52,7 +101,7 @@ TRACE_MS: Final = Range(0, 10**15)  # Unix time in ms: 2 * 10**12
 class Option(msgspec.Struct, frozen=True):
     """The declaration of a field; ``options_of`` adds what the field itself has (from ``field`` on)."""
 
-    group: Group
+    group: GroupName
     help: str = ""
     example: str = ""
     unit: str = ""

@@ -14,7 +14,16 @@ from typing import Any, Final
 import gevent
 import msgspec
 
-from locust_llm.client.api import ENDPOINTS, LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed, request_body
+from locust_llm.client.api import (
+    ENDPOINTS,
+    LENGTH_PROMPT,
+    LENGTH_TOKENS,
+    WAYS,
+    extra_inputs,
+    length_fields,
+    obeyed,
+    request_body,
+)
 from locust_llm.client.completion import DECODERS, Count, Message, count, status_message
 from locust_llm.client.exchange import SIMULATOR, UserConnection
 from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
@@ -23,6 +32,8 @@ from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
 from locust_llm.load.prompts import Lengths, Prompts, fit
 
+from .refusals import BUSY, context_of, has_key, no_completion, refused, too_long
+
 logger = logging.getLogger("locust_llm")
 
 MODELS_TIMEOUT_S: Final = 10.0
@@ -30,6 +41,8 @@ MODELS_TIMEOUT_S: Final = 10.0
 MIN_PROBE_WORDS: Final = 500
 MAX_PROBE_WORDS: Final = 1_500
 """Length of the longest probe, in words."""
+TOKENS_A_WORD: Final = 6
+"""No tokenizer of a language model takes more for the words of a prompt: a probe has to fit into the context."""
 PROBE_TIMEOUT_S: Final = 120.0
 WAITING_AFTER_S: Final = 3.0
 """After this wait for an answer the console has a line about it."""
@@ -46,6 +59,8 @@ Ask = Callable[..., Answer]
 
 class _Model(msgspec.Struct):
     id: str
+    aliases: Any = None
+    """Of llama.cpp, a list."""
 
 
 class _Models(msgspec.Struct):
@@ -70,6 +85,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     length_way: tuple[str, ...] = ()
     """Fields of the body that keep an output at its length, where that needs any: see body.WAYS."""
     probes: tuple[Probe, ...] = ()
+    context: int | None = None
+    """Tokens that the model has room for; None: the server does not list it."""
     dataset_sessions: int | None = None
     """See Run."""
     notes: tuple[str, ...] = ()
@@ -90,7 +107,7 @@ def discover(
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
-        return _survey(settings, ask, secrets, clock, sleep)
+        return _survey(settings, ask, secrets, clock, sleep, key=has_key(headers))
     except DiscoveryFailed as error:  # servers like to quote the key that they refuse
         raise DiscoveryFailed(shown(str(error), secrets, most=LINE_BYTES)) from None
     finally:
@@ -112,17 +129,35 @@ def _ask(
 
 
 def _survey(
-    settings: Settings, ask: Ask, secrets: Secrets, clock: Callable[[], float], sleep: Callable[[float], object]
-) -> Discovery:
+    settings: Settings, ask: Ask, secrets: Secrets, clock: Callable[[], float], sleep: Callable[[float], object], *,
+    key: bool,
+) -> Discovery:  # fmt: skip
     answer = _models(ask, settings, clock, sleep)
     server = shown(answer.server, secrets, most=NAME_BYTES)
-    model, notes = _choose(settings, answer, secrets)
+    model, notes = _choose(settings, answer, secrets, key=key)
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)
-    found = Discovery(model=model, server=server, simulated=server.startswith(SIMULATOR), notes=tuple(notes))
+    context = context_of(answer.body, model, partial(_props, ask))
+    for refuses, sentence in too_long(settings, context) if context is not None else ():
+        if refuses:
+            raise DiscoveryFailed(sentence)
+        notes.append(sentence)
+    found = Discovery(
+        model=model, server=server, simulated=server.startswith(SIMULATOR), notes=tuple(notes),
+        context=None if context is None else context.tokens,
+    )  # fmt: skip
     if settings.probe:
-        found = _keep_length(ask, settings, _measure(ask, settings, found))
+        found = _keep_length(ask, settings, _measure(ask, settings, found, key=key), key=key)
     return msgspec.structs.replace(found, notes=tuple(shown(note, secrets, most=LINE_BYTES) for note in found.notes))
+
+
+def _props(ask: Ask) -> dict[str, Any] | None:
+    """Of llama.cpp."""
+    try:
+        answer = ask("GET", "/props", timeout_s=MODELS_TIMEOUT_S)
+    except FetchFailed:
+        return None
+    return decoded(answer.body, dict[str, Any]) if answer.status == 200 else None
 
 
 def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]) -> Answer:
@@ -154,12 +189,13 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
         sleep(1.0)
 
 
-def _choose(settings: Settings, answer: Answer, secrets: Secrets) -> tuple[str | None, list[str]]:
-    """(model to ask for, notes)."""
+def _choose(settings: Settings, answer: Answer, secrets: Secrets, *, key: bool = False) -> tuple[str | None, list[str]]:
+    """(model to ask for, notes). ``key``: one was sent."""
     if answer.status in (401, 403):
-        raise DiscoveryFailed(
-            f"{settings.host} wants a key (HTTP {answer.status}): set OPENAI_API_KEY or give --api-key-file"
-        )
+        why = refused(answer.status, status_message(answer.body), settings, key=key)
+        if settings.model_check:
+            raise DiscoveryFailed(why)
+        return settings.model, [f"the models were not listed: {why}"]
     if settings.model and shown(settings.model, most=NAME_BYTES) != settings.model:
         raise DiscoveryFailed(
             f"--model {settings.model!r} is no name that can be shown: it has other characters than text, or is too long"
@@ -175,20 +211,29 @@ def _choose(settings: Settings, answer: Answer, secrets: Secrets) -> tuple[str |
         fit_to_show = [name for name in names if _fit_to_show(name, secrets)]
         if not fit_to_show:
             raise DiscoveryFailed(
-                f"no name of a model that the server lists can be shown (they hold control characters or a secret, or are "
-                f"longer than {NAME_BYTES} bytes): give --model"
+                f"no name of a model that the server lists can be shown (they hold control characters or a secret, end in "
+                f"*, or are longer than {NAME_BYTES} bytes): give --model"
             )
         chosen = f"no --model given: {fit_to_show[0]} taken, the first of {_list(names, secrets)}"
         return fit_to_show[0], [chosen] if len(names) > 1 else []
-    if settings.model not in names:
-        raise DiscoveryFailed(f"the server has no model {settings.model!r}; it has: {_list(names, secrets)}")
-    return settings.model, []
+    if models is None or any(_goes_by(settings.model, model) for model in models.data):
+        return settings.model, []
+    listed = f"the server has no model {settings.model!r}; it has: {_list(names, secrets)}"
+    if settings.model_check:
+        raise DiscoveryFailed(f"{listed}; --no-model-check sends it all the same")
+    return settings.model, [f"{listed}: {settings.model} was sent as it was given (--no-model-check)"]
+
+
+def _goes_by(name: str, model: _Model) -> bool:
+    """A gateway lists ``openai/*`` where it takes any name that begins so."""
+    aliases = model.aliases if isinstance(model.aliases, list) else []
+    return name == model.id or name in aliases or (model.id.endswith("*") and name.startswith(model.id[:-1]))
 
 
 def _fit_to_show(name: str, secrets: Secrets) -> bool:
-    """As it is, so that what is shown is what is asked for."""
+    """As it is, so that what is shown is what is asked for; and a name, not the beginning of many."""
     broken = "\N{REPLACEMENT CHARACTER}" in name  # it stands for what no request could hold
-    return bool(name) and not broken and shown(name, secrets, most=NAME_BYTES) == name
+    return bool(name) and not broken and not name.endswith("*") and shown(name, secrets, most=NAME_BYTES) == name
 
 
 def _list(names: Sequence[str], secrets: Secrets) -> str:
@@ -196,16 +241,19 @@ def _list(names: Sequence[str], secrets: Secrets) -> str:
     return f"{some} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else some
 
 
-def _measure(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
+def _measure(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
     """The lengths of prompts of known words, in tokens, as the server counts them."""
     # seeded apart from the load, so that no probe's prompt comes again and finds itself in a prefix cache
     texts = Prompts(Lengths(), input_tokens=(1, 0), output_tokens=(1, 0), seed=None)
     many = max(MIN_PROBE_WORDS, min(MAX_PROBE_WORDS, Lengths().words(settings.synthetic_input_tokens_mean)))
+    if found.context is not None:
+        many = max(2, min(many, found.context // TOKENS_A_WORD))
     # one word alone shows exactly what the template adds; the text is not everywhere alike, so three samples of it
     sizes = (1, many, many, many)
     probes: list[Probe] = []
     notes = list(found.notes)
     kind, way = "tokenize", _tokenize
+    chat = partial(_chat, key=key)
     for words in sizes:
         text = texts.words(words)
         try:
@@ -214,7 +262,7 @@ def _measure(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
             notes.append(f"/tokenize was not used: {error}")
             tokens = None
         if tokens is None and kind == "tokenize":
-            kind, way = "chat", _chat
+            kind, way = "chat", chat
             tokens = way(ask, settings, found.model, text)
         if tokens is None:
             notes.append("the server does not report the tokens of a prompt: prompt lengths are estimates")
@@ -237,7 +285,7 @@ def _tokenize(ask: Ask, settings: Settings, model: str | None, text: str) -> int
     return None if tokens is None else count(tokens.count) or None
 
 
-def _chat(ask: Ask, settings: Settings, model: str | None, text: str) -> int | None:
+def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bool = False) -> int | None:
     """A chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would refuse every other one."""
     body = request_body(
         settings.endpoint_type, model, [{"role": "user", "content": text}], 1,
@@ -247,14 +295,16 @@ def _chat(ask: Ask, settings: Settings, model: str | None, text: str) -> int | N
         answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
     except FetchFailed as error:
         raise DiscoveryFailed(f"a first request to {settings.host}{settings.endpoint} failed: {error}") from error
-    if answer.status != 200:
-        hint = "; is --endpoint right?" if answer.status in (404, 405) else ""
-        raise DiscoveryFailed(
-            f"a first request to {settings.endpoint} failed: HTTP {answer.status}, "
-            f"{status_message(answer.body)[: LINE_BYTES // 2]}{hint} (--no-probe sends none)"
-        )
+    _look_for_refusal(settings, answer, key=key)
     usage = _completion(settings, answer).usage
     return None if usage is None else count(usage.prompt_tokens) or None
+
+
+def _look_for_refusal(settings: Settings, answer: Answer, *, key: bool) -> None:
+    """Raises DiscoveryFailed if a request was refused that is as plain as can be."""
+    message = status_message(answer.body) if answer.status != 200 else no_completion(answer.body)
+    if answer.status != 200 or message:
+        raise DiscoveryFailed(refused(answer.status, message[: LINE_BYTES // 2], settings, key=key))
 
 
 def _completion(settings: Settings, answer: Answer) -> Message[Any]:
@@ -265,27 +315,31 @@ def _completion(settings: Settings, answer: Answer) -> Message[Any]:
         return Message()
 
 
-def _keep_length(ask: Ask, settings: Settings, found: Discovery) -> Discovery:
+def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
     """Find out which fields keep an output at its length, where answers end by themselves without. None where none is
-    needed, or none helps, or the user has chosen."""
-    if settings.extra_inputs and any(name in settings.extra_inputs for way in WAYS for name in way):
-        return found
-    probes = list(found.probes)
-    for way in ((), *WAYS):
+    needed, or none helps, or the user has chosen. Raises DiscoveryFailed if the server refuses what a run would send."""
+    probes, extra = list(found.probes), extra_inputs(settings.extra_inputs) if settings.extra_inputs else {}
+    chosen = any(name in extra for way in WAYS for name in way)
+    for way in ((), *(() if chosen else WAYS)):
+        tokens = 1 if chosen else LENGTH_TOKENS
         body = request_body(
-            settings.endpoint_type, found.model, [{"role": "user", "content": LENGTH_PROMPT}], LENGTH_TOKENS,
-            streaming=False, max_tokens_field=settings.max_tokens_field, **length_fields(way, LENGTH_TOKENS),
+            settings.endpoint_type, found.model, [{"role": "user", "content": LENGTH_PROMPT}], tokens, streaming=False,
+            max_tokens_field=settings.max_tokens_field, **extra | length_fields(way, LENGTH_TOKENS),
         )  # fmt: skip
         try:
             answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
+            if not way and answer.status >= 500:  # one failure shows nothing: what if it fails again?
+                answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
         except FetchFailed as error:  # the next one would take as long
             note = f"it is not known whether outputs can be kept at their length: {error}"
             return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, note))
+        if not way and answer.status not in BUSY:
+            _look_for_refusal(settings, answer, key=key)
         message = _completion(settings, answer)
-        if message.usage is None or not message.choices:
+        if chosen or message.usage is None or not message.choices:
             continue
-        tokens = count(message.usage.completion_tokens)
-        probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=tokens or 0))
-        if obeyed(answer.status, tokens, message.choices[0].finish_reason):
+        made = count(message.usage.completion_tokens)
+        probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0))
+        if obeyed(answer.status, made, message.choices[0].finish_reason):
             return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
     return msgspec.structs.replace(found, probes=tuple(probes))

@@ -1,10 +1,12 @@
-"""Locust's own table in our digits: three instead of two, and its percentiles those of core/histogram.py."""
+"""Locust's own tables: three digits instead of two, percentiles as in core/histogram.py, a row for each kind of failure."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import locust.stats
 
+from locust_llm.core.failures import kind_of
 from locust_llm.core.histogram import percentiles, three_digits
 
 
@@ -40,3 +42,17 @@ def _rounded_ms(response_time: float) -> float:
 def _percentile_ms(response_times: dict[float, int], num_requests: int, percent: float) -> float:
     """``percent``: from 0 to 1, as Locust has it."""
     return percentiles(response_times, (percent * 100,))[0] if response_times else 0.0
+
+
+def in_rows_of(stats: locust.stats.RequestStats, reported: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``errors`` in the report of a worker, with the names that the master's ``stats`` have for their kinds: each
+    process names a kind by the first message that it has seen."""
+    names = {(row.method, row.name, kind_of(str(row.error))): str(row.error) for row in stats.errors.values()}
+    found = {}
+    for key, row in reported.items():
+        name = row["error"]
+        if name.startswith("RequestFailed("):  # of LLMUser; others may mean something by their numbers
+            name = names.get((row["method"], row["name"], kind_of(name)), name)
+        new = key if name == row["error"] else locust.stats.StatsError.create_key(row["method"], row["name"], name)
+        found[new] = row | {"error": name}
+    return found

@@ -24,7 +24,7 @@ from locust_llm.core.arms import BASE, changes, without_values
 from locust_llm.core.option import USERS, Option
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
-from locust_llm.core.sweep import CONCURRENCY
+from locust_llm.core.sweep import CONCURRENCY, RATE
 from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import tokens
@@ -36,9 +36,21 @@ from locust_llm.load.user_file import irregular, small_text
 from locust_llm.run.address import base_url
 from locust_llm.slo.rules import Entry
 
-from .flags import OF_SETTINGS, OPTIONS, Refused, add_groups, parser_default, reader, refuse
+from .flags import (
+    OF_SETTINGS,
+    OPTIONS,
+    Refused,
+    add_groups,
+    introduce,
+    parser_default,
+    reader,
+    refuse,
+    unknown_options,
+)
 from .schedule import rate_of
 
+PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("probe.py", "--headless")}
+"""The words that the door puts before those that were given; of any other command the locustfile of a run."""
 SECRETS: Final = "llm_secrets"
 """Where the options have the names of the locustfile's own secret ones."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -54,6 +66,7 @@ FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
 def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
     """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed before any fork."""
     add_groups(parser, OPTIONS)
+    introduce(parser, sys.argv[0])
     # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
     parser.set_defaults(stop_timeout=30.0)
     _check_after_parsing(parser, before_load)
@@ -84,6 +97,8 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
     def parse_args(args: Any = None, namespace: Any = None) -> Namespace:
         global _checked
         try:
+            for wrong in unknown_options(sys.argv[1:] if args is None else args, parser._option_string_actions):
+                refuse(wrong)
             options: Namespace = parse(args, namespace)
             secret = (action.dest for action in parser._actions if getattr(action, "is_secret", False))
             setattr(options, SECRETS, sorted(secret))
@@ -131,6 +146,11 @@ def check(options: Namespace, **known: Any) -> Settings:
         refuse(f"-r must be above 0 and at most {USERS.most}, got {rate:g}")
     for mistake in chain(mistakes(settings), *(rule(settings, options) for rule in FURTHER)):
         refuse(mistake)
+    if options.arrival_pattern and not _has_arrivals(settings):
+        refuse(
+            f"--arrival-pattern {options.arrival_pattern} has no arrivals to apply to: give --request-rate too, or leave it "
+            "out (without a rate, each user sends when it has its last answer)"
+        )
     try:
         look_through(settings)
     except ValueError as error:
@@ -138,6 +158,11 @@ def check(options: Namespace, **known: Any) -> Settings:
     except OSError as error:
         refuse(f"{error.filename}: {error.strerror}")
     return settings
+
+
+def _has_arrivals(s: Settings) -> bool:
+    """At random times, or at even ones: those of a trace and of user-centric rates are neither."""
+    return bool(s.request_rate or s.request_rate_series or s.sweeps(RATE) or (s.warmup_request_rate and s.warms_up))
 
 
 def look_through(s: Settings) -> Summary | None:
@@ -299,10 +324,10 @@ def _command(headers: list[str], secrets: Iterable[Any], candidate_set: Iterable
     package is installed."""
     words = sys.argv[1:]
     name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
-    for command, file, *more in (("run", "run.py"), ("probe", "probe.py", "--headless")):
-        put = ["-f", str(Path(__file__).parents[1] / "locustfiles" / file), *more]  # by the door
-        if words[: len(put)] == put:
-            name, words = f"locust-llm {command}", words[len(put) :]
+    file, *more = PUT.get(name, ("run.py",))
+    put = ["-f", str(Path(__file__).parents[1] / "locustfiles" / file), *more]
+    if words[: len(put)] == put:
+        name, words = name if name in PUT else "locust-llm run", words[len(put) :]
     for header in headers:  # by their text, however the flag was written
         words = [word.replace(header, "***") if header else word for word in words]
     for text in candidate_set:

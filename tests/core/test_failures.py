@@ -1,6 +1,10 @@
 """Failures told apart: few kinds whatever a server writes."""
 
-from locust_llm.core.failures import MAX_KINDS, OTHER_KINDS, FailureKinds, kind_of
+from msgspec.structs import replace
+from support.records import answered
+
+from locust_llm.core.failures import FIRST, MAX_KINDS, OTHER_KINDS, FailureKinds, FirstRequests, kind_of
+from locust_llm.core.record import Record
 
 
 def test_a_kind_has_neither_numbers_nor_ids() -> None:
@@ -19,12 +23,13 @@ def test_addresses_and_times_are_no_kinds_of_their_own() -> None:
     assert kind_of("no first token within 0.25 s") == kind_of("no first token within 12 s")
 
 
-def test_the_first_of_a_kind_is_told_once() -> None:
+def test_a_kind_has_the_name_of_its_first_message() -> None:
     kinds = FailureKinds()
-    assert kinds.name("reset", "by peer 1") == ("reset: by peer #", True)
-    assert kinds.name("reset", "by peer 2") == ("reset: by peer #", False)
-    assert kinds.name("closed", "by peer 2") == ("closed: by peer #", True)
+    assert kinds.name("reset", "by peer 1") == ("reset: by peer 1", True)
+    assert kinds.name("reset", "by peer 2") == ("reset: by peer 1", False)
+    assert kinds.name("closed", "by peer 2") == ("closed: by peer 2", True)
     assert kinds.name("empty", "") == ("empty", True)
+    assert kinds.name("long", "no room " * 100) == ("long: " + ("no room " * 25).strip(), True)
 
 
 def test_names_stay_few_whatever_a_server_writes() -> None:
@@ -36,3 +41,22 @@ def test_names_stay_few_whatever_a_server_writes() -> None:
     assert told[-1] == (f"stream_error: {OTHER_KINDS}", False)
     assert kinds.name("stream_error", "a") == ("stream_error: a", False)
     assert kinds.name("reset", "another") == ("reset: another", True)
+
+
+def failed(message: str) -> Record:
+    return replace(answered(1), outcome="http_status", message=message)
+
+
+def test_first_requests_that_all_fail_are_known_once() -> None:
+    first = FirstRequests()
+    messages = [f"HTTP 404: no {number}" for number in range(7)] + ["HTTP 500: died"] * 3
+    known = [first.add(failed(message)) for message in messages]
+    assert known[:-1] == [()] * 9
+    assert [(record.message, count) for record, count in known[-1]] == [("HTTP 404: no 0", 7), ("HTTP 500: died", 3)]
+    assert [first.add(failed("HTTP 404: no")) for _ in range(FIRST)] == [()] * FIRST
+
+
+def test_one_that_succeeds_among_them_is_enough() -> None:
+    first = FirstRequests()
+    records = [failed("HTTP 404: no")] * 9 + [answered(1)] + [failed("HTTP 404: no")] * 20
+    assert [first.add(record) for record in records] == [()] * 30

@@ -186,8 +186,9 @@ def known_options() -> set[str]:
     add_arguments(simulate)
     actions = [*load_parser("probe")._actions, *simulate._actions]
     found = {flag for action in actions for flag in action.option_strings}
-    source = Path(sys.modules["locust_llm.__main__"].__file__ or "").read_text()
-    return found | set(re.findall(r'"(--[a-z-]+)"', source))
+    door = Path(sys.modules["locust_llm.__main__"].__file__ or "")
+    sources = "".join((door.parent / name).read_text() for name in (door.name, "check.py", "selftest.py"))
+    return found | set(re.findall(r'"(--[a-z-]+)"', sources))
 
 
 def test_options_that_pages_name_exist() -> None:

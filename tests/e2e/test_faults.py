@@ -17,7 +17,7 @@ from locust_llm.client.connection import Target
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import Gate
 from locust_llm.client.requests_bridge import target
-from locust_llm.core.failures import FailureKinds
+from locust_llm.core.failures import kind_of
 from locust_llm.core.record import FAILURES, OK, Record
 
 pytestmark = pytest.mark.xdist_group("faults")  # the last test looks at what all the others saw
@@ -125,7 +125,7 @@ def keeps(record: Record) -> str:
 
 
 def seen(what: str, record: Record) -> Seen:
-    name = f"ok: {record.message}" if record.outcome == OK else FailureKinds().name(record.outcome, record.message)[0]
+    name = f"ok: {record.message}" if record.outcome == OK else f"{record.outcome}: {kind_of(record.message)}"
     return Seen(what, name, slot(record), keeps(record))
 
 

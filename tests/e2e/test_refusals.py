@@ -85,7 +85,10 @@ def locust(*words: str, **environment: str) -> Ended:
             "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a time",
             marks=pytest.mark.full,
         ),
-        ("--host {url} --processes 2 --model mine", "the server has no model 'mine'; it has: tiny, other"),
+        (
+            "--host {url} --processes 2 --model mine",
+            "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the same",
+        ),
         pytest.param(
             "--host {url} --report-dir file/run",
             "the report folder cannot be written: file/run: Not a directory (--report-dir names another)",

@@ -23,6 +23,7 @@ from locust_llm.run import discovery as module
 from locust_llm.run.control import metrics_poller as meter_module
 from locust_llm.run.control.metrics_poller import MetricsPoller
 from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
+from locust_llm.run.refusals import context_of
 
 FEW = ("a body, a byte at a time", "a body without end", "no HTTP", "nothing")
 MODES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in ENDLESS]
@@ -126,7 +127,10 @@ def test_what_is_of_no_type_that_it_should_have_is_not_taken(server: Hostile, na
     assert found is not None
     assert [probe.kind for probe in found.probes[:4]] == ["chat"] * 4
     server.whole("/v1/chat/completions", body)
-    found, _ = ask(server)
+    found, said = ask(server)
+    if name == "no JSON":
+        assert said.endswith("that is a web page, and no API: is --host right, with its port?")
+        return
     assert found is not None
     assert not found.lengths.measured
     assert all(probe.tokens >= 0 for probe in found.probes)
@@ -178,7 +182,19 @@ def test_the_name_of_a_server_is_shown_without_the_key_and_cut(server: Hostile) 
 
 
 KEYS = st.sampled_from(
-    ["data", "id", "count", "usage", "prompt_tokens", "completion_tokens", "choices", "finish_reason"]
+    [
+        "data",
+        "id",
+        "max_model_len",
+        "meta",
+        "n_ctx",
+        "count",
+        "usage",
+        "prompt_tokens",
+        "completion_tokens",
+        "choices",
+        "finish_reason",
+    ]
 )
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(KEY)
 BODIES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner), max_leaves=12)
@@ -199,8 +215,11 @@ def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model:
     with suppress(DiscoveryFailed):
         for tokens in (module._tokenize(ask, settings, "m", "text"), module._chat(ask, settings, "m", "text")):
             assert tokens is None or (type(tokens) is int and 0 < tokens < 1 << 53)
-    found = module._keep_length(ask, settings, Discovery(model="m"))
-    assert all(type(probe.tokens) is int and probe.tokens >= 0 for probe in found.probes)
+    with suppress(DiscoveryFailed):
+        found = module._keep_length(ask, settings, Discovery(model="m"))
+        assert all(type(probe.tokens) is int and probe.tokens >= 0 for probe in found.probes)
+    context = context_of(body, "m", lambda: None)
+    assert context is None or (type(context.tokens) is int and 0 < context.tokens < 1 << 53)
 
 
 # -- the meter ---------------------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """Locust's table in our digits, and without the copies of rows that only a history of rows needs."""
 
-from locust.stats import RequestStats
+from typing import Any
+
+from locust.stats import RequestStats, StatsError
 
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.run.locust_table import keep_no_copies_of_rows, three_digits_in_locust
+from locust_llm.run.locust_table import in_rows_of, keep_no_copies_of_rows, three_digits_in_locust
 
 
 def test_rows_keep_no_copies_and_the_total_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +34,26 @@ def test_three_digits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(locust.stats, name, getattr(locust.stats, name))
     three_digits_in_locust()
     assert [locust.stats.bucket_response_time(ms) for ms in (12.4, 1234.0)] == [12.4, 1230.0]
+
+
+def reported(*errors: str) -> dict[str, Any]:
+    """As a worker sends them."""
+    worker = RequestStats()
+    for error in errors:
+        worker.log_error("POST", "/v1", error)
+    return dict(worker.serialize_errors())
+
+
+def test_a_kind_is_one_row_whichever_process_saw_it() -> None:
+    """Each names it by the first message it has seen; other exceptions keep their numbers."""
+    stats = RequestStats()
+    for errors in (
+        ("RequestFailed('http_status: no room for 17 tokens')", "ValueError('1')"),
+        ("RequestFailed('http_status: no room for 18 tokens')", "ValueError('2')"),
+    ):
+        for key, row in in_rows_of(stats, reported(*errors)).items():
+            known = stats.errors.setdefault(key, StatsError.unserialize(row | {"occurrences": 0}))
+            known.occurrences += row["occurrences"]
+    assert {row.error: row.occurrences for row in stats.errors.values()} == {
+        "RequestFailed('http_status: no room for 17 tokens')": 2, "ValueError('1')": 1, "ValueError('2')": 1,
+    }  # fmt: skip

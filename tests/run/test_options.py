@@ -261,7 +261,7 @@ def test_a_report_folder_below_a_file(capsys: pytest.CaptureFixture[str], tmp_pa
 
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], server: TinyServer) -> None:
     line = refused_before_load(capsys, "--host", server.url, "--model", "mine")
-    assert line == "the server has no model 'mine'; it has: tiny, other"
+    assert line == "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the same"
     assert server.paths() == ["/v1/models"]
 
 

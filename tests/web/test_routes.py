@@ -173,7 +173,10 @@ def test_users_of_the_warmup_begin(pages: Callable[..., Page], server: TinyServe
         ({"prefill_concurrency": "x"}, "--prefill-concurrency takes a whole number, got 'x'"),
         ({"prefill_concurrency": "3"}, "--prefill-concurrency 3 is above the 2 users"),
         ({"slo": "ttft < 5"}, "ttft"),
-        ({"model": "mine"}, "the server has no model 'mine'; it has: tiny, other"),
+        (
+            {"model": "mine"},
+            "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the same",
+        ),
         ({"host": "http://127.0.0.1:1"}, "cannot reach http://127.0.0.1:1: "),
         ({"host": ""}, "--host is missing"),
         ({"api_key_file": "/etc/passwd"}, "--api-key-file can be given on the command line only"),

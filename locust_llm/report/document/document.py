@@ -40,7 +40,7 @@ from .sweep import curves, warnings
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
-MESSAGE_WIDTH: Final = 80
+MESSAGE_WIDTH: Final = 200
 MAX_FAILURE_ROWS: Final = 20
 LATENCY: Final = "TTFT and ITL over time"
 STAGES: Final = "Stage by stage"

@@ -22,6 +22,7 @@ from locust_llm.client.buffering import Buffering
 from locust_llm.client.requests_bridge import authorities
 from locust_llm.client.retry import remarks_on
 from locust_llm.core.engine_metrics import diagnosis, out_of_memory, summarised
+from locust_llm.core.failures import FIRST, FirstRequests
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
@@ -32,6 +33,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.run.arms import arms_of
 from locust_llm.run.console import columns
 from locust_llm.run.discovery import Discovery
+from locust_llm.run.refusals import advice, has_key
 from locust_llm.run.worker.outbox import lock
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.rules import FAILS
@@ -190,6 +192,7 @@ class RunStore:
         """What the result lacks, a line each."""
         self._retried = self._resent = 0
         """Attempts that were refused and followed by another one."""
+        self._first, self._key = FirstRequests(), has_key(headers)
         self._out_of_memory = ""
         """The message of the first failure that is about memory."""
         self._poller: MetricsPoller | None = None
@@ -220,6 +223,8 @@ class RunStore:
             return False
         self.live_stats.add(record)
         self.totals.add(record)
+        if all_failed := self._first.add(record):
+            self.add_note(f"WARNING: {self._why(all_failed)}")
         if record.failed and not self._out_of_memory and out_of_memory(record.message, None):
             self._out_of_memory = record.message
         if self.buffering.add(record):
@@ -231,6 +236,14 @@ class RunStore:
                 + (", and their slots of the prefill gate are free only at their end" if gated else "")
             )
         return True
+
+    def _why(self, failed: Sequence[tuple[Record, int]]) -> str:
+        """The first requests have failed: each kind with what to do about it."""
+        found = []
+        for first, count in failed:
+            todo = advice(first.status, first.message, self.settings, key=self._key)
+            found.append(f"{count} x {first.outcome}: {first.message}{f' ({todo})' if todo else ''}")
+        return f"each of the first {FIRST} requests failed: {'; '.join(found)}"
 
     def add_note(self, note: str) -> None:
         """Once a run, on the console and in the reports."""

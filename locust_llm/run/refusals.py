@@ -1,0 +1,182 @@
+"""Refusals: what a server says no to, known before the load: a key, a path, a model, prompts beyond its context."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from locust_llm.client.completion import count, error_line, error_text
+from locust_llm.client.fetch import decoded
+from locust_llm.core.foreign_text import is_secret
+from locust_llm.core.settings import Settings, of_stage
+from locust_llm.core.sweep import INPUT
+from locust_llm.core.text import cut
+from locust_llm.load.dataset import Summary
+from locust_llm.load.lengths import independent, mix, normal
+
+PAGE: Final = re.compile(r"<(!doctype )?html", re.IGNORECASE)
+TOO_LONG: Final = re.compile(r"context (length|size|window)|max_model_len|maximum input length", re.IGNORECASE)
+NO_MODEL: Final = re.compile(
+    r"\bmodel\b.*(not (exist|found)|unknown|invalid)|(unknown|invalid|no such) model", re.IGNORECASE
+)
+DRAWS: Final = 1_000
+"""Of lengths, for the share of the requests that are too long."""
+BUSY: Final = (429, 503)
+PAGE_CHARS: Final = 80
+"""Of a web page, in a line."""
+LOGIN: Final = "where users log in by themselves: --no-model-check --no-probe"
+MEAN_INPUT: Final = Settings().synthetic_input_tokens_mean
+OURS: Final = ("", "run.py")
+"""Locustfiles whose prompts are those of the command line; others may have their own."""
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def has_key(headers: Mapping[str, str]) -> bool:
+    """One of the headers of a request may be a key."""
+    return any(map(is_secret, headers))
+
+
+def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
+    """What to do about an error of the server; empty where nobody knows. ``key``: one was sent.
+
+    LiteLLM 1.106 without a database answers a missing key with HTTP 500, and a wrong one with 400, "No connected db".
+    """
+    if PAGE.search(message):
+        return "that is a web page, and no API: is --host right, with its port?"
+    if status in (401, 403) or "No connected db" in message:
+        if key:
+            return "the key is refused: is it the one for this server (OPENAI_API_KEY, --api-key-file, --header)?"
+        return f"it wants a key: set OPENAI_API_KEY or give --api-key-file ({LOGIN})"
+    if status in (400, 413, 422) and TOO_LONG.search(message):
+        return (
+            "a prompt and its answer are too long for the model: shorten --synthetic-input-tokens-mean "
+            f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean ({s.output_tokens_mean:g})"
+        )
+    if status in (400, 404, 422) and (NO_MODEL.search(message) or _quotes(message, s.model)):
+        return "is --model right? With --no-model-check it may be one that the server does not list"
+    if status in (404, 405):
+        return f"the server has no {s.endpoint}: is --endpoint right, or --endpoint-type?"
+    if status in BUSY:
+        return "the server is busy: try again when it is not"
+    if status == 500 and not key:
+        return "no key was given, and LiteLLM for one answers so without: set OPENAI_API_KEY or give --api-key-file"
+    return ""
+
+
+def refused(status: int, message: str, s: Settings, *, key: bool) -> str:
+    """Why there is no run, where a first request was answered so."""
+    found = advice(status, message, s, key=key)
+    if status in (401, 403):
+        what = f"refuses the key (HTTP {status}: {message})" if key else f"wants a key (HTTP {status})"
+        return f"{s.host} {what}: {found.partition(': ')[2]}"
+    message = cut(message, PAGE_CHARS) if PAGE.search(message) else message.rstrip(".")
+    said = f", {message}" if message else ""
+    return f"a first request to {s.endpoint} failed: HTTP {status}{said}; {found or '--no-probe sends none'}"
+
+
+def no_completion(body: bytes) -> str:
+    """What came with HTTP 200 in place of an answer; empty where it may be one."""
+    line = error_line(body)
+    if PAGE.match(line):
+        return line
+    content = decoded(body, dict[str, Any]) or {}
+    return error_text(content["error"]) if content.get("error") and not content.get("choices") else ""
+
+
+def _quotes(message: str, model: str | None) -> bool:
+    return bool(model) and re.search(rf"['\"`=]{re.escape(model or '')}(['\"`.]|$)", message) is not None
+
+
+# -- the context of the model ------------------------------------------------------------------------------------------
+
+
+class Context(NamedTuple):
+    """How many tokens a request may have."""
+
+    tokens: int
+    whole: bool
+    """The prompt and all of its answer have to fit, or the request is refused (vLLM); else the prompt alone, and the
+    answer ends early (llama.cpp)."""
+
+
+class _Models(msgspec.Struct):
+    data: list[dict[str, Any]]
+
+
+def context_of(models: bytes, model: str | None, props: Callable[[], Mapping[str, Any] | None]) -> Context | None:
+    """Of this model in the body of /v1/models; None: not there. ``props``: asks for those of llama.cpp, whose older versions
+    list the context that the model was trained with alone."""
+    found = decoded(models, _Models)
+    entry = next((one for one in found.data if one.get("id") == model), {}) if found is not None else {}
+    if tokens := _tokens(entry.get("max_model_len")):
+        return Context(tokens, whole=True)
+    if not isinstance(meta := entry.get("meta"), dict):
+        return None
+    tokens = _tokens(meta.get("n_ctx"))
+    if tokens is None:
+        each = (props() or {}).get("default_generation_settings")
+        tokens = _tokens(each.get("n_ctx")) if isinstance(each, dict) else None
+    tokens = tokens or _tokens(meta.get("n_ctx_train"))
+    return None if tokens is None else Context(tokens, whole=False)
+
+
+def _tokens(value: Any) -> int | None:
+    return count(value) or None if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
+    """Synthetic prompts and answers that do not fit, in a sentence: (whether there can be no such run, the sentence)."""
+    if s.input_file:
+        return
+    if s.sweeps(INPUT) and (stages := s.staged) is not None:
+        for refuses, sentence in too_long(of_stage(s, INPUT, stages.values[-1]), context):
+            yield refuses, f"--sweep {INPUT}={stages.values[-1]:g}: {sentence}"
+        return
+    prompts, answers = zip(*_drawn(s), strict=True)
+    outputs = answers if context.whole else [0] * DRAWS
+    fail = _share(prompt + output > context.tokens for prompt, output in zip(prompts, outputs, strict=True))
+    end = _share(prompt + output > context.tokens for prompt, output in zip(prompts, answers, strict=True))
+    limit = f"the model's context of {context.tokens:,} tokens"
+    if fail > 0.5:
+        what = f"prompts of {_mean(prompts)} tokens" + f" with answers of {_mean(answers)}" * context.whole
+        own = s.locustfile not in OURS and not (s.seq_dist or s.synthetic_input_tokens_mean != MEAN_INPUT)
+        yield not own, f"{what} do not fit into {limit} (/v1/models)"
+    elif fail:
+        yield False, f"{fail:.0%} of the requests are longer than {limit}, and will fail"
+    elif end:
+        yield False, f"{end:.0%} of the answers reach the end of {limit}, and will be shorter"
+    elif (turns := s.session_turns_mean) > 1 and turns * (
+        float(_mean(prompts)) + float(_mean(answers))
+    ) > context.tokens:
+        yield False, f"sessions of {turns:g} turns grow beyond {limit}: their last turns will fail"
+
+
+def dataset_too_long(dataset: Summary, context: int | None) -> str:
+    """Why its prompts are refused, if most of them must be; empty otherwise."""
+    if context is None or dataset.input_tokens is None or dataset.input_tokens <= context:
+        return ""
+    tokens = f"{dataset.input_tokens:,.0f} tokens (mean)"
+    return f"{dataset.path}: prompts of {tokens} do not fit into the model's context of {context:,} tokens (/v1/models)"
+
+
+def _drawn(s: Settings) -> Iterator[tuple[int, int]]:
+    """Tokens of prompts and of their answers, as the load would have them."""
+    sizes = mix(s.seq_dist) if s.seq_dist else independent(
+        normal(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
+        normal(s.output_tokens_mean, s.output_tokens_stddev),
+    )  # fmt: skip
+    before, random = (s.shared_system_prompt_length or 0) + (s.prefix_prompt_length or 0), Random(0)
+    for prompt, output in (sizes(random) for _ in range(DRAWS)):
+        yield prompt + before, output
+
+
+def _share(which: Iterator[bool]) -> float:
+    return sum(which) / DRAWS
+
+
+def _mean(lengths: Sequence[int]) -> str:
+    return f"{sum(lengths) / len(lengths):.0f}"

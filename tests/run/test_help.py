@@ -1,0 +1,99 @@
+"""Help: groups with examples that work, versions, and what an unknown command or option was meant to be."""
+
+import shlex
+
+import pytest
+from support.command_line import parse
+from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
+
+from locust_llm.__main__ import COMMANDS, OF_OTHERS, main
+from locust_llm.core.machine import versions
+from locust_llm.core.option import GROUPS
+from locust_llm.exit_status import ExitStatus
+from locust_llm.run.flags import MEANT, OF_PEERS, OPTIONS, unknown_options
+from locust_llm.run.options import add_options
+
+FLAGS = {option.flag for option in OPTIONS}
+
+
+def made(program: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """--help of a command."""
+    monkeypatch.setattr("sys.argv", [program])
+    parser = get_empty_argument_parser(default_config_files=[])
+    setup_parser_arguments(parser)
+    add_options(parser, before_load=lambda options: None)
+    return str(parser.format_help())
+
+
+@pytest.mark.parametrize("command", ["run", "ab", "probe"])
+def test_help_begins_with_the_command_and_what_most_runs_need(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = made(f"locust-llm {command}", monkeypatch)
+    assert text.lstrip().startswith(f"Usage: locust-llm {command} ")
+    assert text.index("\n  -u N") < text.index("\nLoad:") < text.index("\nPrompts:") < text.index("\nCommon options:")
+    for group in GROUPS.values():
+        assert f"$ {group.example}" in text or group.title == "Probe"
+    assert "locust -f my_test.py" not in text
+
+
+def test_help_of_locust_itself_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made("/somewhere/locust", monkeypatch).lstrip().startswith("Usage: locust [options]")
+
+
+def test_what_other_tools_call_an_option_is_named_here() -> None:
+    known = {"-u", "-t", "-s", "--host", "--processes", *FLAGS, "--no-streaming"}
+    assert {shlex.split(here)[0].rstrip(",") for here in MEANT} <= known
+    assert set(OF_PEERS).isdisjoint(known)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--concurrency", "30"], "there is no --concurrency: it is -u here"),
+        (["--num-prompts=100"], "there is no --num-prompts: it is --request-count here"),
+        (["--max-tokens", "7"], "there is no --max-tokens: it is --output-tokens-mean here"),
+        (
+            ["--api-key", "sk-1"],
+            "there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, here",
+        ),
+        (["--prefil-concurrency", "3"], "there is no option --prefil-concurrency: did you mean --prefill-concurrency?"),
+        (["--qqqqqqqq"], "there is no option --qqqqqqqq"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_what_was_meant(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(*words)
+    assert (ended.value.code, capsys.readouterr().err) == (ExitStatus.REFUSED, f"locust-llm: error: {line}\n")
+
+
+def test_what_is_known_is_not_corrected() -> None:
+    known = ["--url", "--request-rate", "--request-count"]
+    assert list(unknown_options(["--url", "x", "--request-r", "1", "-u", "3", "--", "--nothing"], known)) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("rnu", "unknown command 'rnu': did you mean run?"),
+        ("bench", "unknown command 'bench': it is run here"),
+        ("qqqq", "unknown command 'qqqq'"),
+        ("--url=http://key@x", "the command is missing before --url: did you mean 'locust-llm run --url ...'?"),
+    ],
+)
+def test_an_unknown_command(word: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == ExitStatus.REFUSED
+    assert capsys.readouterr().err.startswith(f"locust-llm: error: {line}\n")
+
+
+def test_names_of_other_programs_are_none_of_ours() -> None:
+    names = {name for names in OF_OTHERS.values() for name in names}
+    assert set(OF_OTHERS) <= set(COMMANDS)
+    assert not names & set(COMMANDS)
+
+
+def test_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == ExitStatus.OK
+    assert capsys.readouterr().out == f"{versions()}\n"
+    assert versions().startswith("locust-llm ")
+    assert "Locust 2." in versions()
