@@ -65,8 +65,8 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
         if found.hidden_share is not None:
             return (
                 f"What prefills cost the others is not reported: {found.hidden_share:.0%} of the time in prefill lies "
-                "beside gaps that count as undisturbed, as a prompt takes less than half of a gap, and gaps vary too much by "
-                "themselves to separate what it adds."
+                "beside gaps that count as undisturbed, as a prompt takes less than half of a gap, and gaps vary too much "
+                "by themselves to separate what it adds."
             )
         if not calm:
             return "No gap was undisturbed, so there is nothing to compare with: another request was always in prefill."
