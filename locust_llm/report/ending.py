@@ -140,7 +140,8 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
         yield from (one.what for one in summary.examination.advice)
     if (sweep := summary.sweep) is not None and summary.swept:
         texts = [knee.text for knee in sorted(sweep.knees, key=lambda knee: knee.value is None)]
-        yield from (*texts[1:], *sweep.findings)  # the first one is the headline
+        texts = [text for text in texts if text not in texts[:1]]  # the headline has it
+        yield from dict.fromkeys((*texts, *sweep.findings))
     yield from foremost(summary, run)
 
 
@@ -254,7 +255,9 @@ def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
         rows = [(line.label, line) for line in pair.lines]
         what = ""
     differ = [f"{label} {line.word}" for label, line in rows if line.word.split()[-1] in ("better", "worse")]
-    said = f"{len(differ)} of {len(rows)} figures differ{': ' * bool(differ)}{', '.join(differ)}"
+    few = sum(line.low is None for _, line in rows)
+    said = f"{len(differ)} of {len(rows)} figures differ{f', {few} cannot be told' * bool(few)}"
+    said += f": {', '.join(differ)}" if differ else ""
     lines = _wrapped(f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}.", width, 3)
     warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]
     lines += _lines(warnings, width)[: max(1, room - len(lines) - len(ARM_ROWS) - 1)]

@@ -70,6 +70,9 @@ DOUBTS: Final = {
     UNCERTIFIED: Doubt("there is no certificate", _each((*TIMED, *RATES), EITHER)),
 }  # fmt: skip
 """By signal. Failures, and how much of a schedule was sent, are what they are: no signal touches them."""
+MAIN: Final = {
+    "TTFT": "ttft", "ITL": "itl", "Request Latency": "request_latency", "throughput": "output_tokens_per_s",
+}  # fmt: skip
 UNKNOWN: Final = Doubt("", _each((*TIMED, *RATES), EITHER))
 
 
@@ -94,6 +97,12 @@ def reason_of(verdict: Verdict, rule: Rule) -> str:
     """Why the client verdict voids a rule: ``the client verdict is DEGRADED: chunks came merged``."""
     why = dict.fromkeys(doubt.why for doubt, _ in _touching(verdict, rule))
     return f"the client verdict is {verdict.level}: {', '.join(filter(None, why)) or '; '.join(verdict.reasons)}"
+
+
+def untouched(verdict: Verdict) -> list[str]:
+    """The main figures that are not in doubt, in words."""
+    rules = {name: Rule(word, "<", 0.0, "") for name, word in MAIN.items()}
+    return [name for name, rule in rules.items() if error_of(verdict, rule) is None]
 
 
 def _touching(verdict: Verdict, rule: Rule) -> Iterator[tuple[Doubt, Error]]:

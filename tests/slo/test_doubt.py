@@ -3,7 +3,7 @@
 import pytest
 
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, Evidence, Verdict, judge, signals
-from locust_llm.slo.doubt import DOUBTS, EITHER, HIGH, LOW, error_of, reason_of, stays
+from locust_llm.slo.doubt import DOUBTS, EITHER, HIGH, LOW, error_of, reason_of, stays, untouched
 from locust_llm.slo.grammar import parse
 from locust_llm.slo.metrics import BY_WORD
 
@@ -88,6 +88,12 @@ def test_an_unknown_reason_may_be_wrong_either_way() -> None:
     assert error_of(Verdict(DEGRADED, ("late",)), parse("requests_per_s > 1")) is None
     assert error_of(Verdict(INVALID, ("late",)), parse("requests_per_s > 1")) == EITHER
     assert error_of(Verdict(OK), rule) is error_of(None, rule) is None
+
+
+def test_which_main_figures_are_not_in_doubt() -> None:
+    assert untouched(verdict(**TTFT_HIGH)) == ["ITL", "Request Latency", "throughput"]
+    assert untouched(verdict(**MERGED)) == ["throughput"]
+    assert untouched(verdict(**LATE)) == untouched(Verdict(INVALID, ("late",))) == []
 
 
 def test_the_reason_names_what_touches_the_rule() -> None:

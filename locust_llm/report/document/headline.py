@@ -28,6 +28,8 @@ NAMES: Final = {
 }  # fmt: skip
 """Of the measures of rules, where it is not their word."""
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
+OPEN: Final = f"{INCONCLUSIVE}: "
+"""How the text of a knee begins that no stage may found."""
 MAX_DIFFERENCES: Final = 3
 """Of two arms, named in the sentence."""
 
@@ -52,7 +54,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield "No request was sent"
         return
     if not c.succeeded:
-        first = f": {summary.failures[0].outcome}" if summary.failures else ""
+        first = f": {summary.failures[0].outcome}" if summary.failures else ": all were cut" * bool(c.cut)
         yield f"None of {many(c.requests, 'request')} succeeded{first}"
         return
     load = _load(c)
@@ -168,12 +170,14 @@ def _stages(sweep: SweepSummary) -> str:
     """The first sentence of the first knee that was found, else of the first that was looked for."""
     texts = [knee.text for knee in sorted(sweep.knees, key=lambda knee: knee.value is None)]
     said = next(filter(None, texts), "") or f"{many(len(sweep.levels), 'stage')} measured"
+    if said.startswith(OPEN):  # the reasons are said below it
+        said = said.removeprefix(OPEN).partition(";")[0].capitalize()
     return said.split(". ")[0].rstrip(".")
 
 
 def _arms(found: Paired) -> str:
     if found.verdict == INCONCLUSIVE:
-        return f"No conclusion: {found.reason}"
+        return f"No conclusion: {found.reason.partition(':')[0]}"
     if found.aa:
         expected = f"{0.05 * found.known:.2g} expected"
         return f"Base against itself: {found.different} of {found.known} figures called different, {expected}"

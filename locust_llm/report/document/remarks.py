@@ -13,6 +13,7 @@ from locust_llm.report.analysis.summary import Conditions, Counts, Summary
 from locust_llm.report.in_force import limit_in_brief, users_in_words
 from locust_llm.report.load_result import Delivery
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
+from locust_llm.slo.doubt import untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
 from locust_llm.slo.rules import PASSES, POINT, WARNS
@@ -60,6 +61,8 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
 def foremost(summary: Summary, run: Run) -> Iterator[str]:
     """Those that a reader of the console must know, what went wrong first."""
     found = list(remarks(summary, run))
+    if not summary.conditions.succeeded:  # the headline has it
+        found = [remark for remark in found if not remark.startswith("none of the")]
     yield from (remark for remark in found if remark.startswith("ERROR"))
     yield from (remark for remark in found if remark.startswith(("WARNING", CHANGED)))
     yield from (remark for remark in found if remark in run.notes and not remark.startswith(("ERROR", "WARNING")))
@@ -94,10 +97,11 @@ def verdict_line(summary: Summary) -> str | None:
     """The line above the tables when the load generator distorted the figures; None when it did not."""
     if summary.client is None or summary.client.level == OK:
         return None
+    sound = " and ".join(untouched(summary.client)) if summary.examination is None else ""
     effect = (
-        "do not use these figures, the load generator distorted them"
+        f"do not use these figures{f' but for {sound}' if sound else ''}, the load generator distorted them"
         if summary.client.level == INVALID
-        else "the load generator distorted some of these figures"
+        else f"the load generator distorted some of these figures{f', not {sound}' if sound else ''}"
     )
     return (
         f"CLIENT {summary.client.level}: {effect}. {_sentence('; '.join(summary.client.reasons))}. "

@@ -268,5 +268,5 @@ def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairReq
         high=high * rule.factor,
         worst=None,
         count=len(found),
-        reason=refusal or reason,
+        reason=refusal.partition(":")[0] or reason,  # the verdict of the arms has it in full
     )
