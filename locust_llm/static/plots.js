@@ -86,13 +86,17 @@ const plots = (() => {
         ctx.fill();
       }
     }),
-    rings: (u, series) => inside(u, (ctx, ratio) => {
+    // Of several such series in a plot the first has rings, the next squares, then diamonds.
+    rings: (u, series, rank) => inside(u, (ctx, ratio) => {
       ctx.strokeStyle = css(series.hue);
       ctx.fillStyle = css("back");
       ctx.lineWidth = 1.8 * ratio;
+      const size = 4.5 * ratio;
       for (const [x, y] of places(u, series)) {
         ctx.beginPath();
-        ctx.arc(x, y, 4.5 * ratio, 0, 7);
+        if (rank === 0) ctx.arc(x, y, size, 0, 7);
+        else if (rank === 1) ctx.rect(x - size * 0.9, y - size * 0.9, size * 1.8, size * 1.8);
+        else [[0, -1.3], [1.3, 0], [0, 1.3], [-1.3, 0], [0, -1.3]].forEach(([a, b]) => ctx.lineTo(x + a * size, y + b * size));
         ctx.fill();
         ctx.stroke();
       }
@@ -192,7 +196,7 @@ const plots = (() => {
         : [at - high / 2, at + high / 2].filter((y) => y - high / 2 >= bbox.top && y + high / 2 <= bottom);
       const spots = upright(mark)
         ? [1, 2].slice(0, rowsOf(all)).map((row) => [left, bbox.top - high * (row - 0.5)])
-        : edges.flatMap((x) => levels.map((y) => [x, y]));
+        : mark.beyond ? levels.flatMap((y) => edges.map((x) => [x, y])) : edges.flatMap((x) => levels.map((y) => [x, y]));
       const box = (x, y) => [x - 3 * ratio, y - high / 2 + 1, x + wide + 3 * ratio, y + high / 2 - 1];
       const spot = spots.find(([x, y]) => free(box(x, y)));
       if (!spot) continue;
@@ -223,6 +227,8 @@ const plots = (() => {
     return DASHES[lines.filter((one) => !one.dashed && one.kind !== "area").indexOf(series)];
   }
 
+  const rankOf = (series, plot) => plot.series.filter((one) => one.kind === series.kind).indexOf(series);
+
   function lineOf(series, lines) {
     const kind = series.kind || "line", few = series.x.length <= 30 && kind === "line";
     return {
@@ -239,13 +245,13 @@ const plots = (() => {
 
   // room: CSS pixels that a tick with its text takes.
   function axisOf(side, axis, size, room) {
-    const font = fontOf(), text = written(axis.unit);
+    const font = fontOf(), text = axis.unit === "s" ? time : written(axis.unit);
     return {
       side, size, font, labelFont: font, labelSize: letters() + 7, gap: 4, labelGap: 0, space: room,
       stroke: () => css("muted"),
       grid: { stroke: () => css("line"), width: 1 },
       ticks: { stroke: () => css("line"), width: 1, size: 4 },
-      values: (u, splits) => splits.map((value) => (value === null ? "" : axis.unit === "s" ? time(value, splits) : text(value))),
+      values: (u, splits) => splits.map((value) => (value === null ? "" : text(value, splits))),
       ...ticksOf(axis, room * 0.8),
     };
   }
@@ -299,7 +305,7 @@ const plots = (() => {
         drawAxes: [(u) => visible(others, true).forEach((series) => spots.dots(u, series))],
         draw: [(u) => {
           visible(lines, false).forEach((series) => series.low && whiskers(u, series));
-          visible(others, false).forEach((series) => spots[series.kind](u, series));
+          visible(others, false).forEach((series) => spots[series.kind](u, series, rankOf(series, plot)));
           marks(u, all);
         }],
         setCursor: [(u) => keys.say(u)],
@@ -325,7 +331,8 @@ const plots = (() => {
       button.type = "button";
       button.className = "key";
       button.setAttribute("aria-pressed", "true");
-      button.append(swatch(series.kind || "line", series.hue, dashOf(series, lines)), series.name, value);
+      const shape = RINGS[series.kind === "rings" ? Math.min(rankOf(series, plot), 2) : -1] || series.kind || "line";
+      button.append(swatch(shape, series.hue, dashOf(series, lines)), series.name, value);
       button.addEventListener("click", () => {
         shown.has(series) ? shown.delete(series) : shown.add(series);
         button.setAttribute("aria-pressed", String(shown.has(series)));
@@ -351,9 +358,11 @@ const plots = (() => {
     return { element, say };
   }
 
+  const RINGS = ["rings", "squares", "diamonds"];
   const SHAPES = {
     line: "M0 5H28", steps: "M0 8H9V3H19V6H28", area: "M0 10V4H9V2H19V5H28V10Z", dots: "M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
-    rings: "M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z", rug: "M8 1V9M14 1V9M20 1V9", path: "M0 5H28M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
+    rings: "M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z", rug: "M8 1V9M14 1V9M20 1V9",
+    squares: "M11 2H17V8H11Z", diamonds: "M14 1L18 5L14 9L10 5Z", path: "M0 5H28M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
   };
   // dash: its strokes and gaps, or that it is dashed.
   function swatch(kind, hue, dash) {

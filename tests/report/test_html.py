@@ -134,7 +134,7 @@ def test_the_order_of_the_page() -> None:
 
     gate = headings("gate")
     assert gate[:8] == [
-        "Load test by-hand", "TTFT and ITL", "Rules", "Failures", "Metrics",
+        "Load test by-hand", "TTFT and ITL over time", "Rules", "Failures", "Metrics",
         "Latencies with every failure as +infinity", "Over time", "Timeline",
     ]  # fmt: skip
     order = ["Distributions", "Notes", "Conditions", "By input length (ms)", "Client health", "Definitions"]
@@ -145,7 +145,7 @@ def test_the_order_of_the_page() -> None:
         "Failures",
         "Stages by concurrency (latencies in ms)",
         "Knees",
-        "TTFT and ITL",
+        "TTFT and ITL over time",
         "Over time",
     ]
     assert [heading for heading in sweep if heading in order] == order

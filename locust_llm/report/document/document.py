@@ -42,7 +42,7 @@ RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
 MESSAGE_WIDTH: Final = 80
 MAX_FAILURE_ROWS: Final = 20
-LATENCY: Final = "TTFT and ITL"
+LATENCY: Final = "TTFT and ITL over time"
 STAGES: Final = "Stage by stage"
 LENGTHS: Final = "By prompt length"
 OVER_TIME: Final = "Over time"
