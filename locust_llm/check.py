@@ -162,7 +162,9 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
         )  # fmt: skip
         return
     yield Finding(
-        FINE, "streams", f"yes; TTFT {record.ttft_s * 1e3:.0f} ms for {record.input_tokens or f'about {prompt_tokens:.0f}'} tokens"
+        FINE,
+        "streams",
+        f"yes; TTFT {record.ttft_s * 1e3:.0f} ms for {record.input_tokens or f'about {prompt_tokens:.0f}'} tokens",
     )
     yield _usage(record)
     again = checker.ask(text, OUTPUT_TOKENS)

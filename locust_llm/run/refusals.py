@@ -138,8 +138,9 @@ def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
     if s.input_file:
         return
     if s.sweeps(INPUT) and (stages := s.staged) is not None:
-        for refuses, sentence in too_long(of_stage(s, INPUT, stages.values[-1]), context):
-            yield refuses, f"--sweep {INPUT}={stages.values[-1]:g}: {sentence}"
+        largest = max(stages.values)
+        for refuses, sentence in too_long(of_stage(s, INPUT, largest), context):
+            yield refuses, f"--sweep {INPUT}={largest:g}: {sentence}"
         return
     prompts, answers = zip(*_drawn(s), strict=True)
     outputs = answers if context.whole else [0] * DRAWS
