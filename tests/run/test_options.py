@@ -90,8 +90,8 @@ REFUSED: Final = [
     *(
         (
             ["--arrival-pattern", "poisson", *load],
-            "--arrival-pattern poisson has no arrivals to apply to: give --request-rate too, or leave it out (without a rate, "
-            "each user sends when it has its last answer)",
+            "--arrival-pattern poisson has no arrivals to apply to: give --request-rate too, or leave it out (without a "
+            "rate, each user sends when it has its last answer)",
         )
         for load in (["-u", "4"], ["-u", "4", "--user-centric-rate", "2"], ["--sweep", "concurrency=1,2"])
     ),
