@@ -29,7 +29,7 @@ from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, dis
 from locust_llm.run.flags import unknown_options
 from locust_llm.run.options import request_headers
 from locust_llm.run.preflight import local_ports, raise_open_files, shortage
-from locust_llm.run.refusals import advice, has_key
+from locust_llm.run.refusals import advice, has_key, without_page
 
 MAX_S: Final = 10.0
 PROMPT_TOKENS: Final = 800.0
@@ -94,7 +94,7 @@ class Checker:
             kind=s.endpoint_type,
         )
         record = exchange(self.line, self.gate, request, 0.0)
-        failure = shown(f"{record.outcome}: {record.message}", self.secrets, most=LINE_BYTES)
+        failure = shown(f"{record.outcome}: {without_page(record.message)}", self.secrets, most=LINE_BYTES)
         self.failed = "" if record.outcome == OK else failure
         self.advice = "" if record.outcome == OK else advice(record.status, failure, s, key=has_key(self.headers))
         return Asked(record, self._early_s()) if record.outcome == OK else None
@@ -128,7 +128,7 @@ def check(
     yield from _model(found)
     checker = Checker(settings, headers, found.model, seconds)
     try:
-        yield from _answers(checker)
+        yield from _answers(checker, PROMPT_TOKENS if found.context is None else min(PROMPT_TOKENS, found.context / 2))
     finally:
         checker.close()
     yield from _sockets(settings, files)
@@ -144,8 +144,8 @@ def _model(found: Discovery) -> Iterator[Finding]:
         yield Finding(NOTE, "simulated", "this is the simulator: its figures hold for no real GPU, model or server")
 
 
-def _answers(checker: Checker) -> Iterator[Finding]:
-    prompts = Prompts(Lengths(), input_tokens=(PROMPT_TOKENS, 0), output_tokens=(OUTPUT_TOKENS, 0), seed=None)
+def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
+    prompts = Prompts(Lengths(), input_tokens=(prompt_tokens, 0), output_tokens=(OUTPUT_TOKENS, 0), seed=None)
     text = prompts.draw().text
     first = checker.ask(text, OUTPUT_TOKENS)
     if first is None:
@@ -162,7 +162,9 @@ def _answers(checker: Checker) -> Iterator[Finding]:
         )  # fmt: skip
         return
     yield Finding(
-        FINE, "streams", f"yes; TTFT {record.ttft_s * 1e3:.0f} ms for {record.input_tokens or 'about 800'} tokens"
+        FINE,
+        "streams",
+        f"yes; TTFT {record.ttft_s * 1e3:.0f} ms for {record.input_tokens or f'about {prompt_tokens:.0f}'} tokens",
     )
     yield _usage(record)
     again = checker.ask(text, OUTPUT_TOKENS)
@@ -281,8 +283,8 @@ def _sockets(settings: Settings, files: int | None) -> Iterator[Finding]:
 
 def line(finding: Finding) -> str:
     """For the console, with the advice below."""
-    text = f"{finding.level:8}{finding.what:16}{finding.found}"
-    return f"{text}\n{'':24}-> {finding.advice}" if finding.advice else text
+    text = f"{finding.level:8}{finding.what:17}{finding.found}"
+    return f"{text}\n{'':25}-> {finding.advice}" if finding.advice else text
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

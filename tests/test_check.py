@@ -172,7 +172,7 @@ def test_the_command_and_its_exit_status(server: TinyServer, capsys: pytest.Capt
 
 
 def test_advice_stands_below() -> None:
-    assert line(Finding(FINE, "usage", "yes")) == "ok      usage           yes"
+    assert line(Finding(FINE, "usage", "yes")) == "ok      usage            yes"
     assert line(Finding(NOTE, "usage", "no", "so what")).splitlines()[1].strip() == "-> so what"
 
 

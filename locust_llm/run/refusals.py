@@ -73,9 +73,14 @@ def refused(status: int, message: str, s: Settings, *, key: bool) -> str:
     if status in (401, 403):
         what = f"refuses the key (HTTP {status}: {message})" if key else f"wants a key (HTTP {status})"
         return f"{s.host} {what}: {found.partition(': ')[2]}"
-    message = cut(message, PAGE_CHARS) if PAGE.search(message) else message.rstrip(".")
-    said = f", {message}" if message else ""
+    said = f", {without_page(message).rstrip('.')}" if message else ""
     return f"a first request to {s.endpoint} failed: HTTP {status}{said}; {found or '--no-probe sends none'}"
+
+
+def without_page(message: str) -> str:
+    """A web page is cut off after its first words."""
+    page = PAGE.search(message)
+    return message if page is None else cut(message, page.start() + PAGE_CHARS)
 
 
 def no_completion(body: bytes) -> str:
@@ -133,8 +138,9 @@ def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
     if s.input_file:
         return
     if s.sweeps(INPUT) and (stages := s.staged) is not None:
-        for refuses, sentence in too_long(of_stage(s, INPUT, stages.values[-1]), context):
-            yield refuses, f"--sweep {INPUT}={stages.values[-1]:g}: {sentence}"
+        largest = max(stages.values)
+        for refuses, sentence in too_long(of_stage(s, INPUT, largest), context):
+            yield refuses, f"--sweep {INPUT}={largest:g}: {sentence}"
         return
     prompts, answers = zip(*_drawn(s), strict=True)
     outputs = answers if context.whole else [0] * DRAWS

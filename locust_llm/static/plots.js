@@ -66,7 +66,7 @@ const plots = (() => {
     const { ctx, bbox } = u;
     ctx.save();
     ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.rect(bbox.left, bbox.top - 6 * uPlot.pxRatio, bbox.width, bbox.height + 12 * uPlot.pxRatio);
     ctx.clip();
     draw(ctx, uPlot.pxRatio, bbox);
     ctx.restore();

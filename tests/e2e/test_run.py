@@ -183,14 +183,15 @@ def test_ctrl_c_drains(server: Server, tmp_path: Path, processes: tuple[str, ...
         os.killpg(process.pid, 0)  # no process is left
 
 
-def test_failures_are_named_and_the_exit_status_is_1(tmp_path: Path) -> None:
-    with simulator("--max-model-len", "1000") as url:
-        done = run(Server(url), tmp_path / "r", "-u", "2", "--request-count", "6", "--no-probe",
-                   "--synthetic-input-tokens-mean", "4000")  # fmt: skip
+def test_failures_are_named_and_the_exit_status_is_1(server: Server, tmp_path: Path) -> None:
+    words = ("-u", "6", "--request-count", "12", "--no-probe")
+    done = run(server, tmp_path / "r", *words, "--endpoint", "/v1/nope")
     assert done.returncode == 1
     got = records(tmp_path / "r")
-    assert [(record.outcome, record.status) for record in got] == [("http_status", 400)] * 6
+    assert [(record.outcome, record.status) for record in got] == [("http_status", 404)] * 12
     assert "http_status" in done.stdout
+    why = "each of the first 10 requests failed: 10 x http_status: HTTP 404: Not Found (the server has no /v1/nope: "
+    assert done.stderr.count(why) == 1
     assert "Traceback" not in done.stderr
 
 

@@ -245,6 +245,8 @@ SMALL_TEXTS = """() => [...document.querySelectorAll('.plot *')].filter((one) =>
 ).map((one) => `${one.tagName} ${one.textContent}`)"""
 """Texts of charts under 14 pixels."""
 FIRST_CHART = "document.querySelector('.plot, section').getBoundingClientRect().top + scrollY"
+EQUAL = """() => [...document.querySelectorAll('.plots')].every((row) =>
+  new Set([...row.querySelectorAll('canvas')].map((canvas) => canvas.clientHeight)).size <= 1)"""
 MOST_ABOVE = {"light": 700, "dark": 700, "phone": 1400}
 """Pixels from the top to the first chart, in pages with every warning there is."""
 
@@ -313,6 +315,7 @@ def test_every_plot_is_drawn(browser: Any, files: dict[str, Path], shots: Path, 
             assert shown.evaluate(SMALL_TEXTS) == []
             assert min(shown.evaluate("window.letters"), default=14) >= 14
         assert shown.evaluate(FIRST_CHART) <= MOST_ABOVE[look]
+        assert shown.evaluate(EQUAL), "charts beside each other differ in height"
         shown.screenshot(path=shots / f"{name}-{look}.png", full_page=True)
 
 

@@ -87,6 +87,14 @@ REFUSED: Final = [
         "--prefill-concurrency-ramp-duration must be above 0 seconds, got 0",
     ),
     (["--synthetic-input-tokens-mean", "0"], "--synthetic-input-tokens-mean must be at least 1, got 0"),
+    *(
+        (
+            ["--arrival-pattern", "poisson", *load],
+            "--arrival-pattern poisson has no arrivals to apply to: give --request-rate too, or leave it out (without a "
+            "rate, each user sends when it has its last answer)",
+        )
+        for load in (["-u", "4"], ["-u", "4", "--user-centric-rate", "2"], ["--sweep", "concurrency=1,2"])
+    ),
 ]
 
 

@@ -86,7 +86,7 @@ class Within(NamedTuple):
     beyond: Level | None
     """The next one, which breaks it or is not decided; None: the highest stage holds it."""
     broken: Level | None = None
-    """The first that breaks it above those that hold it."""
+    """The first that breaks it above those that hold it, or of all where none does."""
     again: tuple[Level, ...] = ()
     """Those above that one that hold it nevertheless."""
     before: tuple[Level, ...] = ()
@@ -112,7 +112,8 @@ def within(levels: Sequence[Level], status_of: Callable[[Level], str | None]) ->
     judged = [(level, decided(level)) for level in levels if status_of(level) is not None]
     first = next((i for i, (_, holds) in enumerate(judged) if holds), None)
     if first is None:
-        return Within(None, None)
+        broken = next((level for level, holds in judged if holds is False), None)
+        return Within(None, None, broken, undecided=tuple(level for level, holds in judged if holds is None))
     end = next((i for i in range(first, len(judged)) if judged[i][1] is False), len(judged))
     last = max(i for i in range(first, end) if judged[i][1])
     beyond = judged[last + 1][0] if last + 1 < len(judged) else None
@@ -165,8 +166,10 @@ def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
     if not client_distorted(lowest) and status_of(lowest) == FAIL:
         text = f"No stage is within the SLO: it is broken at {at(axis, lowest)}, the lowest.{_because(lowest)}"
         return Knee(rule=SLO, value=None, high=lowest.value, text=text)
-    text = f"INCONCLUSIVE: no stage is known to be within the SLO.{_because(lowest)}"
-    return Knee(rule=SLO, value=None, text=text)
+    notes = [f"undecided at {at(axis, *found.undecided)}"] * bool(found.undecided)
+    notes += [] if found.broken is None else [f"broken at {plain(found.broken.value)}"]
+    text = f"INCONCLUSIVE: no stage is known to be within the SLO; {'; '.join(notes)}.{_because(lowest)}"
+    return Knee(rule=SLO, value=None, high=None if found.broken is None else found.broken.value, text=text)
 
 
 def _because(level: Level | None) -> str:
@@ -195,9 +198,9 @@ def asymptotic(axis: str, levels: Sequence[Level]) -> Knee:
     if rate_error is not None and error_s is not None and alone_s:
         reach = NORMAL * value * math.hypot(rate_error / most, error_s / alone_s)
     notes = [
+        f"with fewer than {_fitted(value, reach)} requests in flight the server has capacity left, with more they wait: "
         f"{_known(most, rate_error)} requests/s, the highest (at {at(axis, best)}), x {_known(alone_s, error_s)} s per "
-        f"request at {at(axis, lowest)} = {_fitted(value, reach)} in flight: with fewer the server has capacity left, more "
-        "have to wait"
+        f"request at {at(axis, lowest)}"
     ]
     if lowest.value > 1:
         notes.append(

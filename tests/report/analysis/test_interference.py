@@ -284,7 +284,7 @@ def test_the_usual_gap_as_a_slow_twin_has_it(kinds: list[tuple[float, bool]], da
     streams, calm, gap_s = (np.array(column) for column in zip(*gaps, strict=True))
     beside = np.where(calm, 0, 1)
     told = Labelled(np.zeros(len(gaps), np.int64), gap_s, beside, streams, beside * 1.0)
-    assert usual_s(told).tolist() == pytest.approx(expected, nan_ok=True)
+    assert usual_s(told, calm).tolist() == pytest.approx(expected, nan_ok=True)
 
 
 # -- policies in virtual time ------------------------------------------------------------------------------------------
