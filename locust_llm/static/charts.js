@@ -123,7 +123,7 @@ const charts = (() => {
       const far = limit > u.scales.y.max, y = far ? box.top : u.valToPos(limit, "y", true);
       if (!far) line(ctx, [box.left, y], [box.left + box.width, y]);
       const shown = far ? `${text} ↑` : text, left = box.left + box.width - ctx.measureText(shown).width - 4 * ratio;
-      const top = [far ? y + high + ratio : y - high, y + 2 * ratio, y + high + ratio, y + 2 * high]
+      const top = [far ? y + high + ratio : y - high, y + 4 * ratio, y + high + 3 * ratio, y + 2 * high]
         .find((one) => one >= box.top && taken.every((other) => Math.abs(other - one) >= high));
       if (top === undefined) continue;
       taken.push(top);

@@ -64,8 +64,8 @@
     const over = status.state === "over", [head, body] = [by("figures").querySelector("thead"), by("figures").querySelector("tbody")];
     const groups = [...(over ? [] : [["last 10 s", "recent_ms", "count"]]), [over ? "whole run" : "whole run so far", "whole_ms", "whole_count"]];
     const top = element("tr"), names = element("tr");
-    top.append(element("th"));
-    names.append(element("th"));
+    top.append(element("td"));
+    names.append(element("td"));
     for (const [title] of groups) {
       const cell = element("th", title, "group");
       cell.colSpan = QUANTILES.length + 1;

@@ -25,7 +25,12 @@
       }
     }
   }
-  form.addEventListener("input", hide);
+  form.addEventListener("input", ({ target }) => {
+    hide();
+    if (!target.hasAttribute("aria-invalid")) return;
+    target.removeAttribute("aria-invalid");
+    answer.textContent = "";
+  });
   hide();
 
   // -- the start -----------------------------------------------------------------------------------------------------------

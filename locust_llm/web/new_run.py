@@ -22,6 +22,7 @@ OTHERS: Final = "Rules"
 """The group of all other options, folded."""
 RULES_FIELD: Final = "slo"
 """The one repeated flag that a form can fill in: a line each."""
+RULES_HELP: Final = "What must hold, such as error_rate < 1%"
 LOCUSTFILE: Final = "Locustfile"
 """The group of its own flags."""
 MAIN: Final = (
@@ -56,7 +57,7 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """A field, and those of which one must be set (with ``!``: must not be) so that it matters."""
 WORDS: Final = {
-    "slo": "SLO", "gpu": "GPU", "gpus": "GPUs", "stddev": "standard deviation", "seq": "length", "dist": "mix",
+    "num": "number of", "max": "maximum", "slo": "SLO", "gpu": "GPU", "gpus": "GPUs", "stddev": "standard deviation", "seq": "length", "dist": "mix",
 }  # fmt: skip
 """Of names of fields, as labels have them."""
 
@@ -164,7 +165,7 @@ def _dataset(options: Namespace, datasets: Datasets) -> Field:
 
 
 def _field(option: Option, options: Namespace) -> Field:
-    name, default = option.dest, default_of(option)
+    name, default, about = option.dest, default_of(option), option.help
     value, kind = getattr(options, name), {int: "whole", float: "number", bool: "switch"}.get(option.kind, "text")
     text = "" if value in (None, ()) else _number(value) if kind in ("whole", "number") else str(value)
     choices: tuple[tuple[str, str], ...] = ()
@@ -174,11 +175,11 @@ def _field(option: Option, options: Namespace) -> Field:
         kind = "list"
         choices = (("", default or NO_CHOICE), *((one, one) for one in CHOICES[name] if one not in (None, default)))
     elif name == RULES_FIELD:
-        kind, text = "lines", "\n".join(rules_of(options))
+        kind, text, about = "lines", "\n".join(rules_of(options)), RULES_HELP
     example = f", e.g. {option.example}" if option.example and kind in ("text", "whole", "number", "lines") else ""
     return Field(
         name, _label(option), kind, "" if text == default and kind != "switch" else text, default,
-        f"{option.help}{example}", option.flag, choices, " ".join(DEPENDS.get(name, ())),
+        f"{about}{example}", option.flag, choices, " ".join(DEPENDS.get(name, ())),
     )  # fmt: skip
 
 

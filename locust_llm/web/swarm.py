@@ -122,8 +122,11 @@ class Swarm:
                 before.llm_users = users
                 self._view.settled()
                 now: Settings = msgspec.structs.replace(control.settings, users=users, warmup_concurrency=None)
-                return self._pass_on(for_locust(flask.request.form, now), users)
-            message = "The number of users is unchanged: it follows from the load"
+                answer = self._pass_on(for_locust(flask.request.form, now), users)
+                if not answer.get_json()["success"]:
+                    return answer
+            else:
+                message = "The number of users is unchanged: it follows from the load"
         self._view.settled()
         return flask.jsonify({"success": True, "message": message, "host": self._view.environment.host})
 

@@ -50,6 +50,8 @@ class View:
         self.target: int | None = None
         """The limit that the gate has, or ramps to."""
         self._name = ""
+        self._server: Json = {}
+        """What is known of the server of the run."""
         self._limits: list[tuple[str, float, str]] = []
         """Of the rules, as the charts draw them: measure, limit, text."""
         self._phase, self._since = "", 0.0
@@ -130,7 +132,10 @@ class View:
             return status
         if control is not None:
             self._limits = list(_limits(control))
+            survey = control.survey
+            self._server = {"model": survey.model, "server": control.settings.host, "simulated": survey.simulated}
         status |= {
+            **self._server,
             "limits": self._limits,
             "seconds": live.seconds if control is not None else live.points[-1].at if live.points else 0.0,
             "step": live.step,
@@ -143,9 +148,6 @@ class View:
         status |= self._so_far(live) if self._ended is None else _final(self._ended)
         if control is not None:
             status |= {
-                "model": control.survey.model,
-                "server": control.settings.host,
-                "simulated": control.survey.simulated,
                 "users": self._users,
                 "limit": control.limit,
                 "target": self.target,

@@ -53,20 +53,8 @@ def test_what_a_field_depends_on_is_a_field(pages: Callable[..., Page]) -> None:
 
 
 def test_a_field_that_is_at_its_default_is_empty(pages: Callable[..., Page]) -> None:
-    found = fields(
-        pages(
-            "-u",
-            "7",
-            "--output-tokens-mean",
-            "128",
-            "--request-rate",
-            "2.5",
-            "--slo",
-            "ttft p95 < 1s",
-            "--slo",
-            "itl p95 < 9ms",
-        )
-    )
+    rules = ("--slo", "ttft p95 < 1s", "--slo", "itl p95 < 9ms")
+    found = fields(pages("-u", "7", "--output-tokens-mean", "128", "--request-rate", "2.5", *rules))
     assert (found["output_tokens_mean"].value, found["output_tokens_mean"].default) == ("", "128")
     assert (found["request_rate"].value, found["user_count"].value) == ("2.5", "7")
     assert (found["slo"].kind, found["slo"].value) == ("lines", "ttft p95 < 1s\nitl p95 < 9ms")
