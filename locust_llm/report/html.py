@@ -17,6 +17,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from locust_llm.core.engine_metrics import History
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, clean, duration, many
 from locust_llm.probe.diagnosis import CANNOT_TELL
@@ -31,8 +32,9 @@ from locust_llm.report.paired_result import DIFFERENT, SAME, Paired
 from locust_llm.report.paired_result import INCONCLUSIVE as UNDECIDED
 from locust_llm.report.plots.distributions import distributions
 from locust_llm.report.plots.model import Limits, Mark, Plot
-from locust_llm.report.plots.over_time import over_time
+from locust_llm.report.plots.over_time import over_time, stretch
 from locust_llm.report.plots.probe import by_length
+from locust_llm.report.plots.server import server_plots
 from locust_llm.report.plots.sweep import stage_plots
 from locust_llm.report.plots.timeline import Scene, Timeline, timeline
 from locust_llm.report.plots.timeline_svg import fragment
@@ -86,8 +88,10 @@ def page(
     levels: Occupancy,
     shown: Scene | None,
     unmade: list[str] | None = None,
+    history: History | None = None,
 ) -> str:
-    """The whole page. ``shown``: in its timeline. Plots that cannot be drawn are left out, and ``unmade`` gets a line."""
+    """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics. Plots that cannot be drawn are left
+    out, and ``unmade`` gets a line."""
     limits = slo_limits(summary, run.settings.rules.by_text)
 
     def figures(
@@ -115,6 +119,8 @@ def page(
             return
         over = partial(over_time, columns.requests, levels, run, limits)
         yield from figures("Over time", over, stacked=True, hint=ZOOM_HINT)
+        if history is not None:
+            yield from figures("Server", lambda: server_plots(history, stretch(columns.requests, run)), stacked=True)
         yield from lines
         if not summary.swept:  # its stages have different loads
             yield from figures("Distributions", lambda: distributions(columns, run.settings.open_loop, limits))

@@ -4,7 +4,7 @@
   const { css, swatch, written, digits, FONT } = plots;
   const by = (id) => document.getElementById(id);
   const EVERY_MS = 1000, LINES_EVERY = 2, RATE_S = 5, HEIGHT = 200;
-  const AT = 0, USERS = 1, LIMIT = 2, USED = 3, WAITING = 4, DECODING = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10;
+  const AT = 0, USERS = 1, LIMIT = 2, USED = 3, WAITING = 4, DECODING = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10, SERVER = 11;
   const QUANTILES = ["p50", "p90", "p95", "p99"], NEEDS = [2, 10, 20, 100];
   let run = null, step = 1, points = [], marks = [], classes = [], asked = 0, limited = null, lost = 0;
 
@@ -107,13 +107,13 @@
     ctx.restore();
   }
 
-  function plot({ title, unit, whole, series: make }) {
+  function plot({ title, unit, whole, series: make, into = "plots" }) {
     const figure = element("figure", undefined, "plot"), box = element("div", undefined, "canvas");
     const keys = element("div", undefined, "keys"), text = written(unit), font = `11px ${FONT}`;
     const hidden = new Set();
     let series = [], outputs = [], u = null, zoomed = false, names = "";
     figure.append(element("h3", title), box, keys);
-    by("plots").append(figure);
+    by(into).append(figure);
 
     const axis = (side, size, values) => ({
       side, size, font, gap: 4, stroke: () => css("muted"), grid: { stroke: () => css("line"), width: 1 },
@@ -179,6 +179,25 @@
     return { update, forget: () => { zoomed = false; }, redraw: () => u?.redraw() };
   }
   const drawn = PLOTS.map(plot);
+
+  // The server's own metrics, a line for each replica or GPU. A chart comes with its first value.
+  const HUES = ["p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint"];
+  const served = new Map();
+  let replicas = [];
+  function server({ server_charts: { names, charts } }, fresh) {
+    replicas = names;
+    if (fresh) {
+      served.clear();
+      by("server-plots").replaceChildren();
+    }
+    charts.forEach(([title, unit], chart) => {
+      if (served.has(chart) || !points.some((point) => point[SERVER]?.[chart])) return;
+      served.set(chart, plot({ title, unit, into: "server-plots", series: () => replicas.map((name, i) => ({
+        name, hue: HUES[i % HUES.length], dashed: i >= HUES.length, values: column((p) => p[SERVER]?.[chart]?.[i]) })) }));
+    });
+    by("server").hidden = !served.size;
+    served.forEach((one) => one.update());
+  }
 
   // -- texts -------------------------------------------------------------------------------------------------------------
 
@@ -359,7 +378,10 @@
     if (fresh) drawn.forEach((one) => one.forget());
     [run, step, marks, classes] = [status.run, status.step, status.marks, status.classes];
     points = status.whole ? status.points : points.concat(status.points);
-    if (status.points.length || status.whole) drawn.forEach((one) => one.update());
+    if (status.points.length || status.whole) {
+      drawn.forEach((one) => one.update());
+      server(status, fresh);
+    }
     gate(status);
     tiles(status);
     table(status);
@@ -392,7 +414,7 @@
   document.addEventListener("visibilitychange", () => document.hidden || ask());
 
   theme();
-  addEventListener("storage", () => { theme(); drawn.forEach((one) => one.redraw()); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((one) => one.redraw()));
+  addEventListener("storage", () => { theme(); [...drawn, ...served.values()].forEach((one) => one.redraw()); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...drawn, ...served.values()].forEach((one) => one.redraw()));
   loop();
 })();

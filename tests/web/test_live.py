@@ -121,6 +121,7 @@ def test_a_point_by_pencil(live: Live, clock: Clock) -> None:
     assert (point.at, point.users, point.limit, point.used, point.waiting, point.decoding) == (1.0, 9, 4, 2, 3, 4)
     assert (point.ttft_ms, point.itl_ms) == ((100.0,) * 3, (50.0,) * 3)
     assert (point.done, point.failed, live.classes) == (2, (1,), ["timeout"])
+    assert point.server == ()
 
 
 def test_phases_and_turns_are_marks(live: Live, clock: Clock) -> None:
