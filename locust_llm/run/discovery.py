@@ -23,6 +23,8 @@ from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
 from locust_llm.load.prompts import Lengths, Prompts, fit
 
+from .identity import TIMEOUT_S, identify
+
 logger = logging.getLogger("locust_llm")
 
 MODELS_TIMEOUT_S: Final = 10.0
@@ -65,6 +67,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     server: str = ""
+    """Name and version; where neither is known its Server header."""
+    server_flags: dict[str, str] = {}
     simulated: bool = False
     lengths: Lengths = Lengths()
     length_way: tuple[str, ...] = ()
@@ -115,14 +119,34 @@ def _survey(
     settings: Settings, ask: Ask, secrets: Secrets, clock: Callable[[], float], sleep: Callable[[float], object]
 ) -> Discovery:
     answer = _models(ask, settings, clock, sleep)
-    server = shown(answer.server, secrets, most=NAME_BYTES)
+    header = shown(answer.server, secrets, most=NAME_BYTES)
     model, notes = _choose(settings, answer, secrets)
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)
-    found = Discovery(model=model, server=server, simulated=server.startswith(SIMULATOR), notes=tuple(notes))
+    server, flags = _identity(ask, header, answer, secrets)
+    found = Discovery(
+        model=model,
+        server=server,
+        server_flags=flags,
+        simulated=header.startswith(SIMULATOR),
+        notes=tuple(notes),
+    )
     if settings.probe:
         found = _keep_length(ask, settings, _measure(ask, settings, found))
     return msgspec.structs.replace(found, notes=tuple(shown(note, secrets, most=LINE_BYTES) for note in found.notes))
+
+
+def _identity(ask: Ask, header: str, models: Answer, secrets: Secrets) -> tuple[str, dict[str, str]]:
+    """(name and version, flags)."""
+
+    def get(path: str) -> bytes | None:
+        answer = ask("GET", path, timeout_s=TIMEOUT_S)
+        return answer.body if answer.status == 200 else None
+
+    if header.startswith(SIMULATOR) or (found := identify(get, header, models.body)) is None:
+        return header, {}
+    flags = {name: shown(value, secrets, most=NAME_BYTES) for name, value in found.flags}
+    return shown(found.name, secrets, most=NAME_BYTES), flags
 
 
 def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]) -> Answer:

@@ -20,7 +20,7 @@ from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import Rules
 from locust_llm.slo.selectors import plain
 
-from .blocks import LABEL, Block, Heading, Table, Text, counted, interval, label_of, marked, observed
+from .blocks import LABEL, Block, Heading, Table, Text, counted, flags_of, interval, label_of, marked, observed
 from .interference import stalls
 from .paired import arms, side_by_side, verdict_of
 from .probe import findings, named, scheduler
@@ -218,7 +218,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if run.arms:
         yield from arms(run)
     else:
-        yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
+        yield from _server(c, run)
         yield "model", c.model or "-"
     if (probe := summary.examination) is not None:
         load = f"probe: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
@@ -262,6 +262,12 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
     yield from _machines(run)
+
+
+def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
+    yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
+    if run.server_flags:
+        yield "server flags", flags_of(run.server_flags)
 
 
 def _machines(run: Run) -> Iterator[tuple[str, str]]:

@@ -263,6 +263,7 @@ class RunStore:
             "simulated": s.simulated,
             "model": s.model or "",
             "server": s.server,
+            "server_flags": s.server_flags,
             "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             "probes": s.probes,
