@@ -176,6 +176,8 @@ class History:
 
     def __init__(self, most: int = 100_000) -> None:
         self.by_name: dict[str, list[EngineSample]] = defaultdict(list)
+        self.names: set[str] = set()
+        """Those of which there is more than failures."""
         self.failures: Counter[str] = Counter()
         """Readings that failed, by name; all of them."""
         self.unread = 0
@@ -186,6 +188,8 @@ class History:
     def add(self, sample: EngineSample) -> None:
         name = sample.name
         self.failures[name] += bool(sample.failure)
+        if not sample.failure:
+            self.names.add(name)
         self._seen[name] += 1
         if self._seen[name] % self._step:
             return

@@ -192,8 +192,10 @@
     }
     charts.forEach(([title, unit], chart) => {
       if (served.has(chart) || !points.some((point) => point[SERVER]?.[chart])) return;
+      const of = (i) => (point) => point[SERVER]?.[chart]?.[i];
       served.set(chart, plot({ title, unit, into: "server-plots", series: () => replicas.map((name, i) => ({
-        name, hue: HUES[i % HUES.length], dashed: i >= HUES.length, values: column((p) => p[SERVER]?.[chart]?.[i]) })) }));
+        name, hue: HUES[i % HUES.length], dashed: i >= HUES.length, values: column(of(i)), known: points.some((p) => typeof of(i)(p) === "number"),
+      })).filter((one) => one.known) }));
     });
     by("server").hidden = !served.size;
     served.forEach((one) => one.update());

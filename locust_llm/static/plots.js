@@ -19,7 +19,7 @@ const plots = (() => {
   const units = {
     ms: (v) => (v === 0 ? "0" : v >= 1000 ? `${digits(v / 1000)} s` : v < 0.1 ? `${digits(v * 1000)} µs` : `${digits(v)} ms`),
     s: clock,
-    ...Object.fromEntries(["%", "GiB", "W", "MHz"].map((unit) => [unit, (v) => `${digits(v)} ${unit}`])),
+    "%": (v) => `${digits(v)} %`,
   };
   const written = (unit) => units[unit] || compact;
 

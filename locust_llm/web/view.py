@@ -97,9 +97,11 @@ class View:
             if phase != self._phase:
                 self._phase, self._since = phase, time.monotonic()
             if not control.draining or control.live_stats.inside:
-                poller = control.store.poller
-                live.tick(self._users, control.limit, phase, () if poller is None else charts.now(poller.history))
-                self._replicas = [] if poller is None else charts.names(poller.history)
+                server: tuple[tuple[float | None, ...] | None, ...] = ()
+                if (poller := control.store.poller) is not None:
+                    self._replicas = charts.names(poller.history, self._replicas)
+                    server = charts.now(poller.history, self._replicas)
+                live.tick(self._users, control.limit, phase, server)
 
     @property
     def _users(self) -> int:

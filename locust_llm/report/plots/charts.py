@@ -3,6 +3,7 @@
 Pure Python: the live page makes them in the process that generates the load.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -42,23 +43,29 @@ CHARTS: Final = (
     Chart("Draft tokens accepted", "accepted", "%", "acceptance", factor=100,
         caption="Speculative decoding: tokens kept, of those proposed, by the server's own rate."),
     Chart("GPU use", "in use", "%", "gpu_use", factor=100, caption="Share of the time in which the GPU computed."),
-    Chart("GPU memory", "GiB", "GiB", "gpu_memory_bytes", factor=1 / (1 << 30), caption="Memory in use."),
-    Chart("GPU power", "W", "W", "gpu_power_w", caption="Power drawn."),
-    Chart("GPU clock", "MHz", "MHz", "gpu_clock_mhz",
+    Chart("GPU memory, GiB", "GiB", "", "gpu_memory_bytes", factor=1 / (1 << 30), caption="Memory in use."),
+    Chart("GPU power, W", "W", "", "gpu_power_w", caption="Power drawn."),
+    Chart("GPU clock, MHz", "MHz", "", "gpu_clock_mhz",
         caption="Clock of the multiprocessors: it falls when the GPU throttles."),
-    Chart("GPU memory clock", "MHz", "MHz", "gpu_memory_clock_mhz", caption="Clock of the memory."),
+    Chart("GPU memory clock, MHz", "MHz", "", "gpu_memory_clock_mhz", caption="Clock of the memory."),
 )  # fmt: skip
 """In their order on a page."""
 
 
-def names(history: History) -> list[str]:
-    """Of the lines, in the order in which they came; those beyond LINES are not drawn."""
-    return list(history.by_name)[:LINES]
+def names(history: History, before: Sequence[str] = ()) -> list[str]:
+    """Of the lines: ``before``, then the others, servers before GPUs. Those beyond LINES are not drawn."""
+    new = sorted(history.names - set(before), key=lambda name: (", GPU " in name, _numbered(name)))
+    return [*before, *new][:LINES]
 
 
-def now(history: History) -> tuple[tuple[float | None, ...] | None, ...]:
+def _numbered(name: str) -> list[tuple[int, str]]:
+    """As an order in which 2 comes before 10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def now(history: History, lines_of: Sequence[str]) -> tuple[tuple[float | None, ...] | None, ...]:
     """For each chart the value of each line at this moment; None for a chart without any."""
-    lines = [history.by_name[name][-RECENT:] for name in names(history)]
+    lines = [history.by_name[name][-RECENT:] for name in lines_of]
     values = [tuple(_last(chart, samples) for samples in lines) for chart in CHARTS]
     return tuple(row if any(value is not None for value in row) else None for row in values)
 

@@ -25,7 +25,7 @@ def server_plots(history: History, time: Stretch) -> Iterator[Plot]:
         plots = [
             Plot("Metrics of the server", "", "No metrics of the server", time.axis, Axis(), (), group=GROUP, low=True)
         ]
-    more = len(history.by_name) - LINES
+    more = len(history.names) - LINES
     for number, plot in enumerate(plots):
         text = plot.caption
         if more > 0:
@@ -44,7 +44,7 @@ def server_plots(history: History, time: Stretch) -> Iterator[Plot]:
 def _plot(chart: Chart, history: History, time: Stretch) -> Iterator[Plot]:
     series, highest, pooled = [], [], 1
     for number, name in enumerate(names(history)):
-        samples = [s for s in history.by_name[name] if time.low - 2 <= s.at - time.origin <= time.high + 2]
+        samples = [s for s in _samples(history, name) if time.low - 2 <= s.at - time.origin <= time.high + 2]
         line, each = _level(chart, samples, time) if chart.kind == "level" else _growth(chart, samples, time)
         if line is None:
             continue
@@ -69,6 +69,14 @@ def _plot(chart: Chart, history: History, time: Stretch) -> Iterator[Plot]:
             group=GROUP,
             low=True,
         )
+
+
+def _samples(history: History, name: str) -> Sequence[EngineSample]:
+    """Those of a GPU with the failures of its page."""
+    own = history.by_name[name]
+    if not own[0].gpu:
+        return own
+    return sorted([*own, *(s for s in history.by_name.get(own[0].source, ()) if s.failure)], key=lambda s: s.at)
 
 
 Line = tuple[list[float | None], list[float | None]]

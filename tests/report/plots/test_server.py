@@ -44,6 +44,12 @@ def test_a_level_has_a_line_for_each_replica_and_a_hole_where_a_reading_failed()
     assert plots["KV cache in use"].x.label == "time since the start"
 
 
+def test_a_failed_reading_of_a_page_breaks_the_lines_of_its_gpus() -> None:
+    gpus = [EngineSample(at=UNIX + s, engine="DCGM", source="n", gpu="0", gpu_use=0.5) for s in (0, 1, 3, 4)]
+    plot = drawn([*gpus, EngineSample(at=UNIX + 2, engine="", source="n", failure="timeout")])["GPU use"]
+    assert plot.series[0].y == [50, 50, None, 50, 50]
+
+
 def test_a_counter_is_a_rate_and_begins_anew_with_its_server() -> None:
     counts = [0, 2, 4, 6, 8, 1, 3, 5, 7, 9, 11]  # two a second; at 5 s the server was new, and one came
     (plot,) = drawn([sample(second, preemptions=count) for second, count in enumerate(counts)], 10).values()
@@ -77,9 +83,15 @@ def test_values_at_a_moment_for_the_live_page() -> None:
     made = history([sample(s, "a", running=s, cache_queries=s * 10, cache_hits=s * 2, preemptions=s) for s in range(9)])
     made.add(sample(8, "b", running=7))
     made.add(EngineSample(at=UNIX + 8, engine="", source="c", failure="refused"))
-    values = dict(zip([chart.field for chart in charts.CHARTS], charts.now(made), strict=True))
-    assert charts.names(made) == ["a", "b", "c"]
-    assert values["running"] == (8, 7, None)
-    assert values["cache_hits"] == (pytest.approx(20), None, None)
-    assert values["preemptions"] == (pytest.approx(1), None, None)
+    values = dict(zip([chart.field for chart in charts.CHARTS], charts.now(made, ["a", "b"]), strict=True))
+    assert values["running"] == (8, 7)
+    assert values["cache_hits"] == (pytest.approx(20), None)
+    assert values["preemptions"] == (pytest.approx(1), None)
     assert values["gpu_use"] is None
+
+
+def test_lines_are_in_the_order_of_their_numbers_and_keep_their_places() -> None:
+    made = history([sample(0, name) for name in ("n:9400, GPU 0", "r-10:1", "r-2:1")])
+    made.add(EngineSample(at=UNIX, engine="", source="c", failure="refused"))
+    assert charts.names(made) == ["r-2:1", "r-10:1", "n:9400, GPU 0"]
+    assert charts.names(made, ["r-10:1"]) == ["r-10:1", "r-2:1", "n:9400, GPU 0"]
