@@ -5,6 +5,7 @@ Each page has a greenlet, a connection and time limits of its own, so a slow one
 page is read in pieces, between which the others have their turn. What fails is a sample too, with the reason.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from locust_llm.core.storage import SERVER_METRICS
 from locust_llm.core.text import many
 
 from .buffered_file import BufferedFile
+
+logger = logging.getLogger("locust_llm")
 
 EVERY_S: Final = 1.0
 """Between two samples."""
@@ -109,11 +112,12 @@ class MetricsPoller:
         except FetchFailed as error:
             failure = shown(f"{error.outcome}: {error}", most=NAME_BYTES)
             too_large = error if error.outcome == "too_large" else None
-        finally:
-            page.looked.set()
+        if failure and page.source and not page.looked.is_set():  # a mistake in its address shows at once
+            logger.warning(f"The metrics of {page.source} cannot be read: {failure}; they are tried each second")
         if failure and (page.path or page.source):
             samples = [EngineSample(at=at, engine="", source=page.source, failure=failure)]
         self._keep(page, samples)
+        page.looked.set()
         if too_large is not None:  # once a second that would be a load of its own
             raise too_large
         return not failure
