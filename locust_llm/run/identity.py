@@ -2,7 +2,8 @@
 
 Each kind has a page of its own for that: vLLM /version and the cache's configuration in /metrics, SGLang /server_info
 (before 0.5 /get_server_info), llama.cpp /props, TGI /info, LiteLLM /health/readiness. Who made the models (``owned_by``) or
-the Server header tells which to ask; a header that names only the framework tells nothing, and the pages are tried.
+the Server header tells which to ask; a header that names only the framework tells nothing, and the pages are tried, at last
+FastAPI's /openapi.json.
 """
 
 import re
@@ -77,7 +78,7 @@ def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], Identity | 
     if header.startswith("llama.cpp"):
         yield _llamacpp
     if header.partition("/")[0].strip().lower() in UNNAMED:
-        yield from (_by_metrics, _litellm, _tgi, _transformers)
+        yield from (_by_metrics, _litellm, _tgi, _by_openapi)
 
 
 def _vllm(get: Get) -> Identity:
@@ -116,9 +117,13 @@ def _litellm(get: Get) -> Identity | None:
     return Identity(_named("LiteLLM", version)) if version else None
 
 
-def _transformers(get: Get) -> Identity | None:
-    """It tells neither name nor version; this route is no other server's."""
-    paths = _json(get("/openapi.json")).get("paths")
+def _by_openapi(get: Get) -> Identity | None:
+    """The description that FastAPI makes: LiteLLM names itself in it; transformers tells neither name nor version, but has
+    a route that is no other server's."""
+    told = _json(get("/openapi.json"))
+    info, paths = told.get("info"), told.get("paths")
+    if isinstance(info, dict) and str(info.get("title")).startswith("LiteLLM"):
+        return Identity(_named("LiteLLM", info.get("version")))
     return Identity("transformers serve") if isinstance(paths, dict) and "/load_model" in paths else None
 
 

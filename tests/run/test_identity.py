@@ -67,6 +67,8 @@ def test_others() -> None:
     assert asked({"/health/readiness": {"litellm_version": "1.106.2"}}, owner="openai")[0] == Identity(
         "LiteLLM 1.106.2"
     )
+    described = {"info": {"title": "LiteLLM API", "version": "1.106.2"}, "paths": {}}
+    assert asked({"/openapi.json": described}, owner="openai")[0] == Identity("LiteLLM 1.106.2")
     assert asked({"/openapi.json": {"paths": {"/load_model": {}}}}, "uvicorn")[0] == Identity("transformers serve")
     assert asked({"/metrics": "trtllm_kv_cache_utilization 0\n", "/version": {"version": "1.2"}}, "uvicorn")[
         0
