@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # as typing has it, whose import takes longer than all el
 if TYPE_CHECKING:
     from typing import Any
 
+    from locust_llm.answer import Answer as Answer
     from locust_llm.probe_user import ProbeUser as ProbeUser
     from locust_llm.report.build import read as read
     from locust_llm.user import LLMUser as LLMUser
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from locust_llm.probe_user import ProbeUser
 
         return ProbeUser
+    if name == "Answer":
+        from locust_llm.answer import Answer
+
+        return Answer
     if name == "read":
         from locust_llm.report.build import read
 

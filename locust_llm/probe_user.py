@@ -107,7 +107,7 @@ class ProbeUser(LLMUser):
             self.sender.wait_until(job.at)
             record = self.chat(
                 job.text, max_tokens=request.output_tokens, input_tokens=request.input_tokens, name=request.role,
-                session=job.session, **self.more,
+                session=job.session, keep_text=False, **self.more,
             )  # fmt: skip
         except GateClosed:  # the run ends
             raise StopUser from None

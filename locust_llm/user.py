@@ -34,6 +34,7 @@ from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
 
 from . import events
+from .answer import Answer, answer_tokens, answered
 from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
 
 FAILED_S: Final = 1.0
@@ -95,9 +96,9 @@ class LLMUser(HttpUser):
         name: str | None = None,
         session: str = "",
         headers: dict[str, str] | None = None,
-        keep_text: bool = False,
+        keep_text: bool = True,
         **body: Any,
-    ) -> Record:
+    ) -> Answer:
         """Send one chat completion through the prefill gate, and wait for its end.
 
         Args:
@@ -109,11 +110,11 @@ class LLMUser(HttpUser):
             name: the row in Locust's tables and the report; None for the path of the endpoint.
             session: id of the session, for the record and ``--session-header``.
             headers: further headers of this request.
-            keep_text: keep the answer in ``self.text``.
-            body: further fields of the request's body, such as ``temperature=0``.
+            keep_text: keep the answer for its ``message``; False spares the memory of long ones.
+            body: further fields of the request's body, such as ``temperature=0`` or ``tools=[...]``.
 
         Returns:
-            The finished record, also of a failed request.
+            The record of the request, also of a failed one, with the assistant's message.
 
         Raises:
             StopUser: the run is ending.
@@ -131,7 +132,10 @@ class LLMUser(HttpUser):
         if max_tokens is None:
             max_tokens = prompts.output_tokens() if drawn is None else drawn.output_tokens
         turn = Turn(messages, asked, max_tokens, session, sized=asked is not None)
-        return self._send(permit, turn, name, headers, keep_text, body)
+        record = self._send(permit, turn, name, headers, keep_text, body)
+        stream = self.line.stream
+        kept = stream.answer.deltas if stream is not None else [] if keep_text else None
+        return answered(record, kept)
 
     def session(
         self,
@@ -186,7 +190,7 @@ class LLMUser(HttpUser):
                 if record.outcome != OK:
                     break
                 if more:
-                    conversation.add_answer(self.text, _answer_tokens(record))
+                    conversation.add_answer(self.text, answer_tokens(record))
         finally:
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return records
@@ -212,7 +216,7 @@ class LLMUser(HttpUser):
 
     @property
     def text(self) -> str:
-        """Text of the last answer, if the request had ``keep_text=True``."""
+        """Text of the last answer, where it was kept."""
         stream = self.line.stream
         return "".join(stream.answer.text or ()) if stream is not None else ""
 
@@ -393,8 +397,3 @@ class LLMUser(HttpUser):
         if first and record.failed and stream is not None:
             record = replace(record, sample=shown(stream.sample, secrets, lines=True))
         return record, name
-
-
-def _answer_tokens(record: Record) -> int | None:
-    """Output tokens without those of reasoning, which no history has; None: not known."""
-    return None if record.output_tokens is None else record.output_tokens - (record.reasoning_tokens or 0)

@@ -164,7 +164,8 @@ class Completion:
         self._counted = 0
         self.content = False
         """There was anything to read, in a stream or in a whole answer."""
-        self.text: list[str] | None = [] if keep_text else None
+        self.deltas: list[Delta | Text] | None = [] if keep_text else None
+        """Of the first choice, as they came; None: they are not kept."""
 
     def add(self, event: Event) -> None:
         """One event of a stream."""
@@ -199,12 +200,13 @@ class Completion:
             if choice.finish_reason:  # some write "" until there is one
                 self._finish(choice)
             delta = choice.delta
-            if delta is not None and (delta.output or delta.thought):
-                chunk = True
-                output = output or delta.output
+            if delta is not None and ((has_output := delta.output) or delta.thought):
+                chunk = self.content = True
+                output = output or has_output
                 if choice.index:
                     self.others.add(choice.index)
-                self._keep(delta)
+                elif self.deltas is not None:
+                    self.deltas.append(delta)
         if chunk and not self.chunk_reads and message.usage is not None:
             self.first_chunk_tokens = count(message.usage.completion_tokens) or 1
         if output and self.first_output is None:
@@ -228,9 +230,11 @@ class Completion:
                 self._finish(choice)
             whole = choice.message
             if whole is not None and (whole.output or whole.thought):
+                self.content = True
                 if choice.index:
                     self.others.add(choice.index)
-                self._keep(whole)
+                elif self.deltas is not None:
+                    self.deltas.append(whole)
         if message.usage is not None:
             self._count(message.usage)
 
@@ -258,11 +262,6 @@ class Completion:
         if choice.finish_reason in BROKEN and self.error is None:
             self.error = f"finish_reason {choice.finish_reason}"
 
-    def _keep(self, delta: Delta | Text) -> None:
-        self.content = True
-        if self.text is not None and isinstance(delta.content, str):
-            self.text.append(delta.content)
-
     def _count(self, usage: Usage, *, final: bool = False) -> None:
         """The last count that is there wins: continuous counts grow, the final one is right.
 
@@ -281,6 +280,11 @@ class Completion:
             self.cached_tokens = _latest(usage.prompt_tokens_details.cached_tokens, self.cached_tokens)
         if usage.completion_tokens_details is not None:
             self.reasoning_tokens = _latest(usage.completion_tokens_details.reasoning_tokens, self.reasoning_tokens)
+
+    @property
+    def text(self) -> list[str] | None:
+        """The texts of its chunks; None where they were not kept."""
+        return None if self.deltas is None else [d.content for d in self.deltas if isinstance(d.content, str)]
 
     @property
     def choices(self) -> int:

@@ -1,13 +1,16 @@
-"""Engine metrics: the server's own figures at /metrics, in the same few fields whichever engine it is.
+"""Engine metrics: the server's own figures at /metrics, in the same few fields whichever engine it is, and those of GPUs.
 
-Names are those of vLLM 0.32 (tests/captures), of llama.cpp, of SGLang's and of TensorRT-LLM's documents
-(docs.sglang.io/references/production_metrics.html, nvidia.github.io/TensorRT-LLM). Text format of Prometheus, 0.0.4.
+Names are those of vLLM 0.32 (tests/captures), of llama.cpp, and of the documents of SGLang
+(docs.sglang.io/references/production_metrics.html), TensorRT-LLM (nvidia.github.io/TensorRT-LLM), TGI
+(huggingface.co/docs/text-generation-inference/reference/metrics), Dynamo (docs.nvidia.com/dynamo, metrics catalog) and
+NVIDIA's DCGM exporter (docs.nvidia.com/datacenter/dcgm). Text format of Prometheus, 0.0.4.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,39 +20,84 @@ PATHS: Final = ("/metrics", "/prometheus/metrics")
 """Paths of the metrics; the second is TensorRT-LLM's."""
 QUESTION: Final = "Queue or prefill?"
 """How the sentences begin that answer it."""
-ENGINES: Final = {"vllm:": "vLLM", "sglang:": "SGLang", "llamacpp:": "llama.cpp", "trtllm_": "TensorRT-LLM"}
+ENGINES: Final = {
+    "vllm:": "vLLM",
+    "sglang:": "SGLang",
+    "llamacpp:": "llama.cpp",
+    "trtllm_": "TensorRT-LLM",
+    "tgi_": "TGI",
+    "dynamo_frontend_": "Dynamo",
+    "dynamo_component_": "Dynamo",
+}
+"""By the prefix of their metrics; a worker of Dynamo has those of its engine too, which come first."""
+DCGM: Final = "DCGM"
 _MAX_VALUE: Final = 1e15
-"""A larger figure is damaged."""
+"""A larger figure is damaged, or DCGM's mark of one that it does not have."""
 _NAMES: Final = {
-    "running": ("num_requests_running", "num_running_reqs", "requests_processing"),
-    "waiting": ("num_requests_waiting", "num_queue_reqs", "requests_deferred"),
-    "kv_used": ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage", "kv_cache_utilization"),
-    "preemptions": ("num_preemptions_total", "num_retracted_reqs_total"),
-    "cache_queries": ("prefix_cache_queries_total",),
-    "cache_hits": ("prefix_cache_hits_total",),
+    "running": ("num_requests_running", "num_running_reqs", "requests_processing", "batch_current_size",
+        "inflight_requests"),
+    "waiting": ("num_requests_waiting", "num_queue_reqs", "requests_deferred", "queue_size", "queued_requests"),
+    "kv_used": ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage", "kv_cache_utilization",
+        "gpu_cache_usage_percent"),
+    "preemptions": ("num_preemptions_total", "num_retracted_reqs_total", "num_retracted_requests_total"),
+    "cache_queries": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
+    "cache_hits": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total", "cached_tokens_total",
+        "prompt_tokens_cached_total"),
+    "drafted": ("spec_decode_num_draft_tokens_total",),
+    "accepted": ("spec_decode_num_accepted_tokens_total",),
+    "acceptance": ("spec_accept_rate",),
     "ttft_s": ("time_to_first_token_seconds_sum",),
     "ttft_count": ("time_to_first_token_seconds_count",),
-    "queue_s": ("request_queue_time_seconds_sum", "queue_time_seconds_sum"),
-    "queue_count": ("request_queue_time_seconds_count", "queue_time_seconds_count"),
+    "queue_s": ("request_queue_time_seconds_sum", "queue_time_seconds_sum", "request_queue_duration_sum"),
+    "queue_count": ("request_queue_time_seconds_count", "queue_time_seconds_count", "request_queue_duration_count"),
     "prefill_s": ("request_prefill_time_seconds_sum",),
     "prefill_count": ("request_prefill_time_seconds_count",),
+}  # fmt: skip
+_FIELDS: Final = {
+    prefix + name: (field,) for field, names in _NAMES.items() for name in names for prefix in ENGINES
+} | {  # llama.cpp counts the prompts without what was cached, SGLang with it
+    "sglang:prompt_tokens_total": ("cache_queries",),
+    "llamacpp:prompt_tokens_total": ("cache_queries",),
+    "llamacpp:prompt_tokens_cached_total": ("cache_queries", "cache_hits"),
 }
-_FIELDS: Final = {name: field for field, names in _NAMES.items() for name in names}
+"""Fields by the whole name of a metric."""
+_GPU_FIELDS: Final = {
+    "DCGM_FI_DEV_GPU_UTIL": ("gpu_use", 0.01),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("gpu_use", 1.0),
+    "DCGM_FI_DEV_FB_USED": ("gpu_memory_bytes", float(1 << 20)),
+    "DCGM_FI_DEV_POWER_USAGE": ("gpu_power_w", 1.0),
+    "DCGM_FI_DEV_SM_CLOCK": ("gpu_clock_mhz", 1.0),
+    "DCGM_FI_DEV_MEM_CLOCK": ("gpu_memory_clock_mhz", 1.0),
+}
+"""(field, factor): percent and MiB are DCGM's own units."""
+_SUFFIXES: Final = {name.removeprefix(prefix) for name in _FIELDS for prefix in ENGINES if name.startswith(prefix)}
 _LINE: Final = re.compile(
-    rf"^({'|'.join(ENGINES)})({'|'.join(_FIELDS)})(?:\{{[^}}\n]*+\}})? ([^ \n]{{1,40}})", re.MULTILINE
+    rf"^((?:{'|'.join(ENGINES)})(?:{'|'.join(sorted(_SUFFIXES))})|{'|'.join(_GPU_FIELDS)})"
+    r"(?:\{([^}\n]*+)\})? ([^ \n]{1,40})",
+    re.MULTILINE,
 )
 """Each character is matched a bounded number of times for any text."""
+_GPU: Final = re.compile(r'\b(?:gpu|GPU_I_ID)="([A-Za-z0-9_.-]{1,20})"')
 _MAX_LINES: Final = 10_000
-_BY_MAXIMUM: Final = {"kv_used"}
+_MAX_GPUS: Final = 64
+"""Of a page."""
+_BY_MAXIMUM: Final = {"kv_used", "acceptance"}
 """Over several engines the maximum; all other fields add up."""
 
 
 class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One scrape; None: the server does not export it. Sums and counts are since the start of the server."""
+    """One reading of a page of metrics, or of one GPU of it; None: it is not there. Sums and counts are since the start of
+    the server."""
 
     at: float
     """Unix seconds, of the request."""
     engine: str
+    source: str = ""
+    """The address of the page, without its scheme; empty: the server's own."""
+    gpu: str = ""
+    """Of a GPU its number."""
+    failure: str = ""
+    """Why the page could not be read; then there is nothing else."""
     running: float | None = None
     waiting: float | None = None
     kv_used: float | None = None
@@ -58,6 +106,11 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_queries: float | None = None
     cache_hits: float | None = None
     """Tokens looked for in the prefix cache, and found."""
+    drafted: float | None = None
+    accepted: float | None = None
+    """Tokens of speculative decoding that were proposed, and kept."""
+    acceptance: float | None = None
+    """accepted / drafted of the last steps, where the server says no more."""
     ttft_s: float | None = None
     ttft_count: float | None = None
     queue_s: float | None = None
@@ -65,20 +118,48 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
     prefill_s: float | None = None
     prefill_count: float | None = None
     """Sums and counts of the server's own histograms."""
+    gpu_use: float | None = None
+    """Share of the time in which the GPU computed."""
+    gpu_memory_bytes: float | None = None
+    gpu_power_w: float | None = None
+    gpu_clock_mhz: float | None = None
+    """Of its multiprocessors."""
+    gpu_memory_clock_mhz: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What a line of a chart is called."""
+        return f"{self.source or 'server'}, GPU {self.gpu}" if self.gpu else self.source or "server"
 
 
-def read(text: str, at: float) -> EngineSample | None:
-    """None of a text without a known metric."""
-    found: dict[str, float] = {}
-    engine = ""
-    for prefix, name, value in (line.groups() for line in islice(_LINE.finditer(text), _MAX_LINES)):
-        field, number = _FIELDS[name], _number(value)
+def read(pieces: Iterable[str], at: float, source: str = "") -> list[EngineSample]:
+    """The engine of a page, and its GPUs; nothing of a page without a known metric. A piece ends where a line does, so that
+    a reader who must not be held up for long can pause between two."""
+    engines: set[str] = set()
+    found: dict[str, Any] = {}
+    gpus: dict[str, dict[str, Any]] = {}
+    lines = (line.groups() for piece in pieces for line in _LINE.finditer(piece))
+    for name, labels, value in islice(lines, _MAX_LINES):
+        number = _number(value)
         if number is None:
             continue
-        engine = engine or ENGINES[prefix]
-        before = found.get(field, 0.0)
-        found[field] = max(before, number) if field in _BY_MAXIMUM else before + number
-    return EngineSample(at=at, engine=engine, **found) if found else None
+        if (gpu := _GPU_FIELDS.get(name)) is not None:
+            number_of = " ".join(_GPU.findall(labels or ""))
+            if number_of in gpus or len(gpus) < _MAX_GPUS:
+                gpus.setdefault(number_of, {})[gpu[0]] = number * gpu[1]
+            continue
+        for field in _FIELDS.get(name, ()):
+            engines.add(next(engine for prefix, engine in ENGINES.items() if name.startswith(prefix)))
+            before = found.get(field, 0.0)
+            found[field] = max(before, number) if field in _BY_MAXIMUM else before + number
+    samples = []
+    if found:
+        engine = next(engine for engine in ENGINES.values() if engine in engines)
+        samples.append(EngineSample(at=at, engine=engine, source=source, **found))
+    return samples + [
+        EngineSample(at=at, engine=DCGM, source=source, gpu=number_of or "0", **fields)
+        for number_of, fields in gpus.items()
+    ]
 
 
 def _number(text: str) -> float | None:
@@ -87,6 +168,46 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if 0 <= number <= _MAX_VALUE else None
+
+
+class History:
+    """The samples of a run by name, in bounded memory: of more than ``most`` every second one goes, and of those that come
+    later as many stay away."""
+
+    def __init__(self, most: int = 100_000) -> None:
+        self.by_name: dict[str, list[EngineSample]] = defaultdict(list)
+        self.names: set[str] = set()
+        """Those of which there is more than failures."""
+        self.failures: Counter[str] = Counter()
+        """Readings that failed, by name; all of them."""
+        self.unread = 0
+        """Lines of its file that hold none."""
+        self._most, self._held, self._step = most, 0, 1
+        self._seen: Counter[str] = Counter()
+
+    def add(self, sample: EngineSample) -> None:
+        name = sample.name
+        self.failures[name] += bool(sample.failure)
+        if not sample.failure:
+            self.names.add(name)
+        self._seen[name] += 1
+        if self._seen[name] % self._step:
+            return
+        self.by_name[name].append(sample)
+        self._held += 1
+        if self._held > self._most:
+            self._step *= 2
+            for samples in self.by_name.values():
+                del samples[::2]
+            self._held = sum(map(len, self.by_name.values()))
+
+    def between(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
+        """Those of a stretch of time (Unix seconds) that did not fail, and the one before it, from which its counters
+        grow."""
+        samples = [sample for sample in self.by_name[name] if not sample.failure]
+        inside = [sample for sample in samples if began_at <= sample.at <= ended_at]
+        before = [sample for sample in samples if sample.at < began_at]
+        return [*before[-1:], *inside]
 
 
 class EngineSummary(msgspec.Struct, frozen=True):
@@ -111,8 +232,8 @@ def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
     """The first sample is only the base of the counters. None of no samples."""
     if not samples:
         return None
-    queries, hits = _grown(samples, "cache_queries"), _grown(samples, "cache_hits")
-    preempted = _grown(samples, "preemptions")
+    queries, hits = grown(samples, "cache_queries"), grown(samples, "cache_hits")
+    preempted = grown(samples, "preemptions")
     return EngineSummary(
         engine=samples[-1].engine,
         samples=len(samples),
@@ -132,7 +253,7 @@ def _level(samples: Sequence[EngineSample], field: str) -> tuple[float, float] |
     return (sum(values) / len(values), max(values)) if values else None
 
 
-def _grown(samples: Sequence[EngineSample], field: str) -> float | None:
+def grown(samples: Sequence[EngineSample], field: str) -> float | None:
     """The increase of a counter; one that falls restarted with the server."""
     values = [value for sample in samples if (value := getattr(sample, field)) is not None]
     if len(values) < 2:
@@ -141,7 +262,7 @@ def _grown(samples: Sequence[EngineSample], field: str) -> float | None:
 
 
 def _mean(samples: Sequence[EngineSample], what: str) -> float | None:
-    seconds, count = _grown(samples, f"{what}_s"), _grown(samples, f"{what}_count")
+    seconds, count = grown(samples, f"{what}_s"), grown(samples, f"{what}_count")
     return seconds / count if count and seconds is not None else None
 
 

@@ -165,6 +165,18 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     server_metrics: Annotated[
         bool, Option("server", "Read the server's metrics (/metrics) each second, if it has any")
     ] = True
+    metrics_url: Annotated[
+        tuple[str, ...],
+        Option(
+            "server",
+            "Metrics of a replica, or of a DCGM exporter; a line each in the charts. The environment variable has one per "
+            "line",
+            "http://replica-1:8000/metrics",
+            "URL",
+            in_form=False,
+            repeated=True,
+        ),
+    ] = ()
     insecure: Annotated[
         bool,
         Option(

@@ -91,7 +91,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     model: str = ""
     server: str = ""
-    """The Server header of its answers, if any."""
+    """Name and version; where neither is known the Server header of its answers."""
+    server_flags: dict[str, str] = {}
     changes: tuple[str, ...] = ()
     """In what it differs from the base, without the values of headers."""
 
@@ -127,7 +128,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     model: str = ""
     server: str = ""
-    """The Server header of the answers, if any."""
+    """Name and version; where neither is known (and in older runs) the Server header of the answers."""
+    server_flags: dict[str, str] = {}
+    """As the server tells them: see identity.py."""
     workers: tuple[str, ...] = ("local",)
     versions: dict[str, str] = {}
     machine: str = ""

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
+from .engine_metrics import EngineSample, History
 from .jsonl import parse_line, pieces, trusted
 from .partial_json import readable
 from .record import Record
@@ -19,12 +20,16 @@ from .settings import Settings
 
 RECORDS: Final = "profile_export.jsonl"
 RUN: Final = "run.json"
+SERVER_METRICS: Final = "server_metrics.jsonl"
+"""A line for each reading of the server's metrics."""
 SAMPLE_STRETCHES: Final = 100
 """Stretches of neighbouring records in a sample."""
 MIN_BISECTED_BYTES: Final = 2**16
 """Bisection of a record file stops below this."""
 MAX_LINE_BYTES: Final = 2**28
 """The record of an answer of ten million chunks is shorter."""
+MAX_SAMPLE_BYTES: Final = 2**14
+"""Of a line of the server's metrics."""
 MAX_REASONS: Final = 10
 """Unreadable lines whose reason is kept."""
 
@@ -132,6 +137,24 @@ class RecordFile:
             if low:
                 _pass_line(file)
             yield from _parsed(file)
+
+
+def read_history(folder: Path) -> History:
+    """The server's metrics over the run; of a stage those of its run. Empty where there are none. Raises OSError."""
+    history = History()
+    path = next(
+        (path for path in (folder / SERVER_METRICS, folder.parent.parent / SERVER_METRICS) if path.exists()), None
+    )
+    if path is None or (path.parent != folder and folder.parent.name != "stages"):
+        return history
+    decode = msgspec.json.Decoder(EngineSample).decode
+    with path.open("rb") as file:
+        while line := file.readline(MAX_SAMPLE_BYTES):
+            try:
+                history.add(decode(line))
+            except ValueError:
+                history.unread += line.endswith(b"\n")  # the last one may be half written
+    return history
 
 
 def _parsed(file: BinaryIO) -> Iterator[Record]:

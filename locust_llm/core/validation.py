@@ -19,6 +19,7 @@ from .settings import Settings, of_stage
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, duration
 
 MAX_PERCENTILES: Final = 50
+MAX_METRICS_URLS: Final = 64
 
 
 def mistakes(s: Settings) -> Iterator[str]:
@@ -37,11 +38,29 @@ def mistakes(s: Settings) -> Iterator[str]:
     for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
         if is_secret(name):
             yield f"--endpoint must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
+    yield from _metrics_urls(s)
     if len(s.percentiles) > MAX_PERCENTILES:
         yield f"--percentiles takes at most {MAX_PERCENTILES}, got {len(s.percentiles)}"
     for p in s.percentiles:
         if not 0 < p <= 99.9:
             yield f"--percentiles must be above 0 and at most 99.9, got {p:g}"
+
+
+def _metrics_urls(s: Settings) -> Iterator[str]:
+    if s.metrics_url and not s.server_metrics:
+        yield "--metrics-url names what to read, and --no-server-metrics reads nothing: leave one of them out"
+    if len(s.metrics_url) > MAX_METRICS_URLS:
+        yield f"--metrics-url can be given {MAX_METRICS_URLS} times at most, got {len(s.metrics_url)}"
+    for url in s.metrics_url:
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            yield f"--metrics-url {url!r} is no URL: {error}"
+            continue
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            yield f"--metrics-url {url!r} is no URL: it takes http://HOST:PORT/metrics"
+        if "@" in parts.netloc or any(is_secret(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+            yield "--metrics-url must not hold a key or a password, as reports show it"
 
 
 def _limits(s: Settings) -> Iterator[str]:

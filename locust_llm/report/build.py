@@ -17,9 +17,20 @@ import msgspec
 import pandas as pd
 from msgspec.structs import replace as replaced
 
+from locust_llm.core.engine_metrics import History
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
-from locust_llm.core.storage import RECORDS, RUN, RecordFile, Unread, read_run, readable_run, replace, run_json
+from locust_llm.core.storage import (
+    RECORDS,
+    RUN,
+    RecordFile,
+    Unread,
+    read_history,
+    read_run,
+    readable_run,
+    replace,
+    run_json,
+)
 from locust_llm.core.text import clean
 from locust_llm.probe.requests import ProbeResult, probe_result
 from locust_llm.report.analysis.columns import Columns, frames, read_columns
@@ -142,7 +153,8 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
         return tables.markdown(replaced(summary, unmade=tuple(unmade)), run, folder).encode()
 
     def html() -> bytes:
-        return page(replaced(summary, unmade=tuple(unmade)), run, columns, levels, shown, unmade).encode()
+        known = replaced(summary, unmade=tuple(unmade))
+        return page(known, run, columns, levels, shown, unmade, history).encode()
 
     make(RUN, lambda: _facts(run, summary))
     make(SUMMARY_FILE, table)
@@ -158,6 +170,11 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
         shown = scene(columns, run, RecordFile(folder / RECORDS).since)
     except Exception as error:
         unmade.append(f"there is no timeline: {reason(error)}")
+    history = History()
+    try:
+        history = read_history(folder)
+    except OSError as error:
+        unmade.append(f"the server's metrics could not be read: {reason(error)}")
     make(TIMELINE_FILE, lambda: drawing.drawing(shown, run).encode() if shown is not None and shown.records else None)
     before = len(unmade)
     make(HTML_FILE, html)

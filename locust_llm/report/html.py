@@ -17,6 +17,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from locust_llm.core.engine_metrics import History
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, clean
 from locust_llm.report.analysis.columns import Columns
@@ -28,6 +29,7 @@ from locust_llm.report.document.document import (
     LATENCY,
     LENGTHS,
     OVER_TIME,
+    SERVER,
     STAGES,
     TIMELINE,
     document,
@@ -35,8 +37,9 @@ from locust_llm.report.document.document import (
 )
 from locust_llm.report.plots.distributions import distributions
 from locust_llm.report.plots.model import Limits, Mark, Plot
-from locust_llm.report.plots.over_time import latencies, over_time
+from locust_llm.report.plots.over_time import latencies, over_time, stretch
 from locust_llm.report.plots.probe import by_length
+from locust_llm.report.plots.server import server_plots
 from locust_llm.report.plots.sweep import stage_plots
 from locust_llm.report.plots.timeline import Scene, Timeline, timeline
 from locust_llm.report.plots.timeline_svg import fragment
@@ -82,9 +85,11 @@ def page(
     levels: Occupancy,
     shown: Scene | None,
     unmade: list[str] | None = None,
+    history: History | None = None,
 ) -> str:
-    """The whole page. ``shown``: in its timeline. Charts that cannot be drawn are left out, and ``unmade`` gets a line."""
-    made = _charts(summary, run, columns, levels, shown)
+    """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics. Charts that cannot be drawn are left
+    out, and ``unmade`` gets a line."""
+    made = _charts(summary, run, columns, levels, shown, history)
 
     def charted(heading: str) -> Iterator[Section]:
         try:
@@ -104,7 +109,7 @@ def page(
 
 
 def _charts(
-    summary: Summary, run: Run, columns: Columns, levels: Occupancy, shown: Scene | None
+    summary: Summary, run: Run, columns: Columns, levels: Occupancy, shown: Scene | None, history: History | None
 ) -> Mapping[str, Callable[[], Iterable[Drawing]]]:
     """By their heading."""
     rules = run.settings.rules
@@ -118,6 +123,8 @@ def _charts(
         found[DISTRIBUTIONS] = lambda: distributions(columns, run.settings.open_loop, limits)
     found[LATENCY] = lambda: latencies(columns.requests, run, limits)
     found[OVER_TIME] = lambda: over_time(columns.requests, levels, run)
+    if history is not None:
+        found[SERVER] = lambda: server_plots(history, stretch(columns.requests, run))
     return found
 
 

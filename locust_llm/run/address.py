@@ -10,3 +10,15 @@ def base_url(host: str) -> str:
     parts = urlsplit(host)
     path = parts.path.rstrip("/").removesuffix("/v1")
     return f"{parts.scheme}://{parts.netloc}{path}" if host else ""
+
+
+def page_url(url: str) -> str:
+    """Of metrics: ``replica:8000`` is ``http://replica:8000/metrics``. What is no URL stays as it is."""
+    url = url.strip()
+    if "://" not in url:
+        url = "http://" + url
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    return url if parts.path.strip("/") else parts._replace(path="/metrics").geturl()

@@ -86,12 +86,13 @@ def arms_of(s: Settings, found: Discovery) -> tuple[Arm, ...]:
         return ()
     other = found.candidate or found
     return (
-        Arm(name=BASE, host=s.host, model=found.model or "", server=found.server),
+        Arm(name=BASE, host=s.host, model=found.model or "", server=found.server, server_flags=found.server_flags),
         Arm(
             name=CANDIDATE,
             host=s.candidate or s.host,
             model=s.changes.model or other.model or "",
             server=other.server,
+            server_flags=other.server_flags,
             changes=s.candidate_set,
         ),
     )

@@ -32,6 +32,7 @@ from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
 from locust_llm.load.prompts import Lengths, Prompts, fit
 
+from .identity import TIMEOUT_S, identify
 from .refusals import BUSY, context_of, has_key, no_completion, refused, too_long
 
 logger = logging.getLogger("locust_llm")
@@ -80,6 +81,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     server: str = ""
+    """Name and version; where neither is known its Server header."""
+    server_flags: dict[str, str] = {}
     simulated: bool = False
     lengths: Lengths = Lengths()
     length_way: tuple[str, ...] = ()
@@ -133,7 +136,7 @@ def _survey(
     key: bool,
 ) -> Discovery:  # fmt: skip
     answer = _models(ask, settings, clock, sleep)
-    server = shown(answer.server, secrets, most=NAME_BYTES)
+    header = shown(answer.server, secrets, most=NAME_BYTES)
     model, notes = _choose(settings, answer, secrets, key=key)
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)
@@ -142,13 +145,31 @@ def _survey(
         if refuses:
             raise DiscoveryFailed(sentence)
         notes.append(sentence)
+    server, flags = _identity(ask, header, answer, secrets)
     found = Discovery(
-        model=model, server=server, simulated=server.startswith(SIMULATOR), notes=tuple(notes),
+        model=model,
+        server=server,
+        server_flags=flags,
+        simulated=header.startswith(SIMULATOR),
+        notes=tuple(notes),
         context=None if context is None else context.tokens,
-    )  # fmt: skip
+    )
     if settings.probe:
         found = _keep_length(ask, settings, _measure(ask, settings, found, key=key), key=key)
     return msgspec.structs.replace(found, notes=tuple(shown(note, secrets, most=LINE_BYTES) for note in found.notes))
+
+
+def _identity(ask: Ask, header: str, models: Answer, secrets: Secrets) -> tuple[str, dict[str, str]]:
+    """(name and version, flags)."""
+
+    def get(path: str) -> bytes | None:
+        answer = ask("GET", path, timeout_s=TIMEOUT_S)
+        return answer.body if answer.status == 200 else None
+
+    if header.startswith(SIMULATOR) or (found := identify(get, header, models.body)) is None:
+        return header, {}
+    flags = {name: shown(value, secrets, most=NAME_BYTES) for name, value in found.flags}
+    return shown(found.name, secrets, most=NAME_BYTES), flags
 
 
 def _props(ask: Ask) -> dict[str, Any] | None:

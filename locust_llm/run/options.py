@@ -33,7 +33,7 @@ from locust_llm.load.dataset import Summary
 from locust_llm.load.dataset import check as check_dataset
 from locust_llm.load.lengths import mix
 from locust_llm.load.user_file import irregular, small_text
-from locust_llm.run.address import base_url
+from locust_llm.run.address import base_url, page_url
 from locust_llm.slo.rules import Entry
 
 from .flags import (
@@ -222,6 +222,8 @@ def settings_of(options: Namespace | None) -> Settings:
     values["report_dir"] = values["report_dir"] or ""
     values["candidate"] = base_url(values["candidate"] or "")
     values["slo"] = tuple(rules_of(options))
+    pages = [*os.environ.get("LOCUST_LLM_METRICS_URL", "").splitlines(), *options.metrics_url]
+    values["metrics_url"] = tuple(dict.fromkeys(map(page_url, filter(str.strip, pages))))
     settings = Settings(
         host=base_url(options.host or ""),
         header_names=tuple(header.partition(":")[0].strip() for header in headers_given(options)),

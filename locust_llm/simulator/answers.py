@@ -38,6 +38,7 @@ class Answer:
         max_tokens, self.finish_reason = asked.max_tokens, "length"
         if 0 <= quirks.eos < max_tokens and not asked.ignore_eos:
             max_tokens, self.finish_reason = max(1, quirks.eos), "stop"
+        self.said_reason = "tool_calls" if asked.tool else self.finish_reason  # a call is whole at any length
         self.sequence = Sequence(asked.prompt_tokens, max_tokens, self._block_keys(max_tokens))
 
     def start(self) -> None:
@@ -123,9 +124,8 @@ class WholeAnswer(Answer):
         cut = 0 if self.quirks.eos == 0 and self.finish_reason == "stop" else len(words)
         reasoning = " ".join(words[: self.quirks.reasoning]) or None
         content = " ".join(words[self.quirks.reasoning : cut])
-        name = self.server.names[0]
-        make = events.chat_completion if self.asked.chat else events.completion
-        body = make(self.row.answer_id, name, content, reasoning, self.finish_reason, self.usage())
+        answer = self.row.answer_id, self.server.names[0], content, reasoning, self.said_reason, self.usage()
+        body = events.chat_completion(*answer, self.asked.tool) if self.asked.chat else events.completion(*answer)
         before = monotonic()
         self.connection.respond(200, body)
         self.row.first_at = before, monotonic()
@@ -150,7 +150,10 @@ class StreamedAnswer(Answer):
 
     def __init__(self, server: Server, connection: Connection, asked: api.Asked, row: Row, quirks: Quirks) -> None:
         super().__init__(server, connection, asked, row, quirks)
-        self.chunks = events.Chunks(row.answer_id, server.names[0], quirks, self.finish_reason, chat=asked.chat)
+        self.chunks = events.Chunks(
+            row.answer_id, server.names[0], quirks, self.said_reason, chat=asked.chat, tool=asked.tool
+        )
+        self.call = self.chunks.call()  # until it was sent
         self.continuous = asked.continuous_usage or quirks.continuous_usage
         self.frame, head = connection.stream_framing()
         self.role = quirks.role if asked.chat else "none"
@@ -193,6 +196,8 @@ class StreamedAnswer(Answer):
             text = b""
         if quirks.split_utf8:
             text += _TWO_BYTES
+        if self.asked.tool and last:
+            text += events.CALL_END
         with_last = last and quirks.finish == "last"
         event = chunks.text(text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last)
         self.num_chunks += 1
@@ -204,6 +209,8 @@ class StreamedAnswer(Answer):
             rest = frame(event[middle:])
         else:
             data, rest = frame(event), b""
+        if self.call and not reasoning:
+            data, self.call = frame(self.call) + data, b""
         if self.num_chunks == 1 and self.role == "first":  # vLLM sends the role only when there is a token
             data = frame(chunks.role(used and events.usage(self.asked.prompt_tokens, 0))) + data
         self._write(data, self.count)

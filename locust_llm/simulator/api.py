@@ -42,6 +42,7 @@ class Asked:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    tool: str = ""  # name of the function that the answer calls; empty: it is text
 
     @property
     def prompt_tokens(self) -> int:
@@ -92,6 +93,7 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, *, chat: 
         stream=stream,
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
+        tool=_parse_tool(asked) if chat else "",
     )
 
 
@@ -177,6 +179,18 @@ def _parse_messages(asked: dict[str, Any]) -> Messages:
     return [_parse_message(message, f"body.messages.{index}") for index, message in enumerate(messages)]
 
 
+def _parse_tool(asked: dict[str, Any]) -> str:
+    """The first of the tools is called, once: not in answer to what a tool gave."""
+    tools = _field(asked, "tools", list) or []
+    if not tools or asked.get("tool_choice") == "none" or asked["messages"][-1]["role"] == "tool":
+        return ""
+    function = tools[0].get("function") if isinstance(tools[0], dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or not name:
+        raise _invalid("body.tools.0.function.name", "Field required")
+    return name
+
+
 def _parse_message(message: Any, loc: str) -> tuple[str, str]:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise _invalid(loc, "Input should have a role")
@@ -191,6 +205,7 @@ def _parse_message(message: Any, loc: str) -> tuple[str, str]:
 # -- the bytes of an answer ------------------------------------------------------------------------------------------
 
 DONE = b"data: [DONE]\n\n"
+CALL_END = b'\\"}'  # of the arguments, within a JSON text
 PING = b":\n\n"
 
 
@@ -204,17 +219,29 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) ->
 
 
 def chat_completion(
-    answer_id: str, model: str, content: str, reasoning: str | None, finish_reason: str, used: dict[str, Any]
-) -> dict[str, Any]:
+    answer_id: str, model: str, content: str, reasoning: str | None, finish_reason: str, used: dict[str, Any],
+    tool: str = "",
+) -> dict[str, Any]:  # fmt: skip
     """The body of an answer that is not streamed."""
+    message = {"role": "assistant", "content": content, "refusal": None, "reasoning": reasoning}
+    if tool:
+        call = _call(answer_id, tool, dump({ARGUMENT: content}).decode())
+        message |= {"content": None, "tool_calls": [call]}  # type: ignore[dict-item]
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": content, "refusal": None, "reasoning": reasoning},
+        "message": message,
         "logprobs": None,
         "finish_reason": finish_reason,
         "stop_reason": None,
     }
     return {**_head(answer_id, "chat.completion", model), "choices": [choice], "usage": used}
+
+
+ARGUMENT = "text"  # of each function that is called
+
+
+def _call(answer_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": f"call-{answer_id}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def completion(
@@ -228,11 +255,16 @@ def completion(
 
 class Chunks:
     """The events of one streamed answer, as the quirks have them. Each may carry usage. Those of a plain completion
-    (``chat`` false) have text where the others have a delta, and no role."""
+    (``chat`` false) have text where the others have a delta, and no role; of a call of ``tool`` the texts are its
+    arguments, between ``call`` and CALL_END."""
 
-    __slots__ = ("_content", "_finish", "_opening", "_reasoning", "_text_end", "finish_reason", "quirks")
+    __slots__ = (
+        "_call", "_content", "_finish", "_opening", "_reasoning", "_reasoning_end", "_text_end", "finish_reason", "quirks",
+    )  # fmt: skip
 
-    def __init__(self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, *, chat: bool = True) -> None:
+    def __init__(
+        self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, *, chat: bool = True, tool: str = ""
+    ) -> None:
         self.quirks, self.finish_reason = quirks, finish_reason.encode()
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._opening = b"data: " + dump(_head(answer_id, kind, model))[:-1] + b',"choices":['
@@ -240,7 +272,19 @@ class Chunks:
         self._content = self._opening + (b'{"index":0,"delta":{"content":"' if chat else b'{"index":0,"text":"')
         self._reasoning = self._opening + b'{"index":0,"delta":{"%b":"' % reasoning if chat else self._content
         self._text_end = b'"},"logprobs":null,"finish_reason":' if chat else b'","logprobs":null,"finish_reason":'
+        self._reasoning_end = self._text_end
         self._finish = b'"delta":{}' if chat else b'"text":""'
+        self._call = b""
+        if tool:
+            call = {"index": 0, **_call(answer_id, tool, f'{{"{ARGUMENT}": "')}
+            choice = {"index": 0, "delta": {"tool_calls": [call]}, "logprobs": None, "finish_reason": None}
+            self._call = self._opening + dump(choice) + b"]}\n\n"
+            self._content = self._opening + b'{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"'
+            self._text_end = b'"}}]},"logprobs":null,"finish_reason":'
+
+    def call(self) -> bytes:
+        """The beginning of the call: its id and name; of an answer that is text nothing."""
+        return self._call
 
     def role(self, used: dict[str, Any] | None = None) -> bytes:
         delta = _ROLES[self.quirks.role_content]
@@ -250,8 +294,8 @@ class Chunks:
         """``text`` must need no escape in JSON. ``last``: it carries the finish_reason."""
         reason = b'"%b","stop_reason":null' % self.finish_reason if last else b"null"
         return b'%b%b%b%b,"token_ids":null}]%b' % (
-            self._reasoning if reasoning else self._content, text, self._text_end, reason,
-            _end(used) if used else b"}\n\n",
+            self._reasoning if reasoning else self._content, text,
+            self._reasoning_end if reasoning else self._text_end, reason, _end(used) if used else b"}\n\n",
         )  # fmt: skip
 
     def finish(self, used: dict[str, Any] | None = None) -> bytes:

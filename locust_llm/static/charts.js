@@ -4,7 +4,7 @@ const charts = (() => {
   const { css, swatch, written, FONT } = plots;
   const RATE_S = 5, HEIGHT = 200, FAR = 4, LINE = 14, TEXT = 12;
   // Places in a point of the history: live.py, Point. Those with _S are totals over time.
-  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10;
+  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10, SERVER = 11;
   const history = { points: [], marks: [], classes: [], limits: [] };  // limits: [measure, limit in the chart's unit, text]
 
   // -- values ------------------------------------------------------------------------------------------------------------
@@ -221,15 +221,18 @@ const charts = (() => {
     place.append(box);
     return some.map((one) => chart(grid, one));
   }
-  const all = GROUPS.flatMap((one) => group(document.getElementById("plots"), one));
+  let all = GROUPS.flatMap((one) => group(document.getElementById("plots"), one));
   const each = (what) => () => all.forEach((one) => one[what]());
   // One more, in a place of its own: a chart that comes with its first value.
   function add(place, description) {
-    all.push(chart(place, description));
-    all.at(-1).update();
+    const made = chart(place, description);
+    all.push(made);
+    made.update();
+    return made;
   }
+  const remove = (some) => { all = all.filter((one) => !some.includes(one)); };
   return {
-    history, AT, add, column, ended: () => rate((point) => point[DONE])().at(-1),
+    history, AT, SERVER, add, remove, column, ended: () => rate((point) => point[DONE])().at(-1),
     update: each("update"), forget: each("forget"), redraw: each("redraw"),
   };
 })();

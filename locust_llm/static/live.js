@@ -25,6 +25,30 @@
   const LOUD = { FAIL: "loud", broken: "loud", INVALID: "loud", PASS: "pass", OK: "pass", "held so far": "pass" };
   const kindOf = (state) => LOUD[state] || (["nothing yet", "checked at the end"].includes(state) ? "plain" : "open");
 
+  // -- the server's own metrics --------------------------------------------------------------------------------------------
+
+  // A line for each replica or GPU. A chart comes with its first value.
+  const HUES = ["p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint"];
+  const served = new Map();
+  let replicas = [];
+  function server({ server_charts: { names, charts: all } }, fresh) {
+    const values = (chart, i) => (point) => point[charts.SERVER]?.[chart]?.[i];
+    replicas = names;
+    if (fresh) {
+      charts.remove([...served.values()]);
+      served.clear();
+      by("server-plots").replaceChildren();
+    }
+    all.forEach(([title, unit], chart) => {
+      if (served.has(chart) || !history.points.some((point) => point[charts.SERVER]?.[chart])) return;
+      served.set(chart, charts.add(by("server-plots"), { title, unit, series: () => replicas.map((name, i) => ({
+        name, hue: HUES[i % HUES.length], dashed: i >= HUES.length, values: charts.column(values(chart, i)),
+        known: history.points.some((point) => typeof values(chart, i)(point) === "number"),
+      })).filter((one) => one.known) }));
+    });
+    by("server").hidden = !served.size;
+  }
+
   // -- texts -------------------------------------------------------------------------------------------------------------
 
   function badges(status) {
@@ -218,7 +242,10 @@
     if (fresh) charts.forget();
     [run, step, history.marks, history.classes, history.limits] = [status.run, status.step, status.marks, status.classes, status.limits];
     history.points = status.whole ? status.points : history.points.concat(status.points);
-    if (status.points.length || status.whole) charts.update();
+    if (status.points.length || status.whole) {
+      charts.update();
+      server(status, fresh);
+    }
     controls(status);
     tiles(status);
     table(status);

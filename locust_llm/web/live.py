@@ -59,6 +59,8 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     """Requests ended so far."""
     failed: tuple[int, ...]
     """Failures so far by class, in the order of Live.classes; shorter if a class came later."""
+    server: tuple[tuple[float | None, ...] | None, ...] = ()
+    """The server's own metrics: see charts.now."""
 
 
 class Latencies(msgspec.Struct, frozen=True):
@@ -130,8 +132,10 @@ class Live:
             used_s + stats.used * seconds, waiting_s + stats.waiting * seconds, decoding_s + stats.decoding * seconds
         )  # fmt: skip
 
-    def tick(self, users: int, limit: int | None, phase: str) -> None:
-        """Add a point after a second. ``phase``: of the run, or its stage."""
+    def tick(
+        self, users: int, limit: int | None, phase: str, server: tuple[tuple[float | None, ...] | None, ...] = ()
+    ) -> None:
+        """Add a point after a second. ``phase``: of the run, or its stage; ``server``: see Point."""
         if phase != self._phase:
             self._phase = phase
             if self.points:
@@ -157,6 +161,7 @@ class Live:
                 tokens_per_s=round(stats.tokens_per_s(), 1),
                 done=stats.done,
                 failed=tuple(stats.counts[name] for name in self.classes),
+                server=server,
             )
         )
         if len(self.points) > MAX_POINTS:

@@ -67,7 +67,8 @@ def text(control: Control) -> str:
         "stage": "" if stages is None or not stages.number else f"{stages.asked.axis}={stages.value:g}",
     }
     users = 0 if runner is None else runner.user_count
-    now = gauges(control.live_stats, users=users, limit=control.limit, info=info)
+    over = control.draining and not users
+    now = gauges(control.live_stats, users=users, limit=control.limit, info=info, over=over)
     return exposition(*now, *control.totals.families())
 
 

@@ -12,6 +12,7 @@ from locust_llm.core.phases import BETWEEN, WARMUP
 from locust_llm.core.record import Record
 from locust_llm.core.report_result import Figure, ReportResult
 from locust_llm.core.text import brief, many
+from locust_llm.report.plots import charts
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
 from locust_llm.run.guarded import guarded
@@ -59,6 +60,8 @@ class View:
         self._ended: ReportResult | None = None
         """Result of the last run; None: its report could not be made."""
         self._status: tuple[float, Json] = (0.0, {})
+        self._replicas: list[str] = []
+        """Of the charts of the server's own metrics."""
 
     # -- the run ---------------------------------------------------------------------------------------------------------
 
@@ -66,6 +69,7 @@ class View:
         live = Live(control.live_stats, time.time())
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name, self._phase = "", control.folder.name, ""
+        self._replicas = []
         self._status = (0.0, {})  # drops that of the last run
         self.target = control.settings.prefill_concurrency
         self.runs += 1
@@ -107,7 +111,11 @@ class View:
             if phase != self._phase:
                 self._phase, self._since = phase, time.monotonic()
             if not control.draining or control.live_stats.inside:
-                live.tick(self._users, control.limit, phase)
+                server: tuple[tuple[float | None, ...] | None, ...] = ()
+                if (poller := control.store.poller) is not None:
+                    self._replicas = charts.names(poller.history, self._replicas)
+                    server = charts.now(poller.history, self._replicas)
+                live.tick(self._users, control.limit, phase, server)
 
     @property
     def _users(self) -> int:
@@ -144,6 +152,10 @@ class View:
             "done": live.stats.done,
             "failed": live.stats.failed,
             "failures": live.failures(),
+            "server_charts": {
+                "names": self._replicas,
+                "charts": [(chart.title, chart.unit) for chart in charts.CHARTS],
+            },
         }
         status |= self._so_far(live) if self._ended is None else _final(self._ended)
         if control is not None:

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.core.engine_metrics import EngineSample, EngineSummary, diagnosis, out_of_memory, read, summarised
+from locust_llm.core.engine_metrics import (
+    EngineSample,
+    EngineSummary,
+    History,
+    diagnosis,
+    out_of_memory,
+    read,
+    summarised,
+)
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 SGLANG = """\
@@ -17,6 +25,10 @@ sglang:num_queue_reqs{model_name="m"} 2826.0
 sglang:time_to_first_token_seconds_sum{model_name="m"} 20.5
 sglang:time_to_first_token_seconds_bucket{le="0.001",model_name="m"} 0.0
 sglang:time_to_first_token_seconds_count{model_name="m"} 41.0
+sglang:prompt_tokens_total{model_name="m"} 400.0
+sglang:cached_tokens_total{cache_source="device",model_name="m"} 80.0
+sglang:cached_tokens_total{cache_source="host",model_name="m"} 20.0
+sglang:spec_accept_rate{model_name="m"} 0.6
 """
 TRTLLM = """\
 trtllm_kv_cache_utilization{engine_type="tensorrt"} 0.5
@@ -28,13 +40,15 @@ trtllm_time_to_first_token_seconds_count{model_name="m"} 6.0
 LLAMACPP = """\
 llamacpp:requests_processing 3
 llamacpp:requests_deferred 5
-llamacpp:prompt_tokens_total 48022
+llamacpp:prompt_tokens_total 50
+llamacpp:prompt_tokens_cached_total 30
+llamacpp:spec_decode_num_draft_tokens_total 8
+llamacpp:spec_decode_num_accepted_tokens_total 6
 """
 
 
 def test_vllms_page() -> None:
-    sample = read((CAPTURES / "vllm_metrics.txt").read_text(), 7.0)
-    assert sample is not None
+    (sample,) = read([(CAPTURES / "vllm_metrics.txt").read_text()], 7.0)
     assert (sample.at, sample.engine, sample.running, sample.waiting) == (7.0, "vLLM", 0.0, 0.0)
     assert (sample.kv_used, sample.preemptions, sample.cache_hits) == (0.0, 0.0, 0.0)
     assert sample.ttft_count == sample.queue_count == sample.prefill_count
@@ -42,13 +56,73 @@ def test_vllms_page() -> None:
 
 
 def test_pages_of_other_engines() -> None:
-    assert read(SGLANG, 1.0) == EngineSample(
-        at=1.0, engine="SGLang", running=160.0, waiting=2826.0, kv_used=0.28, ttft_s=20.5, ttft_count=41.0
-    )
-    assert read(TRTLLM, 1.0) == EngineSample(
-        at=1.0, engine="TensorRT-LLM", kv_used=0.5, queue_s=3.0, queue_count=6.0, ttft_s=9.0, ttft_count=6.0
-    )
-    assert read(LLAMACPP, 1.0) == EngineSample(at=1.0, engine="llama.cpp", running=3.0, waiting=5.0)
+    assert read([SGLANG], 1.0) == [
+        EngineSample(
+            at=1.0, engine="SGLang", running=160.0, waiting=2826.0, kv_used=0.28, ttft_s=20.5, ttft_count=41.0,
+            cache_queries=400.0, cache_hits=100.0, acceptance=0.6,
+        )
+    ]  # fmt: skip
+    assert read([TRTLLM], 1.0) == [
+        EngineSample(
+            at=1.0, engine="TensorRT-LLM", kv_used=0.5, queue_s=3.0, queue_count=6.0, ttft_s=9.0, ttft_count=6.0
+        )
+    ]
+    assert read([LLAMACPP], 1.0) == [
+        EngineSample(
+            at=1.0, engine="llama.cpp", running=3.0, waiting=5.0, cache_queries=80.0, cache_hits=30.0, drafted=8.0,
+            accepted=6.0,
+        )
+    ]  # fmt: skip
+    assert read(["tgi_queue_size 4\ntgi_batch_current_size 2\n"], 1.0) == [
+        EngineSample(at=1.0, engine="TGI", running=2.0, waiting=4.0)
+    ]
+    page = 'dynamo_component_gpu_cache_usage_percent{a="b"} 0.5\nvllm:num_requests_running 2\n'
+    assert read([page], 1.0, "worker:8081") == [
+        EngineSample(at=1.0, engine="vLLM", source="worker:8081", running=2.0, kv_used=0.5)
+    ]
+
+
+def test_an_exporter_of_dcgm_has_a_sample_for_each_gpu() -> None:
+    labels = 'UUID="GPU-1",device="nvidia{0}",modelName="NVIDIA H100",Hostname="node"'
+    page = "".join(
+        f'DCGM_FI_DEV_{name}{{gpu="{gpu}",{labels.format(gpu)}}} {value}\n'
+        for gpu in range(2)
+        for name, value in (
+            ("SM_CLOCK", 1980), ("MEM_CLOCK", 2619), ("POWER_USAGE", 512.5 + gpu), ("GPU_UTIL", 97), ("FB_USED", 1024),
+            ("MEMORY_TEMP", 9223372036854775794),
+        )
+    )  # fmt: skip
+    first, second = read([page], 1.0, "node:9400")
+    assert (first.name, second.name) == ("node:9400, GPU 0", "node:9400, GPU 1")
+    assert first == EngineSample(
+        at=1.0, engine="DCGM", source="node:9400", gpu="0", gpu_use=0.97, gpu_memory_bytes=2.0**30, gpu_power_w=512.5,
+        gpu_clock_mhz=1980.0, gpu_memory_clock_mhz=2619.0,
+    )  # fmt: skip
+
+
+def test_pieces_of_a_page_are_the_page() -> None:
+    page = (CAPTURES / "vllm_metrics.txt").read_text()
+    assert read(page.splitlines(keepends=True), 7.0) == read([page], 7.0)
+
+
+def test_a_long_history_stays_small_and_forgets_no_failure() -> None:
+    history = History(most=100)
+    for at in range(10_000):
+        history.add(sample(at, running=at))
+        history.add(EngineSample(at=at, engine="", source="other", failure="no"))
+    assert sum(map(len, history.by_name.values())) <= 100
+    assert history.failures == {"server": 0, "other": 10_000}
+    ats = [one.at for one in history.by_name["server"]]
+    assert ats == sorted(ats)
+    assert ats[-1] > 9_000
+
+
+def test_a_stretch_has_the_sample_before_it_and_no_failure() -> None:
+    history = History()
+    for at in range(10):
+        history.add(EngineSample(at=at, engine="", failure="no") if at == 5 else sample(at))
+    assert [one.at for one in history.between("server", 3.5, 6.0)] == [3.0, 4.0, 6.0]
+    assert [one.at for one in history.between("server", -1.0, 1.0)] == [0.0, 1.0]
 
 
 def test_several_engines_add_up_and_of_their_caches_the_fullest_counts() -> None:
@@ -56,8 +130,7 @@ def test_several_engines_add_up_and_of_their_caches_the_fullest_counts() -> None
         f'vllm:num_requests_running{{engine="{n}"}} {n + 1}\nvllm:kv_cache_usage_perc{{engine="{n}"}} 0.{n + 3}\n'
         for n in range(3)
     )
-    sample = read(page, 1.0)
-    assert sample is not None
+    (sample,) = read([page], 1.0)
     assert (sample.running, sample.kv_used) == (6.0, 0.5)
 
 
@@ -65,13 +138,13 @@ def test_several_engines_add_up_and_of_their_caches_the_fullest_counts() -> None
     "page", ["", "<html>no</html>", "process_open_fds 3\n", "vllm:unheard_of 1\n", "vllm:num_requests_running NaN\n"]
 )
 def test_pages_that_say_nothing(page: str) -> None:
-    assert read(page, 1.0) is None
+    assert read([page], 1.0) == []
 
 
 @given(st.text(st.sampled_from('vllm:num_requests_running{}" 0.1eE+-\n#NaInf'), max_size=200))
 def test_no_page_raises(page: str) -> None:
-    read(page, 1.0)
-    read(f"vllm:num_requests_running {page}", 1.0)
+    read([page], 1.0)
+    read([f"vllm:num_requests_running {page}"], 1.0)
 
 
 def sample(at: float, **more: float) -> EngineSample:

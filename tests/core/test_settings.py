@@ -102,6 +102,18 @@ MISTAKES = [
         {"host": "http://user:s3cret@localhost:8000"},
         ["--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"],
     ),
+    (
+        {"metrics_url": ("http://u:s3cret@replica/metrics",)},
+        ["--metrics-url must not hold a key or a password, as reports show it"],
+    ),
+    (
+        {"metrics_url": ("ftp://replica/metrics",)},
+        ["--metrics-url 'ftp://replica/metrics' is no URL: it takes http://HOST:PORT/metrics"],
+    ),
+    (
+        {"metrics_url": ("http://replica/metrics",), "server_metrics": False},
+        ["--metrics-url names what to read, and --no-server-metrics reads nothing: leave one of them out"],
+    ),
     ({"percentiles": (50.0, 0.0)}, ["--percentiles must be above 0 and at most 99.9, got 0"]),
     ({"percentiles": (99.95,)}, ["--percentiles must be above 0 and at most 99.9, got 99.95"]),
     ({"percentiles": (float("nan"),)}, ["--percentiles must be above 0 and at most 99.9, got nan"]),

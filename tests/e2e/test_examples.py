@@ -160,6 +160,16 @@ def test_rag(server: Server, tmp_path: Path) -> None:
     assert counts["retrieve"] >= 9  # not through the gate
 
 
+def test_agent(server: Server, tmp_path: Path) -> None:
+    """A second turn follows on each call of the tool: the message was joined, and the server took it."""
+    got, counts = ran_and_counted(server, tmp_path / "r", "agent.py", "-u", "2", "--request-count", "8")
+    names = Counter(record.name for record in got)
+    assert 0 <= names["question"] - names["answer"] <= 2  # the last of each user may be alone
+    assert {record.finish_reason for record in got if record.name == "question"} == {"tool_calls"}
+    assert {record.finish_reason for record in got if record.name == "answer"} == {"length"}
+    assert counts["login"] == 2
+
+
 def test_two_models(server: Server, tmp_path: Path) -> None:
     got = ran(server, tmp_path / "r", "two_models.py", "-u", "4", "--request-count", "20", "--prefill-concurrency", "2")
     assert {(record.user_class, record.model) for record in got} == {("Asker", "small"), ("Summariser", "large")}

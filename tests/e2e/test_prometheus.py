@@ -36,6 +36,7 @@ def test_a_run_seen_from_prometheus(server: Server, tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGTERM)
         out, _ = process.communicate(timeout=20)
     assert value(last, "requests_total", phase="profiling", outcome="ok") == 24, out
+    assert not {"users", "requests_decoding"} & {name for name, _ in last}
     assert value(last, "output_tokens_total", phase="profiling") == 24 * 60
     assert value(last, "time_to_first_token_seconds_count", phase="profiling") == 24
     decoding = max(found.get(("requests_decoding", frozenset()), 0) for found in seen)

@@ -163,8 +163,7 @@ def test_what_check_says_of_it(llamacpp: int) -> None:
 
 
 def test_what_it_says_of_itself(llamacpp: int) -> None:
-    sample = read(requests.get(f"http://127.0.0.1:{llamacpp}/metrics", timeout=10).text, 0.0)
-    assert sample is not None
+    (sample,) = read([requests.get(f"http://127.0.0.1:{llamacpp}/metrics", timeout=10).text], 0.0)
     assert (sample.engine, sample.running, sample.waiting) == ("llama.cpp", 0.0, 0.0)
 
 

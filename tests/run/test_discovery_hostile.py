@@ -237,7 +237,7 @@ def test_a_page_of_figures_without_end_holds_nobody(server: Hostile, tmp_path: P
         gevent.sleep(0.005)
         turns += 1
     meter.close()
-    assert (meter.samples, turns > 9) == ([], True)
+    assert (meter.history.by_name, turns > 9) == ({}, True)
     assert all(note.startswith("the server's /metrics are not read any more: ") for note in notes)
     assert len(notes) == (outcomes == "too_large") or "|" in outcomes
     assert server.sent_bytes < 40 << 20
@@ -255,7 +255,9 @@ def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(server:
             gevent.sleep(0.01)
     gevent.sleep(0.1)
     meter.close()
-    assert [sample.running for sample in meter.samples] == [2.0, 2.0]
+    samples = meter.history.by_name["server"]
+    assert [sample.running for sample in samples] == [2.0, 2.0, None]
+    assert samples[-1].failure == "too_large: the answer has more than 4 MB"
     assert notes == ["the server's /metrics are not read any more: the answer has more than 4 MB"]
     assert len(server.asked) == 3
 
@@ -268,7 +270,7 @@ def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(server:
 def test_four_megabytes_of_a_line_are_read_in_a_moment(line: str) -> None:
     for page in (line * ((4 << 20) // len(line)), (line + "\n") * ((4 << 20) // len(line))):
         began = time.monotonic()
-        read(page, 0.0)
+        read([page], 0.0)
         assert time.monotonic() - began < 1
 
 
@@ -282,12 +284,15 @@ LABELS = st.sampled_from(["", '{a="b"}', '{a="\x1b[31m"}', "{", '{a="}"}', "{" +
 LINES = st.builds("vllm:{}{} {}\n".format, NAME, LABELS, NUMBER) | st.text(max_size=20)
 
 
+TEXTS = ("at", "engine", "source", "gpu", "failure")
+
+
 @examples(200)
 @given(st.lists(st.lists(LINES, max_size=8).map("".join), max_size=4))
 def test_no_page_of_figures_raises_and_what_is_said_of_it_is_short(pages: list[str]) -> None:
-    samples = [sample for at, page in enumerate(pages) if (sample := read(page, float(at))) is not None]
+    samples = [sample for at, page in enumerate(pages) for sample in read([page], float(at))]
     for sample in samples:
-        values = [getattr(sample, name) for name in EngineSample.__struct_fields__ if name not in ("at", "engine")]
+        values = [getattr(sample, name) for name in EngineSample.__struct_fields__ if name not in TEXTS]
         assert all(value is None or 0 <= value < 1e17 for value in values)
     for sentence in diagnosis(summarised(samples), 3):
         assert sentence.isprintable()

@@ -290,6 +290,15 @@ def test_all_users_start_at_once_unless_a_rate_is_given(server: TinyServer) -> N
 # -- rules ---------------------------------------------------------------------------------------------------------------
 
 
+def test_pages_of_metrics_come_from_the_flag_and_the_environment_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCUST_LLM_METRICS_URL", "gpu:9400\n\nhttps://one/\n")
+    assert asked("--metrics-url", "gpu:9400", "--metrics-url", "http://two:80/prometheus/metrics?x=1").metrics_url == (
+        "http://gpu:9400/metrics",
+        "https://one/metrics",
+        "http://two:80/prometheus/metrics?x=1",
+    )
+
+
 def test_rules_come_from_the_flag_the_environment_and_a_file_and_a_comment_begins_outside_of_quotes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,39 @@ def test_an_answer_in_one_piece(fixed):
     assert answer["usage"]["completion_tokens"] == 5
 
 
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
+
+
+def test_a_tool_is_called_in_one_piece_and_in_a_stream(fixed):
+    (choice,) = fixed.chat(tools=TOOLS, max_tokens=3)[1]["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert (choice["finish_reason"], choice["message"]["content"], call["function"]["name"]) == (
+        "tool_calls",
+        None,
+        "look_up",
+    )
+    assert len(json.loads(call["function"]["arguments"])["text"].split()) == 3
+
+    stream, whole = fixed.stream(tools=TOOLS, max_tokens=3)
+    assert whole
+    *found, done = events(stream)
+    assert done == b"[DONE]"
+    choices = [json.loads(event)["choices"][0] for event in found]
+    calls = [choice["delta"]["tool_calls"][0] for choice in choices if "tool_calls" in choice["delta"]]
+    assert (calls[0]["function"]["name"], calls[0]["type"], len(calls)) == ("look_up", "function", 1 + 3)
+    arguments = json.loads("".join(call["function"]["arguments"] for call in calls))
+    assert len(arguments["text"].split()) == 3
+    assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+def test_the_answer_to_a_tool_is_text(fixed):
+    given = [*HELLO, {"role": "assistant", "content": None, "tool_calls": []}, {"role": "tool", "content": "nothing"}]
+    for more in ({"messages": given}, {"tool_choice": "none"}):
+        (choice,) = fixed.chat(tools=TOOLS, max_tokens=3, **more)[1]["choices"]
+        assert len(choice["message"]["content"].split()) == 3
+    assert fixed.chat(tools=[{"type": "function"}])[0] == 400
+
+
 def test_max_tokens_is_128_unless_said(fixed):
     assert fixed.chat()[1]["usage"]["completion_tokens"] == 128
     long = [{"role": "user", "content": "word " * 900}]

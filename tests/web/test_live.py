@@ -122,6 +122,7 @@ def test_a_point_by_pencil(live: Live, clock: Clock) -> None:
     assert (point.used_s, point.waiting_s, point.decoding_s) == (2, 3, 4)
     assert (point.ttft_ms, point.itl_ms) == ((100.0,) * 3, (50.0,) * 3)
     assert (point.done, point.failed, live.classes) == (2, (1,), ["timeout"])
+    assert point.server == ()
 
 
 def test_the_mean_number_in_flight_is_right_between_any_two_points(live: Live, clock: Clock) -> None:

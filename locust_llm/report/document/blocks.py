@@ -1,6 +1,7 @@
 """Blocks: what a document is made of, headings, texts and tables, and how figures are written in them."""
 
 import math
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from locust_llm.core.text import brief, number, places, supported
@@ -50,6 +51,11 @@ Block = Heading | Headline | Text | Table
 def label_of(row: Row) -> str:
     """``Time to First Token (ms)``; counts name their unit already."""
     return row.label if row.unit in ("tokens", "requests") else f"{row.label} ({row.unit})"
+
+
+def flags_of(flags: Mapping[str, str]) -> str:
+    """Of a server, in one cell: ``block_size 16, cache_dtype auto``."""
+    return ", ".join(f"{name} {value}" for name, value in flags.items())
 
 
 def observed(result: SloResult) -> str:

@@ -19,7 +19,7 @@ from locust_llm.slo.grammar import PASS
 from locust_llm.slo.rules import Rules
 from locust_llm.slo.selectors import plain
 
-from .blocks import Block, Charts, Heading, Headline, Table, Text, counted, interval, observed
+from .blocks import Block, Charts, Heading, Headline, Table, Text, counted, flags_of, interval, observed
 from .figures import details, figures
 from .headline import headline
 from .interference import stalls
@@ -150,7 +150,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if run.arms:
         yield from arms(run)
     else:
-        yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
+        yield from _server(c, run)
         yield "model", c.model or "-"
     if (probe := summary.examination) is not None:
         load = f"probe: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
@@ -195,6 +195,12 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
     yield from _machines(run)
+
+
+def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
+    yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
+    if run.server_flags:
+        yield "server flags", flags_of(run.server_flags)
 
 
 def _machines(run: Run) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import many, supported
 from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired, PairedFigure
 
-from .blocks import Block, Heading, Table, Text
+from .blocks import Block, Heading, Table, Text, flags_of
 
 HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95 % interval", "")
 FIRST: Final = 5
@@ -54,6 +54,8 @@ def arms(run: Run) -> Iterator[tuple[str, str]]:
     for arm in run.arms:
         server = arm.host + (f" ({arm.server})" if arm.server else "")
         yield arm.name, ", ".join((server, arm.model or "-", *arm.changes))
+        if arm.server_flags:
+            yield f"{arm.name} flags", flags_of(arm.server_flags)
     done = len({stage.pair for stage in run.stages if stage.pair})
     yield (
         "pairs",

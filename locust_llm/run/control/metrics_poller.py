@@ -1,86 +1,183 @@
-"""The metrics poller: reads the server's /metrics once a second during a run; in the master or the only process."""
+"""The metrics poller: reads the metrics of the server, its replicas and GPUs once a second during a run; in the master or
+the only process.
 
+Each page has a greenlet, a connection and time limits of its own, so a slow one holds up neither the load nor the others. A
+page is read in pieces, between which the others have their turn. What fails is a sample too, with the reason.
+"""
+
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import gevent
 import msgspec
+from gevent.event import Event
 
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.fetch import FetchFailed, fetch
-from locust_llm.core.engine_metrics import PATHS, EngineSample, read
+from locust_llm.core.engine_metrics import DCGM, PATHS, EngineSample, History, diagnosis, read, summarised
+from locust_llm.core.foreign_text import NAME_BYTES, shown
+from locust_llm.core.storage import SERVER_METRICS
+from locust_llm.core.text import many
 
 from .buffered_file import BufferedFile
 
-FILE: Final = "server_metrics.jsonl"
-"""In the folder of a run: a line for each sample."""
+logger = logging.getLogger("locust_llm")
+
 EVERY_S: Final = 1.0
 """Between two samples."""
 TIMEOUT_S: Final = 2.0
 """For a whole answer."""
+PIECE_BYTES: Final = 1 << 16
+"""Of a page, read without a pause: a fraction of a millisecond."""
+
+
+class Page:
+    """A page of metrics on its server."""
+
+    def __init__(self, address: str, headers: Mapping[str, str], path: str = "", source: str = "") -> None:
+        """``path``: empty while it is not known. ``source``: see EngineSample."""
+        self.address, self.path, self.headers, self.source = address, path, headers, source
+        self.line = UserConnection()
+        self.looked = Event()
+        """It was asked for once, whatever came of it."""
+        self.has_engine = False
+        self.first_failure = ""
 
 
 class MetricsPoller:
-    """Polls until it is closed. A server without such a page is not asked again."""
+    """Polls until it is closed. A server without such a page is not asked again; a page that was named is."""
 
     def __init__(
-        self, host: str, headers: Mapping[str, str], folder: Path, *, verify: bool | str = True,
-        clock: Callable[[], float] = time.time, add_note: Callable[[str], object] = lambda text: None,
+        self, host: str, headers: Mapping[str, str], folder: Path, urls: Sequence[str] = (), *,
+        verify: bool | str = True, clock: Callable[[], float] = time.time,
+        add_note: Callable[[str], object] = lambda text: None,
     ) -> None:  # fmt: skip
-        self.samples: list[EngineSample] = []
-        self._host, self._headers, self._verify = host, headers, verify
-        self._folder, self._clock, self._add_note = folder, clock, add_note
-        self._line = UserConnection()
-        self._path = ""
+        """``headers``: those of the requests, a key among them: they go to ``host`` alone. ``urls``: of further pages. The
+        server's own is not read where one of them has an engine: then it is that of a replica, or of nobody knows which."""
+        self.history = History()
+        self._own = Page(host, headers)
+        self._named = [Page(*_split(url), source=_source(url)) for url in urls]
+        for page in self._named:
+            page.headers = headers if page.address == _split(host)[0] else {}
+        self._verify, self._folder, self._clock, self._add_note = verify, folder, clock, add_note
         self._spool: BufferedFile | None = None
-        self._job: gevent.Greenlet | None = None
+        self._jobs: list[gevent.Greenlet] = []
 
     def start(self, spawn: Callable[..., gevent.Greenlet] = gevent.spawn) -> None:
-        self._job = spawn(self._run)
+        self._jobs = [spawn(self._poll, page) for page in self._named] + [spawn(self._poll_own)]
 
-    def _run(self) -> None:
+    def _poll(self, page: Page) -> None:
         try:
-            if not any(self._look(path) for path in PATHS):
-                return
             while True:
+                self._look(page, page.path)
                 gevent.sleep(EVERY_S)
-                self._look(self._path)
+        except FetchFailed as error:
+            what = page.source or "the server's /metrics"
+            self._add_note(f"{what} are not read any more: {error}")
+
+    def _poll_own(self) -> None:
+        for page in self._named:
+            page.looked.wait()
+        if any(page.has_engine for page in self._named):
+            return
+        own = self._own
+        try:
+            found = next((path for path in PATHS if self._look(own, path)), "")
         except FetchFailed as error:
             self._add_note(f"the server's /metrics are not read any more: {error}")
+            return
+        if found:
+            own.path = found
+            gevent.sleep(EVERY_S)
+            self._poll(own)
 
-    def _look(self, path: str) -> bool:
+    def _look(self, page: Page, path: str) -> bool:
         """True: there was a sample. Raises FetchFailed for an answer that is too large."""
-        at = self._clock()
+        at, failure = self._clock(), ""
+        too_large: FetchFailed | None = None
+        samples: list[EngineSample] = []
         try:
             answer = fetch(
-                "GET", self._host + path, self._headers, line=self._line, verify=self._verify, timeout_s=TIMEOUT_S
+                "GET", page.address + path, page.headers, line=page.line, verify=self._verify, timeout_s=TIMEOUT_S
             )
+            if answer.status == 200:
+                samples = read(_pieces(answer.body), at, page.source)
+                failure = "" if samples else "no metric that is known"
+            else:
+                failure = f"HTTP {answer.status}"
         except FetchFailed as error:
-            if error.outcome == "too_large":  # once a second that would be a load of its own
-                raise
-            return False
-        sample = read(answer.body.decode("utf-8", "replace"), at) if answer.status == 200 else None
-        if sample is None:
-            return False
-        self._path = path
-        self.samples.append(sample)
-        if self._spool is None:
-            self._spool = BufferedFile(self._folder / FILE)
-        self._spool.write(msgspec.json.encode(sample))
-        self._spool.flush()
-        return True
+            failure = shown(f"{error.outcome}: {error}", most=NAME_BYTES)
+            too_large = error if error.outcome == "too_large" else None
+        if failure and page.source and not page.looked.is_set():  # a mistake in its address shows at once
+            logger.warning(f"The metrics of {page.source} cannot be read: {failure}; they are tried each second")
+        if failure and (page.path or page.source):
+            samples = [EngineSample(at=at, engine="", source=page.source, failure=failure)]
+        self._keep(page, samples)
+        page.looked.set()
+        if too_large is not None:  # once a second that would be a load of its own
+            raise too_large
+        return not failure
 
-    def between(self, began_at: float, ended_at: float) -> list[EngineSample]:
-        """The samples of a stretch of time (Unix seconds), and the one before it, from which its counters grow."""
-        inside = [sample for sample in self.samples if began_at <= sample.at <= ended_at]
-        before = [sample for sample in self.samples if sample.at < began_at]
-        return [*before[-1:], *inside]
+    def _keep(self, page: Page, samples: Sequence[EngineSample]) -> None:
+        for sample in samples:
+            page.has_engine = page.has_engine or sample.engine not in ("", DCGM)
+            page.first_failure = page.first_failure or sample.failure
+            self.history.add(sample)
+            if self._spool is None:
+                self._spool = BufferedFile(self._folder / SERVER_METRICS)
+            self._spool.write(msgspec.json.encode(sample))
+        if self._spool is not None:
+            self._spool.flush()
+
+    def remarks(self, began_at: float, ended_at: float, prefill_limit: int | None) -> Iterator[str]:
+        """What the metrics show of a stretch of time (Unix seconds); of several replicas without their figures, which the
+        charts show."""
+        pages = [page for page in (*self._named, self._own) if page.has_engine]
+        for page in pages:
+            name = EngineSample(at=0.0, engine="", source=page.source).name
+            said = diagnosis(summarised(self.history.between(name, began_at, ended_at)), prefill_limit)
+            for number, sentence in enumerate(said):
+                if len(pages) == 1:
+                    yield sentence
+                elif number:
+                    yield f"{sentence} ({name})"
+        for page in (*self._named, self._own):
+            name = EngineSample(at=0.0, engine="", source=page.source).name
+            if failed := self.history.failures[name]:
+                yield (
+                    f"WARNING: {many(failed, 'reading')} of the metrics of {name} failed; the first: {page.first_failure}."
+                )
 
     def close(self) -> None:
-        if self._job is not None:
-            self._job.kill(timeout=1.0)  # to its end: its socket must not be closed later, when another has its number
+        for job in self._jobs:
+            job.kill(timeout=1.0)  # to its end: its socket must not be closed later, when another has its number
         if self._spool is not None:
             self._spool.close()
-        self._line.close()
+        for page in (*self._named, self._own):
+            page.line.close()
+
+
+def _split(url: str) -> tuple[str, dict[str, str], str]:
+    """(address, no headers, path with its query)."""
+    parts = urlsplit(url)
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}", {}, parts.path + query
+
+
+def _source(url: str) -> str:
+    """``replica:8000`` of ``http://replica:8000/metrics``."""
+    return url.partition("://")[2].removesuffix("/metrics")
+
+
+def _pieces(body: bytes) -> Iterator[str]:
+    """Each ends where a line does, if its lines are not longer; after each the others have their turn."""
+    begin = 0
+    while begin < len(body):
+        end = body.rfind(b"\n", begin, begin + PIECE_BYTES) + 1 or begin + PIECE_BYTES
+        yield body[begin:end].decode("utf-8", "replace")
+        begin = end
+        gevent.sleep(0)

@@ -109,8 +109,14 @@ class Totals:
             yield histogram
 
 
-def gauges(stats: LiveStats, *, users: int, limit: int | None, info: Mapping[str, str]) -> Iterator[Metric]:
-    """The run at this moment. ``limit``: of the prefill gate; ``info``: what run it is."""
+def gauges(
+    stats: LiveStats, *, users: int, limit: int | None, info: Mapping[str, str], over: bool = False
+) -> Iterator[Metric]:
+    """The run at this moment; one that is ``over`` has none, and its last values would look like a run that goes on.
+    ``limit``: of the prefill gate; ``info``: what run it is."""
+    yield InfoMetricFamily(f"{PREFIX}run", "What this run is; always 1", dict(info))
+    if over:
+        return
     client = stats.client()
     for name, text, value in (
         ("users", "Users of Locust", users),
@@ -125,7 +131,6 @@ def gauges(stats: LiveStats, *, users: int, limit: int | None, info: Mapping[str
     ):  # fmt: skip
         if value is not None:
             yield GaugeMetricFamily(PREFIX + name, text, value)
-    yield InfoMetricFamily(f"{PREFIX}run", "What this run is; always 1", dict(info))
 
 
 class Collected(Collector):

@@ -21,7 +21,7 @@ import msgspec
 from locust_llm.client.buffering import Buffering
 from locust_llm.client.requests_bridge import authorities
 from locust_llm.client.retry import remarks_on
-from locust_llm.core.engine_metrics import diagnosis, out_of_memory, summarised
+from locust_llm.core.engine_metrics import out_of_memory
 from locust_llm.core.failures import FIRST, FirstRequests
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
@@ -195,12 +195,12 @@ class RunStore:
         self._first, self._key = FirstRequests(), has_key(headers)
         self._out_of_memory = ""
         """The message of the first failure that is about memory."""
-        self._poller: MetricsPoller | None = None
+        self.poller: MetricsPoller | None = None
         """None: the server's metrics are not read."""
         if settings.server_metrics:
-            self._poller = MetricsPoller(
-                settings.host, headers, self.folder, verify=False if settings.insecure else authorities(), clock=now,
-                add_note=self.add_note,
+            self.poller = MetricsPoller(
+                settings.host, headers, self.folder, settings.metrics_url,
+                verify=False if settings.insecure else authorities(), clock=now, add_note=self.add_note,
             )  # fmt: skip
         self.result: ReportResult | None = None
         """Of the report process; None: there are no reports yet, or they could not be made."""
@@ -209,8 +209,8 @@ class RunStore:
 
     def watch_server(self, spawn: Callable[..., gevent.Greenlet]) -> None:
         """Read the server's metrics from now on, in a greenlet that ``spawn`` makes."""
-        if self._poller is not None:
-            self._poller.start(spawn)
+        if self.poller is not None:
+            self.poller.start(spawn)
 
     # -- records and notes ---------------------------------------------------------------------------------------------
 
@@ -287,6 +287,7 @@ class RunStore:
             "simulated": s.simulated,
             "model": s.model or "",
             "server": s.server,
+            "server_flags": s.server_flags,
             "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             "probes": s.probes,
@@ -311,9 +312,9 @@ class RunStore:
     def _servers_own(self) -> Iterator[str]:
         """What the server's metrics show of the profiling phase, and its failures of its memory."""
         limit = max((change.limit for change in self.limits if change.limit is not None), default=None)
-        if self._poller is not None:
+        if self.poller is not None:
             ended_at = self.stopping_at or self._now()
-            yield from diagnosis(summarised(self._poller.between(self.profiling_at, ended_at)), limit)
+            yield from self.poller.remarks(self.profiling_at, ended_at, limit)
         if self._out_of_memory:
             yield out_of_memory(self._out_of_memory, limit)
 
@@ -370,8 +371,8 @@ class RunStore:
         return bool(self._missing)
 
     def close(self) -> None:
-        if self._poller is not None:
-            self._poller.close()
+        if self.poller is not None:
+            self.poller.close()
         self._file.close()
         if self._lock is not None:
             os.close(self._lock)

@@ -9,8 +9,9 @@ import pytest
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.core.engine_metrics import EngineSample
+from locust_llm.core.storage import SERVER_METRICS, read_history
 from locust_llm.run.control import metrics_poller as module
-from locust_llm.run.control.metrics_poller import FILE, MetricsPoller
+from locust_llm.run.control.metrics_poller import MetricsPoller
 
 PAGE = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
 
@@ -33,8 +34,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Any:
         yield made
 
 
-def looks(server: Any, folder: Path, count: int) -> MetricsPoller:
-    meter = MetricsPoller(server.url, {"X-Key": "k"}, folder, clock=iter(range(1000)).__next__)
+def looks(server: Any, folder: Path, count: int, *urls: str) -> MetricsPoller:
+    meter = MetricsPoller(server.url, {"X-Key": "k"}, folder, urls, clock=iter(range(1000)).__next__)
     meter.start()
     with gevent.Timeout(10):
         while len(server.asked) < count:
@@ -47,8 +48,10 @@ def looks(server: Any, folder: Path, count: int) -> MetricsPoller:
 def test_each_look_is_a_line(server: Any, tmp_path: Path) -> None:
     server.pages = {"/metrics": (200, PAGE)}
     meter = looks(server, tmp_path, 4)
-    lines = [msgspec.json.decode(line, type=EngineSample) for line in (tmp_path / FILE).read_bytes().splitlines()]
-    assert lines == meter.samples
+    lines = [
+        msgspec.json.decode(line, type=EngineSample) for line in (tmp_path / SERVER_METRICS).read_bytes().splitlines()
+    ]
+    assert lines == meter.history.by_name["server"] == read_history(tmp_path).by_name["server"]
     assert len(lines) >= 3
     assert (lines[0].engine, lines[0].running, lines[0].waiting) == ("vLLM", 2.0, 1.0)
     assert {asked.path for asked in server.asked} == {"/metrics"}
@@ -69,7 +72,7 @@ def test_a_server_without_figures_is_asked_no_further(server: Any, tmp_path: Pat
     server.location = server.url + "/elsewhere" if page[0] == 307 else ""
     meter = looks(server, tmp_path, 2)
     assert server.paths() == ["/metrics", "/prometheus/metrics"]
-    assert (meter.samples, (tmp_path / FILE).exists()) == ([], False)
+    assert (meter.history.by_name, (tmp_path / SERVER_METRICS).exists()) == ({}, False)
 
 
 def test_nobody_there(tmp_path: Path) -> None:
@@ -78,12 +81,31 @@ def test_nobody_there(tmp_path: Path) -> None:
         meter.start()
         gevent.sleep(0.1)
         meter.close()
-    assert meter.samples == []
+    assert meter.history.by_name == {}
 
 
-def test_what_lies_in_a_stretch_and_the_look_before_it(tmp_path: Path) -> None:
-    meter = MetricsPoller("http://server", {}, tmp_path)
-    meter.samples = [EngineSample(at=float(at), engine="vLLM") for at in range(10)]
-    assert [sample.at for sample in meter.between(3.5, 6.0)] == [3.0, 4.0, 5.0, 6.0]
-    assert [sample.at for sample in meter.between(-1.0, 1.0)] == [0.0, 1.0]
-    meter.close()
+GPU = 'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 50\n'
+
+
+def test_named_pages_are_read_without_the_key_and_the_own_one_beside_gpus(server: Any, tmp_path: Path) -> None:
+    server.pages = {"/metrics": (200, PAGE)}
+    with tiny_server() as gpus:
+        gpus.pages = {"/metrics": (200, GPU)}  # type: ignore[attr-defined]
+        meter = looks(server, tmp_path, 3, gpus.url + "/metrics")
+        host = gpus.url.removeprefix("http://")
+        assert list(meter.history.by_name) == [f"{host}, GPU 0", "server"]
+        assert meter.history.by_name[f"{host}, GPU 0"][0].gpu_use == 0.5
+        assert not any("x-key" in asked.headers for asked in gpus.asked)
+    assert all("x-key" in asked.headers for asked in server.asked)
+
+
+def test_behind_a_gateway_only_the_replicas_are_read(server: Any, tmp_path: Path) -> None:
+    server.pages = {"/metrics": (200, PAGE), "/b": (200, PAGE)}
+    meter = looks(server, tmp_path, 6, server.url + "/b", server.url + "/c")
+    host = server.url.removeprefix("http://")
+    assert set(server.paths()) == {"/b", "/c"}
+    assert set(meter.history.by_name) == {f"{host}/b", f"{host}/c"}
+    assert [sample.failure for sample in meter.history.by_name[f"{host}/c"]][:2] == ["HTTP 404"] * 2
+    said = list(meter.remarks(0.0, 1e9, None))
+    assert said[-1].startswith("WARNING: ")
+    assert said[-1].endswith(f"readings of the metrics of {host}/c failed; the first: HTTP 404.")

@@ -76,6 +76,7 @@ def test_gauges_say_how_the_run_stands() -> None:
         "requests_decoding": 9, "output_tokens_per_second": 40,
     }  # fmt: skip
     assert value(found, "run_info", model='a "b"\\', phase="warmup") == 1
+    assert {name for name, _ in read(exposition(*gauges(stats, users=25, limit=3, info={}, over=True)))} == {"run_info"}
 
 
 def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:

@@ -1,0 +1,124 @@
+"""Answer: the record of a request with the assistant's message, as ``chat()`` returns it."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.client.completion import Delta, Text
+from locust_llm.core.record import Record
+
+REASONING: Final = ("reasoning_content", "reasoning")
+"""Fields of the reasoning: of DeepSeek, SGLang and older vLLM; of newer vLLM and OpenRouter."""
+
+
+class Answer(Record, frozen=True, kw_only=True, dict=True):
+    """What ``chat()`` returns: all that a record has, and what the assistant answered.
+
+    ``message`` is that of the assistant here; what a record's ``message`` tells, why a request failed, is ``error``.
+    """
+
+    @cached_property  # type: ignore[misc]
+    def message(self) -> dict[str, Any]:  # type: ignore[override]
+        """The assistant's whole message, ready to append to the messages of the next turn: text, reasoning (in the field
+        in which it came) and tool calls, joined from the chunks; of several choices the first. Of a failed request what
+        came of it. Made when it is asked for.
+
+        Raises:
+            ValueError: the request had ``keep_text=False``.
+        """
+        deltas: Sequence[Delta | Text] | None = self.__dict__.get("deltas", ())
+        if deltas is None:
+            raise ValueError("the answer was not kept: leave out keep_text=False")
+        return joined(deltas)
+
+    @property
+    def text(self) -> str:
+        """The text of the message; empty where it has none. Raises as ``message`` does."""
+        content = self.message["content"]
+        return content if isinstance(content, str) else ""
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """Those of the message, each with ``id``, ``type`` and ``function``: its ``name``, and its ``arguments`` as text,
+        which should be JSON. Raises as ``message`` does."""
+        calls: list[dict[str, Any]] = self.message.get("tool_calls", [])
+        return calls
+
+    @property
+    def error(self) -> str:
+        """Why the request failed, in one line; empty of one that went well."""
+        failure: str = msgspec.structs.asdict(self)["message"]
+        return failure
+
+
+def answered(record: Record, deltas: Sequence[Delta | Text] | None) -> Answer:
+    """``deltas``: of its chunks; None: they were not kept."""
+    answer = Answer(**msgspec.structs.asdict(record))
+    answer.__dict__["deltas"] = deltas
+    return answer
+
+
+def answer_tokens(record: Record) -> int | None:
+    """Output tokens without those of reasoning, which no history has; None: not known."""
+    return None if record.output_tokens is None else record.output_tokens - (record.reasoning_tokens or 0)
+
+
+def joined(deltas: Sequence[Delta | Text]) -> dict[str, Any]:
+    """The message that these parts make: texts and arguments one after the other (OpenAI, "Chat completion chunk")."""
+    content: Any = _text([delta.content for delta in deltas])
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    chats = [delta for delta in deltas if isinstance(delta, Delta)]
+    for field in (*REASONING, "refusal"):
+        if text := _text([getattr(delta, field) for delta in chats]):
+            message[field] = text
+    calls: list[dict[str, Any]] = []
+    for delta in chats:
+        for part in delta.tool_calls if isinstance(delta.tool_calls, list) else ():
+            if isinstance(part, dict):
+                _add_call(calls, part)
+        if isinstance(delta.function_call, dict):
+            _extend(message.setdefault("function_call", {"name": "", "arguments": ""}), delta.function_call)
+    if calls:
+        message["tool_calls"] = [{key: value for key, value in call.items() if key != "index"} for call in calls]
+    if not content and (calls or "function_call" in message):
+        message["content"] = None
+    return message
+
+
+def _text(parts: list[Any]) -> Any:
+    """Texts as one; parts of another kind, such as Mistral's lists, as they are, one after the other."""
+    others = [part for part in parts if isinstance(part, list)]
+    if not others:
+        return "".join(part for part in parts if isinstance(part, str))
+    return [one for part in others for one in part]
+
+
+def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
+    """A part with the index of a call belongs to it, unless it has another id: Gemini numbers each call 0. A part without
+    either goes on with the last one."""
+    index, id_ = part.get("index"), part.get("id")
+    call = None
+    if index is not None:
+        call = next((call for call in reversed(calls) if call.get("index") == index), None)
+    elif id_ is not None:
+        call = next((call for call in calls if call.get("id") == id_), None)
+    elif calls:
+        call = calls[-1]
+    if call is None or (id_ and call.get("id") and call["id"] != id_):
+        calls.append(call := {"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+    call.update({key: value for key, value in part.items() if key != "function" and value})
+    if index is not None:
+        call["index"] = index
+    if isinstance(function := part.get("function"), dict):
+        _extend(call["function"], function)
+
+
+def _extend(function: dict[str, Any], part: dict[str, Any]) -> None:
+    """The name comes once, the arguments in pieces; some send them as an object."""
+    arguments = part.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        arguments = msgspec.json.encode(arguments).decode()
+    function["name"] = part.get("name") or function["name"]
+    function["arguments"] += arguments or ""
