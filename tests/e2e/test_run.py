@@ -16,7 +16,7 @@ import requests
 from support.runs import ROOT, Server, command, free_port, records, run
 
 import locust_llm
-from locust_llm.__main__ import main, simulator
+from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 
 FILES = {
