@@ -115,6 +115,7 @@ def report(words: list[str]) -> int:
     from msgspec.structs import replace
 
     from locust_llm.report import build as report
+    from locust_llm.report import ending
     from locust_llm.report import export as junit
     from locust_llm.report import text as tables
     from locust_llm.report.result import report_result
@@ -127,6 +128,7 @@ def report(words: list[str]) -> int:
         "--stages", action="store_true", help="make those of all stages again, also where they are up to date"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
+    parser.add_argument("--verbose", action="store_true", help="print all tables")
     options = parser.parse_args(words)
     folder = options.folder
     if not (folder / "profile_export.jsonl").is_file():
@@ -142,8 +144,12 @@ def report(words: list[str]) -> int:
     except (OSError, ValueError) as error:
         note = f"WARNING: GITHUB_STEP_SUMMARY could not be written: {report.reason(error)}."
         facts = replace(facts, notes=(*facts.notes, note))
-    text = f"{tables.console(summary, facts, folder)}\n{junit.announce(summary, os.environ)}"
-    result = report_result(summary, facts, text)
+    width, lines = ending.columns(), junit.announce(summary, os.environ)
+    result = report_result(
+        summary, facts, ending.ending(summary, facts, folder, width) + lines,
+        f"{tables.console(summary, facts, folder, width)}\n{lines}",
+    )  # fmt: skip
+    text = result.tables if options.verbose else result.text
     _say(msgspec.json.encode(result).decode() + "\n" if options.json else text)
     return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
 
@@ -198,7 +204,7 @@ def compare(words: list[str]) -> int:
 
     from locust_llm.core.storage import replace
     from locust_llm.report import build as report
-    from locust_llm.report import comparison
+    from locust_llm.report import comparison, ending
 
     parser = argparse.ArgumentParser(
         prog="locust-llm compare", description="Compare runs with the first one: differences and their intervals."
@@ -207,6 +213,7 @@ def compare(words: list[str]) -> int:
     parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--verbose", action="store_true", help="print all figures")
     options = parser.parse_args(words)
     try:
         found = comparison.compared([options.base, *options.runs])
@@ -214,14 +221,15 @@ def compare(words: list[str]) -> int:
             replace(options.markdown, comparison.markdown(found).encode())
         if options.json:
             replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-        text = comparison.console(found)
+        width = ending.columns()
+        text = f"{comparison.console(found, width)}\n{WEATHER}\n" if options.verbose else ending.of_runs(found, width)
     except (OSError, ValueError) as error:
         print(f"locust-llm: error: {error}", file=sys.stderr)
         return ExitStatus.REFUSED
     except Exception as error:
         print(f"locust-llm: error: these runs cannot be compared: {report.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED
-    _say(f"{text}\n{WEATHER}\n")
+    _say(text)
     return ExitStatus.OK
 
 

@@ -32,7 +32,7 @@ from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
 from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import before_load, launch_of
-from locust_llm.run.locust_table import keep_no_copies_of_rows, three_digits_in_locust
+from locust_llm.run.locust_table import keep_no_copies_of_rows, three_digits_in_locust, without_tables
 from locust_llm.run.options import add_options, look_through, settings_of
 from locust_llm.run.preflight import the_address
 from locust_llm.run.protocol import LOCAL, EndRun, Message
@@ -137,7 +137,7 @@ class Plugin:
 
     def _report_status(self, sender: Sender, control: Control) -> None:
         while control is self._control:
-            control.on_status(LOCAL, sender.status())
+            control.on_status(LOCAL, sender.status(users=self._runner.user_count))
             gevent.sleep(STATUS_S)
 
     # -- signals -------------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class Plugin:
         try:
             if self._sender is not None:
                 control.on_ended(LOCAL, self._sender.ended())
-            self._report = control.report()
+            self._report = control.report(verbose=self._asked("verbose"))
             self._status, self._incomplete = control.exit_status(), control.incomplete
             control.close()
         finally:
@@ -288,6 +288,8 @@ class Plugin:
         """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the exit status."""
         self._runner.stop()
         self._reported.wait()
+        if not (self._asked("verbose") or self._asked("print_stats") or self._others_sent()):
+            without_tables()
         status = _judged(self._environment, self._runner, self._status)
         worse = [ExitStatus.INCOMPLETE] * self._incomplete
         worse += [ExitStatus.BROKEN] * locust.log.unhandled_greenlet_exception
@@ -300,6 +302,14 @@ class Plugin:
 
     def quit(self, **kw: Any) -> None:
         self._print()
+
+    def _asked(self, switch: str) -> bool:
+        return bool(getattr(self._environment.parsed_options, switch, False))
+
+    def _others_sent(self) -> bool:
+        """Requests that are not ours, which Locust's tables alone show."""
+        ours = 0 if self._shown is None else self._shown.live_stats.counts.total()
+        return bool(self._runner.stats.total.num_requests > ours)
 
     def _print(self) -> None:
         """The tables, last on the console."""

@@ -148,8 +148,8 @@ def _mean(samples: Sequence[EngineSample], what: str) -> float | None:
 # -- diagnosis --------------------------------------------------------------------------------------------------------
 
 FULL_SHARE: Final = 0.95
-MIN_QUEUE_SHARE: Final = 0.5
-"""Of queue and prefill time together; from there on the queue is the cause of a late first token."""
+MIN_REST_SHARE: Final = 0.02
+"""Of the time to a first token: from there on it is said that this is neither queue nor prefill."""
 MIN_WAITING: Final = 1.0
 """Mean number of waiting requests that counts as a queue."""
 _MEMORY: Final = re.compile(
@@ -210,22 +210,28 @@ def _figures(summary: EngineSummary) -> str:
 
 
 def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
-    if summary.queue_s is not None and summary.prefill_s is not None and summary.queue_s + summary.prefill_s > 0:
-        share = summary.queue_s / (summary.queue_s + summary.prefill_s)
-        if share >= MIN_QUEUE_SHARE:
+    """Of the server's own TTFT, where it is no shorter than both together, else of both together."""
+    queue_s, prefill_s = summary.queue_s, summary.prefill_s
+    if queue_s is not None and prefill_s is not None and queue_s + prefill_s > 0:
+        whole_s = max(summary.ttft_s or 0.0, queue_s + prefill_s)
+        rest_s = whole_s - queue_s - prefill_s
+        neither = "" if rest_s < MIN_REST_SHARE * whole_s else f", {duration(rest_s)} neither"
+        parts = f"of {duration(whole_s)} to a first token {duration(queue_s)} are queue, {duration(prefill_s)} prefill"
+        parts += neither
+        if rest_s > max(queue_s, prefill_s):
+            yield f"{QUESTION} Neither: {parts}. What else the server does before a first token, its metrics do not say."
+        elif queue_s >= prefill_s:
             yield (
-                f"{QUESTION} The queue: {share:.0%} of the time before a first token was spent waiting in the server. More "
-                "load makes it longer; a prefill limit moves the wait to the gate."
+                f"{QUESTION} The queue, {queue_s / whole_s:.0%}: {parts}. More load makes the queue longer; a prefill limit "
+                "moves the wait to the gate."
             )
         else:
             yield (
-                f"{QUESTION} Prefill: {1 - share:.0%} of the time before a first token was spent computing the "
-                "prompt. Shorter "
-                "prompts, a prefix cache or a faster prefill would shorten it."
+                f"{QUESTION} Prefill, {prefill_s / whole_s:.0%}: {parts}. Shorter prompts, a prefix cache or a faster "
+                "prefill would shorten it."
             )
     elif summary.waiting is not None and summary.waiting[0] >= MIN_WAITING:
         yield (
-            f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server, which does "
-            "not export "
-            "for how long."
+            f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server, which does not "
+            "export for how long."
         )

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 import msgspec
 
 from locust_llm.load.arrivals import PATTERNS
+from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED
 
 from .certificate import AUTO, OFF, REQUIRE
 from .option import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, Range
@@ -319,6 +320,12 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
             range=DURATION,
         ),
     ] = None
+    inconclusive: Annotated[
+        str, Option("verdict", "What an undecided rule does: fail ends with status 4", "warn", choices=UNDECIDED)
+    ] = FAILS
+    slo_mode: Annotated[
+        str, Option("verdict", "Rules judge the 95 % interval, or the point estimate alone", "point", choices=MODES)
+    ] = INTERVAL
     goodput: Annotated[
         str | None, Option("verdict", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
     ] = None

@@ -38,7 +38,9 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run or a stage, for the exit status, the next stage and the live page."""
 
     text: str = ""
-    """The tables of the console."""
+    """What the console shows: the verdict and its main figures."""
+    tables: str = ""
+    """The same with ``--verbose``: the whole report as text."""
     incomplete: bool = False
     """Records or a part of the report are missing; ``text`` begins with the reason."""
     slo_status: str | None = None

@@ -4,6 +4,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from locust_llm.slo.client_verdict import Verdict
+
 from .certificate import Certificate
 from .machine import Machine
 from .settings import Settings
@@ -24,6 +26,13 @@ class LimitChange(msgspec.Struct, frozen=True):
     at: Unix
     limit: Count | None
     phase: str = "profiling"
+
+
+class UserChange(msgspec.Struct, frozen=True):
+    """From ``at`` on, in Unix seconds, there were ``users`` users, over all processes."""
+
+    at: Unix
+    users: Count
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +135,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     health: tuple[Health, ...] = ()
     """Of each process that sent, where it was measured."""
     limits: tuple[LimitChange, ...] = ()
+    users: tuple[UserChange, ...] = ()
+    """From the first one on, as the processes reported them four times a second; empty: of an older version."""
     offer: Offer | None = None
     """None: a closed loop."""
     stage: Stage | None = None
@@ -142,6 +153,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that a lost worker had sent, and records that never arrived."""
     dataset_sessions: int | None = None
     """Sessions of the dataset; None: no dataset, or not counted."""
+    client_live: Verdict | None = None
+    """The client verdict as it was shown last while the run was on; None: there was none, or this is a stage."""
     unread: tuple[str, ...] = ()
     """Parts of run.json that could not be read when the report was made."""
     notes: tuple[str, ...] = ()

@@ -3,15 +3,15 @@
 import math
 
 
-def number(value: float | None, digits: int | None = None) -> str:
-    """For a table: two decimals, fewer where that is more than ``digits``: with 4 12.35, 123.5, 12346. ``-`` for
+def number(value: float | None, digits: int | None = None, most: int = 2) -> str:
+    """For a table: ``most`` decimals, fewer where that is more than ``digits``: with 4 12.35, 123.5, 12346. ``-`` for
     None, ``fail`` for a percentile that is a failure."""
     if value is None:
         return "-"
     if not math.isfinite(value):
         return "fail"
-    decimals = 2 if digits is None or value < 1 else digits - 1 - math.floor(math.log10(value))
-    return f"{value:.{max(0, min(2, decimals))}f}"
+    decimals = most if digits is None or value < 1 else digits - 1 - math.floor(math.log10(value))
+    return f"{value:.{max(0, min(most, decimals))}f}"
 
 
 def brief(value: float | None, unit: str = "", digits: int = 4) -> str:
@@ -23,6 +23,32 @@ def brief(value: float | None, unit: str = "", digits: int = 4) -> str:
     size = math.floor(math.log10(abs(value))) if value else 0
     text = f"{value:,.{max(0, min(6, digits - 1 - size))}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+
+
+def supported(value: float | None, reach: float | None, unit: str = "", digits: int = 4, more: int = 0) -> str:
+    """As ``brief``, but with no digit that ``reach``, how far the truth may lie to either side, says nothing about: the last
+    one has the place of the first digit of ``reach``, or of its second where the first is 1 or 2, as uncertainties are
+    written: 1.7 of 1.676 ± 0.3, 1.68 of 1.676 ± 0.14. ``more``: places beyond that one, of the ends of an interval. Without
+    a reach as ``brief``."""
+    if value is None or not math.isfinite(value) or reach is None or not 0 < reach < math.inf:
+        return brief(value, unit, digits)
+    largest = math.floor(math.log10(abs(value))) if value else 0
+    decimals = max(min(_place(reach) + more, digits - 1 - largest, 6), -largest)
+    text = f"{round(value, decimals):,.{max(0, decimals)}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+
+
+def places(reach: float | None) -> int:
+    """Decimals of the cells of a table's row, 0 to 2, by the same rule."""
+    if reach is None or not 0 < reach < math.inf:
+        return 2
+    return max(0, min(2, _place(reach)))
+
+
+def _place(reach: float) -> int:
+    """Decimals; below 0: tens, hundreds."""
+    size = math.floor(math.log10(reach))
+    return (reach / 10.0**size < 2.95) - size
 
 
 def duration(seconds: float | None) -> str:

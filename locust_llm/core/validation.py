@@ -10,7 +10,7 @@ import msgspec
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
-from locust_llm.slo.metrics import BY_WORD, POOLED
+from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED
 
 from .arms import BASE, LEAST
 from .foreign_text import is_secret
@@ -228,5 +228,5 @@ def _arms(s: Settings) -> Iterator[str]:
             yield f"SLO {str(rule)!r}: arms are compared when the run is over: leave out abort:"
         if rule.base and rule.base != BASE:
             yield f"SLO {str(rule)!r}: with two arms the only other run is the base: write 'within ... of {BASE}'"
-        if rule.base == BASE and (rule.metric == "delivered" or BY_WORD[rule.metric].tag == POOLED):
+        if rule.base == BASE and (rule.metric in OF_SCHEDULE or BY_WORD[rule.metric].tag == POOLED):
             yield f"SLO {str(rule)!r}: {rule.metric} is not compared in pairs"

@@ -9,17 +9,17 @@ import msgspec
 
 from locust_llm.core.record import FAILURES
 from locust_llm.core.sweep import AXES
-from locust_llm.core.text import brief, cut
+from locust_llm.core.text import cut, supported
 from locust_llm.report.analysis.baseline import LoadedRun, condition_changes, load
 from locust_llm.report.analysis.compare import Change, change
 from locust_llm.report.analysis.goodput import good_request
 from locust_llm.report.analysis.sweep import axis_of
 from locust_llm.report.document.blocks import Block, Heading, Table, Text
-from locust_llm.report.document.remarks import SIMULATED
+from locust_llm.report.document.remarks import SIMULATED, overloaded
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
-from .text import markdown_block, plain_block
+from .text import WIDTH, markdown_block, plain_block
 
 SCHEMA: Final = 1
 NAME_WIDTH: Final = 16
@@ -126,18 +126,18 @@ def document(found: Comparison) -> Iterator[Block]:
     for pair in found.runs:
         yield Heading(f"{pair.folder} against {found.base}")
         yield from (Text(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
-        names = _names(found.base, pair.folder)
+        names = names_of(found.base, pair.folder)
         if pair.lines:
-            yield Table(("Metric", *names, *HEAD), tuple((line.label, *_cells(line)) for line in pair.lines))
+            yield Table(("Metric", *names, *HEAD), tuple((line.label, *cells_of(line)) for line in pair.lines))
         yield from _notes(pair.lines)
         if pair.axis:
             yield from _by_stage(pair, names)
     yield from map(Text, NOTES)
 
 
-def console(found: Comparison) -> str:
-    """The document as plain text, 120 columns wide."""
-    return "\n\n".join(map(plain_block, document(found))) + "\n"
+def console(found: Comparison, width: int = WIDTH) -> str:
+    """The document as plain text, no wider than ``width`` where the numbers allow."""
+    return "\n\n".join(plain_block(block, width) for block in document(found)) + "\n"
 
 
 def markdown(found: Comparison) -> str:
@@ -213,7 +213,9 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
     return (
         *(f"{side.folder}: {note}." for note in side.notes),
         *([] if count else [f"{side.folder}: no requests."]),
-    ) + ((f"{side.folder}: {failed} of {count} requests failed.",) if failed else ())
+        *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
+        *([f"{side.folder}: overloaded, {overload}."] if (overload := overloaded(side.seen.delivery)) else []),
+    )
 
 
 def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
@@ -271,7 +273,7 @@ def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
     for i in range(len(STAGE_FIGURES) if pair.stages else 0):
         lines = [(stage.value, stage.lines[i]) for stage in pair.stages]
         yield Text(f"{lines[0][1].label}, stage by stage:")
-        yield Table((pair.axis, *names, *HEAD), tuple((f"{value:g}", *_cells(line)) for value, line in lines))
+        yield Table((pair.axis, *names, *HEAD), tuple((f"{value:g}", *cells_of(line)) for value, line in lines))
     yield from (Text(f"Not compared: {alone}.") for alone in pair.alone)
     known = set(pair.warnings)
     for stage in pair.stages:
@@ -284,9 +286,11 @@ def _by_stage(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
 # -- cells -------------------------------------------------------------------------------------------------------------
 
 
-def _cells(line: Line) -> tuple[str, ...]:
+def cells_of(line: Line) -> tuple[str, ...]:
+    """Under the names of the two runs and ``HEAD``."""
     reach = "-" if line.low is None or line.high is None else f"{_signed(line.low)} to {_signed(line.high)}"
-    figures = (brief(line.base), brief(line.value), _signed(line.difference))
+    half = None if line.low is None or line.high is None else (line.high - line.low) / 2
+    figures = (supported(line.base, half), supported(line.value, half), _signed(line.difference))
     return *figures, _percent(line), reach, line.word
 
 
@@ -312,7 +316,7 @@ def _notes(lines: Sequence[Line], before: str = "") -> Iterator[Text]:
         yield Text(f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}.")
 
 
-def _names(base: str, run: str) -> tuple[str, str]:
+def names_of(base: str, run: str) -> tuple[str, str]:
     """The titles of the two columns."""
     names = cut(Path(base).name, NAME_WIDTH), cut(Path(run).name, NAME_WIDTH)
     return names if names[0] != names[1] and all(names) else ("base", "this run")

@@ -18,6 +18,7 @@ from locust_llm.report.analysis.summary import Row, SloResult, Summary, SweepSum
 from locust_llm.report.document.blocks import interval, observed
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.metrics import EXPORTED, PER_USER
+from locust_llm.slo.rules import PASSES
 
 from .text import markdown
 
@@ -31,6 +32,7 @@ COLUMNS_BEFORE: Final = (
 )  # fmt: skip
 COLUMNS_AFTER: Final = (
     "delivered", "attainment", "goodput_per_s", "goodput_low", "goodput_high", "slo_status", "client", "residual", "why",
+    "completed",
 )  # fmt: skip
 """The columns of a stage before and after its latencies."""
 SWEEP_PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
@@ -251,8 +253,10 @@ def _iso(unix_s: float | None) -> str | None:
 
 
 def xml(summary: Summary, run: Run) -> bytes:
-    """junit.xml: a case a rule. INCONCLUSIVE is skipped, and so is a rule that failed but only warns."""
-    skipped = sum(r.status == INCONCLUSIVE or _only_warns(r) for r in summary.slos)
+    """junit.xml: a case a rule. INCONCLUSIVE is skipped, with ``--inconclusive pass`` passed; a rule that failed but only
+    warns is skipped too."""
+    open_ = () if run.settings.inconclusive == PASSES else (INCONCLUSIVE,)
+    skipped = sum(r.status in open_ or _only_warns(r) for r in summary.slos)
     counts = {
         "tests": str(len(summary.slos)),
         "failures": str(sum(r.status == FAIL and r.decides for r in summary.slos)),
@@ -268,12 +272,13 @@ def xml(summary: Summary, run: Run) -> bytes:
         SubElement(properties, "property", {"name": clean(name), "value": clean(value)})
     for result in summary.slos:
         case = SubElement(suite, "testcase", {"classname": "slo", "name": clean(result.rule), "time": "0"})
-        if result.status == INCONCLUSIVE or _only_warns(result):
+        if result.status in open_ or _only_warns(result):
             SubElement(case, "skipped", {"message": clean(sentence(result))})
         elif result.status == FAIL:
             SubElement(case, "failure", {"type": "slo", "message": clean(sentence(result))})
         else:
-            SubElement(case, "system-out").text = clean(sentence(result))
+            status = f"{result.status}: " if result.status != PASS else ""
+            SubElement(case, "system-out").text = clean(status + sentence(result))
     indent(root)
     return bytes(tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
@@ -317,6 +322,8 @@ def _only_warns(result: SloResult) -> bool:
 def _properties(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     c, seed = summary.conditions, run.settings.random_seed
     yield "slo_status", summary.slo_status or ""
+    yield "slo_mode", run.settings.slo_mode
+    yield "inconclusive", run.settings.inconclusive
     yield "model", c.model
     yield "server", f"{c.server} {c.server_software}".strip()
     yield "simulated", str(c.simulated).lower()

@@ -9,8 +9,8 @@ from locust_llm.report.document.paired import verdict_of
 from locust_llm.report.document.remarks import incomplete
 
 
-def report_result(summary: Summary, run: Run, text: str) -> ReportResult:
-    """``text``: the tables of the console."""
+def report_result(summary: Summary, run: Run, text: str, tables: str = "") -> ReportResult:
+    """``text``: for the console; ``tables``: for it with ``--verbose``."""
     sweep, findings = summary.sweep, list[str]()
     if sweep is not None:
         end = f"{sweep.ended}.".capitalize() if sweep.ended else ""
@@ -19,6 +19,7 @@ def report_result(summary: Summary, run: Run, text: str) -> ReportResult:
         findings = [verdict_of(summary.paired)]
     return ReportResult(
         text=text.encode("utf-8", "replace").decode(),
+        tables=tables.encode("utf-8", "replace").decode(),
         incomplete=bool(incomplete(summary, run)),
         slo_status=summary.slo_status,
         rules=tuple(RuleResult(r.rule, r.status, _finite(r.observed), r.unit, r.reason) for r in summary.slos),

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +18,12 @@ from locust_llm.report.document.remarks import SIMULATED, incomplete_line
 WIDTH: Final = 120
 
 
-def console(summary: Summary, run: Run, folder: Path | str = "") -> str:
-    """The document as plain text, at most 120 columns wide where the numbers allow, control characters harmless."""
+def console(summary: Summary, run: Run, folder: Path | str = "", width: int = WIDTH) -> str:
+    """The document as plain text, no wider than ``width`` where the numbers allow, control characters harmless."""
     blocks = list(written(document(summary, run, folder)))
     if incomplete_line(summary, run) is not None:  # the first line, before the title
         blocks[:2] = blocks[1::-1]
-    return "\n\n".join(map(plain_block, blocks)) + "\n"
+    return "\n\n".join(plain_block(block, width) for block in blocks) + "\n"
 
 
 def markdown(summary: Summary, run: Run, folder: Path | str = "") -> str:
@@ -37,25 +37,29 @@ def written(blocks: Iterable[Block | Charts]) -> Iterator[Block]:
     return (block for block in blocks if not isinstance(block, Charts))
 
 
-def plain_block(block: Block) -> str:
+def plain_block(block: Block, width: int = WIDTH) -> str:
     """For the console."""
     match block:
         case Heading(text):
-            return f"{clean(text)}\n{'=' * min(len(text), WIDTH)}"
+            return f"{clean(text)}\n{'=' * min(len(text), width)}"
         case Headline(text):
-            return textwrap.fill(clean(text), WIDTH, break_on_hyphens=False)
+            return textwrap.fill(clean(text), width, break_on_hyphens=False)
         case Text(text, loud):
-            lines = textwrap.fill(clean(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-            return f"{'!' * WIDTH}\n{lines}\n{'!' * WIDTH}" if loud and text == SIMULATED else lines
+            lines = textwrap.fill(clean(text), width, subsequent_indent="  ", break_on_hyphens=False)
+            return f"{'!' * width}\n{lines}\n{'!' * width}" if loud and text == SIMULATED else lines
         case Table():
-            return _tabulate(block, "simple", clean, _room(block))
+            return _tabulate(block, "simple", clean, _rooms(block, width))
 
 
-def _room(table: Table) -> int:
-    """For the first column: what the others leave of the width, but neither too much nor too little."""
+def _rooms(table: Table, width: int) -> list[int | None]:
+    """How wide each column may be; None: as it is. Among numbers the first one, in other tables the last one gets what the
+    others leave, but neither too much nor too little."""
     rows = [[f"{title}  " for title in table.head], *table.rows]  # tabulate's own padding of titles
-    others = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[1:])
-    return min(table.label, max(LABEL // 2, WIDTH - others))
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    free: list[int | None] = [None] * (len(widths) - 1)
+    if table.numbers:
+        return [min(table.label, max(LABEL // 2, width - sum(widths[1:]))), *free]
+    return [*free, max(LABEL // 2, width - sum(widths[:-1]))]
 
 
 def markdown_block(block: Block, first: bool) -> str:
@@ -76,8 +80,7 @@ def _escaped(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|~#>!])", r"\\\1", text)
 
 
-def _tabulate(table: Table, style: str, cell: Callable[[str], str], label_width: int | None = None) -> str:
-    widths = [label_width, *[None] * (len(table.head) - 1)] if label_width and table.numbers else None
+def _tabulate(table: Table, style: str, cell: Callable[[str], str], widths: Sequence[int | None] | None = None) -> str:
     return tabulate(
         [[cell(text) for text in row] for row in table.rows],
         headers=[cell(text) for text in table.head],

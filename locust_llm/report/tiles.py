@@ -9,6 +9,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import brief, duration, many
 from locust_llm.probe.diagnosis import CANNOT_TELL
 from locust_llm.probe.result import ProbeFindings
+from locust_llm.report.analysis.knee import written
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
 from locust_llm.report.document.probe import named
 from locust_llm.report.paired_result import DIFFERENT, SAME, Paired
@@ -83,7 +84,7 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
     """Its knees and the best of the valid stages."""
     for knee in sweep.knees:
         if knee.value is not None:
-            yield f"Knee: {knee.rule}", brief(knee.value, digits=3), sweep.unit
+            yield f"Knee: {knee.rule}", written(knee), sweep.unit
     sound = [level for level in sweep.levels if level.sound]
     for name, rates in (
         ("Output tokens, best", [(level.output_tokens_per_s, level.value) for level in sound]),

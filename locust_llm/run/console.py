@@ -44,6 +44,14 @@ def discard_if_unread() -> None:
             discard(out)
 
 
+def columns() -> dict[str, str]:
+    """The width of the terminal as the variable by which a child process knows it; empty where there is none."""
+    try:
+        return {"COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns or 80)}
+    except (AttributeError, OSError, ValueError):
+        return {}
+
+
 def settle() -> None:
     """Before Python's own last flush."""
     for out in (sys.stdout, sys.stderr):

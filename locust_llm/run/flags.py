@@ -60,6 +60,9 @@ class CommandLine(msgspec.Struct):
     slo_file: Annotated[
         str | None, Option("verdict", "File with a rule per line; # begins a comment", "slo.txt", "FILE", in_form=False)
     ] = None
+    verbose: Annotated[
+        bool, Option("output", "Print all tables at the end, and Locust's too, not the verdict alone", in_form=False)
+    ] = False
     web_allowed_host: Annotated[
         str | None,
         Option(

@@ -1,10 +1,16 @@
 """Locust's own table in our digits: three instead of two, and its percentiles those of core/histogram.py."""
 
+import logging
 from typing import Any
 
 import locust.stats
 
 from locust_llm.core.histogram import percentiles, three_digits
+
+
+def without_tables() -> None:
+    """Locust prints no tables at its end: the ending of the run has their figures."""
+    logging.getLogger("locust.stats_logger").addFilter(lambda line: False)
 
 
 def three_digits_in_locust() -> None:

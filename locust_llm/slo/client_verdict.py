@@ -18,6 +18,14 @@ OFF_MS: Final = (1.0, 20.0)
 """Below these a difference is no reason for DEGRADED, or INVALID, however short the latency."""
 FULL_CORE: Final = 0.9
 """Share of a core; a process above it may be what limits the load."""
+TTFT_HIGH: Final = "TTFT p99 may be too high by"
+MERGED: Final = "merged chunks"
+READ_LAG: Final = "read lag p99"
+SEND_LAG: Final = "send after admission p99"
+LOOP_LAG: Final = "event loop lag p99"
+TTFT_OFF: Final = "TTFT of sentinel streams off by, p99"
+GAPS_OFF: Final = "gaps of sentinel streams off by, p99"
+UNCERTIFIED: Final = "no certificate"
 CPU_WAIT: Final = "time without a free core"
 """Share of the run in which a thread was ready to run while other programs, or own processes, had every core."""
 BUSY_ADVICE: Final = "Use more processes (--processes), fewer users, or a machine of its own."
@@ -84,6 +92,8 @@ class Verdict(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
     advice: str = ""
     """What to change."""
+    signals: dict[str, str] = {}
+    """Of each signal that lowers it the level: doubt.py has what that means for a rule."""
 
 
 def signals(e: Evidence) -> Iterator[Signal]:
@@ -91,32 +101,30 @@ def signals(e: Evidence) -> Iterator[Signal]:
     never = float("inf")
     if e.ttft_p99_ms is not None and e.ttft_p99_least_ms is not None:
         yield Signal(
-            "TTFT p99 may be too high by", e.ttft_p99_ms - e.ttft_p99_least_ms, " ms",
+            TTFT_HIGH, e.ttft_p99_ms - e.ttft_p99_least_ms, " ms",
             max(0.4, e.ttft_p99_ms * 0.002), max(20.0, e.ttft_p99_ms * 0.1),
         )  # fmt: skip
     if e.merged_share is not None:
-        yield Signal("merged chunks", e.merged_share * 100, " %", 5.0, 25.0)
+        yield Signal(MERGED, e.merged_share * 100, " %", 5.0, 25.0)
     if e.read_lag_p99_ms is not None:
         # stamps are the kernel's, but a slot of the gate was returned that much too late
-        yield Signal("read lag p99", e.read_lag_p99_ms, " ms", 250.0, never)
+        yield Signal(READ_LAG, e.read_lag_p99_ms, " ms", 250.0, never)
     if e.send_lag_p99_ms is not None:
-        yield Signal("send after admission p99", e.send_lag_p99_ms, " ms", 5.0, 100.0)
+        yield Signal(SEND_LAG, e.send_lag_p99_ms, " ms", 5.0, 100.0)
     if e.loop_lag_p99_ms is not None:
-        yield Signal("event loop lag p99", e.loop_lag_p99_ms, " ms", 250.0, never)
+        yield Signal(LOOP_LAG, e.loop_lag_p99_ms, " ms", 250.0, never)
     if e.cpu_share is not None:
         # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours: see remarks.py
         yield Signal("CPU (of a core)", e.cpu_share * 100, " %", FULL_CORE * 100, never, explains=True, decides=False)
     for what, off_ms, figure_ms, shares in (
-        ("TTFT", e.ttft_off_ms, e.ttft_p99_ms, (0.02, 0.1)),
-        ("gaps", e.gap_off_ms, e.gap_p99_ms, (0.1, 0.5)),
+        (TTFT_OFF, e.ttft_off_ms, e.ttft_p99_ms, (0.02, 0.1)),
+        (GAPS_OFF, e.gap_off_ms, e.gap_p99_ms, (0.1, 0.5)),
     ):
         if off_ms is not None:
             degraded, invalid = (
                 max(least, share * (figure_ms or 0)) for least, share in zip(OFF_MS, shares, strict=True)
             )
-            yield Signal(
-                f"{what} of sentinel streams off by, p99", off_ms, " ms", degraded, degraded if e.required else invalid
-            )
+            yield Signal(what, off_ms, " ms", degraded, degraded if e.required else invalid)
     if e.cpu_wait_share is not None:
         # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else on, 14 % with two
         # processes of ours; with 100 streams 6 to 10 % beside two programs that compute without end and 18 to 23 % beside
@@ -127,7 +135,8 @@ def signals(e: Evidence) -> Iterator[Signal]:
 def judge(evidence: Sequence[Evidence]) -> Verdict | None:
     """Of the worst process; None without measurements."""
     if missing := [e.uncertified for e in evidence if e.required and e.uncertified]:
-        return Verdict(INVALID, (f"no certificate of this machine, which --selftest require asks for: {missing[0]}",))
+        why = f"{UNCERTIFIED} of this machine, which --selftest require asks for: {missing[0]}"
+        return Verdict(INVALID, (why,), signals={UNCERTIFIED: INVALID})
     found = [(signal, e) for e in evidence for signal in signals(e)]
     if not found:
         return None
@@ -136,10 +145,14 @@ def judge(evidence: Sequence[Evidence]) -> Verdict | None:
         return Verdict(OK)
     bad = [(signal, e) for signal, e in found if signal.level != OK and (signal.level == level or signal.explains)]
     cpu_wait = any(signal.what == CPU_WAIT for signal, _ in bad)
+    lowering = sorted(
+        ((s.what, s.level) for s, _ in found if s.decides and s.level != OK), key=lambda one: LEVELS.index(one[1])
+    )
     return Verdict(
         level,
         tuple(f"{e.worker}: {signal}" if len(evidence) > 1 else str(signal) for signal, e in bad),
         CPU_WAIT_ADVICE if cpu_wait else BUSY_ADVICE,
+        dict(lowering),  # of the worst process
     )
 
 

@@ -24,7 +24,19 @@ from typing import Any, Final
 
 import msgspec
 
-from .metrics import BY_NAME, BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE, TIME, TWO_TOKEN_COLUMNS, Measure
+from .metrics import (
+    BY_NAME,
+    BY_WORD,
+    GIVEN,
+    MEASURES,
+    OF_SCHEDULE,
+    POOLED,
+    RATE,
+    SHARE,
+    TIME,
+    TWO_TOKEN_COLUMNS,
+    Measure,
+)
 from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, stage_values
 
 PASS: Final = "PASS"
@@ -149,7 +161,7 @@ class Rule(msgspec.Struct, frozen=True):
         if self.base:
             return False
         if measure.metric is None:
-            return measure.units is SHARE and measure.word != "delivered"
+            return measure.units is SHARE and measure.word not in OF_SCHEDULE
         return (self.stat, self.op[0]) not in (("max", ">"), ("min", "<"))
 
     def holds(self, value: float) -> bool:
@@ -217,8 +229,8 @@ def _rule(text: str) -> Rule:
     if rest.startswith("{"):
         refuse("the braces after the metric are not closed: write {class=ShortQuestions}")
     where = () if head["where"] is None else selectors(head["where"])
-    if measure.word == "delivered" and any(key not in STAGES for key, _ in where):
-        refuse("delivered is of the whole schedule: leave out the braces")
+    if measure.word in OF_SCHEDULE and any(key not in STAGES for key, _ in where):
+        refuse(f"{measure.word} is of the whole schedule: leave out the braces")
     if (within := _WITHIN.search(rest)) is not None:
         stat, op = rest[: within.start()].strip(), WITHIN
         number, unit, base, given = _room(rest[within.end() :], measure)

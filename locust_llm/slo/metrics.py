@@ -77,8 +77,8 @@ INTERFERENCE_DEFINITIONS: Final = {
     "Slower": "mean of disturbed gaps / mean of undisturbed gaps at as many decoding streams (within 9 %, at least 30 "
               "gaps), or at the next larger number that has them; only where 90 % of the disturbed gaps have such; the "
               "length of contexts is not controlled",
-    "Decode Time lost to Prefill": "the excess of disturbed gaps over that, summed, over the sum of all gaps; only where "
-                                   "slower is given",
+    "Decode Time lost to Prefill": "the excess of all gaps that a prefill touched over those that none did, summed, over "
+                                   "the sum of all gaps; only where 90 % of them have such to compare with",
     "Ahead": "requests in prefill when a request was sent, and their input tokens, whole prompts",
 }  # fmt: skip
 """Of the tables of interference."""
@@ -158,7 +158,10 @@ MEASURES: Final = (
     Measure("attainment", "good_request_fraction", SHARE),
     Measure("error_rate", "request_error_rate", SHARE),
     Measure("delivered", "delivered", SHARE),
+    Measure("completed", "completed", SHARE),
 )
+OF_SCHEDULE: Final = ("delivered", "completed")
+"""The measures of an open loop's schedule."""
 BY_WORD: Final = {measure.word: measure for measure in MEASURES}
 BY_NAME: Final = BY_WORD | {m.tag: m for m in MEASURES} | {name: BY_WORD[word] for name, word in _OTHERS.items()}
 GIVEN: Final = ("attainment", "goodput")

@@ -1,12 +1,23 @@
 """The rules of a run: its own, those of its preset and the conditions of --goodput, each parsed once."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from .grammar import ABORT, Condition, Rule, goodput, parse, preset
 from .metrics import GIVEN
 from .selectors import STAGES
+
+INTERVAL: Final = "interval"
+POINT: Final = "point"
+MODES: Final = (INTERVAL, POINT)
+"""What is held against a limit: the 95 % interval of a figure, or its point estimate alone."""
+FAILS: Final = "fail"
+WARNS: Final = "warn"
+PASSES: Final = "pass"
+UNDECIDED: Final = (FAILS, WARNS, PASSES)
+"""What an undecided rule does to a run."""
 
 
 class Entry(msgspec.Struct, frozen=True):

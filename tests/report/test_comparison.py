@@ -15,6 +15,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.storage import write_run
 from locust_llm.report.comparison import Comparison, Line, compared, console, document, markdown
+from locust_llm.report.ending import LINES, of_runs
 from locust_llm.slo.client_verdict import Verdict
 
 
@@ -156,7 +157,8 @@ def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) ->
 
 
 def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "base", "same", "slow", "--json", "c.json", "--markdown", "c.md"]) == 0
+    files = ["--json", "c.json", "--markdown", "c.md"]
+    assert main(["compare", "base", "same", "slow", "--verbose", *files]) == 0
     found = compared(folders)
     assert capsys.readouterr().out == f"{console(found)}\n{WEATHER}\n"
     assert Path("c.md").read_text() == markdown(found)
@@ -165,6 +167,18 @@ def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str]) ->
     assert "nowhere holds no run: it has no profile_export.jsonl" in capsys.readouterr().err
     assert main(["compare", "base", "same", "--json", "nowhere/c.json"]) == 5
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_the_console_ends_with_what_differs(folders: list[Path], width: int) -> None:
+    lines = of_runs(compared(folders), width).splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= width
+    assert " ".join(lines).startswith("same against base: 0 of 13 figures differ. ")
+    assert any(line.startswith("slow against base: ") for line in lines)
+    assert "TTFT p50 (ms) worse" in " ".join(" ".join(lines).split())
+    swept_ = compared([swept(Path("a"), {1: 1, 2: 1}), swept(Path("b"), {1: 2, 2: 2})])
+    assert any(line.startswith("concurrency 2 ") for line in of_runs(swept_, width).splitlines())
 
 
 def test_the_same_folders_give_the_same_intervals(folders: list[Path]) -> None:

@@ -165,12 +165,12 @@ def test_of_a_damaged_run_json_what_can_be_read_is_used(tmp_path: Path) -> None:
     run = a_run(slo=("ttft p50 < 1s",))
     data = fill(tmp_path, [answered(5, 9)], run).joinpath(RUN).read_bytes()
     (tmp_path / RUN).write_bytes(data.replace(b'"endpoint": "/v1/chat/completions"', b'"endpoint": null'))
-    status, said, _ = called("report", tmp_path)
+    status, said, _ = called("report", "--verbose", tmp_path)
     assert status == ExitStatus.INCOMPLETE
     assert said.startswith("INCOMPLETE: settings.endpoint of run.json cannot be read (Expected `str`, got `null`).")
     assert "ttft p50 < 1s" in said
     assert (tmp_path / f"{RUN}.damaged").exists()
-    again, said_again, _ = called("report", tmp_path)  # it has been written anew, without what was lost
+    again, said_again, _ = called("report", "--verbose", tmp_path)  # it has been written anew, without what was lost
     assert (again, said_again.splitlines()[0]) == (status, said.splitlines()[0])
     assert report.read(tmp_path).run.settings == run.settings
 
@@ -186,7 +186,7 @@ def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monke
 
     monkeypatch.setattr(report, "summarise", breaks)
     fill(tmp_path, [answered(5, 9), answered(7, 8)], a_run())
-    status, said, _ = called("report", tmp_path)
+    status, said, _ = called("report", "--verbose", tmp_path)
     assert status == ExitStatus.INCOMPLETE
     assert said.startswith("INCOMPLETE: run.json cannot be used (KeyError: 'surprise'")
     assert "2 succeeded" in said
@@ -216,7 +216,7 @@ def test_an_extra_that_fails_is_one_line(
 
     monkeypatch.setattr(module, name, breaks)
     fill(tmp_path, [answered(5, 9)], a_run(slo=("ttft p50 < 1s",)))
-    status, said, _ = called("report", tmp_path)
+    status, said, _ = called("report", "--verbose", tmp_path)
     assert status == ExitStatus.INCOMPLETE
     assert said.startswith(f"INCOMPLETE: {file}")
     assert "ZeroDivisionError" in said
@@ -234,7 +234,7 @@ def test_a_step_summary_that_cannot_be_written(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "pipe")  # nobody reads it
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(target))
-    status, said, _ = called("report", run)
+    status, said, _ = called("report", "--verbose", run)
     assert status == ExitStatus.OK
     assert ("WARNING: GITHUB_STEP_SUMMARY could not be written" in said) == (place != "file")
     assert (run / "report.html").is_file()
@@ -246,7 +246,7 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) ->
     fill(tmp_path, [answered(5, 9)], None if name == RUN else a_run(slo=("ttft p50 < 1s",)))
     (tmp_path / name / "more").mkdir(parents=True)
     (tmp_path / f"{name}.damaged" / "more").mkdir(parents=True)
-    status, said, _ = called("report", tmp_path)
+    status, said, _ = called("report", "--verbose", tmp_path)
     assert status == ExitStatus.INCOMPLETE
     assert f"{name} could not be made: Is a directory" in said
     assert "1 succeeded" in said
@@ -254,11 +254,11 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) ->
 
 def test_a_hundred_thousand_percentiles(tmp_path: Path) -> None:
     run = a_run(percentiles=(50.0, 99.0) * 50_000)
-    status, said, _ = called("report", fill(tmp_path, [answered(5, 9), answered(6, 9)], run))
+    status, said, _ = called("report", "--verbose", fill(tmp_path, [answered(5, 9), answered(6, 9)], run))
     assert status == ExitStatus.OK
     assert max(map(len, said.splitlines())) < 200
     run = a_run(percentiles=tuple(i / 2000 for i in range(1, 100_000)))
-    status, said, _ = called("report", fill(tmp_path, [answered(5, 9), answered(6, 9)], run))
+    status, said, _ = called("report", "--verbose", fill(tmp_path, [answered(5, 9), answered(6, 9)], run))
     assert status == ExitStatus.OK
     assert "The tables show 50 of the 99999 percentiles" in said
 
@@ -284,7 +284,7 @@ def test_a_hundred_thousand_percentiles(tmp_path: Path) -> None:
     ],
 )
 def test_little_or_odd_records(tmp_path: Path, records: list[Record], incomplete: bool) -> None:
-    status, said, _ = called("report", fill(tmp_path, records, a_run(((0, 1),))))
+    status, said, _ = called("report", "--verbose", fill(tmp_path, records, a_run(((0, 1),))))
     assert "could not" not in said
     assert status == (ExitStatus.INCOMPLETE if incomplete else ExitStatus.OK)
     assert "Conditions" in said
@@ -331,7 +331,7 @@ def test_what_is_lost_of_a_stage_is_said(tmp_path: Path) -> None:
     place = tmp_path / "stages" / "2" / RECORDS
     place.write_bytes(place.read_bytes()[:-10])
     (tmp_path / "stages" / "3" / RUN).write_bytes(b'{"run": {"schema": 9')
-    status, said, _ = called("report", tmp_path)
+    status, said, _ = called("report", "--verbose", tmp_path)
     assert status == ExitStatus.INCOMPLETE
     assert said.startswith("INCOMPLETE: stages, or parts of them, are missing.")
     assert "stage 2 (concurrency 2): 1 line of profile_export.jsonl could not be read (line 40: it ends in the" in said

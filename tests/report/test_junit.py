@@ -38,7 +38,8 @@ def test_a_case_a_rule() -> None:
     assert (suite.get("name"), suite.get("timestamp")) == ("locust-llm by-hand", "2023-11-14T22:13:20")
     assert {(p.get("name"), p.get("value")) for p in suite.iter("property")} == {
         ("slo_status", "FAIL"), ("model", "m"), ("server", "http://server:8000 vllm"), ("simulated", "false"),
-        ("client_verdict", "OK"), ("random_seed", "7"), ("version locust", "2.47"),
+        ("client_verdict", "OK"), ("random_seed", "7"), ("version locust", "2.47"), ("slo_mode", "interval"),
+        ("inconclusive", "fail"),
     }  # fmt: skip
     cases = suite.findall("testcase")
     assert [case.get("name") for case in cases] == list(RULES)
@@ -46,6 +47,13 @@ def test_a_case_a_rule() -> None:
     assert [case[0].tag for case in cases] == ["system-out", "failure", "skipped", "skipped"]
     assert cases[1][0].get("message") == "observed 10.5ms (95 % interval 9ms to 12ms, of 200 values)"
     assert "takes 368 independent requests, there are 200" in (cases[3][0].get("message") or "")
+
+
+def test_an_undecided_rule_is_passed_where_it_counts_so() -> None:
+    root = fromstring(xml(*made(RULES[3], inconclusive="pass")))
+    assert (root.get("failures"), root.get("skipped")) == ("0", "0")
+    (case,) = root.iter("testcase")
+    assert (case[0].tag, (case[0].text or "").split(": ")[0]) == ("system-out", "INCONCLUSIVE")
 
 
 def test_names_from_outside_do_not_break_the_file() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from locust_llm.core.sweep import AXES
 from locust_llm.slo.grammar import Condition, Rule, goodput, parse
-from locust_llm.slo.metrics import BY_WORD, GIVEN, MEASURES, POOLED, RATE, SHARE
+from locust_llm.slo.metrics import BY_WORD, GIVEN, MEASURES, OF_SCHEDULE, POOLED, RATE, SHARE
 from locust_llm.slo.selectors import STAGES, lengths
 
 
@@ -102,6 +102,7 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
         ("ttft{input=4k..1k} p95 < 1s", "no length lies in input=4k..1k"),
         ("delivered{class=a} > 98%", "delivered is of the whole schedule"),
         ("delivered{stage=4, turn=first} > 98%", "delivered is of the whole schedule"),
+        ("completed{class=a} > 98%", "completed is of the whole schedule"),
         ("ttft{stage=} p95 < 1s", "{stage=} is not a selector"),
         ("ttft{stage=..} p95 < 1s", "'..' is not a value of a stage: write 32, or 8..32"),
         ("ttft{concurrency=few} p95 < 1s", "'few' is not a value of a stage"),
@@ -179,7 +180,7 @@ def rules(draw: st.DrawFn) -> Rule:
         number,
         unit,
         stat,
-        tuple((key, value) for key, value in where.items() if key in STAGES or measure.word != "delivered"),
+        tuple((key, value) for key, value in where.items() if key in STAGES or measure.word not in OF_SCHEDULE),
         tuple(draw(st.lists(conditions(), max_size=3))) if measure.word in GIVEN else (),
         draw(st.sampled_from(["", "warn", "abort"])),
         base,

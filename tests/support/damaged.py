@@ -169,7 +169,7 @@ def check_reports(path: Path, ways: Iterable[Way]) -> None:
         for file in path.iterdir():
             file.unlink()
         fill(path, lines, run)
-        status, said, _ = called("report", path)
+        status, said, _ = called("report", "--verbose", path)
         assert "Conditions" in said, name
         assert {"report.html", "summary.md", "profile_export_aiperf.json"} <= {p.name for p in path.iterdir()}, name
         assert (status == ExitStatus.INCOMPLETE) == said.startswith("INCOMPLETE: "), name

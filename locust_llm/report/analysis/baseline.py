@@ -14,6 +14,7 @@ from locust_llm.core.run import Run, Stage
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, RecordFile, decoded, read_run
 from locust_llm.core.text import many
+from locust_llm.report.in_force import limit_in_force, users_in_force
 from locust_llm.slo.client_verdict import Verdict
 
 from .columns import collect
@@ -26,6 +27,8 @@ MAX_LENGTH_DIFFERENCE: Final = 0.02
 """Share; mean lengths that differ by more, and by more than chance, are different conditions."""
 MAX_DURATION_DIFFERENCE: Final = 0.2
 MAX_CACHED_DIFFERENCE: Final = 0.02
+MAX_IN_FORCE_DIFFERENCE: Final = 0.1
+"""Share, of the mean number of users and of the mean limit: runs that a load shape or a person steered."""
 DECISIVE: Final = {
     "model": True, "simulated": True, "streaming": True, "load": True, "prefill limit": True, "prompts": True,
     "server": False, "endpoint": False, "locustfile": False, "warmup": False, "cancelled on purpose": False,
@@ -52,6 +55,7 @@ def condition_changes(base: Evaluation, here: Evaluation) -> Iterator[Difference
             yield Difference(what, before[what] or "none", after[what] or "none", decisive)
         if what == "prompts":
             yield from _lengths(base.main.outcome(OK), here.main.outcome(OK))
+    yield from _in_force(base.run, here.run)
     yield from _measured(base, here)
     for name in sorted({*base.run.versions, *here.run.versions}):
         was, is_ = base.run.versions.get(name, "none"), here.run.versions.get(name, "none")
@@ -147,6 +151,23 @@ def _measured(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
         yield Difference("client verdict", verdicts[0], verdicts[1], decisive=False)
 
 
+def _in_force(base: Run, here: Run) -> Iterator[Difference]:
+    """What was asked for alike, and was not the same over the runs."""
+    asked = [(run.settings.users, run.settings.prefill_concurrency) for run in (base, here)]
+    users = (users_in_force(run) if run.settings.users is not None else None for run in (base, here))
+    limits = (limit_in_force(run) for run in (base, here))
+    for what, same, (a, b) in (
+        ("users", asked[0][0] == asked[1][0], users), ("prefill limit", asked[0][1] == asked[1][1], limits),
+    ):  # fmt: skip
+        if (
+            same
+            and a is not None
+            and b is not None
+            and abs(a.mean - b.mean) > MAX_IN_FORCE_DIFFERENCE * max(a.mean, b.mean)
+        ):
+            yield Difference(what, _number(a.mean), _number(b.mean), decisive=True)
+
+
 def _clock(ok: Selection) -> str:
     """The clock of nearly all stamps."""
     if not ok.size:
@@ -216,7 +237,8 @@ def load(folder: Path) -> LoadedRun:
         time, ended = RateWindow(main.span(), tuple(pauses(main, run)) if run.settings.repeats > 1 else ()), main
     else:
         time, ended = RateWindow(within), ended_in(everything, within)
-    seen = Evaluation(main, run, facts.client, delivery(main, run, facts.client), RecordFile(file.path), ended, time)
+    schedule = delivery(main, run, facts.client, None if within is None else ended)
+    seen = Evaluation(main, run, facts.client, schedule, RecordFile(file.path), ended, time)
     return LoadedRun(folder, seen, known, tuple(notes))
 
 

@@ -1,5 +1,6 @@
-"""Delivery: the schedule of an open loop against what was sent, and the cause of the difference."""
+"""Delivery: the schedule of an open loop against what was sent and completed, and the cause of the difference."""
 
+import math
 from pathlib import PurePath
 from typing import Final
 
@@ -9,16 +10,22 @@ from msgspec.structs import replace
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
+from locust_llm.report.load_result import Delivery, Overload
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, Verdict
 from locust_llm.slo.client_verdict import OK as FINE
 
-from .selection import Selection, mean
-from .summary import Delivery
+from .selection import Floats, Selection, mean
 
 MIN_DELIVERED_SHARE: Final = 0.98
 """Share of the schedule that counts as delivered."""
 FULL_UTILISATION: Final = 0.95
 """Utilisation at which a limit delays requests: with random arrivals the queue grows below 1."""
+MAX_COMPLETED_SHARE: Final = 0.9
+"""Of what is due in the second half of a run; with more the server is not called overloaded."""
+CHANCE_ERRORS: Final = 3.0
+"""Standard errors by which the number in flight may grow by chance."""
+FIRST: Final = 10
+"""Requests that tell how long one lasts on an idle server."""
 
 GATE: Final = "gate"
 USERS: Final = "users"
@@ -52,8 +59,9 @@ def rate_per_s(run: Run) -> float | None:
     return s.user_centric_rate or s.request_rate
 
 
-def delivery(main: Selection, run: Run, verdict: Verdict | None) -> Delivery | None:
-    """``main``: the requests of the profiling phase. None for a closed loop, and before anything was due.
+def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Selection | None = None) -> Delivery | None:
+    """``main``: the requests of the profiling phase; ``through``: of a stage those that ended in its measured time, whenever
+    they were due. None for a closed loop, and before anything was due.
 
     Every turn of a conversation is an arrival; of a fixed schedule only the first ones are, so only they are counted.
     """
@@ -66,7 +74,7 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None) -> Delivery | N
     turns = tried.size / arrived.size if arrived.size else 1.0
     later = float((tried["turn"] > 0).sum()) / arrived.size if arrived.size else 0.0
     in_time = arrived.where(arrived["closed_at"] <= run.profiling_at + offer.duration_s)
-    completed = min(in_time.outcome(OK).size, sent)
+    completed = min(in_time.outcome(OK).size, sent) if through is None else through.outcome(OK).size
     per_s = offer.due / offer.duration_s
     ttft_s, request_s = mean(main.outcome(OK)["ttft_s"]), mean(tried["closed_at"] - tried["asked_at"])
     think_s = run.settings.session_turn_delay_mean / 1e3 * later
@@ -89,8 +97,49 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None) -> Delivery | N
         users=offer.most_users,
         busy_s=busy_s,
         out_of_users=offer.out_of_users,
+        completed_share=completed / offer.due,
     )
-    return replace(found, cause=_cause(found, run, verdict)) if found.share < MIN_DELIVERED_SHARE else found
+    if found.share < MIN_DELIVERED_SHARE:
+        return replace(found, cause=_cause(found, run, verdict))
+    if through is not None:  # Steady.kept_up says it
+        return found
+    due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
+    return replace(found, overload=overload(due_s, over_s, offer.duration_s))
+
+
+def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
+    """Whether the server fell behind the schedule. ``due_s``, ``over_s``: when each request was due and when it ended, after
+    the stop too, in seconds from the start; ``duration_s``: from there to the stop.
+
+    In the second half of the time under 90 % of what was due ended, and the number in flight grew by more than
+
+    - it does in any run, which begins with none in flight: as many more as requests make that last as long as the first ones
+      that were due, which found the server idle;
+    - and chance: three standard errors of this difference, with Poisson counts of what was due and what ended.
+
+    So there is none where the first requests last nearly as long as the run: it is too short to tell.
+    """
+    order = np.argsort(due_s, kind="stable")
+    at, first_s = due_s[order], (over_s - due_s)[order[:FIRST]]
+    if len(first_s) < FIRST:
+        return None
+
+    def in_flight(moment: float) -> int:
+        return int((due_s <= moment).sum() - (over_s <= moment).sum())
+
+    def filled(moment: float) -> Floats:
+        """How many were due in the time before that one of the first requests lasted."""
+        before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
+        return np.asarray(np.searchsorted(at, moment, side="right") - before)
+
+    middle, end = in_flight(duration_s / 2), in_flight(duration_s)
+    due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())
+    ended = due - (end - middle)
+    filling = filled(duration_s) - filled(duration_s / 2)
+    error = math.sqrt(due + ended + float(filling.var()) / FIRST)
+    if ended >= MAX_COMPLETED_SHARE * due or end - middle - float(filling.mean()) <= CHANCE_ERRORS * error:
+        return None
+    return Overload(in_flight_middle=middle, in_flight_end=end)
 
 
 def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:

@@ -7,7 +7,11 @@ for attempts that were tried again (the server refused those). Only our own are 
 A gap is labelled with the mean over its time of how many requests were in prefill, rounded to the nearest whole number,
 half up. A request that decodes is not in prefill itself, so all of them are others. Rounded, as a prefill that merely
 touches a gap, by a microsecond or a quarter of it, is not what the gap is about. The price: a stall shorter than the step
-that it lengthens counts as undisturbed, so short prefills are missing from the rows, and the loss is rather too small.
+that it lengthens is missing from the rows.
+
+The loss misses none: it is of all gaps that a prefill touched, against those that none did. Only where these are too few, or
+where gaps vary so much by themselves that a request which comes at some moment meets a long one, is it of the gaps labelled
+1 and more, against those labelled 0; and not given where prefills lie in these (MAX_HIDDEN_SHARE).
 
 What is a gap slower than? More requests in prefill may mean more that decode, and a larger batch slows decodes without
 any prefill. So each disturbed gap is compared with the undisturbed gaps at as many decoding streams (within 9 %: steps of a
@@ -26,12 +30,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.record import OK, Record
+from locust_llm.report.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.slo.intervals import SECTIONS, of_sections
 
 from .breakdowns import lengths
 from .columns import Columns
 from .gaps import Ints
-from .interference_result import Ahead, DisturbedGaps, Interference, Slope
 from .occupancy import Occupancy
 from .selection import Floats, Selection
 
@@ -44,8 +48,13 @@ TTFT: Final = (50.0, 95.0)
 MIN_COMPARED: Final = 30
 """From so many undisturbed gaps on their mean is taken for the usual one; and so many are compared for a factor."""
 MIN_COMPARED_SHARE: Final = 0.9
-"""From this share of the disturbed gaps on, by number and by time, their factor and their loss are given. In 436 simulated
-loads with it the loss was 0.91 to 1.04 of the engine's own; in 58 with less 0.03 to 1.01, and 0.99 to 1.52 if scaled up."""
+"""From this share of the disturbed gaps on, by number and by time, their factor and their loss are given. In 183 simulated
+loads with it the loss was 0.97 to 1.01 of the engine's own; in 7 with less it would be 0.40 to 0.90."""
+MAX_VARYING_SHARE: Final = 0.1
+"""Of the loss, that may come from gaps which vary by themselves."""
+MAX_HIDDEN_SHARE: Final = 0.02
+"""Of the time in prefill, beside gaps labelled 0; with more the loss by labels was 0.24 to 0.90 of the engine's own for
+prompts of 100 to 400 tokens under prefill-first."""
 MAX_CHUNKS: Final = 2_000_000
 """So many chunks are read again, at most (about a second); of longer runs a sample."""
 BLOCK_CHUNKS: Final = 2**16
@@ -65,8 +74,11 @@ class Labelled(NamedTuple):
     """Which of the requests that were read, from 0."""
     gap_s: Floats
     prefills: Ints
+    """``beside``, rounded."""
     streams: Floats
     """Mean number of decoding requests, this one among them."""
+    mean: Floats
+    """Mean number of other requests in prefill."""
 
 
 def sampled_share(columns: Columns) -> float:
@@ -82,14 +94,19 @@ def interference(columns: Columns, levels: Occupancy, records: Iterable[Record])
     found, read = labelled(levels, records)
     if not len(found.gap_s):
         return None
-    usual = usual_s(found)
+    touched, disturbing = found.mean > TOLERANCE, found.prefills > 0
+    usual = usual_s(found, ~touched)
+    lost_s, hidden = _lost(found, touched, usual), 0.0
+    if lost_s is None:
+        usual, area = usual_s(found, ~disturbing), found.mean * found.gap_s
+        hidden = float(area[~disturbing].sum() / area.sum()) if touched.any() else 0.0
+        if hidden > MAX_HIDDEN_SHARE:
+            usual = np.full(len(usual), np.nan)
+        lost_s = _lost(found, disturbing, usual, sure=True)
     row_of = np.searchsorted(PREFILL_EDGES, found.prefills, side="right") - 1
     rows = [_row(_label(PREFILL_EDGES, i), found, row_of == i, usual) for i in range(len(PREFILL_EDGES))]
-    disturbed = _row("1+", found, found.prefills > 0, usual)
+    disturbed = _row("1+", found, disturbing, usual)
     decode_s = float(found.gap_s.sum())
-    lost_s = None
-    if disturbed is not None and disturbed.slowdown is not None:
-        lost_s = max(0.0, (disturbed.mean_ms or 0.0) - (disturbed.usual_ms or 0.0)) / 1e3 * disturbed.compared
     ahead, slope = _queue(columns.requests)
     return Interference(
         gaps=len(found.gap_s),
@@ -100,6 +117,7 @@ def interference(columns: Columns, levels: Occupancy, records: Iterable[Record])
         disturbed=disturbed,
         lost_s=lost_s,
         lost_share=lost_s / decode_s if lost_s is not None and decode_s else None,
+        hidden_share=hidden if hidden > MAX_HIDDEN_SHARE else None,
         ahead=ahead,
         slope=slope,
     )
@@ -109,7 +127,7 @@ def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, in
     """(the gaps of these records with the prefills and decodes beside them, number of requests): by the integral of
     the levels over time, as ``occupancy.thinned``."""
     read = 0
-    parts = [Labelled(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0))]
+    parts = [Labelled(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0))]
     if len(levels.at):
         origin = float(levels.at[0])
         clock = levels.at - origin
@@ -122,16 +140,36 @@ def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, in
                 moment = np.searchsorted(clock, at[:-1][none], side="right") - 1
                 mean[none], beside[none] = levels.used[moment], levels.decoding[moment]
             label = np.floor(mean[sharp] + 0.5 + TOLERANCE).astype(np.int64)
-            parts.append(Labelled(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp]))
+            parts.append(Labelled(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp], mean[sharp]))
             read += len(block)
     return Labelled(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
 
 
-def usual_s(found: Labelled) -> Floats:
-    """For each gap the mean of undisturbed gaps at as many decoding streams, or at the next larger number of which there
+def _lost(found: Labelled, those: NDArray[np.bool_], usual: Floats, *, sure: bool = False) -> float | None:
+    """By how much ``those`` gaps are longer than usual ones, in all; not below 0. None: too few of them have a comparison;
+    and unless ``sure``, where a tenth of it may come from gaps that vary by themselves.
+
+    A request that comes at any moment meets a gap of E[g^2] / E[g], not of E[g]: longer by the variance over the mean. So
+    much may be wrong where the first of several gaps that a prefill touches follows on one that none did.
+    """
+    known = those & ~np.isnan(usual)
+    gap_s, whole_s = found.gap_s[known], float(found.gap_s[those].sum())
+    if len(gap_s) < max(MIN_COMPARED, MIN_COMPARED_SHARE * those.sum()) or gap_s.sum() < MIN_COMPARED_SHARE * whole_s:
+        return None
+    lost_s = max(0.0, float((gap_s - usual[known]).sum()))
+    others = ~those & ~np.isnan(usual) & (usual > 0)
+    if sure or not others.any():
+        return lost_s
+    variance = float(((found.gap_s[others] / usual[others] - 1) ** 2).mean())
+    first = known & ~np.append(False, those[:-1] & (found.request[1:] == found.request[:-1]))
+    return None if variance * usual[first].sum() > MAX_VARYING_SHARE * lost_s else lost_s
+
+
+def usual_s(found: Labelled, calm: NDArray[np.bool_]) -> Floats:
+    """For each gap the mean of ``calm`` ones at as many decoding streams, or at the next larger number of which there
     are MIN_COMPARED; NaN where there is none."""
     stratum = np.round(4 * np.log2(np.maximum(found.streams, 1.0))).astype(np.int64)
-    calm, size = found.prefills == 0, int(stratum.max(initial=0)) + 1
+    size = int(stratum.max(initial=0)) + 1
     count = np.bincount(stratum[calm], minlength=size)
     total = np.bincount(stratum[calm], found.gap_s[calm], minlength=size)
     mean = np.append(total / np.maximum(count, 1), np.nan)

@@ -2,10 +2,11 @@
 
 A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of the limit; the interval is
 as wide as the correlation of the run's own requests makes it (correlation.py). A run in which the figure was still getting
-worse passes nothing. The smallest and the largest value, and what was delivered of a schedule, are facts of the run and
-have no interval. What was cut counts at its best and at its worst (censoring.py), and the rule is decided where both
-are. A failure counts as a value that breaks the rule, whichever way that points (a latency of
-+infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so.
+worse passes nothing. The smallest and the largest value, and what was delivered and completed of a schedule, are facts of
+the run and have no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its worst
+(censoring.py), and the rule is decided where both are. A failure counts as a value that breaks the rule, whichever way that
+points (a latency of +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so. The
+client verdict voids what its own error could turn (slo/doubt.py).
 
 Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up to the highest one, which
 is found. A rule that names stages must hold at each of them, one with a base at each that the base has too.
@@ -13,6 +14,7 @@ is found. A rule that names stages must hold at each of them, one with a base at
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +22,12 @@ from msgspec.structs import replace
 
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
-from locust_llm.slo.client_verdict import INVALID
-from locust_llm.slo.client_verdict import OK as FINE
+from locust_llm.slo.client_verdict import INVALID, Verdict
+from locust_llm.slo.doubt import error_of, reason_of, stays
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
-from locust_llm.slo.metrics import BY_WORD, GIVEN
-from locust_llm.slo.rules import Entry
+from locust_llm.slo.metrics import OF_SCHEDULE
+from locust_llm.slo.rules import POINT, Entry
 from locust_llm.slo.selectors import plain
 
 from .baseline import partner
@@ -33,7 +35,7 @@ from .compare import worse
 from .correlation import RISES
 from .delivery import CLIENT
 from .knee import at, bounds, client_distorted, unsound, within
-from .slo_figures import Evaluation, Found, figure, too_few
+from .slo_figures import Evaluation, Found, figure, short_of, too_few
 from .summary import Level, SloResult, SweepSummary
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
@@ -78,7 +80,7 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
     found = _against_base(rule, seen) if rule.base else figure(rule, seen)
     if found is None:
         return None
-    status, reason = _decided(rule, found, seen)
+    status, reason, longer = _decided(rule, found, seen)
     factor = rule.factor
 
     def shown(value: float | None) -> float | None:
@@ -98,7 +100,7 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
         high=shown(high),
         count=found.count,
         effective=found.size,
-        longer_s=longer_s(rule, found, seen.time.seconds) if status == INCONCLUSIVE else None,
+        longer_s=longer,
         reason=reason,
     )
 
@@ -111,29 +113,32 @@ def _against_base(rule: Rule, seen: Evaluation) -> Found | None:
         return Found(None, note=f"it cannot be compared: {error}")
     if base is None:
         return None
-    if blame := _blame(rule, base.seen):
-        return Found(None, note=f"in {rule.base} {blame}")
+    if (verdict := base.seen.verdict) is not None and error_of(verdict, rule) is not None:
+        return Found(None, note=f"in {rule.base} {reason_of(verdict, rule)}")
     return worse(rule, base.seen, seen)
 
 
-def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str]:
-    """(status, reason)."""
+def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str, float | None]:
+    """(status, reason, how many seconds more may decide it)."""
     if found.value is None:
-        return INCONCLUSIVE, found.note
-    if blame := _blame(rule, seen):
-        return INCONCLUSIVE, blame
+        return INCONCLUSIVE, found.note, None
+    by_point = seen.run.settings.slo_mode == POINT
+    if by_point:  # what cut requests leave open stays open
+        found = replaced(found, ends=None, trend="")
     holds, told = found.decides(rule), "; ".join(filter(None, (found.note, _cut(found))))
-    if holds is False:
-        if rule.metric == "delivered" and seen.delivery is not None and seen.delivery.cause == CLIENT:
-            return INCONCLUSIVE, "the load generator held the load back, not the server"
-        return FAIL, told
-    if holds:
-        if lost := seen.run.records_lost:
-            return INCONCLUSIVE, f"records of workers that never arrived: {lost}"
-        if found.trend and _gets_worse(rule, found):
-            return INCONCLUSIVE, f"it {found.trend} over the run: only a run that has settled can pass"
-        return PASS, told
-    return INCONCLUSIVE, _undecided(rule, found, seen.time.seconds)
+    if blame := _blame(rule, holds, seen.verdict, by_point=by_point):
+        return INCONCLUSIVE, blame, None
+    if holds is None:
+        return INCONCLUSIVE, *_undecided(rule, found, seen.time.seconds)
+    if not holds:
+        if rule.metric in OF_SCHEDULE and seen.delivery is not None and seen.delivery.cause == CLIENT:
+            return INCONCLUSIVE, "the load generator held the load back, not the server", None
+        return FAIL, told, None
+    if lost := seen.run.records_lost:
+        return INCONCLUSIVE, f"records of workers that never arrived: {lost}", None
+    if found.trend and _gets_worse(rule, found):
+        return INCONCLUSIVE, f"it {found.trend} over the run: only a run that has settled can pass", None
+    return PASS, told, None
 
 
 def _gets_worse(rule: Rule, found: Found) -> bool:
@@ -148,20 +153,22 @@ def _cut(found: Found) -> str:
     return f"{cut}, {min(found.cut, found.undecided)} of them undecided"
 
 
-def _undecided(rule: Rule, found: Found, seconds: float) -> str:
-    """Why a figure that is there does not decide. ``seconds``: how long the run was."""
+def _undecided(rule: Rule, found: Found, seconds: float) -> tuple[str, float | None]:
+    """Why a figure that is there does not decide, and how much longer a run may. ``seconds``: how long the run was."""
     if found.ends == (None, None) and found.note:
-        return found.note
-    longer = longer_s(rule, found, seconds)
+        return found.note, None
+    longer = None if found.cut and found.undecided else longer_s(rule, found, seconds)
     more = f"about {duration_in_words(longer)} more may tell" if longer is not None else "a longer run may tell"
     if found.cut and found.undecided:
         more = "a longer grace period (-s) may tell"
     if rule.percentile is not None and found.ends is not None and None in found.ends:
-        return f"{too_few(rule, found)}; {more}"
-    why = (
-        "the run is short for the correlation of its requests" if found.short else "its 95 % interval crosses the limit"
-    )
-    return "; ".join(filter(None, (f"{why}, {more}", found.note, _cut(found))))
+        return f"{too_few(rule, found)}; {more}", longer
+    why = "its 95 % interval crosses the limit"
+    if found.short:
+        why = short_of(found)
+    if found.ends is None:
+        why = "its ends lie on both sides of the limit"
+    return "; ".join(filter(None, (f"{why}, {more}", found.note, _cut(found)))), longer
 
 
 def longer_s(rule: Rule, found: Found, seconds: float) -> float | None:
@@ -187,14 +194,12 @@ def duration_in_words(seconds: float) -> str:
     return f"{math.ceil(seconds / 10) * 10} s"
 
 
-def _blame(rule: Rule, seen: Evaluation) -> str:
-    """Why the load generator forbids a judgement; empty if it does not. Errors and the schedule are what they are."""
-    if seen.verdict is None or seen.verdict.level == FINE or rule.metric in ("error_rate", "delivered"):
+def _blame(rule: Rule, holds: bool | None, verdict: Verdict | None, *, by_point: bool) -> str:
+    """Why the load generator forbids this judgement; empty if it does not. ``by_point``: only by an INVALID one."""
+    error = error_of(verdict, rule)
+    if verdict is None or error is None or stays(rule, holds, error):
         return ""
-    timed = BY_WORD[rule.metric].metric is not None or rule.metric in GIVEN
-    if not timed and seen.verdict.level != INVALID:
-        return ""
-    return f"the client verdict is {seen.verdict.level}: {'; '.join(seen.verdict.reasons)}"
+    return "" if by_point and verdict.level != INVALID else reason_of(verdict, rule)
 
 
 # -- a rule in a sweep -------------------------------------------------------------------------------------------------

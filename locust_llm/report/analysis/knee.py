@@ -3,108 +3,20 @@ distorted."""
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import product
 from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from locust_llm.core.sweep import CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
-from locust_llm.core.text import brief
+from locust_llm.core.text import brief, supported
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import FAIL, PASS
 from locust_llm.slo.selectors import plain
 
 from .summary import Knee, Level
+from .usl import Floats, fit, kappa_interval
 from .window import MIN_ANSWERED_SHARE
-
-# -- usl -------------------------------------------------------------------------------------------------------------
-
-Floats = NDArray[np.float64]
-
-
-class Law(NamedTuple):
-    """X(N) = lam N / (1 + sigma (N - 1) + kappa N (N - 1))."""
-
-    lam: float
-    """Throughput of one."""
-    sigma: float
-    """Contention: what cannot be done side by side."""
-    kappa: float
-    """Coherency: what each adds to the work of every other."""
-    r2: float
-
-    @property
-    def peak(self) -> float:
-        """Where throughput is highest, at least 1; infinite: it only comes closer to its asymptote."""
-        return max(1.0, math.sqrt(max(0.0, 1 - self.sigma) / self.kappa)) if self.kappa > 0 else math.inf
-
-
-STUDENT: Final = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""97.5 % of Student's t with 2 degrees of freedom and more; beyond 10 that of 10."""
-
-
-def kappa_interval(law: Law, n: Floats, x: Floats, errors: Floats | None) -> tuple[float, float]:
-    """95 % interval of kappa by the delta method; its low end may be below 0. For four different ``n`` and more.
-
-    ``errors``: standard errors of ``x``, each of ten stretches. What the fit leaves is a second measure of them, and has
-    in it that the law may not be the server's: the larger of the two counts.
-    """
-    below = 1 + law.sigma * (n - 1) + law.kappa * n * (n - 1)
-    fitted = law.lam * n / below
-    slopes = np.stack([fitted / law.lam, -fitted * (n - 1) / below, -fitted * n * (n - 1) / below], axis=1)
-    moves = np.linalg.pinv(slopes)[-1]
-    freedom = len(n) - 3
-    by_rest = math.sqrt(float(((x - fitted) ** 2).sum()) / freedom * float(moves @ moves))
-    by_errors = 0.0 if errors is None else math.sqrt(float(moves**2 @ errors**2))
-    reach = max(by_rest * STUDENT[min(freedom, 10) - 2], by_errors * STUDENT[9 - 2])
-    return law.kappa - reach, law.kappa + reach
-
-
-def fit(n: Floats, x: Floats) -> Law:
-    """Least squares on throughput, no parameter below 0 (Gunther, Guerrilla Capacity Planning, 2007, chapters 4 to 6).
-
-    N / X = a + b (N - 1) + c N (N - 1) is linear in a = 1 / lam, b = sigma / lam and c = kappa / lam: that, weighted by what
-    an error of N / X means for X, is where Gauss-Newton begins. Where the best fit would be below 0 the parameter is 0,
-    so each choice of parameters that are 0 is tried. For three different ``n`` and more.
-    """
-    terms = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1)
-    best, best_error = np.zeros(3), math.inf
-    for kept in product((True, False), repeat=2):
-        found = np.zeros(3)
-        some = np.array([True, *kept])
-        found[some] = _fitted(terms[:, some], n, x)
-        error = float(((n / (terms @ found) - x) ** 2).sum())
-        if (found >= 0).all() and error < best_error:
-            best, best_error = found, error
-    spread = float(((x - x.mean()) ** 2).sum())
-    a, b, c = best.tolist()
-    return Law(1 / a, b / a, c / a, 1 - best_error / spread if spread else 0.0)
-
-
-def _fitted(terms: Floats, n: Floats, x: Floats) -> Floats:
-    """The parameters of n / (terms @ parameters) nearest to x; halved steps keep it from leaving where that is above 0."""
-    weight = x * x / n
-    parameters = np.array(np.linalg.lstsq(terms * weight[:, None], n / x * weight)[0], np.float64)
-    for _ in range(50):
-        below = terms @ parameters
-        if (below <= 0).any():
-            break
-        rest = x - n / below
-        step = np.linalg.lstsq(-terms * (n / below**2)[:, None], rest)[0]
-        scale = 1.0
-        while scale > 1e-6 and not _better(terms @ (parameters + scale * step), n, x, float((rest**2).sum())):
-            scale /= 2
-        if scale <= 1e-6:
-            break
-        parameters += scale * step
-    return parameters
-
-
-def _better(below: Floats, n: Floats, x: Floats, error: float) -> bool:
-    return bool((below > 0).all()) and float(((x - n / below) ** 2).sum()) < error
-
 
 SLO: Final = "SLO"
 ASYMPTOTIC: Final = "asymptotic"
@@ -116,6 +28,8 @@ MIN_STAGES: Final = 5
 """Stages that a fit of the Universal Scalability Law takes."""
 MIN_R2: Final = 0.95
 """Below this R2 it does not describe what was measured."""
+NORMAL: Final = 1.96
+"""Standard errors to either end of a 95 % interval."""
 MIN_ERRORS: Final = 3.0
 """So many standard errors of a difference are more than chance, where the best of several stages was picked."""
 MIN_FALL: Final = 0.02
@@ -164,31 +78,52 @@ def unsound(axis: str, level: Level) -> str:
 
 
 class Within(NamedTuple):
-    """Which stages hold a rule, from the first that does on."""
+    """Which stages hold a rule."""
 
     highest: Level | None
-    """The last before one that does not; None: none holds it."""
+    """The last that holds it below the first that breaks it; None: none holds it. Rules on throughput need some load, so
+    what lies below the first that holds it is no limit."""
     beyond: Level | None
-    """That one; None: the highest stage holds it."""
+    """The next one, which breaks it or is not decided; None: the highest stage holds it."""
+    broken: Level | None = None
+    """The first that breaks it above those that hold it, or of all where none does."""
     again: tuple[Level, ...] = ()
-    """Those above that hold it nevertheless."""
+    """Those above that one that hold it nevertheless."""
     before: tuple[Level, ...] = ()
-    """Those below the first that holds it: rules on throughput need some load."""
+    """Those below the first that holds it which break it."""
+    undecided: tuple[Level, ...] = ()
+    """Those up to the first that breaks it which are not decided, ``beyond`` aside."""
 
 
 def within(levels: Sequence[Level], status_of: Callable[[Level], str | None]) -> Within:
-    """``status_of``: PASS, FAIL, INCONCLUSIVE, or None for a stage that the rule is not about. A stage that is not sound
-    holds nothing."""
-    judged = [(level, status_of(level) == PASS and level.sound) for level in levels if status_of(level) is not None]
+    """``status_of``: PASS, FAIL, INCONCLUSIVE, or None for a stage that the rule is not about. What the load generator
+    distorted decides nothing; nor does a stage that is not decided, below one that holds the rule."""
+
+    def decided(level: Level) -> bool | None:
+        status = status_of(level)
+        return (
+            True
+            if status == PASS and level.sound
+            else False
+            if status == FAIL and not client_distorted(level)
+            else None
+        )
+
+    judged = [(level, decided(level)) for level in levels if status_of(level) is not None]
     first = next((i for i, (_, holds) in enumerate(judged) if holds), None)
     if first is None:
-        return Within(None, None, before=tuple(level for level, _ in judged))
-    last = next((i for i in range(first, len(judged)) if not judged[i][1]), len(judged))
+        broken = next((level for level, holds in judged if holds is False), None)
+        return Within(None, None, broken, undecided=tuple(level for level, holds in judged if holds is None))
+    end = next((i for i in range(first, len(judged)) if judged[i][1] is False), len(judged))
+    last = max(i for i in range(first, end) if judged[i][1])
+    beyond = judged[last + 1][0] if last + 1 < len(judged) else None
     return Within(
-        judged[last - 1][0],
-        judged[last][0] if last < len(judged) else None,
-        tuple(level for level, holds in judged[last:] if holds),
-        tuple(level for level, _ in judged[:first]),
+        judged[last][0],
+        beyond,
+        judged[end][0] if end < len(judged) else None,
+        tuple(level for level, holds in judged[end:] if holds),
+        tuple(level for level, holds in judged[:first] if holds is False),
+        tuple(level for level, holds in judged[:end] if holds is None and level is not beyond),
     )
 
 
@@ -202,9 +137,13 @@ def bounds(axis: str, found: Within, status_of: Callable[[Level], str | None]) -
     elif status_of(beyond) == FAIL:
         notes.append(f"broken at {plain(beyond.value)}")
     else:
-        notes.append(f"inconclusive at {plain(beyond.value)}: the highest may lie above")
+        notes.append(f"undecided at {plain(beyond.value)}, so the highest may lie above")
+    if found.broken is not None and found.broken is not beyond:
+        notes.append(f"broken at {plain(found.broken.value)}")
+    if found.undecided:
+        notes.append(f"undecided at {at(axis, *found.undecided)} too")
     if found.before:
-        notes.append(f"not held at {at(axis, *found.before)} below")
+        notes.append(f"broken at {at(axis, *found.before)} below")
     if found.again:
         notes.append(f"held again at {at(axis, *found.again)} above: longer stages may decide")
     return "; ".join(notes)
@@ -220,15 +159,17 @@ def within_slo(axis: str, levels: Sequence[Level]) -> Knee:
         return Knee(rule=SLO, value=None, text="No rule is given (--slo).")
     found = within(levels, status_of)
     if found.highest is not None:
-        value, high = found.highest.value, None if found.beyond is None else found.beyond.value
+        value, high = found.highest.value, None if found.broken is None else found.broken.value
         text = f"Within the SLO up to {at(axis, found.highest)}; {bounds(axis, found, status_of)}."
         return Knee(rule=SLO, value=value, low=value, high=high, text=text + _because(found.beyond))
     lowest = next(level for level in levels if status_of(level))
     if not client_distorted(lowest) and status_of(lowest) == FAIL:
         text = f"No stage is within the SLO: it is broken at {at(axis, lowest)}, the lowest.{_because(lowest)}"
         return Knee(rule=SLO, value=None, high=lowest.value, text=text)
-    text = f"INCONCLUSIVE: no stage is known to be within the SLO.{_because(lowest)}"
-    return Knee(rule=SLO, value=None, text=text)
+    notes = [f"undecided at {at(axis, *found.undecided)}"] * bool(found.undecided)
+    notes += [] if found.broken is None else [f"broken at {plain(found.broken.value)}"]
+    text = f"INCONCLUSIVE: no stage is known to be within the SLO; {'; '.join(notes)}.{_because(lowest)}"
+    return Knee(rule=SLO, value=None, high=None if found.broken is None else found.broken.value, text=text)
 
 
 def _because(level: Level | None) -> str:
@@ -251,12 +192,15 @@ def asymptotic(axis: str, levels: Sequence[Level]) -> Knee:
     if latency is None or latency.avg is None:
         return Knee(rule=ASYMPTOTIC, value=None, text="There is no throughput or no request latency.")
     lowest, (best, most) = known[0][0], max(known, key=lambda pair: pair[1])
-    value = most * latency.avg / 1e3
+    alone_s, rate_error = latency.avg / 1e3, best.requests_per_s_error
+    error_s = latency.std / 1e3 / math.sqrt(latency.count) if latency.std is not None and latency.count else None
+    value, reach = most * alone_s, None
+    if rate_error is not None and error_s is not None and alone_s:
+        reach = NORMAL * value * math.hypot(rate_error / most, error_s / alone_s)
     notes = [
-        f"{brief(most, digits=3)} requests/s, the highest (at {at(axis, best)}), x "
-        f"{brief(latency.avg / 1e3, digits=3)} s per "
-        f"request at {at(axis, lowest)} = {brief(value, digits=3)} in flight: with fewer the server has capacity left, more "
-        "have to wait"
+        f"with fewer than {_fitted(value, reach)} requests in flight the server has capacity left, with more they wait: "
+        f"{_known(most, rate_error)} requests/s, the highest (at {at(axis, best)}), x {_known(alone_s, error_s)} s per "
+        f"request at {at(axis, lowest)}"
     ]
     if lowest.value > 1:
         notes.append(
@@ -267,8 +211,28 @@ def asymptotic(axis: str, levels: Sequence[Level]) -> Knee:
     if rising:
         notes.append("throughput still rose at the highest stage, so the knee may lie above")
     return Knee(
-        rule=ASYMPTOTIC, value=value, low=value if rising else None, text=f"{'. '.join(map(_sentence, notes))}."
+        rule=ASYMPTOTIC,
+        value=value,
+        low=value if rising else None,
+        reach=reach,
+        text=f"{'. '.join(map(_sentence, notes))}.",
     )
+
+
+def _known(value: float, error: float | None) -> str:
+    """``error``: its standard error."""
+    return supported(value, None if error is None else NORMAL * error, digits=3)
+
+
+def _fitted(value: float, reach: float | None) -> str:
+    return brief(value, digits=2) if reach is None else supported(value, reach, digits=3)
+
+
+def written(knee: Knee) -> str:
+    """Its value: that of a stage, or the figure of a fit with the digits that are known."""
+    if knee.value is None:
+        return "none"
+    return _fitted(knee.value, knee.reach) if knee.rule in (ASYMPTOTIC, USL) else plain(knee.value)
 
 
 def scalability(axis: str, levels: Sequence[Level]) -> Knee:
@@ -282,8 +246,8 @@ def scalability(axis: str, levels: Sequence[Level]) -> Knee:
     law, errors = fit(n, x), _errors(known)
     low, high = kappa_interval(law, n, x, errors)
     said = (
-        f"X(N) = {law.lam:.4g} N / (1 + {law.sigma:.3g} (N - 1) + {law.kappa:.3g} N (N - 1)) requests/s, "
-        f"R2 {law.r2:.3f} over {len(known)} stages, 95 % interval of kappa {max(0.0, low):.3g} to {high:.3g}"
+        f"X(N) = {law.lam:.3g} N / (1 + {law.sigma:.2g} (N - 1) + {law.kappa:.2g} N (N - 1)) requests/s, "
+        f"R2 {law.r2:.3f} over {len(known)} stages, 95 % interval of kappa {max(0.0, low):.2g} to {high:.2g}"
     )
     if law.r2 < MIN_R2:
         return Knee(
@@ -291,16 +255,19 @@ def scalability(axis: str, levels: Sequence[Level]) -> Knee:
         )
     fallen = falls(x, errors)
     if low > 0 and fallen and law.peak <= n[-1]:
-        text = f"{said}: throughput peaks at {axis} {brief(law.peak, digits=3)}."
-        return Knee(rule=USL, value=law.peak, text=text)
+        least_n, most_n = (law._replace(kappa=kappa).peak for kappa in (high, low))
+        peak = Knee(rule=USL, value=law.peak, low=least_n, high=most_n, reach=(most_n - least_n) / 2, text="")
+        ends = " to ".join(supported(end, peak.reach, digits=3) for end in (least_n, most_n))
+        return replace(peak, text=f"{said}: throughput peaks at {axis} {written(peak)} ({ends} over that interval).")
     (best, most), (last, least) = max(known, key=lambda pair: pair[1]), known[-1]
     if fallen:
         text = (
-            f"throughput falls from {brief(most)}/s at {plain(best.value)} to {brief(least)}/s at {plain(last.value)}, but "
-            "where it peaks the fit cannot tell"
+            f"throughput falls from {_known(most, best.requests_per_s_error)}/s at {plain(best.value)} to "
+            f"{_known(least, last.requests_per_s_error)}/s at {plain(last.value)}, but where it peaks the fit cannot tell"
         )
         return Knee(rule=USL, value=None, text=f"{said}: {text}.")
-    course = f"still rises at {at(axis, last)}" if _rising(known) else f"levels off at {brief(most)}/s"
+    level = f"levels off at {_known(most, best.requests_per_s_error)}/s"
+    course = f"still rises at {at(axis, last)}" if _rising(known) else level
     text = f"{said}: throughput {course}, no peak within what was measured."
     return Knee(rule=USL, value=None, low=float(n[-1]), text=text)
 
@@ -340,7 +307,7 @@ def saturation(axis: str, levels: Sequence[Level]) -> Knee:
             return Knee(rule=SATURATION, value=None, text="There is no count of due requests.")
         text = f"The server keeps up with no rate: at {at(axis, lowest)} it answered {_answered(lowest)}."
         return Knee(rule=SATURATION, value=None, high=lowest.value, text=text)
-    value, high = found.highest.value, None if found.beyond is None else found.beyond.value
+    value, high = found.highest.value, None if found.broken is None else found.broken.value
     text = f"The server keeps up to {at(axis, found.highest)}: it answered {_answered(found.highest)}"
     if found.beyond is not None and found.beyond.sound:
         text += f"; at {plain(found.beyond.value)} {_answered(found.beyond)}"
@@ -374,8 +341,12 @@ def best_limit(axis: str, levels: Sequence[Level]) -> Knee:
     others = [
         level for level, _ in known if level is not best and _overlap(ends, (level.goodput_low, level.goodput_high))
     ]
-    interval = f"{brief(ends[0])} to {brief(ends[1])}" if None not in ends else "unknown, too few requests"
-    text = f"The best goodput, {brief(most)} requests/s (95 % interval {interval}), is at {at(axis, best)}"
+    reach = None if ends[0] is None or ends[1] is None else (ends[1] - ends[0]) / 2
+    interval = "unknown, too few requests"
+    if reach is not None:
+        interval = " to ".join(supported(end, reach, digits=3) for end in ends)
+    goodput = supported(most, reach, digits=3)
+    text = f"The best goodput, {goodput} requests/s (95 % interval {interval}), is at {at(axis, best)}"
     if others:
         text += f"; the interval overlaps with that of {at(axis, *others)}"
     values = [level.value for level in (best, *others)]

@@ -9,19 +9,19 @@ import numpy as np
 
 from locust_llm.core.record import CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.core.run import Run
+from locust_llm.report.load_result import Delivery
 from locust_llm.slo.client_verdict import Verdict
 from locust_llm.slo.grammar import OPERATORS, Condition, Rule
 from locust_llm.slo.intervals import Ends, needed
-from locust_llm.slo.metrics import BY_WORD, LATE, POOLED, RATE, TTFT_FROM_DUE, Metric, censored
+from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric, censored
 from locust_llm.slo.selectors import COLUMNS, INPUT, predicates
 
 from . import correlation
 from .breakdowns import lengths
 from .censoring import AMOUNTS, COUNTED, Bounds, amounts, hits, reach, values
-from .correlation import MIN_VALUES, Interval
+from .correlation import MIN_VALUES, SHORT, Interval
 from .gaps import Gaps
 from .selection import Floats, Selection, scarce, total
-from .summary import Delivery
 from .window import RateWindow
 
 STRETCHES: Final = 64
@@ -89,10 +89,10 @@ class Evaluation(NamedTuple):
 def figure(rule: Rule, seen: Evaluation) -> Found:
     """The figure of a rule; what stands in no column and in no count says so in its note."""
     measure = BY_WORD[rule.metric]
-    if rule.metric == "delivered":
-        if seen.delivery is None:
-            return Found(None, note="a closed loop has no schedule of which something could be delivered")
-        return Found(seen.delivery.share, None, seen.delivery.due)
+    if rule.metric in OF_SCHEDULE:
+        if (d := seen.delivery) is None:
+            return Found(None, note=f"a closed loop has no schedule of which something could be {rule.metric}")
+        return Found(d.share if rule.metric == "delivered" else d.completed_share, None, d.due)
     part, looks = selected(rule, seen.main), len(seen.run.settings.looks) or 1
     if not part.outcome(*COUNTED).size:
         return Found(None, note=_nobody(rule, seen.main))
@@ -365,12 +365,19 @@ def _none(word: str) -> str:
     return f"it is absent: no request has a value of {word}"
 
 
+def short_of(found: Found) -> str:
+    """Why an interval is as wide as it is in a short run."""
+    if (found.count or 0) < SHORT:
+        return f"fewer than {SHORT:.0f} requests do not show how they are correlated"
+    return "the run is short for the correlation of its requests"
+
+
 def too_few(rule: Rule, found: Found) -> str:
     """Why an end of its interval is not there."""
     there = f"there are {found.count:,}" + ("" if found.size is None else f", worth {found.size:,.0f}")
     least = needed(rule.percentile) if rule.percentile is not None else MIN_VALUES
     if found.size is not None and found.size > (least / SHORT_ROOM if found.short else least):
-        return f"the run is short for the correlation of its requests: {there}"
+        return f"{short_of(found)}: {there}" if found.short else f"the requests are correlated: {there}"
     return f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
 
 

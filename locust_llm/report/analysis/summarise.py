@@ -11,6 +11,8 @@ from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.core.run import Health, Run
 from locust_llm.probe.requests import ProbeResult
 from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s
+from locust_llm.report.in_force import limit_in_force, users_in_force
+from locust_llm.report.interference_result import Interference
 from locust_llm.report.paired_result import Paired
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge
 from locust_llm.slo.metrics import (
@@ -33,7 +35,6 @@ from .correlation import MIN_VALUES, size_by_ranks
 from .delivery import arrivals, delivery, rate_per_s
 from .gaps import Gaps
 from .goodput import good_requests, goodput_rows
-from .interference_result import Interference
 from .judge import judge_rules, judge_sweep, overall
 from .occupancy import Occupancy, gate_use, occupancy
 from .pairs.blocks import of_candidate
@@ -76,7 +77,7 @@ def summarise(
     found = _evidence_of_run(main, run, gaps["profiling"], timetable=bool(results))
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
-    delivered = delivery(main, run, verdict)
+    delivered = delivery(main, run, verdict, None if within is None else ended)
     seen = Evaluation(main, run, verdict, delivered, records, ended, time)
     seen, slos, compared = _of_rules(seen, everything, swept)
     return Summary(
@@ -246,6 +247,8 @@ def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | 
         processes=settings.processes,
         prefill_limit=settings.prefill_concurrency,
         prefill_ramp_s=settings.prefill_concurrency_ramp_duration,
+        users_in_force=users_in_force(run),
+        limit_in_force=limit_in_force(run),
         asked_input_tokens=mean(ok["asked_input_tokens"]),
         input_tokens=mean(_where_asked(ok, "input_tokens")),
         input_deviation=_less_one(ratio(ok["input_tokens"], ok["asked_input_tokens"])),

@@ -4,10 +4,11 @@ import msgspec
 
 from locust_llm.core.sweep import REPEAT
 from locust_llm.probe.result import ProbeFindings
+from locust_llm.report.in_force import Course
+from locust_llm.report.interference_result import Interference
+from locust_llm.report.load_result import Delivery
 from locust_llm.report.paired_result import Paired
 from locust_llm.slo.client_verdict import Evidence, Verdict
-
-from .interference_result import Interference
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +63,13 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     rate_per_s: float | None = None
     """Of an open loop: the rate asked for (that at the end of its ramp), of a series or a trace the mean of what was due."""
+    users_in_force: Course | None = None
+    """How many there were; None: not recorded."""
     prefill_limit: int | None
+    """As asked for."""
     prefill_ramp_s: float | None
+    limit_in_force: Course | None = None
+    """None: there was no gate."""
     asked_input_tokens: float | None
     input_tokens: float | None
     input_deviation: float | None
@@ -129,40 +135,6 @@ class GateUse(msgspec.Struct, frozen=True, kw_only=True):
     """For how long at least one request waited while there was a limit."""
     utilisation: float | None
     """Time-weighted mean of used / limit over those seconds: 1.0 if no slot was free while a request waited."""
-
-
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """The arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was stopped."""
-
-    duration_s: float
-    due: int
-    sent: int
-    """Those that were tried: sent, or failed on the way (a refused connection is an answer of a kind)."""
-    completed: int
-    """Those that were answered without a failure by then; what was answered during the drain is not among them."""
-    never_started: int
-    """Those that had found no free user by then."""
-    offered_per_s: float
-    sent_per_s: float
-    completed_per_s: float
-    share: float
-    """sent / due."""
-    cause: str = ""
-    """Why less than 98 % was sent: ``gate``, ``users``, ``client`` or ``end``; empty when it was not less."""
-    in_prefill_needed: float | None = None
-    """Requests offered a second x mean TTFT (Little's law): the requests in prefill that the rate needs; None
-    without a gate."""
-    prefill_limit: float | None = None
-    """Its mean over the time."""
-    ttft_s: float | None = None
-    users_needed: float | None = None
-    """Arrivals offered a second x mean time that one takes a user, waiting at the gate included (Little's law)."""
-    users: int
-    """The most there were."""
-    busy_s: float | None = None
-    """That mean time."""
-    out_of_users: bool = False
-    """``--max-users`` was reached while arrivals waited."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,6 +245,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     delivered: float | None = None
     kept_up: bool | None = None
     """These three as in Steady."""
+    completed: float | None = None
+    """The same as ``delivered``, by the word that runs without stages have for it."""
     attainment: float | None = None
     """Share of its requests that meet every condition; None where no rule gives any."""
     goodput_per_s: float | None = None
@@ -302,6 +276,8 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     """Between which values it lies; None: open on that side, or this rule has no bounds."""
+    reach: float | None = None
+    """How far the truth may lie from a value that is no stage (95 %); None: unknown."""
     text: str
     """What was found and how, one or two sentences."""
 

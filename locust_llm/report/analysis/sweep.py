@@ -9,11 +9,11 @@ import numpy as np
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import AXES, CONCURRENCY, REPEAT
-from locust_llm.core.text import brief
+from locust_llm.core.text import brief, supported
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
 
-from .knee import SLO, at, knees
+from .knee import NORMAL, SLO, at, knees
 from .summary import Knee, Level, Row, Summary, SweepSummary
 
 MAX_EARLY: Final = 8.0
@@ -85,8 +85,7 @@ def _wasted(axis: str, sound: Sequence[Level]) -> Iterator[str]:
     before, after = _throughput(best), _throughput(last)
     if last.value > best.value and least < MIN_KEPT * most and before and after and after >= MIN_KEPT * before:
         yield (
-            f"Beyond {at(axis, best)} goodput falls, from {brief(most, digits=3)} to {brief(least, digits=3)} good "
-            "requests/s "
+            f"Beyond {at(axis, best)} goodput falls, from {_known(most, best)} to {_known(least, last)} good requests/s "
             f"at {plain(last.value)}, while throughput stays at {after / before:.0%}."
         )
 
@@ -96,14 +95,14 @@ def _gateway(axis: str, level: Level) -> Iterator[str]:
     if level.requests_per_s is None:
         return
     tokens = [
-        f"{brief(per_s * 60, digits=3)} {what} tokens"
+        f"{_known(60 * per_s, level)} {what} tokens"
         for what, per_s in (("input", level.input_tokens_per_s), ("output", level.output_tokens_per_s))
         if per_s is not None
     ]
     parallel = (
-        f", {brief(level.in_flight, digits=3)} requests in flight on average" if level.in_flight is not None else ""
+        f", {_known(level.in_flight, level)} requests in flight on average" if level.in_flight is not None else ""
     )
-    amounts = ", ".join([f"{brief(level.requests_per_s * 60, digits=3)} requests", *tokens])
+    amounts = ", ".join([f"{_known(60 * level.requests_per_s, level)} requests", *tokens])
     yield f"Limits for a gateway, at the SLO ({at(axis, level)}): {amounts} per minute{parallel}."
 
 
@@ -114,9 +113,15 @@ def _cost(axis: str, level: Level, settings: Settings) -> Iterator[str]:
     cost = ""
     if settings.gpu_hour is not None:
         million = gpus * settings.gpu_hour / 3600 / per_s * 1e6
-        cost = f"; a million output tokens cost {brief(million, digits=3)} (at {settings.gpu_hour:g} per GPU hour)"
+        cost = f"; a million output tokens cost {_known(million, level)} (at {settings.gpu_hour:g} per GPU hour)"
     count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    yield f"At the SLO ({at(axis, level)}), on {count}: {brief(per_s / gpus, digits=3)} output tokens/s per GPU{cost}."
+    yield f"At the SLO ({at(axis, level)}), on {count}: {_known(per_s / gpus, level)} output tokens/s per GPU{cost}."
+
+
+def _known(value: float, level: Level) -> str:
+    """A rate of a stage, or what follows from one, as well as its requests a second are known."""
+    rate, error = level.requests_per_s, level.requests_per_s_error
+    return supported(value, None if error is None or not rate else NORMAL * error / rate * value, digits=3)
 
 
 def _throughput(level: Level) -> float | None:
@@ -191,6 +196,7 @@ def level(run: Run, summary: Summary) -> Level:
         latencies={tag: rows[tag] for tag in LATENCIES if tag in rows},
         in_flight=None if steady is None else steady.in_flight,
         delivered=None if steady is None else steady.delivered,
+        completed=None if steady is None else steady.delivered,
         kept_up=None if steady is None else steady.kept_up,
         attainment=None if good is None else good.attainment,
         goodput_per_s=None if good is None else good.goodput_per_s,

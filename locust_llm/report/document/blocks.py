@@ -3,7 +3,7 @@
 import math
 from typing import Final, NamedTuple
 
-from locust_llm.core.text import brief, number
+from locust_llm.core.text import brief, number, places, supported
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Row, SloResult
 
@@ -57,7 +57,7 @@ def observed(result: SloResult) -> str:
     if result.observed is None:
         return "-"
     if result.worst is None:
-        return brief(result.observed, result.unit)
+        return supported(result.observed, _reach(result), result.unit)
     low, high = sorted((result.observed, result.worst))
     least, most = brief(low, result.unit), brief(high, result.unit)
     return f"≥ {least}" if math.isinf(high) else f"{least} to {most}"
@@ -69,8 +69,16 @@ def interval(result: SloResult) -> str:
         return "-"
     if result.worst is not None and result.high == math.inf:
         return f"{brief(result.low, result.unit)} and more"
-    low, high = ("?" if end is None else brief(end, result.unit) for end in (result.low, result.high))
+    reach = _reach(result)
+    low, high = (
+        "?" if end is None else supported(end, reach, result.unit, more=1) for end in (result.low, result.high)
+    )
     return f"{low} to {high}"
+
+
+def _reach(result: SloResult) -> float | None:
+    """Half of its interval; None: an end is not known."""
+    return None if result.low is None or result.high is None else (result.high - result.low) / 2
 
 
 def counted(result: SloResult) -> str:
@@ -81,9 +89,15 @@ def counted(result: SloResult) -> str:
     return f"{count} (worth {worth:.0f})"
 
 
-def marked(row: Row, percentile: float, digits: int | None = None) -> str:
+def decimals_of(row: Row) -> int:
+    """By the reach of its mean: a percentile is no better known."""
+    size = row.effective or row.count
+    return 2 if row.std is None or not size else places(1.96 * row.std / math.sqrt(size))
+
+
+def marked(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
     """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at
-    least. ``digits``: see ``number``."""
+    least. ``digits``, ``most``: see ``number``."""
     value, least = row.percentiles.get(percentile), row.at_least.get(percentile)
     few = value is not None and row.count is not None and scarce(row.count, percentile)
-    return (number(value, digits) if least is None else f"≥ {number(least, digits)}") + ("*" if few else "")
+    return (number(value, digits, most) if least is None else f"≥ {number(least, digits, most)}") + ("*" if few else "")

@@ -12,6 +12,7 @@ from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.core.text import cut, many
 from locust_llm.report.analysis.summary import Conditions, Failure, SloResult, Summary
 from locust_llm.report.analysis.window import measured
+from locust_llm.report.in_force import limit_in_words
 from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
@@ -23,8 +24,18 @@ from .figures import details, figures
 from .headline import headline
 from .interference import stalls
 from .paired import arms, side_by_side, verdict_of
-from .probe import findings, named, scheduler
-from .remarks import SIMULATED, delivery_line, incomplete_line, remarks, slo_line, verdict_line
+from .probe import findings, scheduler
+from .remarks import (
+    SIMULATED,
+    delivery_line,
+    incomplete_line,
+    overload_line,
+    policy_lines,
+    remarks,
+    slo_line,
+    users_of,
+    verdict_line,
+)
 from .sweep import curves, warnings
 
 RULE_WIDTH: Final = 60
@@ -47,7 +58,7 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     yield Heading(titled(summary, run))
     yield from _first(summary, run)
     yield Charts(LENGTHS if probe is not None else LATENCY if sweep is None or sweep.repeats else STAGES)
-    yield from _slos(summary)
+    yield from _slos(summary, run)
     if paired is not None:
         yield from side_by_side(paired)
     if summary.failures:
@@ -73,8 +84,6 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     if probe is None and not summary.swept:
         yield from details(summary, run)
     if str(folder):
-        if probe is not None:  # again: on a console the first lines have scrolled away
-            yield Text(f"Scheduler: {named(probe.diagnosis, probe.symptoms)}.")
         yield Text(f"Reports: {folder}")
 
 
@@ -89,8 +98,8 @@ def _first(summary: Summary, run: Run) -> Iterator[Block]:
         yield Text(verdict, loud=True)
     if summary.examination is not None:
         yield from islice(scheduler(summary.examination), 1, None)  # the headline has the first
-    if (undelivered := delivery_line(summary)) is not None:
-        yield Text(undelivered, loud=True)
+    for line in filter(None, (overload_line(summary), delivery_line(summary))):
+        yield Text(line, loud=True)
     if summary.sweep is not None:
         yield from warnings(summary.sweep)
     if summary.paired is not None:
@@ -103,20 +112,22 @@ def titled(summary: Summary, run: Run) -> str:
     return f"{'Load test' if summary.examination is None else 'Interference probe'} {run.name}"
 
 
-def _slos(summary: Summary) -> Iterator[Block]:
+def _slos(summary: Summary, run: Run) -> Iterator[Block]:
     if (line := slo_line(summary)) is None:
         return
     yield Heading("Rules")
     yield Text(line, loud=summary.slo_status != PASS)
+    yield from map(Text, policy_lines(summary, run))
 
     def cells(result: SloResult) -> tuple[str, ...]:
         return result.rule, result.status, observed(result), interval(result), counted(result)
 
     head = ("SLO", "result", "observed", "95 % interval", "count")
     yield Table(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
-    for result in summary.slos:
-        if result.reason:
-            yield Text(f"{result.rule}: {result.status}, {result.reason}.")
+    reasons = dict.fromkeys((result.status, result.reason) for result in summary.slos if result.reason)
+    for status, reason in reasons:  # each once
+        rules = (result.rule for result in summary.slos if (result.status, result.reason) == (status, reason))
+        yield Text(f"{'; '.join(rules)}: {status}, {reason}.")
 
 
 def _failures(summary: Summary) -> Iterator[Block]:
@@ -152,13 +163,14 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield (
             "delivered",
             (
-                f"{d.share:.1%}: due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, completed "
-                f"{d.completed_per_s:.2f}/s, in the {d.duration_s:.1f} s to the stop"
+                f"{d.share:.1%}: due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s to "
+                "the stop"
             ),
         )
-    ramp = f", ramp from 1 over {c.prefill_ramp_s:g} s" if c.prefill_ramp_s else ""
-    limit = "none" if c.prefill_limit is None else f"{c.prefill_limit}{ramp}"
-    yield "prefill limit", "by stage" if axis == PREFILL else limit
+        share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
+        yield "completed", f"{share}{d.completed_per_s:.2f}/s by the stop, {d.completed} of {d.due} that were due"
+    limit = limit_in_words(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
+    yield "prefill limit", "by stage" if axis == PREFILL else limit or "none"
     if gate is not None and not summary.swept:
         wait = f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests waited at the gate" \
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
@@ -216,14 +228,14 @@ def _stage(stage: Stage) -> str:
 
 def _load(c: Conditions, run: Run) -> str:
     if c.loop == "closed":
-        return "closed loop" + ("" if run.settings.sweeps(CONCURRENCY) else f", {many(c.users, 'user')}")
+        return "closed loop" + ("" if run.settings.sweeps(CONCURRENCY) and run.stage is None else f", {users_of(c)}")
     if run.settings.sweeps(RATE):
-        users = f"up to {many(c.users, 'user')}" if c.users is not None else "as many users as needed"
+        users = f"up to {users_of(c)}" if c.users is not None else "as many users as needed"
         return f"open loop, {run.settings.arrival_pattern}, {users}"
     if run.settings.user_centric_rate:
-        return f"open loop, {c.arrivals} over {many(c.users, 'user')}"
+        return f"open loop, {c.arrivals} over {users_of(c)}"
     if c.users is not None:
-        return f"open loop, {c.arrivals}, up to {many(c.users, 'user')}"
+        return f"open loop, {c.arrivals}, up to {users_of(c)}"
     most = "" if run.offer is None else f"{run.offer.most_users}, "
     return f"open loop, {c.arrivals}, as many users as needed ({most}limit {run.settings.max_users})"
 

@@ -10,7 +10,7 @@ from locust_llm.report.analysis.summary import Breakdown, Group, Row, Summary
 from locust_llm.report.analysis.window import measured
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 
-from .blocks import LABEL, Block, Heading, Table, Text, label_of, marked
+from .blocks import LABEL, Block, Heading, Table, Text, decimals_of, label_of, marked
 
 WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
 """Rows of the warmup; profile_export_aiperf.json has all of them."""
@@ -25,7 +25,7 @@ SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for 
 
 def figures(summary: Summary, run: Run) -> Iterator[Block]:
     """What everybody asks for."""
-    chosen = _main_first(run)
+    chosen = main_first(run)
     yield Heading("Metrics")
     yield _metrics(summary.rows, chosen)
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
@@ -41,7 +41,7 @@ def figures(summary: Summary, run: Run) -> Iterator[Block]:
 
 def details(summary: Summary, run: Run) -> Iterator[Block]:
     """Tables for those who look further."""
-    chosen = _main_first(run)
+    chosen = main_first(run)
     yield from _plus_minus(summary, chosen)
     yield from _breakdowns(summary.breakdowns)
     if summary.cancelled:
@@ -56,7 +56,7 @@ def details(summary: Summary, run: Run) -> Iterator[Block]:
         yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
 
 
-def _main_first(run: Run) -> Sequence[float]:
+def main_first(run: Run) -> Sequence[float]:
     """The percentiles of the tables."""
     return sorted(run.settings.columns, key=lambda p: p not in MAIN_PERCENTILES)
 
@@ -66,16 +66,18 @@ def _worth(rows: Sequence[Row]) -> Iterator[Block]:
     known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
     if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
         return
-    sizes = ", ".join(f"{row.effective:,.0f} of {row.count:,} for {name}" for name, row in known.items())
-    yield Text(f"Requests that wait together are not independent; as many independent ones would say as much: {sizes}.")
+    sizes = ", ".join(f"{row.count:,} say as much of {name} as {row.effective:,.0f}" for name, row in known.items())
+    yield Text(f"Requests that wait together are not independent: {sizes} independent ones would.")
 
 
 def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
     def cells(row: Row) -> tuple[str, ...]:
-        quantiles = (marked(row, p) for p in chosen)
+        most = decimals_of(row)
+        quantiles = (marked(row, p, most=most) for p in chosen)
         count = "-" if row.count is None else str(row.count)
-        avg = f"{row.avg:.4f}" if row.unit == "ratio" and row.avg is not None else number(row.avg)
-        return label_of(row), *quantiles, avg, number(row.min), number(row.max), number(row.std), count
+        single = f"{row.avg:.4f}" if row.unit == "ratio" and row.avg is not None else number(row.avg, 4)
+        avg = single if row.count is None else number(row.avg, most=most)
+        return label_of(row), *quantiles, avg, *(number(v, most=most) for v in (row.min, row.max, row.std)), count
 
     return Table(("Metric", *map(title, chosen), "avg", "min", "max", "std", "count"), tuple(map(cells, rows)))
 

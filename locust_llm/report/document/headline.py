@@ -8,6 +8,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.judge import duration_in_words
 from locust_llm.report.analysis.summary import Conditions, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.in_force import users_in_words
 from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
@@ -16,16 +17,19 @@ from locust_llm.slo.selectors import plain
 
 from .paired import difference_of
 from .probe import named
+from .remarks import overloaded
 
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
     "rtt": "round trip", "requests_per_s": "request throughput", "output_tokens_per_s": "output token throughput",
     "input_tokens_per_s": "input token throughput", "total_tokens_per_s": "token throughput",
     "output_tokens_per_s_per_user": "output token throughput per user", "attainment": "share of good requests",
-    "delivered": "share delivered",
+    "delivered": "share delivered", "completed": "share completed",
 }  # fmt: skip
 """Of the measures of rules, where it is not their word."""
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
+OPEN: Final = f"{INCONCLUSIVE}: "
+"""How the text of a knee begins that no stage may found."""
 MAX_DIFFERENCES: Final = 3
 """Of two arms, named in the sentence."""
 
@@ -50,13 +54,18 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield "No request was sent"
         return
     if not c.succeeded:
-        first = f": {summary.failures[0].outcome}" if summary.failures else ""
+        first = f": {summary.failures[0].outcome}" if summary.failures else ": all were cut" * bool(c.cut)
         yield f"None of {many(c.requests, 'request')} succeeded{first}"
         return
+    load = _load(c)
     first, *others = _rules(summary, run) or _figures(summary.rows)
+    if (overload := overloaded(summary.delivery)) is not None:
+        load = ""
+        yield f"Overloaded: {overload}"
     if summary.client is not None and summary.client.level == INVALID:
+        load = ""
         yield "The load generator was too slow to measure this server"
-    yield f"{_load(c)} {first}".strip()
+    yield f"{load} {first}".strip()
     yield from others
     if c.failed:
         yield f"{c.failed:,} of {c.succeeded + c.failed:,} requests failed"
@@ -65,7 +74,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
 def _load(c: Conditions) -> str:
     if c.loop == "open":
         return "" if c.rate_per_s is None else f"At {brief(c.rate_per_s, '/s', 3)}"
-    return "" if c.users is None else f"With {many(c.users, 'user')}"
+    return "" if c.users is None else f"With {users_in_words(c.users, c.users_in_force)}"
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -81,20 +90,21 @@ def _rules(summary: Summary, run: Run) -> list[str]:
     found = [] if shown is None else [_judged(rules[shown.rule], shown)]
     others = len(failed) - (shown in failed)
     if others:
-        found.append(f"{_count(others)}{' more' if shown in failed else ''} broken")
+        found.append(f"{_count(others, ' more' * (shown in failed))} broken")
     elif not failed and not undecided and len(passed) > 1:
         found.append(f"all {len(passed)} rules hold")
     if undecided:
-        longer = max((r.longer_s for r in undecided if r.longer_s is not None), default=None)
-        advice = "" if longer is None else f": run {duration_in_words(longer)} longer"
+        longer = [result.longer_s for result in undecided if result.longer_s is not None]
+        some = f" for {len(longer)} of them" if len(longer) < len(undecided) else ""
+        advice = f": run {duration_in_words(max(longer))} longer{some}" if longer else ""
         found.append(f"{_count(len(undecided))} undecided{advice}")
     if warned := sum(result.status == FAIL for result in summary.slos if not result.decides):
         found.append(f"{warned} warn: {'rule' if warned == 1 else 'rules'} broken")
     return found
 
 
-def _count(rules: int) -> str:
-    return "one rule" if rules == 1 else f"{rules} rules"
+def _count(rules: int, more: str = "") -> str:
+    return f"one{more} rule" if rules == 1 else f"{rules}{more} rules"
 
 
 def _judged(rule: Rule, result: SloResult) -> str:
@@ -160,12 +170,14 @@ def _stages(sweep: SweepSummary) -> str:
     """The first sentence of the first knee that was found, else of the first that was looked for."""
     texts = [knee.text for knee in sorted(sweep.knees, key=lambda knee: knee.value is None)]
     said = next(filter(None, texts), "") or f"{many(len(sweep.levels), 'stage')} measured"
+    if said.startswith(OPEN):  # the reasons are said below it
+        said = said.removeprefix(OPEN).partition(";")[0].capitalize()
     return said.split(". ")[0].rstrip(".")
 
 
 def _arms(found: Paired) -> str:
     if found.verdict == INCONCLUSIVE:
-        return f"No conclusion: {found.reason}"
+        return f"No conclusion: {found.reason.partition(':')[0]}"
     if found.aa:
         expected = f"{0.05 * found.known:.2g} expected"
         return f"Base against itself: {found.different} of {found.known} figures called different, {expected}"

@@ -5,12 +5,14 @@ from typing import Final
 
 from locust_llm.core.text import brief, duration, many, number, title
 from locust_llm.report.analysis.interference import ICL, ITL, MIN_COMPARED, MIN_COMPARED_SHARE, TTFT
-from locust_llm.report.analysis.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.report.analysis.selection import scarce
+from locust_llm.report.interference_result import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.slo.client_verdict import OK
 
 from .blocks import Block, Heading, Table, Text
 
+MIN_LOST_SHARE: Final = 0.01
+"""Of the decode time; a loss that is no smaller is given whatever the difference."""
 MIN_DIFFERENCE: Final = 0.05
 """Share; a smaller difference is reported as none."""
 
@@ -54,7 +56,18 @@ def _gaps(rows: tuple[DisturbedGaps, ...]) -> Table:
 
 def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
     calm = found.gaps - disturbed.gaps
+    lost = ""
+    if found.lost_share is not None and found.lost_s is not None:
+        lost = f"ecode time lost to prefill: {found.lost_share:.1%} ({found.lost_s:.1f} of {found.decode_s:.1f} s)"
+        if disturbed.slowdown is None:
+            return f"D{lost}."
     if disturbed.slowdown is None or disturbed.mean_ms is None or disturbed.usual_ms is None:
+        if found.hidden_share is not None:
+            return (
+                f"What prefills cost the others is not reported: {found.hidden_share:.0%} of the time in prefill lies "
+                "beside gaps that count as undisturbed, as a prompt takes less than half of a gap, and gaps vary too much "
+                "by themselves to separate what it adds."
+            )
         if not calm:
             return "No gap was undisturbed, so there is nothing to compare with: another request was always in prefill."
         if disturbed.gaps < MIN_COMPARED:
@@ -72,12 +85,10 @@ def _compared(found: Interference, disturbed: DisturbedGaps) -> str:
     times = (
         f"({duration(disturbed.mean_ms / 1e3)} against {duration(disturbed.usual_ms / 1e3)} at as many streams or more)"
     )
-    if abs(disturbed.slowdown - 1) < MIN_DIFFERENCE:
+    if abs(disturbed.slowdown - 1) < MIN_DIFFERENCE and (found.lost_share or 0.0) < MIN_LOST_SHARE:
         return f"A gap with another request in prefill took no longer than one without {times}."
-    lost = ""
-    if found.lost_share:
-        lost = f"; decode time lost to prefill: {found.lost_share:.1%} ({found.lost_s:.1f} of {found.decode_s:.1f} s)"
-    return f"A gap with another request in prefill took {disturbed.slowdown:.1f} times as long as one without {times}{lost}."
+    more = f"; d{lost}" if found.lost_share else ""
+    return f"A gap with another request in prefill took {disturbed.slowdown:.1f} times as long as one without {times}{more}."
 
 
 def _no_conclusion(client: str) -> str:

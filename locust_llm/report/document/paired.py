@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, many
+from locust_llm.core.text import many, supported
 from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired, PairedFigure
 
 from .blocks import Block, Heading, Table, Text
@@ -25,7 +25,7 @@ def verdict_of(found: Paired) -> str:
     name = "A/A" if found.aa else "A/B"
     if found.verdict == INCONCLUSIVE:
         return f"{name} {found.verdict}: {found.reason}."
-    together = f"all figures together: p {found.chance:.3g}" if found.chance is not None else ""
+    together = f"all figures together: p {found.chance:.2g}" if found.chance is not None else ""
     said = f"{name} {found.verdict} ({many(found.pairs, 'pair')}; {together})."
     called = f"{found.different} of {found.known} figures are called different"
     if found.aa:
@@ -40,7 +40,7 @@ def verdict_of(found: Paired) -> str:
 def side_by_side(found: Paired) -> Iterator[Block]:
     """Each figure of both arms."""
     yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
-    rows = tuple(_cells(figure) for figure in found.figures)
+    rows = tuple(cells_of(figure) for figure in found.figures)
     yield Table(HEAD, rows)
     for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
         labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
@@ -68,11 +68,13 @@ def difference_of(figure: PairedFigure) -> str:
     return f"{figure.label} {by} ({figure.word})"
 
 
-def _cells(figure: PairedFigure) -> tuple[str, ...]:
+def cells_of(figure: PairedFigure) -> tuple[str, ...]:
+    """Under ``HEAD``."""
     percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
+    reach = None if figure.low is None or figure.high is None else (figure.high - figure.low) / 2
     return (
-        figure.label, brief(figure.base), brief(figure.candidate), _signed(figure.difference), percent, _reach(figure),
-        figure.word,
+        figure.label, supported(figure.base, reach), supported(figure.candidate, reach), _signed(figure.difference), percent,
+        _reach(figure), figure.word,
     )  # fmt: skip
 
 

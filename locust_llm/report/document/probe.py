@@ -52,9 +52,9 @@ def findings(probe: ProbeFindings) -> Iterator[Block]:
     if found.costs:
         yield Heading("Prompts alone")
         yield _costs(found)
-    if found.stalls:
+    if (table := beside(found)) is not None:
         yield Heading(BESIDE_HEADING)
-        yield _stalls(found)
+        yield table
         yield Text(_legend(found))
     if found.bursts:
         yield Heading("Bursts of equal prompts, without decoders")
@@ -108,7 +108,9 @@ def _costs(found: Symptoms) -> Table:
     return Table(head, tuple(rows))
 
 
-def _stalls(found: Symptoms) -> Table:
+def beside(found: Symptoms) -> Table | None:
+    """Of prompts beside decoders; None: there was none."""
+
     def cells(stalls: list[Stall]) -> tuple[str, ...]:
         asked, kind = stalls[0].asked_tokens, stalls[0].kind
         alone_s = found.alone_s(asked)
@@ -123,7 +125,7 @@ def _stalls(found: Symptoms) -> Table:
         )
 
     head = ("prompt tokens", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace (%)", "tokens")
-    return Table(head, tuple(map(cells, by_length(found.stalls))))
+    return Table(head, tuple(map(cells, by_length(found.stalls)))) if found.stalls else None
 
 
 def _legend(found: Symptoms) -> str:

@@ -10,9 +10,13 @@ from locust_llm.core.text import brief, many
 from locust_llm.report.analysis.delivery import CLIENT, GATE, USERS
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Conditions, Counts, Summary
+from locust_llm.report.in_force import limit_in_brief, users_in_words
+from locust_llm.report.load_result import Delivery
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
+from locust_llm.slo.doubt import untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import needed
+from locust_llm.slo.rules import PASSES, POINT, WARNS
 
 SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
 MAX_LENGTH_DEVIATION: Final = 0.05
@@ -25,6 +29,7 @@ MIN_CACHED_SHARE: Final = 0.5
 PROBE_ADVICE: Final = "A probe runs in one process: give it a machine that does nothing else."
 OPEN_LOOP_METRICS: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
 """Rules about these are about arrivals, which a closed loop does not have."""
+CHANGED: Final = "The client verdict changed:"
 STATUSES: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
 MAX_LINE_REASONS: Final = 3
 """Unreadable lines whose reason is in the first line of a report; the notes have more."""
@@ -50,6 +55,17 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _tokens(summary.counts, summary.conditions.succeeded)
     yield from _clock(summary)
     yield from _busy(summary)
+    yield from _changed(summary, run)
+
+
+def foremost(summary: Summary, run: Run) -> Iterator[str]:
+    """Those that a reader of the console must know, what went wrong first."""
+    found = list(remarks(summary, run))
+    if not summary.conditions.succeeded:  # the headline has it
+        found = [remark for remark in found if not remark.startswith("none of the")]
+    yield from (remark for remark in found if remark.startswith("ERROR"))
+    yield from (remark for remark in found if remark.startswith(("WARNING", CHANGED)))
+    yield from (remark for remark in found if remark in run.notes and not remark.startswith(("ERROR", "WARNING")))
 
 
 def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
@@ -81,10 +97,11 @@ def verdict_line(summary: Summary) -> str | None:
     """The line above the tables when the load generator distorted the figures; None when it did not."""
     if summary.client is None or summary.client.level == OK:
         return None
+    sound = " and ".join(untouched(summary.client)) if summary.examination is None else ""
     effect = (
-        "do not use these figures, the load generator distorted them"
+        f"do not use these figures{f' but for {sound}' if sound else ''}, the load generator distorted them"
         if summary.client.level == INVALID
-        else "the load generator distorted some of these figures"
+        else f"the load generator distorted some of these figures{f', not {sound}' if sound else ''}"
     )
     return (
         f"CLIENT {summary.client.level}: {effect}. {_sentence('; '.join(summary.client.reasons))}. "
@@ -102,6 +119,8 @@ def delivery_line(summary: Summary) -> str | None:
         why = (
             f"the prefill gate. {offered} x {d.ttft_s:.2f} s TTFT needs {d.in_prefill_needed:.1f} requests in prefill at a "
             f"time, and the limit was {brief(d.prefill_limit, digits=3)}"
+            + " on average"
+            * ((d.prefill_limit or 0) % 1 > 0)
         )
     elif d.cause == CLIENT:
         figures = [
@@ -126,6 +145,24 @@ def delivery_line(summary: Summary) -> str | None:
     return f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
 
 
+def overload_line(summary: Summary) -> str | None:
+    """Of an open loop that the server fell behind what the headline does not say; None of any other."""
+    if summary.delivery is None or (found := summary.delivery.overload) is None:
+        return None
+    return (
+        f"OVERLOADED: {found.in_flight_middle} requests were in flight at half of the time, {found.in_flight_end} at the "
+        "stop. Latencies are those of a growing queue: a longer run has longer ones."
+    )
+
+
+def overloaded(delivery: Delivery | None) -> str | None:
+    """``offered 30/s, completed 4.5/s, and the queue grew until the end``; None where it did not."""
+    if delivery is None or delivery.overload is None:
+        return None
+    offered, completed = (brief(rate, "/s", 2) for rate in (delivery.offered_per_s, delivery.completed_per_s))
+    return f"offered {offered}, completed {completed}, and the queue grew until the end"
+
+
 def slo_line(summary: Summary) -> str | None:
     """The results of the rules in one line; None without rules."""
     if summary.slo_status is None:
@@ -137,17 +174,37 @@ def slo_line(summary: Summary) -> str | None:
     return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them {kind})." if warnings else ".")
 
 
+def users_of(conditions: Conditions) -> str:
+    """``6 users``; ``2 to 6 users (4.1 on average)``."""
+    return users_in_words(conditions.users, conditions.users_in_force)
+
+
+def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
+    """What an undecided rule does to the status, and how rules were judged, where that is not the default."""
+    s = run.settings
+    if summary.slo_status == INCONCLUSIVE:
+        yield {
+            WARNS: "WARNING: undecided rules only warn (--inconclusive warn): the run ends with status 0.",
+            PASSES: "Undecided rules count as passed (--inconclusive pass): the run ends with status 0.",
+        }.get(
+            s.inconclusive, "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0."
+        )
+    if s.slo_mode == POINT and summary.slos:
+        yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
+
+
 def loop_remark(conditions: Conditions) -> str:
     """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission)."""
-    gated = conditions.prefill_limit is not None
+    limit = limit_in_brief(conditions.limit_in_force) or conditions.prefill_limit
+    gated = limit is not None
     if conditions.loop == "open":
-        gate = f" and at the gate (limit {conditions.prefill_limit})" if gated else ""
+        gate = f" and at the gate (limit {limit})" if gated else ""
         return (
             "Open loop: requests followed a schedule, however slow the server was. Time to First Token starts at the send; "
             f"TTFT from Due starts when the request was due, so it includes the wait for a free user{gate}."
         )
     gate = (
-        f" The gate allowed {conditions.prefill_limit} in prefill at a time; Gate Wait is part of TTFT from Due, not of "
+        f" The gate allowed {limit} in prefill at a time; Gate Wait is part of TTFT from Due, not of "
         "Time to First Token or Request Latency."
         if gated
         else ""
@@ -246,7 +303,7 @@ def _read_as_open(summary: Summary, run: Run) -> Iterator[str]:
         rule.metric for rule in run.settings.rules.readable if rule.metric in OPEN_LOOP_METRICS and str(rule) in judged
     }
     if metrics:
-        users = "these users" if summary.conditions.users is None else many(summary.conditions.users, "user")
+        users = "these users" if summary.conditions.users is None else users_of(summary.conditions)
         yield (
             f"In a closed loop a rule about {' and '.join(sorted(metrics))} holds for {users} that wait for their answers; "
             "whether the server keeps up with arrivals takes an open loop (--request-rate)."
@@ -292,8 +349,8 @@ def _clock(summary: Summary) -> Iterator[str]:
         )
     if counts.ttft_upper_bounds:
         yield (
-            f"The first chunk of {many(counts.ttft_upper_bounds, 'request')} is merged: Time to First Token is an upper "
-            "bound there."
+            f"The first chunk of {many(counts.ttft_upper_bounds, 'request')} was read together with others, so it may have "
+            "come sooner: Time to First Token is an upper bound there."
         )
     if counts.retransmits:
         yield f"The network lost packets: {many(counts.retransmits, 'TCP segment')} to the server retransmitted."
@@ -310,6 +367,16 @@ def _busy(summary: Summary) -> Iterator[str]:
                 f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it may be what limits "
                 "throughput, not the server. Use more processes (--processes)."
             )
+
+
+def _changed(summary: Summary, run: Run) -> Iterator[str]:
+    """The client verdict at the end, where it is not the one that was shown last while the run was on."""
+    live, end = run.client_live, summary.client
+    if live is None or end is None or live.level == end.level or (summary.swept and summary.paired is None):
+        return
+    more, less = sorted(end.signals.keys() - live.signals.keys()), sorted(live.signals.keys() - end.signals.keys())
+    why = [f"with {', '.join(more)}"] * bool(more) + [f"without {', '.join(less)}"] * bool(less)
+    yield f"{CHANGED} {live.level} while the run was on, {end.level} in the end{', ' * bool(why)}{', and '.join(why)}."
 
 
 def _requests(count: int) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from locust_llm.core.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
-from locust_llm.core.text import brief, number
-from locust_llm.report.analysis.knee import at, client_distorted, unsound
+from locust_llm.core.text import number
+from locust_llm.report.analysis.knee import at, client_distorted, unsound, written
 from locust_llm.report.analysis.summary import Knee, Level, Row, SweepSummary
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
@@ -76,7 +76,7 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
     levels, limits = sweep.levels, sweep.axis == PREFILL
     yield "tokens/s", lambda level: number(level.output_tokens_per_s, 4)
     yield "per user", _percentile(PER_USER.tag, 50.0)
-    yield "requests/s", lambda level: number(level.requests_per_s, 4)
+    yield "completed/s" if sweep.axis == RATE else "requests/s", lambda level: number(level.requests_per_s, 4)
     if not limits:  # there it is the number of users, whatever the limit
         yield "in flight", lambda level: number(level.in_flight, 4)
     if any(level.slowdown is not None for level in levels):
@@ -112,6 +112,8 @@ def _legend(sweep: SweepSummary) -> str:
             "slower: mean gap with another request in prefill / mean gap without; lost: share of the decode time lost to "
             "prefill; - where too few gaps have a comparison"
         )
+    if sweep.axis == RATE:
+        notes.append("completed/s: requests answered without a failure in the measured time, whenever they were due")
     if sweep.conditions:
         notes.append(f"good: share of requests with {sweep.conditions}; goodput: those per second")
     if not sweep.repeats:
@@ -133,10 +135,7 @@ def _spread(rows: Sequence[Row]) -> Table:
 def _knee(sweep: SweepSummary, knee: Knee) -> str:
     if knee.value is None:
         return f"{knee.rule}: none. {knee.text}"
-    value = (
-        plain(knee.value) if any(level.value == knee.value for level in sweep.levels) else brief(knee.value, digits=3)
-    )
-    return f"{knee.rule}: {sweep.axis} {value}. {knee.text}"
+    return f"{knee.rule}: {sweep.axis} {written(knee)}. {knee.text}"
 
 
 def _percentile(tag: str, p: float) -> Callable[[Level], str]:

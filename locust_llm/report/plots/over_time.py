@@ -1,7 +1,7 @@
 """Over time: latencies, throughput and the gate of a run, all on one time axis."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from locust_llm.core.record import FAILURES, OK
-from locust_llm.core.run import Run
+from locust_llm.core.run import LimitChange, Run
 from locust_llm.core.text import brief, duration
 from locust_llm.report.analysis.occupancy import Occupancy, thinned
 
@@ -34,6 +34,8 @@ from .model import (
 GROUP: Final = "time"
 MAX_LIMIT_MARKS: Final = 12
 """More changes of the limit get no marks: the line of the limit shows them."""
+NEAR: Final = 0.03
+"""Share of the time; changes of the limit that are nearer have one mark."""
 MAX_FAILURE_TICKS: Final = 500
 """Failures drawn as ticks."""
 INSTANT_S: Final = 1e-3
@@ -100,10 +102,26 @@ def _marks(run: Run, time: Stretch, requests: pd.DataFrame) -> Iterator[Mark]:
         yield Mark("profiling", x=run.profiling_at - time.origin)
     if run.stopping_at is not None and run.stopping_at - time.origin < time.high:
         yield Mark("stop", x=run.stopping_at - time.origin)
-    steps = [change for before, change in pairwise(run.limits) if change.limit not in (None, before.limit)]
-    if len(steps) <= MAX_LIMIT_MARKS and not run.stages:
-        for change in steps:
-            yield Mark(f"limit {change.limit}", x=change.at - time.origin)
+    if not run.stages:
+        yield from _limit_marks(run.limits, time)
+
+
+def _limit_marks(limits: Sequence[LimitChange], time: Stretch) -> Iterator[Mark]:
+    """``limit 3``; of a quick ramp one mark: ``limit 1 to 3``."""
+    steps = [(before, change) for before, change in pairwise(limits) if change.limit != before.limit]
+    groups: list[list[tuple[LimitChange, LimitChange]]] = []
+    for step in steps:
+        if groups and step[1].at - groups[-1][-1][1].at < NEAR * (time.high - time.low):
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    if len(groups) > MAX_LIMIT_MARKS:
+        return
+    for group in groups:
+        before, last = group[0][0].limit, group[-1][1].limit
+        ramp = len(group) > 1 and None not in (before, last)
+        text = "no gate" if last is None else f"limit {before} to {last}" if ramp else f"limit {last}"
+        yield Mark(text, x=group[0][1].at - time.origin)
 
 
 def _latency(

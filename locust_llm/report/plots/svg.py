@@ -11,6 +11,7 @@ from typing import Final
 from locust_llm.core.run import Run
 from locust_llm.core.text import clean, cut
 from locust_llm.report.analysis.delivery import arrivals
+from locust_llm.report.in_force import limit_in_brief, limit_in_force, users_in_force, users_in_words
 
 from .timeline import Scene, Timeline, timeline
 from .timeline_svg import FIGURE_TICK, LETTER, Frame, TimelinePlot, group
@@ -156,9 +157,9 @@ def _about(scene: Scene, run: Run) -> Iterator[str]:
     if s.open_loop:
         yield arrivals(s)
     elif s.users is not None:
-        yield f"{s.users} {'user' if s.users == 1 else 'users'}"
-    if s.prefill_concurrency is not None:
-        yield f"prefill limit {s.prefill_concurrency}"
+        yield users_in_words(s.users, users_in_force(run))
+    if limit := limit_in_brief(limit_in_force(run)) or s.prefill_concurrency:
+        yield f"prefill limit {limit}"
     if len(scene.records) < scene.under_way:
         yield f"{len(scene.records)} of {scene.under_way:,} requests in flight, a sample"
 

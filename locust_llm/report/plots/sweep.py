@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from locust_llm.core.text import brief, duration
+from locust_llm.report.analysis.knee import written
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Knee, Level, SweepSummary
 from locust_llm.slo.grammar import Rule
@@ -50,12 +51,13 @@ def _axis(sweep: SweepSummary) -> Axis:
 
 def _knees(knees: Sequence[Knee]) -> Iterator[Mark]:
     """One mark for all rules that found the same."""
-    found: dict[float, list[str]] = {}
+    found: dict[float, list[Knee]] = {}
     for knee in knees:
         if knee.value is not None:
-            found.setdefault(knee.value, []).append(knee.rule)
-    for value, rules in sorted(found.items()):
-        yield Mark(f"{brief(value, digits=3)}: {', '.join(rules)}", x=value, hue="knee")
+            found.setdefault(knee.value, []).append(knee)
+    for value, alike in sorted(found.items()):
+        rules = ", ".join(knee.rule for knee in alike)
+        yield Mark(f"{written(alike[0])}: {rules}", x=value, hue="knee")
 
 
 def _curve(

@@ -167,6 +167,7 @@ class Control:
             known.health = status.health
         known.phase, known.clock_error_s = status.sessions.phase, status.clock_error_s
         known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
+        self.store.note_users(self._workers.user_count())
         self.phases.count(worker, self._time.monotonic() if status.at is None else status.at, status)
         self.live_stats.update(
             worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding, ttfts_s=status.ttfts_s,
@@ -347,15 +348,15 @@ class Control:
         """The run as it is known now."""
         return self.phases.facts()
 
-    def report(self) -> str:
-        """Make the reports; what the console shall show."""
+    def report(self, *, verbose: bool = False) -> str:
+        """Make the reports; what the console shall show, ``verbose``: with all tables."""
         if self.stages is not None:
             try:
                 self.phases.end_stage(report=False)
             except OSError as error:
                 self.store.add_gap(f"the files of the last stage could not be written: {error}")
         self.store.check_complete()
-        return self.store.report(self.facts())
+        return self.store.report(self.facts(), verbose=verbose)
 
     def abandon(self) -> None:
         """The start failed: no folder is left of it where there was none."""

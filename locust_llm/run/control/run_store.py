@@ -25,14 +25,16 @@ from locust_llm.core.engine_metrics import diagnosis, out_of_memory, summarised
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run
+from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run, UserChange
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.arms import arms_of
+from locust_llm.run.console import columns
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.worker.outbox import lock
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.rules import FAILS
 
 from .buffered_file import BufferedFile, left_over
 from .live_stats import LiveStats
@@ -77,6 +79,7 @@ def make_reports(folder: Path) -> Made:
             _working = subprocess.Popen(
                 [sys.executable, "-m", "locust_llm", "report", "--json", str(folder)], stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", start_new_session=True,
+                env=os.environ | columns(),
             )  # fmt: skip
             late = gevent.spawn(_attend, _working, _patience_s(folder))
             out, err = _working.communicate()
@@ -155,6 +158,8 @@ JUDGED: Final = {PASS: ExitStatus.OK, FAIL: ExitStatus.RULE_FAILED, INCONCLUSIVE
 """Exit status by the status of the rules."""
 PROBED: Final = {NAMED: ExitStatus.OK, UNDECIDED: ExitStatus.INCONCLUSIVE}
 """Exit status by what a probe found."""
+OPEN: Final = (INCONCLUSIVE, UNDECIDED)
+"""What ``--inconclusive`` is about."""
 
 
 class RunStore:
@@ -176,6 +181,7 @@ class RunStore:
         self.profiling_at = self.started_at
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
+        self.users: list[UserChange] = []
         self.health: list[Health] = []
         self.turned_away = self.lost = 0
         """Requests at the gate at the end; those without a record."""
@@ -241,6 +247,11 @@ class RunStore:
     def since_start(self) -> str:
         return f"{self._now() - self.started_at:.1f} s after the start"
 
+    def note_users(self, count: int) -> None:
+        """So many there are now, over all processes."""
+        if count != (self.users[-1].users if self.users else 0):
+            self.users.append(UserChange(self._now(), count))
+
     def flush(self) -> None:
         """Each second, and at the end. What the disk does not take stays in memory."""
         if not self._file.flush():
@@ -269,9 +280,11 @@ class RunStore:
             "dataset_sessions": s.dataset_sessions,
             "health": tuple(self.health),
             "limits": known_limits(self.limits),
+            "users": tuple(self.users),
             "arms": arms_of(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
+            "client_live": self.live_stats.client(),
             "notes": (
                 *self._missing,
                 *self._notes,
@@ -284,7 +297,7 @@ class RunStore:
 
     def _servers_own(self) -> Iterator[str]:
         """What the server's metrics show of the profiling phase, and its failures of its memory."""
-        limit = self.settings.prefill_concurrency
+        limit = max((change.limit for change in self.limits if change.limit is not None), default=None)
         if self._poller is not None:
             ended_at = self.stopping_at or self._now()
             yield from diagnosis(summarised(self._poller.between(self.profiling_at, ended_at)), limit)
@@ -311,8 +324,8 @@ class RunStore:
             cut = f"{counts[CUT]} were cut when the run ended" if counts[CUT] else "all of them failed"
             self.add_gap(f"none of the {counts.total()} requests succeeded: {cut}")
 
-    def report(self, facts: Run) -> str:
-        """Make the reports; what the console shall show."""
+    def report(self, facts: Run, *, verbose: bool = False) -> str:
+        """Make the reports; what the console shall show, ``verbose``: with all tables."""
         try:
             write_run(self.folder, facts)
         except OSError as error:
@@ -325,13 +338,16 @@ class RunStore:
         first = "".join(f"INCOMPLETE: {line}\n" for line in self._missing)  # the report has other gaps
         if missing and not self._missing:
             self._missing.append(missing)
-        return first + result.text
+        return first + (result.tables if verbose else result.text)
 
     def exit_status(self) -> ExitStatus | None:
         """Of the rules, once the run has its report; without rules of a probe. None: neither, or the server failed: then the
         status is Locust's."""
         result = self.result or ReportResult()
-        if not self.settings.rules.entries:
+        rules = self.settings.rules.entries
+        if self.settings.inconclusive != FAILS and (result.slo_status if rules else result.probe) in OPEN:
+            return ExitStatus.OK
+        if not rules:
             return PROBED.get(result.probe)
         return JUDGED.get(result.slo_status or "", ExitStatus.INCONCLUSIVE)
 

@@ -168,6 +168,7 @@ class StageRunner:
             health=tuple(self.health),
             limits=limits,
             offer=offer,
+            client_live=None,
         )
 
     @property

@@ -99,6 +99,10 @@ class WorkerRegistry:
         clients = {} if self.alone else self._runner.clients
         return {name: self._members[name].users or _users(clients, name) for name in self.live()}
 
+    def user_count(self) -> int:
+        """Of all of them, by their last status."""
+        return sum(one.users for one in self._members.values())
+
     def add(self, name: str) -> WorkerState:
         """It has its orders, or gets them again."""
         if name not in self._members:

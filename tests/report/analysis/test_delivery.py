@@ -1,5 +1,7 @@
 """Delivery: what was offered, sent and completed, and what is named as the cause when it was less."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -9,11 +11,17 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Offer, Run
 from locust_llm.core.settings import Settings
 from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.delivery import arrivals, delivery, rate_per_s
+from locust_llm.report.analysis.delivery import arrivals, delivery, overload, rate_per_s
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.analysis.summary import Delivery
-from locust_llm.report.document.remarks import delivery_line, loop_remark
+from locust_llm.report.document.remarks import delivery_line, loop_remark, overload_line, overloaded
+from locust_llm.report.load_result import Delivery, Overload
+from locust_llm.simulator.clock import VirtualClock
+from locust_llm.simulator.cost import LLAMA_8B_H100 as H100
+from locust_llm.simulator.engine import BatchEngine
+from locust_llm.simulator.policies import POLICIES
+from locust_llm.simulator.scheduler import Config, Scheduler
+from locust_llm.simulator.virtual import Request, Virtual
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, Verdict
 
 
@@ -40,6 +48,78 @@ def test_offered_sent_and_completed() -> None:
     assert (found.due, found.sent, found.completed, found.never_started) == (10, 8, 5, 1)
     assert (found.offered_per_s, found.sent_per_s, found.completed_per_s) == pytest.approx((0.1, 0.08, 0.05))
     assert found.share == 0.8
+
+
+def one_by_one(due: list[float], each_s: float) -> list[float]:
+    """When they end on a server that serves one at a time, in their order."""
+    over, free_at = [], 0.0
+    for at in due:
+        free_at = max(free_at, at) + each_s
+        over.append(free_at)
+    return over
+
+
+TEN_PER_S = [(i + 0.5) / 10 for i in range(200)]
+"""Due over 20 s."""
+
+
+def test_a_queue_that_grows_to_the_end() -> None:
+    """10 a second, and the server ends one each 0.5 s from second 0.05 on: of the 100 due by second 10 it has ended 19, of
+    the 200 due by second 20 39."""
+    due = np.array(TEN_PER_S)
+    assert overload(due, np.array(one_by_one(TEN_PER_S, 0.5)), 20.0) == Overload(in_flight_middle=81, in_flight_end=161)
+
+
+@pytest.mark.parametrize("each_s", [0.01, 2.0, 8.0, 12.0, 19.0])
+def test_requests_that_last_long_are_no_overload(each_s: float) -> None:
+    """Each in the same time, however many there are: it fills up to 10 times that, at 12 s and more beyond the middle."""
+    due = np.array(TEN_PER_S)
+    assert overload(due, due + each_s, 20.0) is None
+
+
+def test_failures_that_come_at_once_leave_no_queue() -> None:
+    due = np.array(TEN_PER_S)
+    assert overload(due, due + 0.01, 20.0) is None
+    assert overload(due[:5], due[:5] + 100, 20.0) is None  # five tell nothing
+
+
+def simulated(rate_per_s: float, seed: int, duration_s: float = 60.0) -> Overload | None:
+    """Poisson arrivals of 1,000 tokens in and 64 out on a simulated H100, in virtual time, until the last one has ended."""
+    random, clock, at, due = Random(seed), VirtualClock(), 0.0, list[float]()
+    config = Config(max_num_batched_tokens=2048, max_num_seqs=64, kv_tokens=H100.kv_tokens)
+    load = Virtual(clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), H100, clock))
+    while (at := at + random.expovariate(rate_per_s)) < duration_s:
+        due.append(at)
+    load.open_loop((at, Request(1000, 64)) for at in due)
+    rows = load.run()
+    asked, done = (np.array([getattr(row, name) for row in rows]) for name in ("asked_at", "done_at"))
+    return overload(asked, done, duration_s)
+
+
+def test_below_its_capacity_a_server_is_not_overloaded() -> None:
+    """1,000 at once take as long as 1,000 / capacity."""
+    clock = VirtualClock()
+    config = Config(max_num_batched_tokens=2048, max_num_seqs=64, kv_tokens=H100.kv_tokens)
+    load = Virtual(clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), H100, clock))
+    load.open_loop((0.0, Request(1000, 64)) for _ in range(1000))
+    capacity_per_s = 1000 / max(row.done_at for row in load.run())
+    assert [simulated(0.95 * capacity_per_s, seed) for seed in range(8)] == [None] * 8
+    assert None not in [simulated(1.3 * capacity_per_s, seed) for seed in range(4)]
+    assert None not in [simulated(4 * capacity_per_s, seed, 20.0) for seed in range(4)]
+
+
+def test_the_first_line_of_an_overloaded_run() -> None:
+    """Two a second are due for 100 s, and one is answered every 5 s: 100 less 9, then 200 less 19."""
+    at = [i / 2 + 0.25 for i in range(200)]
+    records = [answered(1000 * (over - due), sent_at=due) for due, over in zip(at, one_by_one(at, 5.0), strict=True)]
+    summary = summarise(collect(records), open_run(200))
+    assert summary.delivery is not None
+    assert (summary.delivery.share, summary.delivery.cause, summary.delivery.completed_share) == (1.0, "", 0.095)
+    line = overload_line(summary)
+    assert line is not None
+    assert "OVERLOADED: 91 requests were in flight at half of the time, 181 at the stop." in line
+    assert overloaded(summary.delivery) == "offered 2/s, completed 0.19/s, and the queue grew until the end"
+    assert overload_line(summarise(collect([answered(1)]), open_run(1))) is None
 
 
 def test_all_sent_needs_no_cause() -> None:

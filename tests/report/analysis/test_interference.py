@@ -21,8 +21,8 @@ from locust_llm.report.analysis.interference import (
     slope,
     usual_s,
 )
-from locust_llm.report.analysis.interference_result import Interference
 from locust_llm.report.analysis.occupancy import occupancy
+from locust_llm.report.interference_result import Interference
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import LLAMA_8B_H100
 from locust_llm.simulator.engine import BatchEngine
@@ -282,8 +282,9 @@ def test_the_usual_gap_as_a_slow_twin_has_it(kinds: list[tuple[float, bool]], da
         else:
             expected.append(math.nan)
     streams, calm, gap_s = (np.array(column) for column in zip(*gaps, strict=True))
-    told = Labelled(np.zeros(len(gaps), np.int64), gap_s, np.where(calm, 0, 1), streams)
-    assert usual_s(told).tolist() == pytest.approx(expected, nan_ok=True)
+    beside = np.where(calm, 0, 1)
+    told = Labelled(np.zeros(len(gaps), np.int64), gap_s, beside, streams, beside * 1.0)
+    assert usual_s(told, calm).tolist() == pytest.approx(expected, nan_ok=True)
 
 
 # -- policies in virtual time ------------------------------------------------------------------------------------------

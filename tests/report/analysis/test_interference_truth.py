@@ -8,8 +8,8 @@ from support.engine_truth import TruthEngine
 
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.interference import MIN_COMPARED_SHARE, interference
-from locust_llm.report.analysis.interference_result import Interference
 from locust_llm.report.analysis.occupancy import occupancy
+from locust_llm.report.interference_result import Interference
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import LLAMA_8B_H100
 from locust_llm.simulator.policies import POLICIES
@@ -46,7 +46,11 @@ LIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "users", "sizes"), LIGHT)
+SHORT = [("prefill-first", 4, ((100, 400), (20, 300)))]
+"""A prompt takes less than half of a gap."""
+
+
+@pytest.mark.parametrize(("policy", "users", "sizes"), LIGHT + SHORT)
 def test_what_is_given_is_within_ten_percent(policy: str, users: int, sizes: tuple[Sizes, Sizes]) -> None:
     found, true_s = measured(policy, users, *sizes)
     assert found.disturbed is not None

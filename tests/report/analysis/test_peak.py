@@ -7,8 +7,9 @@ import pytest
 from support.stages import a_level
 
 from locust_llm.core.sweep import CONCURRENCY
-from locust_llm.report.analysis.knee import fit, kappa_interval, knees
+from locust_llm.report.analysis.knee import knees
 from locust_llm.report.analysis.summary import Knee
+from locust_llm.report.analysis.usl import fit, kappa_interval
 
 DOUBLING = (1, 2, 4, 8, 16, 32, 64)
 LADDERS = {"1..16": DOUBLING[:5], "1..64": DOUBLING, "1..256": (*DOUBLING, 128, 256), "8..64+8": tuple(range(8, 65, 8))}

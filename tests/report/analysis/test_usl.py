@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.analysis.knee import Law, fit
+from locust_llm.report.analysis.usl import Law, fit
 
 DOUBLING = np.array([1, 2, 4, 8, 16, 32, 64], np.float64)
 

@@ -69,6 +69,9 @@ def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:
         ("profiling", 0.0), ("stop", 100.0), ("limit 2", 4.0), ("limit 3", 8.0),
     ]  # fmt: skip
     assert [s.name for s in plots["Time to first token"].series] == ["warmup", "request"]
+    quick = drawn(a_run(((0.0, 1), (4.0, 2), (6.0, 3), (50.0, None))), answered(5, 10, sent_at=99.0, closed_at=101.0))
+    texts = [(m.text, m.x) for m in quick["Requests per second"].marks]
+    assert texts == [("stop", 100.0), ("limit 1 to 3", 4.0), ("no gate", 50.0)]
     many = drawn(a_run(tuple((float(i), i + 1) for i in range(20))), answered(5))
     assert many["Requests per second"].marks == ()
 

@@ -178,6 +178,13 @@ def test_without_a_limit_there_is_no_gate(begun: Any) -> None:
     assert shares_sent(runner) == []
 
 
+def test_how_many_users_there_are_is_kept_over_time(begun: Any) -> None:
+    control = begun(Master("a", "b"))
+    for worker, users in (("a", 2), ("b", 1), ("a", 2), ("b", 4), ("a", 0)):
+        control.on_status(worker, status(users=users))
+    assert [change.users for change in control.facts().users] == [2, 3, 6, 4]
+
+
 # -- phases ------------------------------------------------------------------------------------------------------------
 
 
@@ -595,6 +602,18 @@ def test_the_exit_status_follows_what_the_report_says_of_the_rules(
     control = begun(Master("a"), slo=("ttft p95 < 1s",))
     control.store.result = result
     assert control.exit_status() == status
+
+
+@pytest.mark.parametrize("inconclusive", ["warn", "pass"])
+def test_what_is_undecided_may_end_with_0(begun: Any, inconclusive: str) -> None:
+    control = begun(Master("a"), slo=("ttft p95 < 1s",), inconclusive=inconclusive)
+    for found, status in (
+        (ReportResult(slo_status="INCONCLUSIVE"), 0),
+        (ReportResult(slo_status="FAIL"), 3),
+        (None, 4),
+    ):
+        control.store.result = found
+        assert control.exit_status() == status
 
 
 @pytest.mark.parametrize(("probe", "status"), [("named", 0), ("untold", 4), ("broken", None), ("", None)])

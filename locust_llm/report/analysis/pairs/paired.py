@@ -28,6 +28,7 @@ from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK, Verdict
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
+from locust_llm.slo.rules import POINT
 
 from .blocks import PairRequests, counts, of_rule, pairs
 
@@ -236,12 +237,14 @@ def judged(
     """The results with those of rules against the base made anew, from the pairs."""
     rules = {text: rule for text, rule in run.settings.rules.by_text.items() if rule.base == BASE}
     return tuple(
-        result if (rule := rules.get(result.rule)) is None else _judged(rule, result, compared.reason, found)
+        result
+        if (rule := rules.get(result.rule)) is None
+        else _judged(rule, result, compared.reason, found, by_point=run.settings.slo_mode == POINT)
         for result in results
     )
 
 
-def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairRequests]) -> SloResult:
+def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairRequests], *, by_point: bool) -> SloResult:
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
     values = of_rule(rule, found)
     if why := _absent(values):
@@ -254,7 +257,7 @@ def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairReq
     value, low, high = [r - 1 for r in one.ratio] if rule.unit == "%" and one.ratio is not None else one.difference
     if not rule.less_is_better:
         value, low, high = -value, -high, -low
-    held = {end <= rule.limit for end in (low, high)}
+    held = {end <= rule.limit for end in ((value,) if by_point else (low, high))}
     status = INCONCLUSIVE if len(held) > 1 else PASS if held.pop() else FAIL
     reason = "" if status != INCONCLUSIVE else "its 95 % interval crosses the limit, more pairs may tell"
     return replace(
@@ -265,5 +268,5 @@ def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairReq
         high=high * rule.factor,
         worst=None,
         count=len(found),
-        reason=refusal or reason,
+        reason=refusal.partition(":")[0] or reason,  # the verdict of the arms has it in full
     )

@@ -71,9 +71,11 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     disturbed: DisturbedGaps | None
     """All gaps with one prefill and more."""
     lost_s: float | None = None
-    """What the compared gaps took longer than undisturbed ones did, not below 0; None: nothing to compare, or too small a
-    share of them."""
+    """What the gaps that a prefill touched took longer than others did, not below 0; None: nothing to compare, or too
+    small a share of them."""
     lost_share: float | None = None
     """Of ``decode_s``."""
+    hidden_share: float | None = None
+    """Of the time in prefill, what lies beside gaps that count as undisturbed, where that is why there is no loss."""
     ahead: tuple[Ahead, ...] = ()
     slope: Slope | None = None

@@ -1,0 +1,283 @@
+"""Ending: what a run leaves on the console, the verdict first, in at most 25 lines; the files have everything."""
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from locust_llm.core.run import Run
+from locust_llm.core.text import brief, clean, cut, ends_of, many, number, title
+from locust_llm.report.analysis.summary import Level, Row, SloResult, Summary, SweepSummary
+from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
+from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, main_first
+from locust_llm.report.document.headline import headline
+from locust_llm.report.document.paired import HEAD
+from locust_llm.report.document.paired import cells_of as cells_of_arms
+from locust_llm.report.document.probe import beside, scheduler
+from locust_llm.report.document.remarks import (
+    SIMULATED,
+    delivery_line,
+    foremost,
+    incomplete_line,
+    policy_lines,
+    verdict_line,
+)
+from locust_llm.report.document.sweep import FIRST_COLUMN, warnings
+from locust_llm.report.paired_result import Paired
+from locust_llm.slo.grammar import PASS
+from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.selectors import plain
+
+from .comparison import HEAD as HEAD_OF_RUNS
+from .comparison import Comparison, Pair, cells_of, names_of
+
+WIDTH: Final = 120
+LEAST: Final = 40
+"""Characters of a line; a narrower terminal wraps them itself."""
+LINES: Final = 25
+MAX_TEXT: Final = 2
+MAX_WARNING: Final = 3
+"""Lines of a rule or a remark, and of a warning; what is cut off is in the report."""
+MAX_REMARKS: Final = 3
+MAX_FAILURES: Final = 2
+"""Kinds of failures."""
+MAX_RULES: Final = 4
+MAX_STAGES: Final = 8
+ROWS: Final = (TTFT.tag, ITL.tag, "request_latency", TTFT_FROM_DUE.tag, "output_token_throughput")
+CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "output_token_throughput")
+"""The five metrics; where requests had no schedule and no gate, TTFT from Due is TTFT."""
+LABELS: Final = {TTFT.tag: "TTFT (ms)", ITL.tag: "ITL (ms)", "output_token_throughput": "Output (tokens/s)"}
+ARM_ROWS: Final = (
+    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("request_latency", "p95"), ("output_tokens_per_s", ""),
+)  # fmt: skip
+
+
+def columns() -> int:
+    """Characters of a line: those of the terminal, at most ``WIDTH``; of the variable COLUMNS, where there is one."""
+    return max(LEAST, min(WIDTH, shutil.get_terminal_size((WIDTH, LINES)).columns))
+
+
+def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -> str:
+    """Plain text, no line wider than ``width`` characters, control characters harmless."""
+    missing = incomplete_line(summary, run)
+    status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
+    first = [
+        *_lines(filter(None, [missing]), width, MAX_WARNING),
+        *_wrapped(f"{status}{headline(summary, run)}.", width, 3),
+    ]
+    basis = _wrapped(_basis(summary), width, MAX_TEXT)
+    table = list(_aligned(*_table(summary, run), width))
+    last = _wrapped(f"Report: {folder}/report.html; all tables: summary.md beside it, or --verbose", width, 3)
+    room = LINES - len(first) - len(basis) - len(table) - len(last) - (3 if table else 2)
+    rules = _lines(_rules(summary, run), width)
+    above = _lines(_warnings(summary), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
+    rules = rules[: max(0, room - len(above))]
+    room -= len(above) + len(rules)
+    below = _lines([*_remarks(summary, run)][:MAX_REMARKS], width)[: max(0, room)]
+    parts = ([*first, *above, *rules, *basis], table, [*below, *last])
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _warnings(summary: Summary) -> Iterator[str]:
+    """What a reader must know before any figure."""
+    if summary.conditions.simulated:
+        yield SIMULATED
+    if not summary.swept or summary.paired is not None:
+        yield from filter(None, [verdict_line(summary)])
+    yield from filter(None, [delivery_line(summary)])
+    if summary.sweep is not None:
+        yield from (block.text for block in warnings(summary.sweep) if isinstance(block, Text))
+    if summary.paired is not None and summary.paired.warning:
+        yield f"WARNING: {summary.paired.warning}."
+    if summary.examination is not None:
+        yield from (block.text for block in [*scheduler(summary.examination)][1:] if isinstance(block, Text))
+    for failure in summary.failures[:MAX_FAILURES]:
+        status = "" if failure.status is None else f" {failure.status}"
+        yield f"{failure.count} failed: {failure.outcome}{status}, {failure.message}"
+
+
+def _rules(summary: Summary, run: Run) -> Iterator[str]:
+    """Those that did not pass, one line for all that have a reason in common."""
+
+    def kind(result: SloResult) -> tuple[str, str]:
+        return result.status, result.reason
+
+    open_ = sorted((result for result in summary.slos if result.status != PASS), key=kind)
+    groups = [(key, list(some)) for key, some in groupby(open_, kind)]
+    for (status, reason), some in groups[:MAX_RULES]:
+        if len(some) > 1:
+            yield f"  {status} {', '.join(result.rule for result in some)}: {reason}"
+        else:
+            known = interval(some[0])
+            figure = observed(some[0]) if known == "-" else f"95 % interval {known}"
+            yield f"  {status} {some[0].rule}: {'; '.join(filter(None, (figure, reason)))}"
+    if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
+        yield f"  and {many(rest, 'more rule')}"
+    yield from policy_lines(summary, run)
+
+
+def _basis(summary: Summary) -> str:
+    """What the verdict rests on."""
+    c, rows = summary.conditions, {row.tag: row for row in summary.rows}
+    said = [f"From {many(c.succeeded, 'answered request')} in {brief(c.duration_s, ' s', 3)}"]
+    said += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
+    first = rows.get(TTFT.tag)
+    if not summary.swept and first is not None and first.effective is not None and first.count:
+        if first.effective < CORRELATED * first.count:
+            said.append(f"worth {first.effective:.0f} independent ones for TTFT")
+        if first.plus_minus.get(99.0):
+            said.append(f"TTFT p99 {ends_of(first.plus_minus[99.0])} ms")
+    if summary.client is not None and not (summary.swept and summary.paired is None):
+        said.append(f"client verdict {summary.client.level}")
+    return f"{', '.join(said)}."
+
+
+def _remarks(summary: Summary, run: Run) -> Iterator[str]:
+    """The most important first."""
+    if summary.examination is not None:
+        yield from (one.what for one in summary.examination.advice)
+    if (sweep := summary.sweep) is not None and summary.swept:
+        texts = [knee.text for knee in sorted(sweep.knees, key=lambda knee: knee.value is None)]
+        texts = [text for text in texts if text not in texts[:1]]  # the headline has it
+        yield from dict.fromkeys((*texts, *sweep.findings))
+    yield from foremost(summary, run)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    """(head, rows) of the main figures; empty without any."""
+    if summary.examination is not None:
+        found = beside(summary.examination.symptoms)
+        return ((), ()) if found is None else (found.head, found.rows)
+    if summary.paired is not None:
+        return HEAD, _arms(summary.paired)
+    if summary.sweep is not None and summary.swept:
+        return _stages(summary.sweep)
+    return _metrics(summary, run)
+
+
+def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    rows = {row.tag: row for row in summary.rows}
+    every = main_first(run)
+    chosen = [p for p in every if p in MAIN_PERCENTILES or p > max(MAIN_PERCENTILES)] or every
+    tags = ROWS if run.settings.open_loop or run.limits else CLOSED_ROWS
+    found = [rows[tag] for tag in tags if tag in rows and (rows[tag].count or rows[tag].avg is not None)]
+    cells = (
+        (
+            LABELS.get(row.tag) or label_of(row),
+            *(marked(row, p, most=decimals_of(row)) for p in chosen),
+            *_mean_and_greatest(row),
+        )
+        for row in found
+    )
+    return ("", *map(title, chosen), "avg", "max"), cells
+
+
+def _mean_and_greatest(row: Row) -> tuple[str, str]:
+    if row.count is None:
+        return number(row.avg, 4), number(row.max)
+    return number(row.avg, most=decimals_of(row)), number(row.max, most=decimals_of(row))
+
+
+def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    """Those around where it turns."""
+    values = [level.value for level in sweep.levels]
+    knee = next((knee.value for knee in sweep.knees if knee.value is not None), values[-1] if values else 0.0)
+    place = sum(value <= knee for value in values)
+    begin = max(0, min(place - MAX_STAGES // 2, len(values) - MAX_STAGES))
+
+    def cells(level: Level) -> tuple[str, ...]:
+        latencies = (level.latencies.get(tag) for tag in (TTFT.tag, ITL.tag) for _ in range(2))
+        each = zip(latencies, (50.0, 95.0) * 2, strict=True)
+        return (
+            plain(level.value), str(level.succeeded), *("-" if row is None else marked(row, p, 4) for row, p in each),
+            number(level.output_tokens_per_s, 4), number(level.requests_per_s, 4), level.slo_status or "-",
+        )  # fmt: skip
+
+    head = (
+        FIRST_COLUMN[sweep.axis], "ok", "TTFT p50 (ms)", "p95", "ITL p50 (ms)", "p95", "tokens/s", "requests/s", "SLO",
+    )  # fmt: skip
+    return head, map(cells, sweep.levels[begin : begin + MAX_STAGES])
+
+
+def _arms(found: Paired) -> Iterator[Sequence[str]]:
+    figures = {(figure.metric, figure.stat): figure for figure in found.figures}
+    return (cells_of_arms(figures[key]) for key in ARM_ROWS if key in figures)
+
+
+def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:
+    """The first column left, the others right, as many of them as there is room for; a mark behind a figure hangs over."""
+    cells = [head, *rows]
+    if len(cells) < 2:
+        return
+    columns = [[clean(text) for text in column] for column in zip(*cells, strict=True)]
+    columns[1:] = [
+        [text if text.endswith("*") else f"{text} " for text in column]
+        if any(t.endswith("*") for t in column)
+        else column
+        for column in columns[1:]
+    ]
+    first = min(max(map(len, columns[0])), width // 2)
+    widths = [first, *(max(map(len, column)) for column in columns[1:])]
+    shown = sum(sum(widths[: i + 1]) + 2 * i <= width for i in range(len(widths)))
+    for row in zip(*columns[:shown], strict=True):
+        left, *others = row
+        line = "  ".join(
+            [cut(left, first).ljust(first), *(t.rjust(w) for t, w in zip(others, widths[1:], strict=False))]
+        )
+        yield line.rstrip()
+
+
+# -- runs side by side -------------------------------------------------------------------------------------------------
+
+
+def of_runs(found: Comparison, width: int) -> str:
+    """Of ``locust-llm compare``: what differs, in as many lines."""
+    last = _wrapped(
+        "These runs came one after the other: what changed in between looks like a difference of theirs, and locust-llm ab "
+        "cancels it. All figures: --verbose, --markdown FILE.", width, 3,
+    )  # fmt: skip
+    room = (LINES - len(last) - 1) // len(found.runs) - 1
+    parts = [_pair(found, pair, width, max(1, room)) for pair in found.runs]
+    return "\n\n".join("\n".join(part) for part in (*parts, last)) + "\n"
+
+
+def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
+    head = (*names_of(found.base, pair.folder), *HEAD_OF_RUNS)
+    if pair.axis:
+        rows = [(f"{pair.axis} {stage.value:g}", line) for stage in pair.stages for line in stage.lines[:1]]
+        what = f"{rows[0][1].label} by stage" if rows else "no stage in common"
+    else:
+        rows = [(line.label, line) for line in pair.lines]
+        what = ""
+    differ = [f"{label} {line.word}" for label, line in rows if line.word.split()[-1] in ("better", "worse")]
+    few = sum(line.low is None for _, line in rows)
+    said = f"{len(differ)} of {len(rows)} figures differ{f', {few} cannot be told' * bool(few)}"
+    said += f": {', '.join(differ)}" if differ else ""
+    lines = _wrapped(f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}.", width, 3)
+    warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]
+    lines += _lines(warnings, width)[: max(1, room - len(lines) - len(ARM_ROWS) - 1)]
+    main = [row for row in rows if pair.axis or (row[1].metric, row[1].stat) in ARM_ROWS]
+    table = list(_aligned(("", *head), ((label, *cells_of(line)) for label, line in main), width))
+    return [*lines, *table][:room]
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+def _lines(texts: Iterable[str], width: int, most: int = MAX_TEXT) -> list[str]:
+    return [line for text in texts for line in _wrapped(text, width, most)]
+
+
+def _wrapped(text: str, width: int, most: int) -> list[str]:
+    """At most so many lines; an ellipsis where there would be more. What is indented stays so."""
+    text = clean(text)
+    indent = " " * (len(text) - len(text.lstrip()))
+    return textwrap.wrap(
+        text, width, max_lines=most, placeholder=" \N{HORIZONTAL ELLIPSIS}", subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    )  # fmt: skip

@@ -1,0 +1,126 @@
+"""Doubt: which metrics each signal of the client verdict makes uncertain, and in which direction they may be wrong.
+
+What a signal does not touch is judged as if it were not there. Where an error could only move a figure further to the side
+of the limit on which it is, the rule stays decided: a TTFT that may be reported too high cannot void a PASS of
+``ttft < 1s``.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal, NamedTuple
+
+from .client_verdict import (
+    CPU_WAIT,
+    GAPS_OFF,
+    INVALID,
+    LOOP_LAG,
+    MERGED,
+    OK,
+    READ_LAG,
+    SEND_LAG,
+    TTFT_HIGH,
+    TTFT_OFF,
+    UNCERTIFIED,
+    Verdict,
+)
+from .grammar import Rule
+from .metrics import BY_WORD, GIVEN, MEASURES, RATE
+
+Error = Literal["high", "low", "either"]
+"""Of a figure, if it is wrong: reported higher than it was, lower, or nobody knows."""
+HIGH: Final = "high"
+LOW: Final = "low"
+EITHER: Final = "either"
+OPPOSITE: Final[dict[Error, Error]] = {HIGH: LOW, LOW: HIGH, EITHER: EITHER}
+
+FIRST: Final = ("ttft", "ttfo", "ttft_from_due")
+LAST: Final = ("request_latency", "longest_stall")
+GAPS: Final = ("itl", "icl", "output_tokens_per_s_per_user")
+TIMED: Final = tuple(measure.word for measure in MEASURES if measure.metric is not None)
+RATES: Final = tuple(measure.word for measure in MEASURES if measure.metric is None and measure.units is RATE)
+
+
+class Doubt(NamedTuple):
+    """What a signal makes uncertain."""
+
+    why: str
+    """In some words."""
+    errors: Mapping[str, Error]
+    """By the word of each metric that it touches."""
+
+
+def _each(words: Iterable[str], error: Error) -> dict[str, Error]:
+    return dict.fromkeys(words, error)
+
+
+_LATE: Final = _each(TIMED, EITHER) | _each(RATES, LOW)
+"""A load generator that sends late gives the server another load than was asked for."""
+DOUBTS: Final = {
+    # a chunk that came with others has the stamp of the last of them
+    TTFT_HIGH: Doubt("TTFT may be too high", _each(FIRST, HIGH)),
+    # gaps beside merged chunks are left out of ICL; ITL is the difference of two stamps that may both be too late
+    MERGED: Doubt(
+        "chunks came merged", _each((*FIRST, *LAST), HIGH) | _each(GAPS, EITHER) | _each(RATES, LOW)
+    ),
+    READ_LAG: Doubt("answers were read late", _LATE),
+    SEND_LAG: Doubt("requests were sent late", _LATE),
+    LOOP_LAG: Doubt("the event loop was late", _LATE),
+    CPU_WAIT: Doubt("there was no free core", _LATE),
+    TTFT_OFF: Doubt("TTFT of sentinel streams is off", _each((*FIRST, "request_latency"), EITHER)),
+    GAPS_OFF: Doubt("gaps of sentinel streams are off", _each((*GAPS, *LAST), EITHER)),
+    UNCERTIFIED: Doubt("there is no certificate", _each((*TIMED, *RATES), EITHER)),
+}  # fmt: skip
+"""By signal. Failures, and how much of a schedule was sent, are what they are: no signal touches them."""
+MAIN: Final = {
+    "TTFT": "ttft", "ITL": "itl", "Request Latency": "request_latency", "throughput": "output_tokens_per_s",
+}  # fmt: skip
+UNKNOWN: Final = Doubt("", _each((*TIMED, *RATES), EITHER))
+
+
+def error_of(verdict: Verdict | None, rule: Rule) -> Error | None:
+    """In which direction the figure of a rule may be wrong; None: no signal touches it. Of a rule with a base the figure is
+    by how much this run is worse."""
+    if verdict is None or verdict.level == OK:
+        return None
+    errors = {error for _, error in _touching(verdict, rule)}
+    return errors.pop() if len(errors) == 1 else EITHER if errors else None
+
+
+def stays(rule: Rule, holds: bool | None, error: Error) -> bool:
+    """Whether such an error leaves a rule decided as it is, or undecided for another reason (``holds`` None)."""
+    if holds is None:
+        return error != EITHER
+    less = bool(rule.base) or rule.op.startswith("<")
+    return error == (HIGH if holds == less else LOW)
+
+
+def reason_of(verdict: Verdict, rule: Rule) -> str:
+    """Why the client verdict voids a rule: ``the client verdict is DEGRADED: chunks came merged``."""
+    why = dict.fromkeys(doubt.why for doubt, _ in _touching(verdict, rule))
+    return f"the client verdict is {verdict.level}: {', '.join(filter(None, why)) or '; '.join(verdict.reasons)}"
+
+
+def untouched(verdict: Verdict) -> list[str]:
+    """The main figures that are not in doubt, in words."""
+    rules = {name: Rule(word, "<", 0.0, "") for name, word in MAIN.items()}
+    return [name for name, rule in rules.items() if error_of(verdict, rule) is None]
+
+
+def _touching(verdict: Verdict, rule: Rule) -> Iterator[tuple[Doubt, Error]]:
+    """Each doubt of this rule, with the direction of its figure."""
+    signals = verdict.signals or {"": verdict.level}
+    for signal, level in signals.items():
+        doubt = DOUBTS.get(signal, UNKNOWN)
+        for word, turned in _words(rule):
+            error = doubt.errors.get(word)
+            if error is not None and (word not in RATES or level == INVALID):  # a rate is of the whole run
+                yield doubt, OPPOSITE[error] if turned else error
+
+
+def _words(rule: Rule) -> Iterator[tuple[str, bool]]:
+    """The metrics that its figure is made of; True: it falls as the metric rises."""
+    worse = bool(rule.base) and not rule.less_is_better
+    if rule.metric in GIVEN:
+        for condition in rule.given:
+            yield condition.metric, condition.op.startswith("<") != worse
+    if rule.metric not in GIVEN or BY_WORD[rule.metric].units is RATE:
+        yield rule.metric, worse

@@ -1,0 +1,98 @@
+"""How a run ends on the console: the verdict first, at most 25 lines, none wider than the terminal."""
+
+import pytest
+from msgspec.structs import replace
+from support.records import a_run, answered, failed, mixed
+
+from locust_llm.core.record import Record
+from locust_llm.core.run import Offer, Run
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.ending import LINES, ending
+from locust_llm.slo.client_verdict import DEGRADED, Verdict
+
+RULES = tuple(f"ttft p{p} < {ms}ms" for p in (50, 90, 95, 99, 99.9) for ms in (1, 100, 190, 5000))
+HOSTILE = "\x1b[31mred\u202e " + "long " * 300
+
+
+def spread(count: int, **other: object) -> list[Record]:
+    return [answered(ms, ms + 20, ms + 50, sent_at=10.0 + i, **other) for i, ms in enumerate(mixed(count))]
+
+
+def said(*records: Record, run: Run | None = None, width: int = 120, **settings: object) -> list[str]:
+    run = run or a_run(**settings)
+    return ending(summarise(collect(records), run), run, "reports/by-hand", width).splitlines()
+
+
+def test_the_verdict_is_first_and_the_report_last() -> None:
+    lines = said(*spread(199), slo=("ttft p50 < 3s",))
+    assert lines[0] == "SLO PASS: With 2 users p50 of TTFT is 100 ms, within 3 s."
+    assert lines[1] == "From 199 answered requests in 198 s, client verdict OK."
+    assert lines[3].split() == ["p50", "p95", "p99", "avg", "max"]
+    assert [line.split("  ")[0] for line in lines[4:9]] == [
+        "TTFT (ms)", "ITL (ms)", "Longest Stall (ms)", "Request Latency (ms)",
+        "Output (tokens/s)",
+    ]  # fmt: skip
+    assert lines[-1].startswith("Report: reports/by-hand/report.html")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
+    run = replace(
+        a_run(((0.0, 2),), slo=(*RULES, f'ttft{{name="{"n" * 300}"}} p50 < 1s'), request_rate=10.0,
+              percentiles=tuple(map(float, range(1, 50)))),
+        notes=tuple(f"WARNING: {HOSTILE} {i}" for i in range(9)), simulated=True, records_lost=3,
+        offer=Offer(due=1000, never_started=5, duration_s=100.0, most_users=7), client_live=Verdict(DEGRADED),
+    )  # fmt: skip
+    others = [failed("http_status", status=500, message=HOSTILE), failed("reset")]
+    lines = said(*spread(400, merged=((0, 0), (1, 0))), *others, run=run, width=width)
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("INCOMPLETE: 3 records of workers lost")
+    assert any(line.startswith("NOT DELIVERED") for line in lines)
+    assert not any("\x1b" in line or "\u202e" in line for line in lines)
+
+
+def test_figures_stand_below_each_other() -> None:
+    lines = said(*spread(30))
+    at = {i for line in lines[4:8] for i, c in enumerate(line) if c == "."}
+    assert len(at) == 5  # the decimal points of five columns
+    assert "*" in lines[4]
+
+
+def test_rules_with_one_reason_share_a_line() -> None:
+    rules = ("ttft p50 < 1ms", "ttft p99 < 3s", "ttft{input=5k} p50 < 1s", "itl{input=5k} p50 < 1s")
+    text = "\n".join(said(*spread(199), slo=rules))
+    assert "  FAIL ttft p50 < 1ms: 95 % interval" in text
+    assert text.count("no request has input=5000") == 1
+    assert "INCONCLUSIVE ttft{input=5000} p50 < 1s, itl{input=5000} p50 < 1s: " in text.replace("\n  ", " ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0."),
+        ({"inconclusive": "warn"}, "WARNING: undecided rules only warn (--inconclusive warn)"),
+        ({"slo_mode": "point"}, "(--slo-mode point)"),
+    ],
+)
+def test_what_an_undecided_rule_does_is_said(settings: dict[str, object], expected: str) -> None:
+    lines = said(*spread(199), slo=("ttft p99 < 3s",), **settings)
+    assert any(expected in line for line in lines)
+
+
+def test_a_client_verdict_that_changed_is_said() -> None:
+    run = replace(a_run(), client_live=Verdict(DEGRADED, ("late",), signals={"merged chunks": DEGRADED}))
+    assert any(
+        line.startswith(
+            "The client verdict changed: DEGRADED while the run was on, OK in the end, without merged chunks."
+        )
+        for line in said(*spread(9), run=run)
+    )
+    assert not any("changed" in line for line in said(*spread(9), run=replace(run, client_live=Verdict("OK"))))
+
+
+def test_nothing_but_failures_are_told_with_their_reason() -> None:
+    lines = said(*[failed("http_status", status=404, message="no such path")] * 10)
+    assert lines[0] == "None of 10 requests succeeded: http_status."
+    assert "10 failed: http_status 404, no such path" in lines

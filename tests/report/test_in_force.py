@@ -1,0 +1,80 @@
+"""In force: users and limits over a run, by hand."""
+
+import pytest
+from msgspec.structs import replace
+from support.records import UNIX, a_run, answered
+
+from locust_llm.core.run import LimitChange, UserChange
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.document.remarks import loop_remark, users_of
+from locust_llm.report.in_force import Course, course, limit_in_words, users_in_words
+
+SPAN = (10.0, 20.0)
+
+
+def test_a_number_over_a_stretch_of_time() -> None:
+    """Two until second 14, six until 19, then three: (2 x 4 + 6 x 5 + 3 x 1) / 10; before and after are none of it."""
+    found = course([(0.0, 9), (8.0, 2), (14.0, 6), (15.0, 6), (19.0, 3), (25.0, 50)], SPAN)
+    assert found == Course(least=2, most=6, mean=4.1, changes=2, steps=((0.0, 2), (4.0, 6), (9.0, 3)))
+
+
+def test_before_the_first_change_its_value_held() -> None:
+    assert course([(11.0, 5)], SPAN) == Course(least=5, most=5, mean=5, changes=0, steps=((0.0, 5),))
+
+
+def test_a_gate_that_was_off_for_some_time() -> None:
+    found = course([(10.0, 4), (12.0, None), (18.0, 2)], SPAN)
+    assert found is not None
+    assert (found.least, found.most, found.mean, found.without_s) == (2, 4, 3, 6)
+    assert course([(0.0, None)], SPAN) is None
+    assert course([], SPAN) is None
+
+
+def test_of_many_steps_only_the_range_is_kept() -> None:
+    found = course([(10.0 + i, i + 1) for i in range(10)], SPAN)
+    assert found is not None
+    assert (found.least, found.most, found.mean, found.changes, found.steps) == (1, 10, 5.5, 9, ())
+
+
+def limits(*changes: tuple[float, int | None]) -> Course | None:
+    return course(changes, SPAN)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ramp_s", "found", "words"),
+    [
+        (None, None, None, ""),
+        (3, None, None, "3"),
+        (3, None, limits((9.0, 3)), "3"),
+        (3, 4.0, limits((10.0, 1), (12.0, 2), (14.0, 3)), "3, ramp from 1 over 4 s"),
+        (9, 8.0, limits(*((10.0 + i, i + 1) for i in range(9))), "9, ramp from 1 over 8 s"),
+        (3, 40.0, limits((10.0, 1), (19.0, 2)), "1, 2 from 9.0 s on"),
+        (1, None, limits((0.0, 1), (12.5, 3)), "1, 3 from 2.5 s on"),
+        (1, None, limits((0.0, 1), (12.5, None)), "1, no gate from 2.5 s on"),
+        (2, 1.0, limits((10.0, 1), (11.0, 2), (15.0, 1)), "1, 2 from 1.0 s on, 1 from 5.0 s on"),
+        (1, None, limits(*((10.0 + i, 1 + i % 2) for i in range(10))), "1 to 2 (1.5 on average, 9 changes)"),
+    ],
+)
+def test_the_limit_in_words(asked: int | None, ramp_s: float | None, found: Course | None, words: str) -> None:
+    assert limit_in_words(asked, ramp_s, found) == words
+
+
+def test_users_in_words() -> None:
+    assert users_in_words(6, None) == "6 users"
+    assert users_in_words(6, course([(10.0, 2), (10.25, 6)], SPAN)) == "6 users"  # they take a moment to be there
+    assert users_in_words(2, course([(0.0, 2), (15.0, 6)], SPAN)) == "2 to 6 users (4 on average)"
+    assert users_in_words(2, course([(0.0, 1)], SPAN)) == "1 user"
+
+
+def test_conditions_are_what_was_in_force() -> None:
+    """Asked for: two users and a limit of 1. A load shape and a person made more of both."""
+    run = a_run(((0.0, 1), (40.0, 3)), prefill_concurrency=1)
+    run = replace(run, users=(UserChange(UNIX, 2), UserChange(UNIX + 50, 6)))
+    run = replace(run, limits=(LimitChange(UNIX - 5, 9, "warmup"), *run.limits))
+    conditions = summarise(collect([answered(1)]), run).conditions
+    assert (conditions.users, conditions.prefill_limit) == (2, 1)
+    assert users_of(conditions) == "2 to 6 users (4 on average)"
+    assert "The gate allowed 1 to 3 in prefill at a time" in loop_remark(conditions)
+    assert conditions.limit_in_force is not None
+    assert conditions.limit_in_force.mean == pytest.approx(1 * 0.4 + 3 * 0.6)
