@@ -66,8 +66,8 @@ def _worth(rows: Sequence[Row]) -> Iterator[Block]:
     known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
     if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
         return
-    sizes = ", ".join(f"{row.count:,} say as much of {name} as {row.effective:,.0f}" for name, row in known.items())
-    yield Text(f"Requests that wait together are not independent: {sizes} independent ones would.")
+    sizes = "; ".join(f"for {name} {row.count:,} are worth {row.effective:,.0f}" for name, row in known.items())
+    yield Text(f"Requests that wait together say less than as many independent ones: {sizes}.")
 
 
 def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
@@ -128,5 +128,5 @@ def _breakdown(breakdown: Breakdown) -> Table:
 
 
 def _adjusted(rows: Sequence[Row], chosen: Sequence[float]) -> Table:
-    cells = ((label_of(row), *(marked(row, p) for p in chosen), str(row.count)) for row in rows)
+    cells = ((label_of(row), *(marked(row, p, 4) for p in chosen), str(row.count)) for row in rows)
     return Table(("Metric", *map(title, chosen), "count"), tuple(cells))

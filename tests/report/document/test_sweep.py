@@ -75,7 +75,7 @@ def test_a_table_of_stages_then_knees_then_what_follows() -> None:
     assert second == ["2", "120.0", "50.00", "2.00", "2.00", "PASS", "stationary"]
     assert cells(text, "load") == [["load", "closed loop, a sweep of concurrency: 1, 2, 4 users, 1 process"]]
     order = ["Stages by concurrency", "the sweep ended: all stages ran", "Knees",
-             "SLO: concurrency 2. Within the SLO up to concurrency 2", "asymptotic: concurrency 2. 2 requests/s",
+             "SLO: concurrency 2. Within the SLO up to concurrency 2", "asymptotic: concurrency 2. With fewer than 2",
              "USL: none.", "Findings", "Limits for a gateway", "Notes", "Conditions"]  # fmt: skip
     places = [" ".join(text.split()).index(said) for said in order]
     assert places == sorted(places)
