@@ -156,7 +156,8 @@ def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) ->
     )
 
 
-def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     files = ["--json", "c.json", "--markdown", "c.md"]
     assert main(["compare", "base", "same", "slow", "--verbose", *files]) == 0
     found = compared(folders)

@@ -107,7 +107,7 @@ def test_a_sweep_without_a_stage_concludes_nothing() -> None:
 
 def test_a_burnt_client_makes_all_of_it_inconclusive() -> None:
     """Two of three chunks came merged with others: the stages have figures, and nothing follows from them."""
-    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",), gpus=1), sweep_end="over")
+    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("itl p90 < 205ms",), gpus=1), sweep_end="over")
     stages = []
     for number, value in enumerate((1.0, 2.0), 1):
         one = a_stage(run, number, value, "concurrency")
