@@ -7,7 +7,7 @@ gaps are much longer than those before, only the long ones count.
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise, repeat
 from statistics import fmean, median
 from typing import Final
 
@@ -25,6 +25,10 @@ MIN_FIRST_STEP_RATIO: Final = 1.15
 """Gap / quiet gap of a first step, which is shorter than the later ones, as those attend to all tokens before them."""
 MIN_CLEAR_STEP_RATIO: Final = 1.5
 """Typical step / quiet gap, above which steps differ clearly from quiet gaps."""
+MIN_FULL_SHARE: Final = 0.5
+"""Tokens computed in a gap / those of a usual step, below which it is no full step."""
+MIN_FIRST_SHARE: Final = 0.75
+"""The same of the first gap: most pauses are where the server takes the prompt in."""
 MERGED_GAP_RATIO: Final = 0.05
 """Gap / usual gap, below which two chunks came together, on the network or in this client."""
 
@@ -69,6 +73,25 @@ def certain_steps(steps: Sequence[float], quiet_s: float) -> int:
     quietly = [gap <= MIN_FIRST_STEP_RATIO * quiet_s for gap in steps]
     last = max((i for i, both in enumerate(pairwise(quietly), 2) if all(both)), default=0)
     return len(steps) - last
+
+
+def short_gaps(steps: Sequence[float], curve: Sequence[tuple[float, float]]) -> int:
+    """Of the gaps that were counted as steps, in their order, those that may be none: too few tokens of the prompt were
+    computed in them. A scheduler fills each step but the last, so the server, or its machine, paused. ``curve``: (tokens,
+    seconds) of prompts alone, up to this one, both rising from (0, 0)."""
+    stretch = curve[-1][1] / sum(steps)
+    done = [0.0, *(_computed(stretch * end_s, curve) for end_s in accumulate(steps))]
+    each = [after - before for before, after in pairwise(done)]
+    usual, shares = time_median(each), chain([MIN_FIRST_SHARE], repeat(MIN_FULL_SHARE))
+    return sum(tokens < share * usual for tokens, share in zip(each[:-1], shares, strict=False))
+
+
+def _computed(seconds: float, curve: Sequence[tuple[float, float]]) -> float:
+    """Tokens of a prompt after so much of its time, linear between those known."""
+    for (few, soon_s), (many, late_s) in pairwise(curve):
+        if seconds < late_s:
+            return few + (many - few) * (seconds - soon_s) / (late_s - soon_s)
+    return curve[-1][0]
 
 
 def time_median(gaps: Sequence[float]) -> float:

@@ -104,6 +104,16 @@ def test_a_pause_after_which_all_comes_at_once_is_no_step() -> None:
     assert (found.steps, found.plain, found.meanwhile) == (4, True, 2 + 3 + 4)
 
 
+def test_a_pause_before_or_after_the_steps() -> None:
+    """40 ms before the first step may be one; 60 ms that begin with the token of the last one are after it."""
+    decoder = [*LEAD_IN, 590, *each(690, 990, 100), 1050, *each(1060, 1200, 10)]
+    long = shot("long", 990.1, sent_ms=505)
+    found = beside([shot("decoder", *decoder), long], (Alone(8000, 8000, (0.4,)),))
+    assert found is not None
+    assert (found.steps, found.short, found.plain) == (5, 1, True)
+    assert stall(shot("decoder", *decoder), long).short == 0  # where it is not known what prompts take alone
+
+
 def test_a_rest_that_looks_like_a_quiet_gap() -> None:
     """The line between 10 and 100 ms is at 31.6: a last step of (31.6 - 10) / (100 - 10) of the others is below it."""
     assert stall(shot("decoder", *DECODER), LONG).rest == pytest.approx(0.24, abs=0.001)
