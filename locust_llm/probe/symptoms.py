@@ -15,7 +15,16 @@ import msgspec
 from locust_llm.core.record import CUT
 
 from .requests import ProbeResult
-from .step_count import MERGED_GAP_RATIO, certain_steps, short_gaps, split_merged, step_gaps, threshold, time_median
+from .step_count import (
+    MERGED_GAP_RATIO,
+    after_pause,
+    certain_steps,
+    doubtful_steps,
+    split_merged,
+    step_gaps,
+    threshold,
+    time_median,
+)
 
 MAX_SERIAL_SHARES: Final = 1.5
 """First token of the first of equal prompts, in shares of the time of all: 1 if it is computed alone, 2 beside another."""
@@ -80,8 +89,8 @@ class Stall(msgspec.Struct, frozen=True):
     """Between the first tokens of the prompts of a pair."""
     uneven: float = 1.0
     """How many times as long the gaps of the most disturbed decoder are as those of the least disturbed."""
-    short: int = 0
-    """Of the steps, where they are distinct: those too short for a full step, which may be pauses."""
+    doubtful: int = 0
+    """Of the steps, where they are distinct: those that may be pauses."""
 
     @property
     def pace(self) -> float:
@@ -295,10 +304,13 @@ def beside(results: Sequence[ProbeResult], costs: Sequence[Alone] = ()) -> Stall
     # a gap that is mostly after the first token is no step of the prompt: it began with the same step's token of a decoder
     each = [split_merged([b - a for a, b in some if a + b < 2 * first_at], quiet_s) for some in spans]
     least_s, plain = threshold([gap for gaps in each for gap in gaps], quiet_s, median(heavy))
+    sent_in_s = [gaps[0] if gaps else 0.0 for gaps in each]
     found = [step_gaps(gaps, quiet_s, least_s) for gaps in each]
+    if plain:
+        found = [list(after_pause(gaps, first_s)) for gaps, first_s in zip(found, sent_in_s, strict=True)]
     steps = [gap for gaps in found for gap in gaps]
     usual_s = median(steps) if steps else first_at - sent_at
-    typical = sorted(found, key=len)[(len(found) - 1) // 2]
+    typical, first_s = sorted(zip(found, sent_in_s, strict=True), key=lambda one: len(one[0]))[(len(found) - 1) // 2]
     return Stall(
         kind=longs[0].kind,
         round=longs[0].round,
@@ -318,7 +330,7 @@ def beside(results: Sequence[ProbeResult], costs: Sequence[Alone] = ()) -> Stall
         ended=sum(one.chunk_at[-1] < first_at for one in decoders),
         after_s=first_at - max(one.chunk_at[-1] for one in decoders),
         apart_s=first_at - min(one.chunk_at[0] for one in longs),
-        short=short_gaps(typical, _curve(costs, longs[0].asked_tokens)) if plain and typical else 0,
+        doubtful=doubtful_steps(typical, first_s, _curve(costs, longs[0].asked_tokens)) if plain and typical else 0,
     )
 
 
