@@ -152,7 +152,7 @@ def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
         worst = max(again, key=lambda cost: max(cost.ttft_s) / cost.typical_s)
         yield (
             f"the time of one prompt alone varies: {worst.asked_tokens:,} tokens took {duration(min(worst.ttft_s))} to "
-            f"{duration(max(worst.ttft_s))}; the server may have other load"
+            f"{duration(max(worst.ttft_s))}; the server may have other load, or its machine other programs"
         )
     if e.lost is not None and e.lost > MAX_LOST_SHARE:
         yield (

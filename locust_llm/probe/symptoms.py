@@ -301,8 +301,10 @@ def beside(results: Sequence[ProbeResult], costs: Sequence[Alone] = ()) -> Stall
     meanwhile = [[b - a for a, b in some] for some in spans]
     longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
     heavy = [time_median(gaps) for gaps in meanwhile]
-    # a gap that is mostly after the first token is no step of the prompt: it began with the same step's token of a decoder
-    each = [split_merged([b - a for a, b in some if a + b < 2 * first_at], quiet_s) for some in spans]
+    # a gap that begins with the last step's token, or is mostly after it, is no step of the prompt
+    last_s = first_at - quiet_s / 2
+    inside = [[b - a for a, b in some if a < last_s and a + b < 2 * first_at] for some in spans]
+    each = [split_merged(gaps, quiet_s) for gaps in inside]
     least_s, plain = threshold([gap for gaps in each for gap in gaps], quiet_s, median(heavy))
     sent_in_s = [gaps[0] if gaps else 0.0 for gaps in each]
     found = [step_gaps(gaps, quiet_s, least_s) for gaps in each]

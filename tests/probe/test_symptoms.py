@@ -114,6 +114,13 @@ def test_a_pause_before_or_after_the_steps() -> None:
         assert found is not None
         assert (found.steps, found.doubtful, found.plain) == (steps, doubtful, True)
     assert stall(shot("decoder", *decoder), long).steps == 4  # where it is not known what prompts take alone
+    late = [
+        *LEAD_IN,
+        *STEPS,
+        950.05,
+        *each(960, 1200, 10),
+    ]  # the last step's token is late, and the next one comes with it
+    assert stall(shot("decoder", *late), shot("long", 950.1, sent_ms=505)).steps == 4
 
 
 def test_a_rest_that_looks_like_a_quiet_gap() -> None:
@@ -382,7 +389,7 @@ wild = st.builds(
     asked_output_tokens=st.integers(0, 9),
     sent_at=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
     chunk_at=stamps,
-)
+).map(lambda one: one._replace(chunk_at=tuple(at for at in one.chunk_at if at >= one.sent_at)))
 
 
 @given(st.lists(wild, max_size=24))
