@@ -7,7 +7,6 @@ Each user takes the next request, waits for its time and sends it. The diagnosis
 import logging
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
@@ -26,8 +25,9 @@ from locust_llm.client.gate import GateClosed
 from locust_llm.core.option import COUNT, TOKENS, USERS, Option, Range, options_of, out_of_range
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
+from locust_llm.probe.progress import Progress, place
 from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult, label, probe_result
-from locust_llm.probe.schedule import Bounds, timetable
+from locust_llm.probe.schedule import Bounds, most_episodes, timetable
 from locust_llm.run.flags import add_groups
 from locust_llm.run.options import FURTHER
 
@@ -126,17 +126,21 @@ def run_schedule(user: ProbeUser) -> None:
         longest_tokens=int(options.longest), decoders=int(options.decoders), rounds=int(options.rounds),
         burst=runner.target_user_count,
     )  # fmt: skip
-    probe, texts = timetable(bounds), dict[int, str]()
+    probe, texts, progress, most = timetable(bounds), dict[int, str](), Progress(), most_episodes(bounds)
     results: Sequence[ProbeResult] | None = None
-    number, num_failed, began = 0, 0, time.monotonic()
+    number, num_failed, part, began = 0, 0, "", time.monotonic()
     try:
         while True:
             episode = next(probe) if results is None else probe.send(results)
-            _log_episode(episode, number, time.monotonic() - began)
+            begin, before, part = time.monotonic(), part, _part(episode, bounds.rounds)
+            user.sender.activity = place(number, episode, most, progress.left_s(episode))
+            if part != before:
+                logger.info(f"probe, {user.sender.activity}: {part}")
             results = _episode(user, episode, number, bounds.rounds, texts)
             if number == 0 and ProbeUser.more and not all(one.ok for one in results):
                 ProbeUser.more = {}
                 results = _episode(user, episode, number, bounds.rounds, texts)
+            progress.ended(episode, time.monotonic() - begin)
             number += 1
             num_failed = 0 if any(one.ok for one in results) else num_failed + 1
             if num_failed == MAX_FAILED_EPISODES:
@@ -168,12 +172,14 @@ def _episode(user: ProbeUser, episode: Episode, number: int, rounds: int, texts:
     return [one for record in records if (one := probe_result(record)) is not None]
 
 
-def _log_episode(episode: Episode, number: int, seconds: float) -> None:
-    sent = Counter(f"{one.role} {one.input_tokens:,}" for one in episode.requests if one.role != "decoder")
-    prompts = ", ".join(what if count == 1 else f"{count} x {what}" for what, count in sent.items())
-    decoders = sum(one.role == "decoder" for one in episode.requests)
-    beside = f" beside {decoders} decoders" if decoders and prompts else f"{decoders} decoders" if decoders else ""
-    logger.info(f"probe {seconds:4.0f} s, round {episode.round}: {episode.kind}: {prompts}{beside}")
+def _part(episode: Episode, rounds: int) -> str:
+    """Of the schedule: so many lines in a log."""
+    parts = {
+        "warm": "a short request",
+        "alone": "prompts alone, of doubling length",
+        "quiet": "decoders without a prompt",
+    }
+    return f"round {episode.round} of {rounds}" if episode.round and episode.kind != "warm" else parts[episode.kind]
 
 
 def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:

@@ -152,7 +152,7 @@ def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
         worst = max(again, key=lambda cost: max(cost.ttft_s) / cost.typical_s)
         yield (
             f"the time of one prompt alone varies: {worst.asked_tokens:,} tokens took {duration(min(worst.ttft_s))} to "
-            f"{duration(max(worst.ttft_s))}; the server may have other load"
+            f"{duration(max(worst.ttft_s))}; the server may have other load, or its machine other programs"
         )
     if e.lost is not None and e.lost > MAX_LOST_SHARE:
         yield (
@@ -312,17 +312,18 @@ def _budget(e: Symptoms) -> tuple[float, float, float]:
             low, high = 0.0, math.inf
         low, high = max(low, least), min(high, most)
         strays = 0.0 if stalls[0].plain else EXTRA_GAPS / 2
-        about = median(stall.input_tokens / max(stall.steps - 0.5 - strays, 0.5) for stall in stalls)
+        about = median(stall.input_tokens / max(stall.steps - stall.doubtful - 0.5 - strays, 0.5) for stall in stalls)
     low /= e.tokens_a_chunk or 1  # two steps may have had one chunk
     return low, min(max(about, low), high) + e.decoders, high + e.decoders
 
 
 def _allowed(stall: Stall) -> tuple[float, float]:
     """(least, most) tokens of a step: n tokens in s steps are more than s - 1 steps hold, and at most what s hold.
-    Where steps are not distinct, some of the gaps may be no steps, and all tokens of the decoders may be."""
+    A doubtful step may be one or not. Where steps are not distinct, some of the gaps may be no steps, and all tokens of the
+    decoders may be."""
     if stall.plain:
         miscounted = STEP_ERROR * stall.steps
-        few, many = stall.steps - 1 - round(miscounted), stall.steps + max(miscounted, stall.rest)
+        few, many = stall.steps - stall.doubtful - 1 - round(miscounted), stall.steps + max(miscounted, stall.rest)
     else:
         few = stall.surely * (1 - INDISTINCT_STEP_ERROR) - 1 - EXTRA_GAPS
         many = max(stall.steps, stall.meanwhile) * (1 + STEP_ERROR)
@@ -342,6 +343,11 @@ def _further(e: Symptoms, name: str) -> Iterator[str]:
             yield f"a short request behind a long prompt waited for it ({waited:.0%} of its remaining prefill)"
         else:
             yield f"{passed} of {len(e.behind)} short requests behind a long prompt did not wait for it"
+    if name in (CHUNKED, PARTIAL) and (paused := sum(stall.doubtful > 0 for stall in e.of("stall"))):
+        yield (
+            f"beside {paused} of {len(e.of('stall'))} prompts the decoders had a gap that may be a step, or a pause of the "
+            "server or its machine: the range allows for both"
+        )
     if name == PREFILL_FIRST:
         yield f"a budget of more than {e.longest:,} tokens per step would look the same"
         if pairs := e.of("pair"):

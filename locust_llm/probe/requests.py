@@ -27,6 +27,8 @@ class Episode(NamedTuple):
     """In the order of ``at_s``."""
     expected_s: float = 0.0
     """Estimated time."""
+    later: "tuple[Episode, ...] | None" = None
+    """The episodes that will come after it, if nothing unforeseen is measured; None: not known yet."""
 
 
 class ProbeResult(NamedTuple):

@@ -16,6 +16,7 @@ users in real time (probe_user.py), or a simulator in virtual time (the tests).
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -59,7 +60,7 @@ class Bounds:
     first_tokens: int = 250
     """Tried lengths are this times powers of two: budgets are powers of two, so no prompt is just longer than a step."""
     most_ttft_s: float = 4.0
-    """Longest TTFT alone; with it the whole probe takes three minutes at most."""
+    """Longest TTFT alone; with it the whole probe takes about four minutes at most."""
     most_output_tokens: int = 8192
     decoders: int = 3
     burst: int = 8
@@ -109,8 +110,28 @@ def timetable(bounds: Bounds = Bounds()) -> Probe:
         return
     bounds = _with_decoders(bounds, together)
     scale = scale._replace(gap_s=_gap_s(quiet) or gap_s, ttft_s=max([ttft_s, *(s.ttft_s for s in quiet if s.ok)]))
+    yield from _with_later(_rounds(scale, bounds), list(_rounds(scale, bounds)))
+
+
+def most_episodes(bounds: Bounds) -> int:
+    """Of a probe whose schedule is not known yet: of one that tries every length."""
+    lengths = 2 + max(0, int(math.log2(bounds.longest_tokens / bounds.first_tokens)))  # the last one is no doubling
+    return 2 + lengths + 1 + len(list(_rounds(Scale(1.0, 1.0, bounds.longest_tokens, 1.0), bounds)))
+
+
+def _rounds(scale: Scale, bounds: Bounds) -> Probe:
     for turn in range(1, bounds.rounds + 1):
         yield from _round(turn, scale, bounds)
+
+
+def _with_later(probe: Probe, planned: Sequence[Episode]) -> Probe:
+    """Each with those planned after it. ``planned``: without any results; with them some prompts may get longer."""
+    episode = next(probe)
+    try:
+        for number in count(1):
+            episode = probe.send((yield episode._replace(later=tuple(planned[number:]))))
+    except StopIteration:
+        return
 
 
 def _lengths(bounds: Bounds) -> Generator[Episode, Sequence[ProbeResult], tuple[int, float]]:
@@ -146,7 +167,7 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
     widths: dict[int, float] = {}
     for tokens in sizes if turn % 2 else reversed(sizes):
         yield Episode("alone", turn, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), scale.takes_s(tokens))
-        stall = beside((yield _beside(scale, bounds, "stall", turn, (tokens,))))
+        stall = beside((yield _beside(scale, bounds, "stall", turn, (tokens,))) or ())  # no results: a plan is made
         if (
             stall is not None and stall.steps > 1 and stall.pace < MAX_HELD_PACE
         ):  # else these steps computed something else
@@ -181,7 +202,8 @@ def _beside(scale: Scale, bounds: Bounds, kind: str, turn: int, prompts: tuple[i
     took_s = sum(map(scale.takes_s, prompts))
     lasts_s = scale.lead_s + OUTLAST_RATIO * took_s + LEAD_GAPS * scale.gap_s
     longs = [ProbeRequest("long", scale.lead_s, prompt, LONG_OUTPUT_TOKENS) for prompt in prompts]
-    return Episode(kind, turn, (*_decoders(bounds.decoders, lasts_s, scale, bounds), *longs), lasts_s + took_s)
+    most_s = lasts_s * (1 + STAGGER_SHARE * (bounds.decoders - 1)) + took_s
+    return Episode(kind, turn, (*_decoders(bounds.decoders, lasts_s, scale, bounds), *longs), most_s)
 
 
 def _decoders(count: int, lasts_s: float, scale: Scale, bounds: Bounds) -> tuple[ProbeRequest, ...]:

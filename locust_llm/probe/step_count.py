@@ -7,7 +7,7 @@ gaps are much longer than those before, only the long ones count.
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -25,6 +25,11 @@ MIN_FIRST_STEP_RATIO: Final = 1.15
 """Gap / quiet gap of a first step, which is shorter than the later ones, as those attend to all tokens before them."""
 MIN_CLEAR_STEP_RATIO: Final = 1.5
 """Typical step / quiet gap, above which steps differ clearly from quiet gaps."""
+MIN_FULL_SHARE: Final = 0.5
+"""Tokens computed in a gap / those of a usual step, below which it is no full step."""
+MAX_PAUSE_SHARE: Final = 1 / 3
+"""A gap / the first step, below which it is no step: a first step is a third of the second one or more, even where all of
+their time is attention."""
 MERGED_GAP_RATIO: Final = 0.05
 """Gap / usual gap, below which two chunks came together, on the network or in this client."""
 
@@ -69,6 +74,34 @@ def certain_steps(steps: Sequence[float], quiet_s: float) -> int:
     quietly = [gap <= MIN_FIRST_STEP_RATIO * quiet_s for gap in steps]
     last = max((i for i, both in enumerate(pairwise(quietly), 2) if all(both)), default=0)
     return len(steps) - last
+
+
+def after_pause(steps: Sequence[float], sent_in_s: float) -> Sequence[float]:
+    """Steps without a pause before them: without the gap of ``sent_in_s`` in which the prompt was sent, if it is far shorter
+    than the next one. It began before the prompt was sent, so the server was still busy with what it had before."""
+    paused = len(steps) > 1 and steps[0] == sent_in_s and steps[0] < MAX_PAUSE_SHARE * steps[1]
+    return steps[1:] if paused else steps
+
+
+def doubtful_steps(steps: Sequence[float], sent_in_s: float, curve: Sequence[tuple[float, float]]) -> int:
+    """Gaps that were counted as steps, and may be pauses: the one in which the prompt was sent; and, apart from the last,
+    those in which too few tokens of the prompt can have been computed, as a scheduler fills each step but the last.
+    ``curve``: (tokens, seconds) of prompts alone, up to this one, both rising from (0, 0)."""
+    stretch = curve[-1][1] / sum(steps)
+    done = [0.0, *(_computed(stretch * end_s, curve) for end_s in accumulate(steps))]
+    each = [after - before for before, after in pairwise(done)]
+    usual = time_median(each)
+    return sum(
+        tokens < MIN_FULL_SHARE * usual or (i == 0 and steps[0] == sent_in_s) for i, tokens in enumerate(each[:-1])
+    )
+
+
+def _computed(seconds: float, curve: Sequence[tuple[float, float]]) -> float:
+    """Tokens of a prompt after so much of its time, linear between those known."""
+    for (few, soon_s), (many, late_s) in pairwise(curve):
+        if seconds < late_s:
+            return few + (many - few) * (seconds - soon_s) / (late_s - soon_s)
+    return curve[-1][0]
 
 
 def time_median(gaps: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ server took for a prompt are counted in the gaps of the decoders beside it (step
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -15,7 +15,16 @@ import msgspec
 from locust_llm.core.record import CUT
 
 from .requests import ProbeResult
-from .step_count import MERGED_GAP_RATIO, certain_steps, split_merged, step_gaps, threshold, time_median
+from .step_count import (
+    MERGED_GAP_RATIO,
+    after_pause,
+    certain_steps,
+    doubtful_steps,
+    split_merged,
+    step_gaps,
+    threshold,
+    time_median,
+)
 
 MAX_SERIAL_SHARES: Final = 1.5
 """First token of the first of equal prompts, in shares of the time of all: 1 if it is computed alone, 2 beside another."""
@@ -80,6 +89,8 @@ class Stall(msgspec.Struct, frozen=True):
     """Between the first tokens of the prompts of a pair."""
     uneven: float = 1.0
     """How many times as long the gaps of the most disturbed decoder are as those of the least disturbed."""
+    doubtful: int = 0
+    """Of the steps, where they are distinct: those that may be pauses."""
 
     @property
     def pace(self) -> float:
@@ -206,8 +217,12 @@ def symptoms(everything: Sequence[ProbeResult]) -> Symptoms:
     by_kind: defaultdict[str, list[list[ProbeResult]]] = defaultdict(list)
     for _, results in sorted(episodes.items()):
         by_kind[results[0].kind].append(sorted(results, key=lambda one: one.sent_at))
+    costs = _alone(by_kind["alone"])
     stalls = [
-        stall for kind in ("stall", "pair") for results in by_kind[kind] if (stall := beside(results)) is not None
+        stall
+        for kind in ("stall", "pair")
+        for results in by_kind[kind]
+        if (stall := beside(results, costs)) is not None
     ]
     quiet_gaps = [_before(results) for kind in ("quiet", "stall", "pair") for results in by_kind[kind]]
     before = [gap for gaps in quiet_gaps for gap in gaps]
@@ -219,7 +234,7 @@ def symptoms(everything: Sequence[ProbeResult]) -> Symptoms:
         failed=sum(not one.ok for one in everything),
         episodes=len(episodes),
         short_s=min((one.ttft_s for results in by_kind["warm"] for one in results if one.ok), default=None),
-        costs=_alone(by_kind["alone"]),
+        costs=costs,
         quiet_s=fmean(before) if before else None,
         lost=_lost(quiet_gaps),
         decoders=max((stall.decoders for stall in stalls), default=0),
@@ -261,8 +276,9 @@ def _alone(episodes: Iterable[list[ProbeResult]]) -> tuple[Alone, ...]:
     )
 
 
-def beside(results: Sequence[ProbeResult]) -> Stall | None:
-    """Of one episode; None unless all prompts succeeded and a decoder was decoding by then."""
+def beside(results: Sequence[ProbeResult], costs: Sequence[Alone] = ()) -> Stall | None:
+    """Of one episode; None unless all prompts succeeded and a decoder was decoding by then. ``costs``: of prompts alone, by
+    length, if they are known by then."""
     longs = [one for one in results if one.role == "long"]
     if not longs or not all(one.ok for one in longs):
         return None
@@ -281,14 +297,22 @@ def beside(results: Sequence[ProbeResult]) -> Stall | None:
     quiet_s = median(before)
     if not (quiet_s > 0 and first_at > sent_at):  # most chunks came together with others: gaps are useless
         return None
-    meanwhile = [[b - a for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at] for one in decoders]
+    spans = [[(a, b) for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at] for one in decoders]
+    meanwhile = [[b - a for a, b in some] for some in spans]
     longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
     heavy = [time_median(gaps) for gaps in meanwhile]
-    each = [split_merged(gaps, quiet_s) for gaps in meanwhile]
+    # a gap that begins with the last step's token, or is mostly after it, is no step of the prompt
+    last_s = first_at - quiet_s / 2
+    inside = [[b - a for a, b in some if a < last_s and a + b < 2 * first_at] for some in spans]
+    each = [split_merged(gaps, quiet_s) for gaps in inside]
     least_s, plain = threshold([gap for gaps in each for gap in gaps], quiet_s, median(heavy))
+    sent_in_s = [gaps[0] if gaps else 0.0 for gaps in each]
     found = [step_gaps(gaps, quiet_s, least_s) for gaps in each]
+    if plain:
+        found = [list(after_pause(gaps, first_s)) for gaps, first_s in zip(found, sent_in_s, strict=True)]
     steps = [gap for gaps in found for gap in gaps]
     usual_s = median(steps) if steps else first_at - sent_at
+    typical, first_s = sorted(zip(found, sent_in_s, strict=True), key=lambda one: len(one[0]))[(len(found) - 1) // 2]
     return Stall(
         kind=longs[0].kind,
         round=longs[0].round,
@@ -308,7 +332,15 @@ def beside(results: Sequence[ProbeResult]) -> Stall | None:
         ended=sum(one.chunk_at[-1] < first_at for one in decoders),
         after_s=first_at - max(one.chunk_at[-1] for one in decoders),
         apart_s=first_at - min(one.chunk_at[0] for one in longs),
+        doubtful=doubtful_steps(typical, first_s, _curve(costs, longs[0].asked_tokens)) if plain and typical else 0,
     )
+
+
+def _curve(costs: Sequence[Alone], tokens: int) -> list[tuple[float, float]]:
+    """(tokens, seconds) of prompts alone up to that length, both rising: noise may have made a longer one faster."""
+    known = [cost for cost in costs if cost.asked_tokens <= tokens]
+    seconds = accumulate((cost.typical_s for cost in known), max)
+    return [(0.0, 0.0), *zip((cost.asked_tokens for cost in known), seconds, strict=True)]
 
 
 def _before(results: Sequence[ProbeResult]) -> list[float]:

@@ -115,6 +115,8 @@ class Status(Message, frozen=True, kw_only=True):
     health: Health | None = None
     failure: str = ""
     """Why this process can send nothing more."""
+    activity: str = ""
+    """Where the users' own schedule is, if they have one."""
     at: float | None = None
     """When it was sent, by the monotonic clock there; it asks for an answer. None: in the control's own process."""
 

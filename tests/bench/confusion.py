@@ -157,6 +157,20 @@ def busy() -> Iterator[Kind]:
         yield Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4, about, more=more)
 
 
+def programs() -> Iterator[Kind]:
+    """Other programs on the server's machine: steps that are slower now and then, and a server whose one thread also takes
+    the prompts apart, which costs some time a token."""
+    for slowed, held_us in ((1.0, 0.5), (1.0, 1.5), (1.5, 0.5), (3.0, 1.5)):
+        more = Noise(slowed=slowed, held_s=held_us * 1e-6)
+        about = f"{slowed:g} times slower in bursts, {held_us:g} us a token without answers"
+        yield Kind(STATIC, Server(policy="static"), about=about, more=more)
+        yield Kind(PREFILL_FIRST, Server(policy="prefill-first"), about=about, more=more)
+        yield Kind(DISAGGREGATED, Server(policy="disaggregated"), about=about, more=more)
+        for budget in (512, 2048, 4096, 8192):
+            yield Kind(CHUNKED, Server(budget=budget), budget, 1, about, more=more)
+        yield Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4, about, more=more)
+
+
 def untellable() -> Iterator[Kind]:
     """Where nothing can be told, that must be said."""
     for tokens in (1000, 2000):
@@ -331,6 +345,7 @@ def main() -> None:
     parts = {
         "Schedulers": matrix(seeds),
         "Other traffic": cells(busy(), seeds),
+        "Other programs": cells(programs(), seeds),
         "Nothing can be told": cells(untellable(), seeds),
         "Unusual settings": cells(unusual(), seeds),
         "Several servers behind one address": cells(several(), seeds),

@@ -18,6 +18,7 @@ from confusion import (
     cells,
     matrix,
     probe,
+    programs,
     report,
     schedulers,
     several,
@@ -90,6 +91,22 @@ def test_the_whole_matrix() -> None:
 def test_with_other_traffic_nothing_wrong_is_said() -> None:
     said = [probe(cell) for cell in cells(busy())]
     assert not [one.cell.label for one in said if one.verdict == WRONG], report("cells", said)
+
+
+def told_beside_programs(some: list[Cell]) -> None:
+    said = [probe(cell) for cell in some]
+    assert not [one.cell.label for one in said if one.verdict == WRONG or one.budget_held is False], report(
+        "cells", said
+    )
+
+
+def test_beside_other_programs_nothing_wrong_is_said() -> None:
+    told_beside_programs([cell for cell in cells(programs()) if cell.noise == "1" and (cell.kind.budget or 0) > 4096])
+
+
+@pytest.mark.full
+def test_beside_other_programs_nothing_wrong_is_said_with_any_noise() -> None:
+    told_beside_programs(cells(programs()))
 
 
 def test_where_nothing_can_be_told_that_is_said() -> None:

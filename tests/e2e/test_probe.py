@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,8 @@ def test_stopped_half_way_it_reports_what_there_is(url: str, tmp_path: Path) -> 
     with started(*command(url, tmp_path / "r")) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "quiet:" in line:
+            if "decoders without a prompt" in line:
+                assert re.search(r"probe, episode \d+ of about 30: ", line)
                 break
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
         out, err = process.communicate(timeout=60)

@@ -266,6 +266,18 @@ def test_a_budget_is_of_the_rounds_in_which_steps_are_plain() -> None:
     assert said[0] <= plain.budget[0] < plain.budget[2] < said[2]
 
 
+def test_pauses_that_look_like_steps_widen_the_budget() -> None:
+    """Of 8,192 tokens: 32,000 are 4 steps, and a fifth gap of each may be a pause."""
+    burst = tuple(Burst(turn, 16_000, tuple(0.5 * i for i in range(1, 9))) for turn in ROUNDS)
+    steps = [in_steps(tokens, turn, 8192) for turn in ROUNDS for tokens in SIZES]
+    for doubtful in (0, 1):
+        stalls = tuple(replace(one, steps=one.steps + 1.0, doubtful=doubtful) for one in steps)
+        said = diagnose(replace(EACH[CHUNKED], stalls=stalls, bursts=burst))
+        assert said.budget is not None
+        assert (said.budget[2] >= 8192) == bool(doubtful)
+        assert any("beside 9 of 9 prompts" in reason and "pause" in reason for reason in said.reasons) == bool(doubtful)
+
+
 def test_each_prompt_counts_with_the_tokens_that_it_came_to() -> None:
     """2,000 tokens a step: 16,000 in 8 steps, one of 16,100 in 9, the last one of 100 tokens; 8,000 in 4, 4,000 in 2."""
 

@@ -12,7 +12,7 @@ from support.examples import examples
 
 from locust_llm.core.record import OK
 from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult
-from locust_llm.probe.schedule import SHORT_TOKENS, STAGGER_SHARE, Bounds, timetable
+from locust_llm.probe.schedule import SHORT_TOKENS, STAGGER_SHARE, Bounds, most_episodes, timetable
 
 TOKEN_S = 1e-4
 """A prompt takes so long a token, and never less than 10 ms."""
@@ -67,6 +67,18 @@ def test_what_comes() -> None:
     first, second = ([one.kind for one in episodes if one.round == turn and one.kind != "warm"] for turn in (1, 2))
     assert first == second == [*["alone", "stall"] * 3, "pair", "again", "again", "behind", "burst"]
     assert len(episodes) == 2 + 7 + 1 + 11 + 11
+
+
+@pytest.mark.parametrize("answer", [usual, lambda episode: in_steps(episode)])
+def test_from_the_first_round_on_it_is_known_what_comes_later(answer: Answer) -> None:
+    episodes = carried_out(answer)
+    assert len(episodes) < most_episodes(USUAL) <= len(episodes) + 2
+    for i, one in enumerate(episodes):
+        if one.kind == "warm" or not one.round:
+            assert one.later is None
+        else:
+            assert one.later is not None
+            assert [(later.kind, later.round) for later in one.later] == [(b.kind, b.round) for b in episodes[i + 1 :]]
 
 
 def test_sizes_double_until_the_next_would_take_too_long() -> None:

@@ -104,6 +104,25 @@ def test_a_pause_after_which_all_comes_at_once_is_no_step() -> None:
     assert (found.steps, found.plain, found.meanwhile) == (4, True, 2 + 3 + 4)
 
 
+def test_a_pause_before_or_after_the_steps() -> None:
+    """31 ms before the first step may be one, but not where the prompt was only sent in that time; 60 ms that begin with the
+    token of the last one are after it."""
+    decoder = [*LEAD_IN, 581, *each(681, 981, 100), 1041, *each(1051, 1200, 10)]
+    for sent_ms, steps, doubtful in ((505, 5, 1), (560, 4, 0)):
+        long = shot("long", 981.1, sent_ms=sent_ms)
+        found = beside([shot("decoder", *decoder), long], (Alone(8000, 8000, (0.4,)),))
+        assert found is not None
+        assert (found.steps, found.doubtful, found.plain) == (steps, doubtful, True)
+    assert stall(shot("decoder", *decoder), long).steps == 4  # where it is not known what prompts take alone
+    late = [
+        *LEAD_IN,
+        *STEPS,
+        950.05,
+        *each(960, 1200, 10),
+    ]  # the last step's token is late, and the next one comes with it
+    assert stall(shot("decoder", *late), shot("long", 950.1, sent_ms=505)).steps == 4
+
+
 def test_a_rest_that_looks_like_a_quiet_gap() -> None:
     """The line between 10 and 100 ms is at 31.6: a last step of (31.6 - 10) / (100 - 10) of the others is below it."""
     assert stall(shot("decoder", *DECODER), LONG).rest == pytest.approx(0.24, abs=0.001)
@@ -370,7 +389,7 @@ wild = st.builds(
     asked_output_tokens=st.integers(0, 9),
     sent_at=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
     chunk_at=stamps,
-)
+).map(lambda one: one._replace(chunk_at=tuple(at for at in one.chunk_at if at >= one.sent_at)))
 
 
 @given(st.lists(wild, max_size=24))

@@ -1,6 +1,6 @@
 """The interference probe in virtual time: its timetable carried out on a simulated engine, with noise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count, cycle
 from random import Random
@@ -27,6 +27,9 @@ PATIENCE_S: Final = 30.0
 PATIENCE: Final = 10.0
 """An episode is waited for so long, and so many times what it should take: what is not there by then was not seen. A server
 with too much other traffic never comes to an end."""
+BURST_S: Final = 0.7
+"""Mean time for which other programs slow the server; twice that is between two such times."""
+MOST_HELD: Final = 3.0
 MOST_S: Final = 1800.0
 """After which the whole probe is given up: people would not wait so long."""
 
@@ -69,6 +72,11 @@ class Noise:
     """For each token of a prompt, before the scheduler has it: the server makes tokens of its text."""
     tokens_a_chunk: int = 1
     """After the first, which comes by itself (vLLM's --stream-interval)."""
+    slowed: float = 1.0
+    """Steps take so many times as long in bursts of ``BURST_S``, a third of the time: other programs of its machine."""
+    held_s: float = 0.0
+    """For each token of a prompt, when it comes: the server does nothing else until it has taken the text apart, and chunks
+    of that time come at its end. Up to MOST_HELD times as long where it has to wait for a core."""
     guessed: float = 0.0
     """A step gives a decoder so many tokens more than one, in the same chunk: speculative decoding."""
 
@@ -89,6 +97,20 @@ class NoisyEngine(BatchEngine):
     def _pause(self, seconds: float) -> None:
         """Not possible once the end of the step is set: the next one begins later."""
         self._due += seconds
+
+
+class Bursts:
+    """The factor by which steps take longer now."""
+
+    def __init__(self, factor: float, clock: VirtualClock, random: Random) -> None:
+        self.factor, self.clock, self.random = factor, clock, random
+        self.slow, self.until = False, 0.0
+
+    def __call__(self) -> float:
+        while self.factor != 1.0 and self.clock.now >= self.until:
+            self.slow = not self.slow
+            self.until += self.random.expovariate(1 / (BURST_S if self.slow else 2 * BURST_S))
+        return self.factor if self.slow else 1.0
 
 
 class InTurn:
@@ -117,9 +139,11 @@ def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) ->
         max_long_partial_prefills=server.long_partial,
     )
 
+    bursts = Bursts(noise.slowed, clock, random)
+
     def one(policy: str) -> BatchEngine:
         made = NoisyEngine(Scheduler(config, POLICIES[policy], record=True), cost, clock)
-        made.factor = lambda: random.lognormvariate(0, noise.steps) if noise.steps else 1.0
+        made.factor = lambda: bursts() * (random.lognormvariate(0, noise.steps) if noise.steps else 1.0)
         made.pause = lambda took: noise.hiccups_s if noise.hiccups_s and random.random() < took / 2 else 0.0
         return made
 
@@ -160,10 +184,15 @@ def carried_out(
 ) -> list[ProbeResult]:
     """What became of its shots, in the order in which they ended, the refused ones first."""
     clock, began, came, done = run.clock, run.clock.now, list[ProbeResult](), list[tuple[ProbeRequest, Row]]()
+    held, until = list[tuple[float, float]](), began
     for shot in episode.requests:
         if shot.input_tokens + shot.output_tokens > longest(server):
             came.append(look(shot, None, began + shot.at_s, number, episode, noise, random))
             continue
+        if noise.held_s:
+            at = max(began + shot.at_s, until)
+            until = at + noise.held_s * shot.input_tokens * random.uniform(1, MOST_HELD)
+            held.append((at, until))
         text = ("same", episode.round) if shot.text else (next(texts),)
         keys = [hash((text, block)) for block in range(shot.input_tokens // BLOCK)] if server.caching else []
         request = Request(shot.input_tokens, max(1, round(shot.output_tokens / (1 + noise.guessed))), keys)
@@ -177,7 +206,7 @@ def carried_out(
     while len(done) < waiting and clock._timers and clock._timers[0][0] <= patience:
         clock.run(clock._timers[0][0])  # to whatever comes next
     mine = list(done)  # what comes later was not seen
-    return came + [look(shot, row, began + shot.at_s, number, episode, noise, random) for shot, row in mine]
+    return came + [look(shot, row, began + shot.at_s, number, episode, noise, random, held) for shot, row in mine]
 
 
 def traffic(run: Virtual, clock: VirtualClock, noise: Noise, random: Random) -> None:
@@ -192,11 +221,20 @@ def traffic(run: Virtual, clock: VirtualClock, noise: Noise, random: Random) -> 
 
 
 def look(
-    shot: ProbeRequest, row: Row | None, sent_at: float, number: int, episode: Episode, noise: Noise, random: Random
+    shot: ProbeRequest,
+    row: Row | None,
+    sent_at: float,
+    number: int,
+    episode: Episode,
+    noise: Noise,
+    random: Random,
+    held: Iterable[tuple[float, float]] = (),
 ) -> ProbeResult:
-    """As a client sees it, late and with some chunks in one. Without a row it was refused."""
+    """As a client sees it, late and with some chunks in one. Without a row it was refused. ``held``: from when to when the
+    server sent nothing."""
     times, last = [], sent_at
     for at in (row and (row.token_at or evenly(row))) or ():
+        at = next((end for begin, end in held if begin <= at < end), at)
         last = max(last, at + (random.expovariate(1 / noise.network_s) if noise.network_s else 0.0))
         times.append(last)
     end = len(times) - 1

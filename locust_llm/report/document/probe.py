@@ -187,6 +187,7 @@ def _agreement(found: Symptoms) -> Iterator[str]:
         ("TTFT alone", [cost.ttft_s for cost in found.costs]),
         ("TTFT beside decoders", [[stall.ttft_s for stall in stalls] for stalls in by_length(found.stalls)]),
         ("longest gaps", [[stall.longest_s for stall in stalls] for stalls in by_length(found.stalls)]),
+        ("gaps without a prompt", [[stall.quiet_s for stall in found.stalls]]),
     ):
         apart = [
             max(abs(value / median(values) - 1) for value in values)

@@ -82,6 +82,8 @@ class LiveStats:
         self._reads_at: deque[tuple[float, int]] = deque()
         self.recent_ttft = Window(WINDOW_S, clock)
         """Of first chunks that came in the last ``WINDOW_S``."""
+        self.activity = ""
+        """Where a schedule of the users' own is, such as the probe's; empty without one."""
 
     def add(self, record: Record) -> None:
         """A request is over."""
@@ -101,10 +103,12 @@ class LiveStats:
         ttfts_s: Iterable[float] = (),
         reads: int = 0,
         health: Health | None = None,
+        activity: str = "",
     ) -> None:
         """The status of a process. ``ttfts_s``: of first chunks since the last status; ``reads``: so far, in all its runs;
-        ``health``: of this run so far."""
+        ``health``: of this run so far; ``activity``: where a schedule of its users' own is."""
         now = self._clock()
+        self.activity = activity
         self._in_flight[worker] = used, waiting, decoding
         self.recent_ttft.add(round(ttft_s * 1e6) for ttft_s in ttfts_s)
         if not self._reads_at:

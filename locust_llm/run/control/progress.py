@@ -49,6 +49,8 @@ def where(control: Control, elapsed_s: float) -> str:
     phase, s = control.plan.phase, control.settings
     if control.draining:
         return f"ending {elapsed_s:.0f} s"
+    if activity := control.live_stats.activity:
+        return activity
     if phase == BETWEEN:
         return phase
     if control.stages is not None and phase != WARMUP:

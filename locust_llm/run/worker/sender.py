@@ -105,6 +105,8 @@ class Sender:
         """Requests that the gate has admitted, and that are over."""
         self.ttfts_s: list[float] = []
         """Of the first chunks since the last status."""
+        self.activity = ""
+        """For the progress line: where a schedule of the users' own is, such as the probe's."""
         self.lease = Lease(self.urgent, shared=self._shared, on_enter=self._count)
         self.gate = self.lease.gate
         self.answered_at = time.monotonic()
@@ -334,6 +336,7 @@ class Sender:
             clock_error_s=self.clock.error_s,
             health=None if self._watch is None else self._watch.so_far(self.worker, lags=STATUS_LAGS),
             failure=reader_failure(),
+            activity=self.activity,
             at=at,
         )
 
