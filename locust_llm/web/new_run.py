@@ -57,7 +57,8 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """A field, and those of which one must be set (with ``!``: must not be) so that it matters."""
 WORDS: Final = {
-    "num": "number of", "max": "maximum", "slo": "SLO", "gpu": "GPU", "gpus": "GPUs", "stddev": "standard deviation", "seq": "length", "dist": "mix",
+    "num": "number of", "max": "maximum", "slo": "SLO", "gpu": "GPU", "gpus": "GPUs", "stddev": "standard deviation",
+    "seq": "length", "dist": "mix",
 }  # fmt: skip
 """Of names of fields, as labels have them."""
 
