@@ -68,7 +68,8 @@ class View:
     def begins(self, control: Control) -> None:
         live = Live(control.live_stats, time.time())
         self.control, self.live, self._ended = control, live, None
-        self.refusal, self._name, self._phase = "", control.folder.name, ""
+        self.refusal, self._name = "", control.folder.name
+        self._phase, self._since = "", time.monotonic()
         self._replicas = []
         self._status = (0.0, {})  # drops that of the last run
         self.target = control.settings.prefill_concurrency

@@ -78,7 +78,7 @@ class Web:
         self.errors: list[str] = []
         self.context.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         self.context.on("weberror", lambda error: self.errors.append(str(error.error)))
-        until(lambda: requests.get(self.base + "/", timeout=2).ok, 60)
+        until(lambda: requests.get(self.base + "/", timeout=2, allow_redirects=False).ok, 60)
 
     def open(self, path: str) -> Any:
         page = self.context.new_page()
