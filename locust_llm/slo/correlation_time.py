@@ -1,55 +1,92 @@
 """Correlation time of values as they come: by how much their correlation blows up the variance of their mean."""
 
+import math
 from typing import Final
+
+from .intervals import student_quantile
 
 MIN_BATCHES: Final = 8
 """A batch length of which fewer were filled says nothing."""
+TAIL_RISE: Final = 0.0005
+"""What a walk without a direction may look like one that rises with, at any one time."""
+
+
+class Batches:
+    """Sums of as many neighbours each."""
+
+    def __init__(self) -> None:
+        self.half: float | None = None
+        """The batch that waits for its other half."""
+        self.count = 0
+        self.squares = 0.0
+        """Sum of the squared batches."""
+        self.first = self.last = 0.0
+        self.steps = 0.0
+        """Sum of the squared differences of neighbours."""
+
+    def add(self, value: float) -> None:
+        if self.count:
+            self.steps += (value - self.last) ** 2
+        else:
+            self.first = value
+        self.count += 1
+        self.squares += value * value
+        self.last = value
 
 
 class CorrelationTime:
-    """Of a series of any length in little memory: sums of batches of 1, 2, 4, 8 ... values. What the variance of the batches
-    of a length is above that of independent values is the correlation as far as they reach (batch means: Schmeiser, Batch
-    size effects in the analysis of simulation output, Operations Research 30, 1982)."""
+    """Of a series of any length in little memory: batches of 1, 2, 4, 8 ... values. What the variance of the batches of a
+    length is above that of independent values is the correlation as far as they reach (batch means: Schmeiser, Batch size
+    effects in the analysis of simulation output, Operations Research 30, 1982)."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._sum = self._squares = 0.0
-        self._half: list[float | None] = []
-        """Of each length the batch that waits for its other half."""
-        self._batches: list[int] = []
-        self._squared: list[float] = []
-        """Sum of the squared batches."""
+        self._sum = 0.0
+        self._lengths: list[Batches] = []
 
     def add(self, value: float) -> None:
         self.count += 1
         self._sum += value
-        self._squares += value * value
-        length = 0
-        while True:
-            if length == len(self._half):
-                self._half.append(None)
-                self._batches.append(0)
-                self._squared.append(0.0)
-            self._batches[length] += 1
-            self._squared[length] += value * value
-            half = self._half[length]
-            if half is None:
-                self._half[length] = value
+        for batches in self._lengths:
+            batches.add(value)
+            if batches.half is None:
+                batches.half = value
                 return
-            value, self._half[length], length = value + half, None, length + 1
+            value, batches.half = value + batches.half, None
+        self._lengths.append(longest := Batches())
+        longest.add(value)
+        longest.half = value
+
+    @property
+    def mean(self) -> float:
+        return self._sum / self.count if self.count else math.nan
+
+    @property
+    def variance(self) -> float:
+        return max(self._lengths[0].squares / self.count - self.mean**2, 0.0) if self.count else math.nan
 
     @property
     def requests(self) -> float:
         """So many values say as much as one independent one; at least 1."""
         if self.count < MIN_BATCHES:
             return 1.0
-        mean = self._sum / self.count
-        variance, longest = self._squares / self.count - mean * mean, 1.0
+        mean, variance, longest = self.mean, self.variance, 1.0
         if variance <= 1e-12 * mean * mean:
             return 1.0
-        for i, (batches, squared) in enumerate(zip(self._batches, self._squared, strict=True)):
-            if batches >= MIN_BATCHES:
+        for i, batches in enumerate(self._lengths):
+            if batches.count >= MIN_BATCHES:
                 length = 1 << i
-                spread = (squared / batches - (length * mean) ** 2) * batches / (batches - 1)
-                longest = max(longest, spread / (length * variance))
+                spread = batches.squares / batches.count - (length * mean) ** 2
+                longest = max(longest, spread * batches.count / (batches.count - 1) / (length * variance))
         return longest
+
+    @property
+    def rises(self) -> bool:
+        """Its longest batches, eight to fifteen of them, rise steadily: their steps have a mean above zero by Student's t,
+        as those of a walk that goes up and down for long have not."""
+        longest = next((batches for batches in reversed(self._lengths) if batches.count >= MIN_BATCHES), None)
+        if longest is None:
+            return False
+        steps, rise = longest.count - 1, longest.last - longest.first
+        around = (longest.steps - rise * rise / steps) / (steps - 1)
+        return rise > student_quantile(steps - 1.0, TAIL_RISE) * math.sqrt(max(around, 0.0) * steps)

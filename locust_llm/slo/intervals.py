@@ -1,17 +1,9 @@
-"""Intervals: between which values a figure lies with 95 % confidence, exactly or from stretches of a run."""
+"""Intervals: between which ranks and shares a figure lies with 95 % confidence, and the distributions that say so."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
-
-if TYPE_CHECKING:
-    Floats = NDArray[float64]
+from typing import Final
 
 Ends = tuple[float | None, float | None]
 """None: there are too few values for this end."""
@@ -24,26 +16,14 @@ MIN_OF_BOTH: Final = 5
 """From so many requests of either kind on mid-P holds what it says within 1 %."""
 NEEDED_ROOM: Final = 3.0
 """Times ``needed``: with that an upper end is there in more than 19 of 20 runs of independent requests."""
-SECTIONS: Final = 10
-STUDENT: Final = 2.2621571628
-"""97.5 % of Student's t with SECTIONS - 1 degrees of freedom."""
-
-
-def of_percentile(ordered: "Floats | Sequence[float]", percentile: float) -> Ends:
-    """Of a percentile, from the order statistics of ``ordered`` (ascending; failures may be infinite).
-
-    Exact for any distribution (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2): how many of n values
-    lie below the percentile is binomial. It takes the requests as independent; where the load drifts, it is too narrow.
-    """
-    low, high = ranks(len(ordered), percentile)
-    return (
-        float(ordered[low - 1]) if low >= 1 else None,
-        float(ordered[high - 1]) if high <= len(ordered) else None,
-    )
 
 
 def ranks(count: int, percentile: float) -> tuple[int, int]:
-    """The ranks (1 is the smallest of ``count``) of both ends; 0 and count + 1 stand for none."""
+    """The ranks (1 is the smallest of ``count``) of both ends of a percentile's interval; 0 and count + 1 stand for none.
+
+    Exact for any distribution (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2): how many of n values
+    lie below the percentile is binomial. It takes them as independent.
+    """
     share = percentile / 100
     low = _first(0, count, lambda k: binomial_cdf(k, count, share) > TAIL)
     high = _first(0, count, lambda k: binomial_cdf(k, count, share) >= 1 - TAIL)
@@ -54,28 +34,6 @@ def needed(percentile: float) -> int:
     """From how many values on both ends of the interval exist: 6 for p50, 36 for p90, 72 for p95, 368 for p99."""
     share = max(percentile, 100 - percentile) / 100
     return math.ceil(math.log(TAIL) / math.log(share))
-
-
-def of_share(some: int, of: int) -> Ends:
-    """Of a share, from ``some`` out of ``of`` independent requests: exact (Clopper and Pearson, Biometrika 26, 1934)."""
-    low = _root(lambda p: 1 - binomial_cdf(some - 1, of, p) - TAIL) if some else 0.0
-    high = _root(lambda p: TAIL - binomial_cdf(some, of, p)) if some < of else 1.0
-    return low, high
-
-
-def of_sections(whole: float, sections: Sequence[float]) -> Ends:
-    """Of a figure of a whole run, from the same figure of SECTIONS equal stretches of it, one after the other.
-
-    Sectioning (Asmussen and Glynn, Stochastic Simulation, 2007, section III.5; batch means around the figure of the
-    whole): what neighbouring requests have in common, which makes order statistics too narrow, stays inside a stretch.
-    Ten stretches, as 10 to 30 are enough (Schmeiser, Batch size effects, Operations Research 30, 1982). A run that warms
-    up or drains inside has unequal stretches and so a wide interval. Not below 0.
-    """
-    if len(sections) != SECTIONS:
-        raise ValueError(f"{SECTIONS} sections are needed, got {len(sections)}")
-    variance = sum((section - whole) ** 2 for section in sections) / (SECTIONS - 1)
-    reach = STUDENT * math.sqrt(variance / SECTIONS)
-    return max(0.0, whole - reach), whole + reach
 
 
 def rank_shares(size: float, share: float, low: float, high: float) -> Ends:

@@ -1,17 +1,23 @@
 """The correlation time of values as they come, by pencil and on series of known correlation."""
 
 import random
+from collections.abc import Iterable
+from itertools import accumulate
 
 import pytest
 
 from locust_llm.slo.correlation_time import CorrelationTime
 
 
-def of(values: list[float]) -> float:
+def after(values: Iterable[float]) -> CorrelationTime:
     found = CorrelationTime()
     for value in values:
         found.add(value)
-    return found.requests
+    return found
+
+
+def of(values: Iterable[float]) -> float:
+    return after(values).requests
 
 
 def test_by_pencil() -> None:
@@ -38,4 +44,27 @@ def test_it_forgets_nothing_and_grows_by_the_logarithm() -> None:
     for i in range(100_000):
         found.add(i % 7)
     assert found.count == 100_000
-    assert len(found._half) == 17
+    assert len(found._lengths) == 17
+
+
+def test_what_rises() -> None:
+    """Nothing of fewer than eight batches, of equal values, or of one step; eight in a row, or under noise."""
+    assert not after(range(7)).rises
+    assert after(range(8)).rises
+    assert not after([3.0] * 100).rises
+    assert not after([0.0] * 64 + [1.0] * 64).rises
+    draw = random.Random(1)
+    noise = [draw.gauss(0, 1) for _ in range(256)]
+    assert not after(noise).rises
+    assert after(0.02 * i + more for i, more in enumerate(noise)).rises
+    assert not after(-0.02 * i + more for i, more in enumerate(noise)).rises
+
+
+def test_a_walk_seldom_looks_as_if_it_rises() -> None:
+    """Of 200 walks, after 100, 200, 400 and 800 steps each."""
+    draw = random.Random(2)
+    rising = 0
+    for _ in range(200):
+        walk = list(accumulate(draw.gauss(0, 1) for _ in range(800)))
+        rising += sum(after(walk[:count]).rises for count in (100, 200, 400, 800))
+    assert rising <= 8

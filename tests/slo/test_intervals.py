@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.slo.intervals import (
-    STUDENT,
     binomial_cdf,
     binomial_shares,
     needed,
-    of_percentile,
-    of_sections,
-    of_share,
     rank_shares,
     ranks,
     student_quantile,
@@ -56,33 +52,17 @@ def test_ranks_cover_95_percent_and_not_one_rank_less_would(n: int, percentile: 
 def test_the_median_of_twenty() -> None:
     """Table A3 of Conover: ranks 6 and 15 of 20 cover 95.86 %."""
     assert ranks(20, 50) == (6, 15)
-    assert of_percentile(np.arange(1.0, 21.0), 50) == (6.0, 15.0)
 
 
 @pytest.mark.parametrize(("percentile", "count"), [(50, 6), (90, 36), (95, 72), (99, 368), (5, 72)])
 def test_how_many_an_interval_takes(percentile: float, count: int) -> None:
     assert needed(percentile) == count
-    assert None not in of_percentile(np.arange(float(count)), percentile)
-    assert None in of_percentile(np.arange(float(count - 1)), percentile)
+    (low, high), (lower, upper) = ranks(count, percentile), ranks(count - 1, percentile)
+    assert low >= 1
+    assert high <= count
+    assert lower == 0 or upper == count
     assert scarce(1, percentile) or percentile < 50  # whatever is marked as scarce has no interval
     assert not scarce(count, percentile)
-
-
-def test_shares() -> None:
-    """Clopper and Pearson's own chart has 10 of 20 at 27 to 73 %; 0 of n ends at 1 - 0.025^(1/n)."""
-    assert of_share(10, 20) == pytest.approx((0.2720, 0.7280), abs=1e-4)
-    assert of_share(0, 100) == pytest.approx((0, 1 - 0.025**0.01))
-    assert of_share(100, 100) == pytest.approx((0.025**0.01, 1))
-
-
-def test_sections() -> None:
-    """Nine stretches at 10 and one at 20: the mean is 11, the squares add up to 9 + 81, and 90 / 9 = 10."""
-    low, high = of_sections(11, [10] * 9 + [20])
-    assert (low, high) == pytest.approx((11 - STUDENT, 11 + STUDENT))
-    assert of_sections(5, [5] * 10) == (5, 5)
-    assert of_sections(1, [0] * 9 + [10])[0] == 0
-    with pytest.raises(ValueError, match="10 sections"):
-        of_sections(5, [5] * 9)
 
 
 @given(st.integers(8, 60), st.integers(1, 99), st.sampled_from([0.01, 0.02, 0.0275, 0.05]))

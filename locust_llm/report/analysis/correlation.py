@@ -7,10 +7,12 @@ with its Student's t: Müller, HAC corrections for strongly autocorrelated time 
 Statistics 32, 2014; Lazarus, Lewis, Stock and Watson, HAR inference: recommendations for practice, same journal, 36, 2018).
 How many cosines those are follows from the values' own correlation time, so that only the flat part of the spectrum is used.
 
-Two things are more than that textbook says, both chosen by measurement (benchmarks: ``make intervals``). A run that saw no
+Three things are more than that textbook says, all chosen by measurement (benchmarks: ``make intervals``). A run that saw no
 long queue looks calmer than the server is: so the end of an interval on the side of rare, large values is built on the
-correlation at that end too, and on degrees of freedom that also count how many independent excursions there were. And where
-a run is shorter than SHORT correlation times, its spectrum cannot be trusted: four cosines, and a wider tail.
+correlation at that end too, and on degrees of freedom that also count how many independent excursions there were. That is so
+in queues, where the large values are the more correlated ones; where they are less correlated than all values together, the
+excursions are short and alike, and both ends are treated in the same way. And where a run is shorter than SHORT correlation
+times, its spectrum cannot be trusted: four cosines, and a wider tail.
 """
 
 import math
@@ -37,6 +39,11 @@ MIN_ABOVE: Final = 5
 """So many values must lie above a level for their correlation to be known."""
 MAX_FAR: Final = 4.0
 """By so much at most a figure's far end is taken for more correlated than the figure."""
+MAX_NEAR: Final = 2.0
+"""By so much at most its near end is taken for less correlated."""
+LARGE: Final = 0.9
+CALM: Final = 0.8
+"""Values are calm if they are worth less than this share of what the indicator of their LARGE quantile is worth."""
 SHORT: Final = 25.0
 """A run worth fewer requests than this is short for its own correlation."""
 WINDOW: Final = 5.0
@@ -44,7 +51,7 @@ WINDOW: Final = 5.0
 EXCURSIONS: Final = 2.5
 """What the estimate of a correlation loses by few excursions: this over their number, on the side of the rare values."""
 FEW_EXCURSIONS: Final = 0.5
-"""The same on the other side."""
+"""The same on the other side, and of calm values: what excursions of one length lose."""
 TAIL_NEAR: Final = 0.0275
 """What may lie beyond an interval on the side of the many, usual values; on that of the few, large ones TAIL_FAR."""
 TAIL_SHORT: Final = 0.02
@@ -183,12 +190,19 @@ def of_percentile(values: Floats, percentile: float, *, trend: str = "", looks: 
 
 def _of_percentile(values: Floats, share: float, looks: int, *, without: bool) -> Interval:
     n, overall, ordered = len(values), size_by_ranks(values, without=without), np.sort(values)
+
+    def indicator(level: float) -> Worth:
+        return worth((values <= level).astype(np.float64), overall, without=without)
+
     at = ordered[max(math.ceil(round(share * n, 9)), 1) - 1]
-    here = worth((values <= at).astype(np.float64), overall, without=without)
-    low, high = _shares(here, share, looks)
+    here, calm = indicator(at), _calm(values, overall, without=without)
+    low, high = _shares(here, share, looks, calm=calm)
+    near = at if low is None else _at(ordered, low, up=False)
+    if near < at and (size := min(indicator(near).size, here.size * MAX_NEAR)) > here.size:
+        low, _ = _shares(here._replace(size=math.sqrt(size * here.size)), share, looks, calm=calm)
     far = ordered[-MIN_ABOVE] if high is None else min(_at(ordered, high, up=True), ordered[-MIN_ABOVE])
-    if far > at:
-        there = worth((values <= far).astype(np.float64), overall, without=without)
+    if far > at and not calm:
+        there = indicator(far)
         if there.size < here.size:
             _, high = _shares(there._replace(size=max(there.size, here.size / MAX_FAR)), share, looks)
     return Interval(
@@ -197,6 +211,14 @@ def _of_percentile(values: Floats, share: float, looks: int, *, without: bool) -
         here.size,
         here.short,
     )
+
+
+def _calm(values: Floats, overall: float, *, without: bool) -> bool:
+    """The large values are less correlated than all together: excursions are short, unlike those of a queue."""
+    if overall < SHORT:
+        return False
+    large = np.partition(values, place := math.ceil(LARGE * len(values)) - 1)[place]
+    return overall < CALM * worth((values <= large).astype(np.float64), overall, without=without).size
 
 
 def of_mean(values: Floats, *, trend: str = "", looks: int = 1) -> Interval:
@@ -212,14 +234,16 @@ def of_mean(values: Floats, *, trend: str = "", looks: int = 1) -> Interval:
 
 
 def _of_mean(values: Floats, mean: float, looks: int, *, without: bool) -> Interval:
-    found, variance = worth(values, size_by_ranks(values, without=without), without=without), float(values.var())
+    overall, variance = size_by_ranks(values, without=without), float(values.var())
+    found = worth(values, overall, without=without)
     if _constant(values):
         return Interval(mean, mean, found.size, found.short)
     error = math.sqrt(variance / found.size)
     skew = min(max(float(np.mean((values - mean) ** 3)) / variance**1.5, 0.0), 4.0) / math.sqrt(found.size)
     near, far = _tails(found, looks)
     t_low = student_quantile(found.freedom(0.0), near)
-    t_high = student_quantile(found.freedom(EXCURSIONS / (found.size * MEAN_SHARE)), far)
+    lost = FEW_EXCURSIONS if _calm(values, overall, without=without) else EXCURSIONS
+    t_high = student_quantile(found.freedom(lost / (found.size * MEAN_SHARE)), far)
     low = mean - error * (t_low - min(skew / 6 * (2 * t_low**2 + 1), t_low / 2))
     return Interval(max(0.0, low), mean + error * (t_high + skew / 6 * (2 * t_high**2 + 1)), found.size, found.short)
 
@@ -299,12 +323,12 @@ def _tail(found: Worth, lost: float, tail: float) -> float:
     return tail_of(student_quantile(found.freedom(lost), tail))
 
 
-def _shares(found: Worth, share: float, looks: int) -> Ends:
+def _shares(found: Worth, share: float, looks: int, *, calm: bool = False) -> Ends:
     """Between which shares of the values, in order, the percentile of ``share`` (a half and more) lies."""
     near, far = _tails(found, looks)
     rare = found.size * (1 - share)
     low = round(_tail(found, FEW_EXCURSIONS / rare, near), 5)
-    high = round(_tail(found, EXCURSIONS / rare, far), 5)
+    high = round(_tail(found, (FEW_EXCURSIONS if calm else EXCURSIONS) / rare, far), 5)
     return _ranks_of(round(found.size, 1), share, low, high)
 
 

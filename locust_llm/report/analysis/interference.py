@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import OK, Record
 from locust_llm.report.interference_result import Ahead, DisturbedGaps, Interference, Slope
-from locust_llm.slo.intervals import SECTIONS, of_sections
 
 from .breakdowns import lengths
 from .columns import Columns
+from .correlation import of_ratio
 from .gaps import Ints
 from .occupancy import Occupancy
 from .selection import Floats, Selection
@@ -62,9 +62,11 @@ BLOCK_CHUNKS: Final = 2**16
 TOLERANCE: Final = 1e-6
 """Less than half by no more than this is half: stamps in Unix time are doubles."""
 MIN_FITTED: Final = 200
-"""From so many requests on a slope is fitted: 20 in each of its sections."""
+"""From so many requests on a slope is fitted."""
 MIN_R2: Final = 0.5
 """Below this R2 it is not given."""
+MIN_BESIDES: Final = 1e-9
+"""Of the tokens ahead less than this share of their variance goes with nothing but the own length: a rounding error."""
 
 
 class Labelled(NamedTuple):
@@ -258,34 +260,27 @@ def _queue(requests: pd.DataFrame) -> tuple[tuple[Ahead, ...], Slope | None]:
 
 
 def slope(ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats) -> Slope | None:
-    """Least squares of TTFT by own input tokens and those ahead; the interval from ten stretches of time. None with few
-    requests, with a poor fit, and where the interval holds 0."""
+    """Least squares of TTFT by own input tokens and those ahead; the interval widens by correlation. None with few requests,
+    with a poor fit, where the tokens ahead do not vary by themselves, and where the interval holds 0."""
     known = ~(np.isnan(own) | np.isnan(ahead))
     if known.sum() < max(MIN_FITTED, len(known) / 2):
         return None
     order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
-    ttft_s, own, ahead = ttft_s[order], own[order], ahead[order]
-    found = _fit(ttft_s, own, ahead)
-    each = [_fit(*(np.array_split(values, SECTIONS)[i] for values in (ttft_s, own, ahead))) for i in range(SECTIONS)]
-    slopes = [one[0] for one in each if one is not None]
-    if found is None or found[1] < MIN_R2 or len(slopes) < SECTIONS:
+    ttft_s, own, ahead = (values[order] - values[order].mean() for values in (ttft_s, own, ahead))
+    beside, rest = _besides(ahead, own), _besides(ttft_s, own)  # Frisch, Waugh and Lovell: the same slope
+    if not beside @ beside > MIN_BESIDES * (ahead @ ahead) or not ttft_s.any():
         return None
-    low, high = of_sections(found[0], slopes)
-    if not low:
+    found, by_ahead = of_ratio(rest * beside, beside**2), float(rest @ beside / (beside @ beside))
+    left = rest - by_ahead * beside
+    r2 = 1 - float(left @ left) / float(ttft_s @ ttft_s)
+    if r2 < MIN_R2 or found.low is None or found.high is None or found.low <= 0:
         return None
-    return Slope(ms_per_1k=found[0] * 1e6, low=low * 1e6, high=(high or 0.0) * 1e6, r2=found[1], count=len(order))
+    return Slope(ms_per_1k=by_ahead * 1e6, low=found.low * 1e6, high=found.high * 1e6, r2=r2, count=len(order))
 
 
-def _fit(ttft_s: Floats, own: Floats, ahead: Floats) -> tuple[float, float] | None:
-    """(seconds for each token ahead, R2); None where the tokens ahead do not vary by themselves."""
-    own, ahead, ttft_s = own - own.mean(), ahead - ahead.mean(), ttft_s - ttft_s.mean()
-    if not ahead.any() or not ttft_s.any():
-        return None
-    (by_own, by_ahead), _, rank, _ = np.linalg.lstsq(np.column_stack((own, ahead)), ttft_s, rcond=None)
-    if rank < 1 + bool(own.any()):  # what is ahead goes with the own length
-        return None
-    rest = ttft_s - by_own * own - by_ahead * ahead
-    return float(by_ahead), 1 - float(rest @ rest) / float(ttft_s @ ttft_s)
+def _besides(values: Floats, own: Floats) -> Floats:
+    """What is left of values without what goes with the own length; both have a mean of 0."""
+    return values - own * float(values @ own / (own @ own)) if own.any() else values
 
 
 # -- pieces ------------------------------------------------------------------------------------------------------------

@@ -3,10 +3,10 @@
 A percentile, or a share such as the rate of failures, is a count: so many requests are beyond the limit, so many may be.
 That more than these are must be ``SURE`` times as likely as that they are not, by ``evidence``. Requests are correlated:
 they count as as many as they are worth by the correlation of their values and of their being beyond the limit, with ROOM for
-how badly few of them show it, and nothing is said before they are worth MIN_WORTH; but where nearly all are beyond, nothing
-else explains it. An average has no such bound: its interval must lie beyond the limit twice, at two counts of which one is
-double the other. A single value beyond the limit decides a maximum or a minimum. In a closed loop the first request of each
-user, as they come all at once, is left out.
+how badly few of them show it, and nothing is said before they are worth MIN_WORTH. An average has a bound of the same kind.
+A queue that fills is another matter: its values rise steadily, no correlation explains that, and it will not get better; so
+there the requests count in full. So do failures where nearly all requests fail. A single value beyond the limit decides a
+maximum or a minimum. In a closed loop the first request of each user, as they come all at once, is left out.
 
 Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but for those that have been
 under way for longer than the limit of a latency is. So the evidence is at most that of all requests that were sent, in the
@@ -22,7 +22,7 @@ from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.grammar import ABORT, Condition, Rule
-from locust_llm.slo.intervals import SECTIONS, TAIL, binomial_cdf, needed, of_sections
+from locust_llm.slo.intervals import TAIL, binomial_cdf, needed
 from locust_llm.slo.metrics import BY_WORD, PER_USER, POOLED, Metric, censored, waits
 from locust_llm.slo.selectors import INPUT, predicates
 
@@ -35,7 +35,11 @@ MIN_WORTH: Final = 25
 """Fewer independent requests end no run."""
 MIN_SEEN: Final = 128
 """Fewer requests do not show how correlated they are."""
+MIXED: Final = 50.0
+"""Of so many independent values the bound of an average is tightest."""
 NEARLY_ALL: Final = 0.98
+MIN_COUNTED: Final = 10
+"""Fewer requests make no share."""
 OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
 """Latencies that a request which is under way for long has passed; but for the last one, where it had no chunk yet."""
 MARGIN_S: Final = 1.0
@@ -59,6 +63,13 @@ def evidence(some: float, of: float, share: float) -> float:
     return likelihood - math.log1p(-share) - some * math.log(share) - (of - some) * math.log1p(-share)
 
 
+def sure_distance(worth: float) -> float:
+    """Standard errors by which a mean of so many independent values ever lies above the true one with a probability of
+    TAIL, however often one looks (Robbins' normal mixture, one-sided; of means of any distribution: Waudby-Smith, Arbour,
+    Sinha, Kennedy and Ramdas, Time-uniform central limit theory, Annals of Statistics 52, 2024)."""
+    return math.sqrt(2 * (1 + MIXED / worth) * math.log(1 + math.sqrt(worth / MIXED + 1) / (2 * TAIL)))
+
+
 class Count:
     """Requests beyond a limit, where a share of them may be."""
 
@@ -69,12 +80,12 @@ class Count:
         self.count = 0
 
     def add(self, beyond: bool, value: float | None = None) -> None:
-        """``value``: what lies beyond the limit or not; None: there is no more to it, as of a failure."""
+        """``value``: what lies beyond the limit or not, the larger the worse; None: there is none, as of a failure."""
         self._beyond += beyond
         self.count += 1
         self._of_beyond.add(float(beyond))
         if value is not None:
-            self._of_values.add(math.log(max(value, 1e-9)))
+            self._of_values.add(value)
 
     @property
     def holds(self) -> bool:
@@ -86,13 +97,14 @@ class Count:
         some, of = self._beyond + beyond, self.count + open_
         if some <= self._may * of or self.count + beyond < self._at_least:
             return False
-        nearly_all = some >= NEARLY_ALL * of
-        if not self._may or (nearly_all and not self._of_values.count):
+        if not self._may or (some >= NEARLY_ALL * of and not self._of_values.count):
             return evidence(some, of, self._may) >= math.log(SURE)
-        worth = of / (ROOM * max(self._of_values.requests, self._of_beyond.requests))
-        if of < MIN_SEEN or (worth < MIN_WORTH and not nearly_all):
+        if of < MIN_SEEN:
             return False
-        return evidence(some / of * worth, worth, self._may) >= math.log(SURE)
+        worth: float = of
+        if not self._of_values.rises:
+            worth /= ROOM * max(self._of_values.requests, self._of_beyond.requests)
+        return worth >= MIN_WORTH and evidence(some / of * worth, worth, self._may) >= math.log(SURE)
 
     def __str__(self) -> str:
         may = f"{100 * self._may:.3g}% of them may be" if self._may else "none may be"
@@ -102,50 +114,38 @@ class Count:
 
 
 class Mean:
-    """An average over ten to twenty stretches of as many requests each: when there are twenty, two and two become one."""
+    """An average: by how much each request is beyond the limit, on average."""
 
-    def __init__(self, met: Callable[[float], bool], unit: str, factor: float) -> None:
-        """``factor``: from an average to what it is in ``unit``, as it shall be told."""
-        self._met, self._unit, self._factor = met, unit, factor
-        self._size = 1
-        self._stretches: list[tuple[float, float]] = []
+    def __init__(self, limit: float, worse: float, unit: str, factor: float) -> None:
+        """``worse``: 1 if larger values are worse, -1 if smaller ones are. ``factor``: from an average to what it is in
+        ``unit``, as it shall be told."""
+        self._limit, self._worse, self._unit, self._factor = limit, worse, unit, factor
+        self._beyond = CorrelationTime()
         self._amount = self._weight = 0.0
-        self._inside = 0
-        self._times = 0
-        """How many times in a row its interval lay beyond the limit."""
-        self.count = 0
 
     def add(self, amount: float, weight: float) -> None:
         self._amount, self._weight = self._amount + amount, self._weight + weight
-        self.count, self._inside = self.count + 1, self._inside + 1
-        if self._inside < self._size:
-            return
-        self._stretches.append((self._amount, self._weight))
-        self._amount, self._weight, self._inside = 0.0, 0.0, 0
-        if len(self._stretches) == 2 * SECTIONS:
-            pairs = zip(self._stretches[::2], self._stretches[1::2], strict=True)
-            self._stretches = [(a + c, b + d) for (a, b), (c, d) in pairs]
-            self._size *= 2
-            self._look()
+        self._beyond.add(self._worse * (amount - self._limit * weight))
 
-    def _look(self) -> None:
-        means = [amount / weight for amount, weight in self._stretches if weight]
-        low, high = of_sections(self.value, means) if len(means) == SECTIONS else (None, None)
-        beyond = low is not None and high is not None and not self._met(low) and not self._met(high)
-        self._times = self._times + 1 if beyond else 0
+    @property
+    def count(self) -> int:
+        return self._beyond.count
 
     @property
     def value(self) -> float:
-        weight = self._weight + sum(weight for _, weight in self._stretches)
-        return (self._amount + sum(amount for amount, _ in self._stretches)) / weight if weight else math.nan
+        return self._amount / self._weight if self._weight else math.nan
 
     @property
     def holds(self) -> bool:
-        return self._met(self.value)
+        return self._beyond.mean <= 0
 
     def broken(self, open_: int = 0, beyond: int = 0) -> bool:
         """What is under way is in no average."""
-        return self._times > 1
+        if self.count < MIN_SEEN or self.holds:
+            return False
+        worth = self.count / (1 if self._beyond.rises else ROOM * self._beyond.requests)
+        error = math.sqrt(self._beyond.variance / worth)
+        return worth >= MIN_WORTH and self._beyond.mean > sure_distance(worth) * error
 
     def __str__(self) -> str:
         value = f"{self.value * self._factor:.4g}{self._unit}"
@@ -167,16 +167,16 @@ class RuleMonitor:
         self._add: Callable[[Record], None]
         self.tally: Count | Mean
         if metric is None:
-            self.tally = Count(rule.limit if down else 1 - rule.limit, SECTIONS)
+            self.tally = Count(rule.limit if down else 1 - rule.limit, MIN_COUNTED)
             self._add = partial(self._share, self.tally, down)
         elif rule.stat == "avg":
-            self.tally = Mean(rule.holds, rule.unit, measure.units[rule.unit])
+            self.tally = Mean(rule.limit, 1.0 if down else -1.0, rule.unit, measure.units[rule.unit])
             self._add = (
                 partial(self._gaps, self.tally) if measure.tag == POOLED else partial(self._mean, self.tally, metric)
             )
         elif measure.tag == POOLED and percentile is not None:  # gaps are not independent: an average over requests
             least = percentile / 100 if down else 1 - percentile / 100
-            self.tally = Mean(lambda inside: inside >= least, "% of the gaps within the limit", 100.0)
+            self.tally = Mean(least, -1.0, "% of the gaps within the limit", 100.0)
             self._add = partial(self._gaps, self.tally)
         else:
             may = 0.0 if percentile is None else 1 - percentile / 100 if down else percentile / 100
@@ -221,7 +221,12 @@ class RuleMonitor:
         if record.outcome == OK:
             self._known.add("")
             self._known.update(c.metric for c in self.rule.given if value_of(record, c.metric) is not None)
-        tally.add((record.outcome == OK and all(meets(record, c) for c in self.rule.given)) == down)
+        ok = record.outcome == OK
+        value = slowness(record, self.rule.given) if ok else None
+        tally.add(
+            (ok and all(meets(record, c) for c in self.rule.given)) == down,
+            value if value is None or not down else -value,
+        )
 
     def _value(self, tally: Count, metric: Metric, record: Record) -> None:
         if metric.tag == POOLED:
@@ -231,7 +236,7 @@ class RuleMonitor:
         elif record.outcome == OK or waits(metric):
             value = value_of(record, self.rule.metric)
             if value is not None:
-                tally.add(not self.rule.holds(value), value)
+                tally.add(not self.rule.holds(value), value if self.rule.op.startswith("<") else -value)
         elif censored(metric):  # a failure never had its token
             tally.add(True)
 
@@ -320,6 +325,16 @@ def meets(record: Record, condition: Condition) -> bool:
     """A successful request meets a condition."""
     value = value_of(record, condition.metric)
     return bool(condition.met(math.nan if value is None else value, record.ttft_s is not None))
+
+
+def slowness(record: Record, given: Iterable[Condition]) -> float | None:
+    """How near it comes to a limit of these, or beyond it: the largest share of one that it takes. None: it has no value."""
+    found = [
+        value / c.limit if c.op.startswith("<") else c.limit / value
+        for c in given
+        if (value := value_of(record, c.metric)) and c.limit
+    ]
+    return max(found, default=None)
 
 
 def _selected_by(record: Record, column: str) -> Any:

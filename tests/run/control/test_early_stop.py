@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.validation import mistakes
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
-from locust_llm.run.control.early_stop import SURE, Count, EarlyStop, evidence
+from locust_llm.run.control.early_stop import SURE, Count, EarlyStop, evidence, sure_distance
 from locust_llm.slo.grammar import FAIL, parse
 from locust_llm.slo.rules import resolve
 
@@ -149,20 +149,68 @@ def test_the_largest_and_the_smallest_decide_at_once() -> None:
     assert not fed(["abort: icl max < 20ms"], [answered(5), answered(5, 15, 30)]).broken()
 
 
-def test_an_average_is_broken_when_it_was_beyond_at_twenty_requests_and_at_forty() -> None:
+def test_an_average_is_broken_from_128_requests_on() -> None:
     rule = ["abort: ttft avg < 100ms"]
-    slow = [answered(200 + i % 3) for i in range(60)]
-    assert not fed(rule, slow[:39]).broken()
-    assert fed(rule, slow[:40]).broken() == (
-        "abort: ttft avg < 100ms is broken: over 40 requests it is 201ms, and its interval lies beyond the limit"
+    slow = [answered(200 + i % 3) for i in range(128)]
+    assert not fed(rule, slow[:127]).broken()
+    assert fed(rule, slow).broken() == (
+        "abort: ttft avg < 100ms is broken: over 128 requests it is 201ms, and its interval lies beyond the limit"
     )
-    assert not fed(rule, slow[:20] + some(1, 60)).broken()  # beyond at 20, not at 40
-    assert not fed(rule, [failed()] * 60).broken()  # failures are in no average
+    assert not fed(rule, slow[:64] + some(1, 64)).broken()  # one long wave
+    assert not fed(rule, [failed()] * 128).broken()  # failures are in no average
+
+
+def test_an_average_lies_beyond_by_so_many_standard_errors() -> None:
+    """Values of 90 and 120 ms by turns, 105 on average, with a standard deviation of 15: of 128, worth 85, by 4.55 of their
+    errors beyond 97.6 ms and by 3.1 beyond 100."""
+    assert sure_distance(128 / 1.5) == pytest.approx(
+        math.sqrt(2 * (1 + 50 / 85.3) * math.log(1 + 1.645 / 0.05)), rel=1e-3
+    )
+    turns = [answered(90 + 30 * (i % 2)) for i in range(128)]
+    assert not fed(["abort: ttft avg < 100ms"], turns).broken()
+    assert fed(["abort: ttft avg < 97.6ms"], turns).broken()
+    assert not fed(["abort: ttft avg < 106ms"], turns).broken()
+
+
+def test_a_queue_that_fills_counts_in_full() -> None:
+    """Each request 2 ms slower than the one before: from the 50th on beyond 100 ms, 111 of 160, all in one wave."""
+    filling = [answered(2 * (i + 1)) for i in range(160)]
+    for rule in ("ttft p50 < 100ms", "ttft p95 < 100ms", "ttft avg < 100ms", "attainment > 90% given ttft < 100ms"):
+        assert fed([f"abort: {rule}"], filling).broken(), rule
+        assert not fed([f"abort: {rule}"], filling[::-1]).broken(), rule
+    slower = [answered(5, 5 + 1000 / (100 - i / 2)) for i in range(128)]
+    assert fed(["abort: output_tokens_per_s_per_user p10 > 80"], slower).broken()
+
+
+def queue(load: float, count: int, seed: int) -> Iterator[Record]:
+    """How long requests are in an M/M/1 queue with a mean service of 1 ms, from its steady state on."""
+    draw = random.Random(seed)
+    wait = draw.expovariate(1 - load) if load < 1 and draw.random() < load else 0.0
+    for _ in range(count):
+        inside = wait + draw.expovariate(1)
+        yield answered(inside)
+        wait = max(inside - draw.expovariate(load), 0.0)
+
+
+def test_a_queue_at_95_percent_is_seldom_called_broken_where_the_limit_is_the_truth() -> None:
+    """20 ln 2 = 13.86 ms is its median, and 20 its mean: 20 runs of 1,000 requests, a look every 50."""
+    wrong = dict.fromkeys(("ttft p50 < 13.86ms", "ttft avg < 20ms", "attainment > 50% given ttft < 13.86ms"), 0)
+    for seed in range(20):
+        stops = {rule: fed([f"abort: {rule}"], []) for rule in wrong}
+        called = set()
+        for i, record in enumerate(queue(0.95, 1000, seed), 1):
+            for rule, stop in stops.items():
+                stop.add(record)
+                if i % 50 == 0 and stop.broken():
+                    called.add(rule)
+        for rule in called:
+            wrong[rule] += 1
+    assert max(wrong.values()) <= 2, wrong
 
 
 def test_gaps_are_averaged_request_by_request() -> None:
     """Of ten gaps one of 200 ms, the others of 10 ms: a tenth beyond 100 ms, 29 ms on average."""
-    us = [answered(*[10 * i for i in range(1, 11)], 300.0) for _ in range(40)]
+    us = [answered(*[10 * i for i in range(1, 11)], 300.0) for _ in range(128)]
     assert fed(["abort: icl p95 < 100ms"], us).broken()
     assert not fed(["abort: icl p85 < 100ms"], us).broken()
     assert fed(["abort: icl avg < 28ms"], us).broken()
