@@ -117,7 +117,7 @@ def test_a_run_that_has_lost_all_its_workers_ends(server: Server, tmp_path: Path
         assert its.ends(LOST_S) == ExitStatus.INCOMPLETE, its.text
         assert "all workers were lost" in its.text
         assert (tmp_path / "r" / "report.html").exists()
-        assert its.text.index("INCOMPLETE: all workers were lost") < its.text.rindex("Reports: ")
+        assert its.text.index("INCOMPLETE: all workers were lost") < its.text.rindex("Report: ")
 
 
 @full
