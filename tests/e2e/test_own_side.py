@@ -111,7 +111,9 @@ def test_a_second_sigint_cuts_what_is_open_and_still_reports(
     status, out, err = ended(process)
     assert status == ExitStatus.INCOMPLETE, err  # none of them was answered
     assert "Traceback" not in err
-    assert "4 requests were still running when the grace period ended" in (tmp_path / "r" / "summary.md").read_text("utf-8")
+    assert "4 requests were still running when the grace period ended" in (tmp_path / "r" / "summary.md").read_text(
+        "utf-8"
+    )
     got = records(tmp_path / "r")
     assert [record.outcome for record in got] == ["cut"] * 4
     assert all(len(record.chunk_us) > 10 for record in got)
