@@ -7,6 +7,7 @@ from typing import Final
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.judge import duration_in_words
+from locust_llm.report.analysis.knee import foremost
 from locust_llm.report.analysis.summary import Conditions, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.in_force import users_in_words
 from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired
@@ -167,11 +168,12 @@ def _ms(row: Row, percentile: float) -> str:
 
 
 def _stages(sweep: SweepSummary) -> str:
-    """The first sentence of the first knee that was found, else of the first that was looked for."""
-    texts = [knee.text for knee in sorted(sweep.knees, key=lambda knee: knee.value is None)]
+    """The first sentence of the first knee."""
+    texts = [knee.text for knee in foremost(sweep)]
     said = next(filter(None, texts), "") or f"{many(len(sweep.levels), 'stage')} measured"
     if said.startswith(OPEN):  # the reasons are said below it
-        said = said.removeprefix(OPEN).partition(";")[0].capitalize()
+        said = said.removeprefix(OPEN).partition(";")[0]
+        said = said[:1].upper() + said[1:]
     return said.split(". ")[0].rstrip(".")
 
 

@@ -129,9 +129,11 @@ def delivery_line(summary: Summary) -> str | None:
         reasons = figures or (summary.client.reasons if summary.client else ())
         why = f"the load generator. {_sentence('; '.join(reasons))}"
     elif d.cause == USERS and d.users_needed is not None:
+        rate = brief(d.users / d.busy_s, "/s", 2) if d.busy_s else "-"
         why = (
             f"too few users. {offered} x {d.busy_s:.2f} s per request needs {d.users_needed:.1f} users, and there were at "
-            f"most {d.users}" + (" (--max-users was reached)" if d.out_of_users else "")
+            f"most {d.users}{' (--max-users was reached)' * d.out_of_users}, which complete {rate}: more of them help if "
+            "requests then take no longer"
         )
     else:
         limit = brief(d.prefill_limit, digits=3)
