@@ -73,7 +73,7 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
     last = _wrapped(f"Report: {folder}/report.html; all tables: summary.md beside it, or --verbose", width, 3)
     room = LINES - len(first) - len(basis) - len(table) - len(last) - (3 if table else 2)
     rules = _lines(_rules(summary, run), width)
-    above = _lines(_warnings(summary), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
+    above = _lines(_warnings(summary, run), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
     rules = rules[: max(0, room - len(above))]
     room -= len(above) + len(rules)
     below = _lines([*_remarks(summary, run)][:MAX_REMARKS], width)[: max(0, room)]
@@ -81,12 +81,12 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _warnings(summary: Summary) -> Iterator[str]:
+def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     """What a reader must know before any figure."""
     if summary.conditions.simulated:
         yield SIMULATED
     if not summary.swept or summary.paired is not None:
-        yield from filter(None, [verdict_line(summary)])
+        yield from filter(None, [verdict_line(summary, run)])
     yield from filter(None, [delivery_line(summary)])
     if summary.sweep is not None:
         yield from (block.text for block in warnings(summary.sweep) if isinstance(block, Text))

@@ -18,7 +18,7 @@ from locust_llm.slo.selectors import plain
 
 from .paired import difference_of
 from .probe import named
-from .remarks import overloaded
+from .remarks import buffered, overloaded
 
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
@@ -31,6 +31,7 @@ NAMES: Final = {
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """How the text of a knee begins that no stage may found."""
+BUFFERED_STREAMS: Final = "The streams were buffered on the way, and these figures are those of the buffer"
 MAX_DIFFERENCES: Final = 3
 """Of two arms, named in the sentence."""
 
@@ -65,7 +66,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield f"Overloaded: {overload}"
     if summary.client is not None and summary.client.level == INVALID:
         load = ""
-        yield "The load generator was too slow to measure this server"
+        yield BUFFERED_STREAMS if buffered(run) else "The load generator was too slow to measure this server"
     yield f"{load} {first}".strip()
     yield from others
     if c.failed:
