@@ -108,10 +108,12 @@ def test_a_second_sigint_cuts_what_is_open_and_still_reports(
     time.sleep(0.7)
     assert process.poll() is None  # it waits for four long answers
     os.killpg(process.pid, signal.SIGINT)
-    status, out, err = ended(process)
+    status, _, err = ended(process)
     assert status == ExitStatus.INCOMPLETE, err  # none of them was answered
     assert "Traceback" not in err
-    assert "4 requests were still running when the grace period ended" in (tmp_path / "r" / "summary.md").read_text("utf-8")
+    assert "4 requests were still running when the grace period ended" in (tmp_path / "r" / "summary.md").read_text(
+        "utf-8"
+    )
     got = records(tmp_path / "r")
     assert [record.outcome for record in got] == ["cut"] * 4
     assert all(len(record.chunk_us) > 10 for record in got)
