@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if asked:
             _say(f"{USAGE}\n")
         else:
-            print(f"locust-llm: error: {_unknown(words[0])}\n\n{USAGE}", file=sys.stderr)
+            wrong = _unknown(words[0])
+            print(f"locust-llm: error: {wrong}" + ("" if ":" in wrong else f"\n\n{USAGE}"), file=sys.stderr)
         return ExitStatus.OK if words and asked else ExitStatus.REFUSED
     for number in SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):

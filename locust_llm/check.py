@@ -43,6 +43,8 @@ FAR_RTT_US: Final = 20_000
 FINE: Final = "ok"
 NOTE: Final = "note"
 PROBLEM: Final = "PROBLEM"
+NOTED: Final = {"context": "lengths", "TLS": "certificate", "model": "models"}
+"""What a note of the discovery is about, by the first of these words in it."""
 
 
 class Finding(NamedTuple):
@@ -139,7 +141,7 @@ def _model(found: Discovery) -> Iterator[Finding]:
     if found.context is not None:
         yield Finding(FINE, "context", f"{found.context:,} tokens")
     for note in found.notes:
-        yield Finding(NOTE, "note", note)
+        yield Finding(NOTE, next((what for word, what in NOTED.items() if word in note), "note"), note)
     if found.simulated:
         yield Finding(NOTE, "simulated", "this is the simulator: its figures hold for no real GPU, model or server")
 

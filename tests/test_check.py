@@ -66,6 +66,7 @@ def test_a_server_that_streams(server: TinyServer) -> None:
     said = found(server)
     assert said["reachable"] == Finding(FINE, "reachable", f"{server.url} (tiny)")
     assert said["model"].found == "tiny"
+    assert said["models"] == Finding(NOTE, "models", "no --model given: tiny taken, the first of tiny, other")
     assert said["streams"].level == FINE
     assert said["usage"].found == "yes: 800 tokens in, 32 out, by the server's count"
     assert (said["tokens per chunk"].level, said["tokens per chunk"].found) == (NOTE, "2.00")

@@ -312,22 +312,27 @@ def out_of_memory(message: str, prefill_limit: int | None) -> str:
 
 def _figures(summary: EngineSummary) -> str:
     parts = []
-    for name, level, form in (
-        ("running", summary.running, "{:.1f}"), ("waiting", summary.waiting, "{:.1f}"), ("KV cache", summary.kv_used,
-        "{:.0%}"),
+    for name, level, form, most in (
+        ("running", summary.running, "{:.1f}", "{:.0f}"), ("waiting", summary.waiting, "{:.1f}", "{:.0f}"),
+        ("KV cache", summary.kv_used, "{:.0%}", "{:.0%}"),
     ):  # fmt: skip
         if level is not None:
-            parts.append(f"{name} {form.format(level[0])} (at most {form.format(level[1])})")
+            parts.append(f"{name} {form.format(level[0])} (at most {most.format(level[1])})")
     if summary.preemptions is not None:
         parts.append(f"preemptions {summary.preemptions}")
     if summary.cache_share is not None:
         parts.append(f"prefix cache {summary.cache_share:.0%} of prompt tokens")
     for name, seconds in (("TTFT", summary.ttft_s), ("queue", summary.queue_s), ("prefill", summary.prefill_s)):
         if seconds is not None:
-            parts.append(f"{name} {duration(seconds)}")
+            parts.append(f"{name} {_time(seconds)}")
     return (
         f"The server's own figures ({summary.engine}, means of {many(summary.samples, 'sample')}): {', '.join(parts)}."
     )
+
+
+def _time(seconds: float) -> str:
+    """No finer than 0.01 ms: the mean of a queue that is empty says nothing with three digits."""
+    return duration(round(seconds, 5))
 
 
 def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
@@ -336,8 +341,8 @@ def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
     if queue_s is not None and prefill_s is not None and queue_s + prefill_s > 0:
         whole_s = max(summary.ttft_s or 0.0, queue_s + prefill_s)
         rest_s = whole_s - queue_s - prefill_s
-        neither = "" if rest_s < MIN_REST_SHARE * whole_s else f", {duration(rest_s)} neither"
-        parts = f"of {duration(whole_s)} to a first token {duration(queue_s)} are queue, {duration(prefill_s)} prefill"
+        neither = "" if rest_s < MIN_REST_SHARE * whole_s else f", {_time(rest_s)} neither"
+        parts = f"of {_time(whole_s)} to a first token {_time(queue_s)} are queue, {_time(prefill_s)} prefill"
         parts += neither
         if rest_s > max(queue_s, prefill_s):
             yield f"{QUESTION} Neither: {parts}. What else the server does before a first token, its metrics do not say."

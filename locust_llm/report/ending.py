@@ -9,6 +9,7 @@ from typing import Final
 
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, clean, cut, ends_of, many, number, title
+from locust_llm.report.analysis.knee import foremost as foremost_knees
 from locust_llm.report.analysis.summary import Level, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
 from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, main_first
@@ -72,7 +73,7 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
     last = _wrapped(f"Report: {folder}/report.html; all tables: summary.md beside it, or --verbose", width, 3)
     room = LINES - len(first) - len(basis) - len(table) - len(last) - (3 if table else 2)
     rules = _lines(_rules(summary, run), width)
-    above = _lines(_warnings(summary), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
+    above = _lines(_warnings(summary, run), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
     rules = rules[: max(0, room - len(above))]
     room -= len(above) + len(rules)
     below = _lines([*_remarks(summary, run)][:MAX_REMARKS], width)[: max(0, room)]
@@ -80,12 +81,12 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _warnings(summary: Summary) -> Iterator[str]:
+def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     """What a reader must know before any figure."""
     if summary.conditions.simulated:
         yield SIMULATED
     if not summary.swept or summary.paired is not None:
-        yield from filter(None, [verdict_line(summary)])
+        yield from filter(None, [verdict_line(summary, run)])
     yield from filter(None, [delivery_line(summary)])
     if summary.sweep is not None:
         yield from (block.text for block in warnings(summary.sweep) if isinstance(block, Text))
@@ -128,7 +129,7 @@ def _basis(summary: Summary) -> str:
         if first.effective < CORRELATED * first.count:
             said.append(f"worth {first.effective:.0f} independent ones for TTFT")
         if first.plus_minus.get(99.0):
-            said.append(f"TTFT p99 {ends_of(first.plus_minus[99.0])} ms")
+            said.append(f"TTFT p99 measured to {ends_of(first.plus_minus[99.0])} ms")
     if summary.client is not None and not (summary.swept and summary.paired is None):
         said.append(f"client verdict {summary.client.level}")
     return f"{', '.join(said)}."
@@ -139,7 +140,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
     if summary.examination is not None:
         yield from (one.what for one in summary.examination.advice)
     if (sweep := summary.sweep) is not None and summary.swept:
-        texts = [knee.text for knee in sorted(sweep.knees, key=lambda knee: knee.value is None)]
+        texts = [knee.text for knee in foremost_knees(sweep)]
         texts = [text for text in texts if text not in texts[:1]]  # the headline has it
         yield from dict.fromkeys((*texts, *sweep.findings))
     yield from foremost(summary, run)
@@ -254,14 +255,15 @@ def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
     else:
         rows = [(line.label, line) for line in pair.lines]
         what = ""
-    differ = [f"{label} {line.word}" for label, line in rows if line.word.split()[-1] in ("better", "worse")]
+    differing = [row for row in rows if row[1].word.split()[-1] in ("better", "worse")]
+    differ = [f"{label} {line.word}" for label, line in differing]
     few = sum(line.low is None for _, line in rows)
     said = f"{len(differ)} of {len(rows)} figures differ{f', {few} cannot be told' * bool(few)}"
     said += f": {', '.join(differ)}" if differ else ""
     lines = _wrapped(f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}.", width, 3)
     warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]
     lines += _lines(warnings, width)[: max(1, room - len(lines) - len(ARM_ROWS) - 1)]
-    main = [row for row in rows if pair.axis or (row[1].metric, row[1].stat) in ARM_ROWS]
+    main = [row for row in rows if pair.axis or row in differing or (row[1].metric, row[1].stat) in ARM_ROWS]
     table = list(_aligned(("", *head), ((label, *cells_of(line)) for label, line in main), width))
     return [*lines, *table][:room]
 

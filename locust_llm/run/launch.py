@@ -54,6 +54,9 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     if options.processes and not options.worker:
         master_port(options)
     if options.spawn_rate is None and options.num_users:
+        options.llm_spawn_rate = None  # what was asked for, which a form shows
+        if not getattr(options, "llm_users", options.num_users):
+            logging.getLogger("locust.main").addFilter(_says_no_shape)
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
         options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
@@ -72,6 +75,11 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
 def _says_no_run_time(line: logging.LogRecord) -> bool:
     """Locust believes that there is no -t, as this library bounds the run: that line would mislead."""
     return not line.getMessage().startswith("No run time limit set")
+
+
+def _says_no_shape(line: logging.LogRecord) -> bool:
+    """With a LoadTestShape Locust would say that it ignores -u and -r, which nobody gave."""
+    return not line.getMessage().startswith(("--run-time, --users or", "The following option(s) will be ignored"))
 
 
 def master_port(options: Namespace) -> None:

@@ -146,7 +146,7 @@ def _of_users(options: Namespace) -> Iterator[Field]:
         "run_time", "Run time", "text", str(run_time or ""), "until Stop", flag="-t",
         help="Such as 90s, 10m or 1h20m; the warmup comes before it",
     )  # fmt: skip
-    rate = options.spawn_rate
+    rate = getattr(options, "llm_spawn_rate", options.spawn_rate)
     yield Field(
         "spawn_rate", "Users started per second", "number", _number(rate) if rate else "", str(SPAWN_RATE), flag="-r",
         help="The gate ramps, not the users",

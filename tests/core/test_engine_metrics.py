@@ -186,7 +186,7 @@ def of(**more: object) -> EngineSummary:
 def test_the_figures_and_nothing_that_is_not_known() -> None:
     (figures, *_) = diagnosis(of(cache_share=0.12))
     assert figures == (
-        "The server's own figures (vLLM, means of 9 samples): running 3.0 (at most 8.0), waiting 0.0 (at most 0.0), "
+        "The server's own figures (vLLM, means of 9 samples): running 3.0 (at most 8), waiting 0.0 (at most 0), "
         "KV cache "
         "30% (at most 50%), preemptions 0, prefix cache 12% of prompt tokens, TTFT 300 ms, queue 10 ms, "
         "prefill 200 ms."

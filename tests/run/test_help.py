@@ -83,7 +83,9 @@ def test_what_is_known_is_not_corrected() -> None:
 )
 def test_an_unknown_command(word: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == ExitStatus.REFUSED
-    assert capsys.readouterr().err.startswith(f"locust-llm: error: {line}\n")
+    err = capsys.readouterr().err
+    assert err.startswith(f"locust-llm: error: {line}\n")
+    assert ("usage:" in err) == (word == "qqqq")  # what was meant is enough
 
 
 def test_names_of_other_programs_are_none_of_ours() -> None:

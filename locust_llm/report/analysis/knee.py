@@ -14,7 +14,7 @@ from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import FAIL, PASS
 from locust_llm.slo.selectors import plain
 
-from .summary import Knee, Level
+from .summary import Knee, Level, SweepSummary
 from .usl import Floats, fit, kappa_interval
 from .window import MIN_ANSWERED_SHARE
 
@@ -53,6 +53,12 @@ def knees(axis: str, levels: Sequence[Level]) -> tuple[Knee, ...]:
     left_out = f" Left out: {at(axis, *without)}." if without else ""
     found = (rule(axis, levels) for rule in rules.values())
     return tuple(replace(knee, text=knee.text + left_out) for knee in found)
+
+
+def foremost(sweep: SweepSummary) -> list[Knee]:
+    """Of the rules first, where there are any, also if they found none: they were asked for. Then those that were found."""
+    ruled = any(level.slo_status for level in sweep.levels)
+    return sorted(sweep.knees, key=lambda knee: (not (ruled and knee.rule == SLO), knee.value is None))
 
 
 def at(axis: str, *levels: Level) -> str:

@@ -94,7 +94,7 @@ def _first(summary: Summary, run: Run) -> Iterator[Block]:
     yield Headline(f"{headline(summary, run)}.")
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
-    if (not summary.swept or summary.paired is not None) and (verdict := verdict_line(summary)) is not None:
+    if (not summary.swept or summary.paired is not None) and (verdict := verdict_line(summary, run)) is not None:
         yield Text(verdict, loud=True)
     if summary.examination is not None:
         yield from islice(scheduler(summary.examination), 1, None)  # the headline has the first

@@ -7,6 +7,7 @@ from typing import Final
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.judge import duration_in_words
+from locust_llm.report.analysis.knee import foremost
 from locust_llm.report.analysis.summary import Conditions, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.in_force import users_in_words
 from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired
@@ -17,7 +18,7 @@ from locust_llm.slo.selectors import plain
 
 from .paired import difference_of
 from .probe import named
-from .remarks import overloaded
+from .remarks import buffered, overloaded
 
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
@@ -30,6 +31,7 @@ NAMES: Final = {
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """How the text of a knee begins that no stage may found."""
+BUFFERED_STREAMS: Final = "The streams were buffered on the way, and these figures are those of the buffer"
 MAX_DIFFERENCES: Final = 3
 """Of two arms, named in the sentence."""
 
@@ -64,7 +66,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield f"Overloaded: {overload}"
     if summary.client is not None and summary.client.level == INVALID:
         load = ""
-        yield "The load generator was too slow to measure this server"
+        yield BUFFERED_STREAMS if buffered(run) else "The load generator was too slow to measure this server"
     yield f"{load} {first}".strip()
     yield from others
     if c.failed:
@@ -167,11 +169,12 @@ def _ms(row: Row, percentile: float) -> str:
 
 
 def _stages(sweep: SweepSummary) -> str:
-    """The first sentence of the first knee that was found, else of the first that was looked for."""
-    texts = [knee.text for knee in sorted(sweep.knees, key=lambda knee: knee.value is None)]
+    """The first sentence of the first knee."""
+    texts = [knee.text for knee in foremost(sweep)]
     said = next(filter(None, texts), "") or f"{many(len(sweep.levels), 'stage')} measured"
     if said.startswith(OPEN):  # the reasons are said below it
-        said = said.removeprefix(OPEN).partition(";")[0].capitalize()
+        said = said.removeprefix(OPEN).partition(";")[0]
+        said = said[:1].upper() + said[1:]
     return said.split(". ")[0].rstrip(".")
 
 

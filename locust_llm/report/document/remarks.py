@@ -29,6 +29,8 @@ MIN_CACHED_SHARE: Final = 0.5
 PROBE_ADVICE: Final = "A probe runs in one process: give it a machine that does nothing else."
 OPEN_LOOP_METRICS: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
 """Rules about these are about arrivals, which a closed loop does not have."""
+BUFFERED: Final = "WARNING: BUFFERED STREAM"
+BUFFER_ADVICE: Final = "The streams were buffered on the way, which merges chunks too: mend that first."
 CHANGED: Final = "The client verdict changed:"
 STATUSES: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
 MAX_LINE_REASONS: Final = 3
@@ -93,7 +95,12 @@ def incomplete_line(summary: Summary, run: Run) -> str | None:
     return f"INCOMPLETE: {'; '.join(missing[:MAX_MISSING])}{more}."
 
 
-def verdict_line(summary: Summary) -> str | None:
+def buffered(run: Run) -> bool:
+    """The streams were held back on the way (client/buffering.py): that merges chunks however fast the load generator is."""
+    return any(note.startswith(BUFFERED) for note in run.notes)
+
+
+def verdict_line(summary: Summary, run: Run) -> str | None:
     """The line above the tables when the load generator distorted the figures; None when it did not."""
     if summary.client is None or summary.client.level == OK:
         return None
@@ -103,10 +110,11 @@ def verdict_line(summary: Summary) -> str | None:
         if summary.client.level == INVALID
         else f"the load generator distorted some of these figures{f', not {sound}' if sound else ''}"
     )
-    return (
-        f"CLIENT {summary.client.level}: {effect}. {_sentence('; '.join(summary.client.reasons))}. "
-        f"{summary.client.advice if summary.examination is None else PROBE_ADVICE}"
-    )
+    advice = summary.client.advice if summary.examination is None else PROBE_ADVICE
+    if buffered(run):
+        effect, advice = effect.partition(", the load generator")[0], BUFFER_ADVICE
+        effect = effect if summary.client.level == INVALID else "some of these figures are distorted"
+    return f"CLIENT {summary.client.level}: {effect}. {_sentence('; '.join(summary.client.reasons))}. {advice}"
 
 
 def delivery_line(summary: Summary) -> str | None:
@@ -129,9 +137,11 @@ def delivery_line(summary: Summary) -> str | None:
         reasons = figures or (summary.client.reasons if summary.client else ())
         why = f"the load generator. {_sentence('; '.join(reasons))}"
     elif d.cause == USERS and d.users_needed is not None:
+        rate = brief(d.users / d.busy_s, "/s", 2) if d.busy_s else "-"
         why = (
             f"too few users. {offered} x {d.busy_s:.2f} s per request needs {d.users_needed:.1f} users, and there were at "
-            f"most {d.users}" + (" (--max-users was reached)" if d.out_of_users else "")
+            f"most {d.users}{' (--max-users was reached)' * d.out_of_users}, which complete {rate}: more of them help if "
+            "requests then take no longer"
         )
     else:
         limit = brief(d.prefill_limit, digits=3)

@@ -335,8 +335,9 @@ class RunStore:
         if not counts.total():
             self.add_gap("no request was sent: there is nothing to report")
         elif not (counts[OK] or counts[CANCELLED]):
-            cut = f"{counts[CUT]} were cut when the run ended" if counts[CUT] else "all of them failed"
-            self.add_gap(f"none of the {counts.total()} requests succeeded: {cut}")
+            failed, cut = counts.total() - counts[CUT], f"{counts[CUT]} were cut when the run ended"
+            why = "all of them failed" if not counts[CUT] else f"{failed} failed, {cut}" if failed else cut
+            self.add_gap(f"none of the {counts.total()} requests succeeded: {why}")
 
     def report(self, facts: Run, *, verbose: bool = False) -> str:
         """Make the reports; what the console shall show, ``verbose``: with all tables."""

@@ -1,5 +1,6 @@
 """How many users there are; in an open loop without a number as many as the arrivals need."""
 
+import logging
 from typing import Final
 
 from .context import RunContext
@@ -8,12 +9,22 @@ SPAWNING_S: Final = 3.0
 """Longest wait of a phase for its first users."""
 
 
+_STEPS: Final = ("Ramping to ", "All users spawned", "Your selected spawn rate")
+
+
+def _is_no_step(line: logging.LogRecord) -> bool:
+    """Of an open loop Locust would write up to twelve lines a second about users that arrivals need."""
+    return not line.getMessage().startswith(_STEPS)
+
+
 class UserPool:
     def __init__(self, context: RunContext) -> None:
         settings = context.settings
         self._max_users = settings.max_users
         self.grows = not settings.users and settings.open_loop
         """No number of users was given."""
+        of_locust = logging.getLogger("locust.runners")
+        (of_locust.addFilter if self.grows else of_locust.removeFilter)(_is_no_step)
         self.count = settings.users or 0
         """How many there are, or are asked for; never falls but by ``become``."""
         self.exhausted = False
@@ -58,4 +69,5 @@ class UserPool:
             self._spawn(self.become, self.count)
         elif not self.exhausted:
             self.exhausted = True
-            self._store.add_note(f"all {self._max_users} users are busy and arrivals wait: raise --max-users")
+            busy = f"all {self._max_users} users are busy and arrivals wait"
+            self._store.add_note(f"{busy}: raise --max-users, unless the server is overloaded")

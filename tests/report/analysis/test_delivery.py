@@ -203,7 +203,8 @@ def test_nothing_offered() -> None:
     [
         ([answered(1500, asked_at=5.0)] * 130, open_run(200, limits=((0.0, 2),)),
          ["65.0%", "prefill gate", "2.00/s x 1.50 s", "3.0 requests", "limit was 2", "70 of 200"]),
-        ([answered(1000, 6000)] * 160, open_run(200, 40), ["80.0%", "too few users", "x 6.00 s", "12.0 users", "most 10"]),
+        ([answered(1000, 6000)] * 160, open_run(200, 40), ["80.0%", "too few users", "x 6.00 s", "12.0 users",
+          "most 10, which complete 1.7/s: more of them help if requests then take no longer. 40 of 200"]),
         (BRIEF, open_run(100, 3), ["burst", "0.1 of 10 users", "50 of 100", "3 of them"]),
         (BRIEF, replace(open_run(100), health=(Health(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),)),
          ["load generator. Local used 97% of a core"]),

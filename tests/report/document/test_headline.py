@@ -9,6 +9,7 @@ from locust_llm.core.run import Offer
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.document.headline import headline
+from locust_llm.report.document.remarks import verdict_line
 from locust_llm.slo.client_verdict import INVALID, Verdict
 
 
@@ -65,4 +66,14 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
     summary = replace(summarise(collect(spread(199)), run), client=Verdict(INVALID, ("merged chunks",)))
     assert headline(summary, run) == (
         "The load generator was too slow to measure this server; error rate is 0%, within 5%"
+    )
+
+
+def test_a_buffer_on_the_way_is_not_blamed_on_the_load_generator() -> None:
+    run = replace(a_run(), notes=("WARNING: BUFFERED STREAM: 9 of 9 answers came whole",))
+    summary = replace(summarise(collect(spread(199)), run), client=Verdict(INVALID, ("merged chunks 100 %",)))
+    assert headline(summary, run).startswith("The streams were buffered on the way")
+    assert verdict_line(summary, run) == (
+        "CLIENT INVALID: do not use these figures. Merged chunks 100 %. "
+        "The streams were buffered on the way, which merges chunks too: mend that first."
     )

@@ -10,9 +10,9 @@ from support.stages import a_level, a_stage
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import AXES
 from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.knee import knees
+from locust_llm.report.analysis.knee import foremost, knees
 from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.analysis.summary import Level, Row, SweepSummary
+from locust_llm.report.analysis.summary import Knee, Level, Row, SweepSummary
 from locust_llm.report.analysis.sweep import findings
 from locust_llm.report.plots.sweep import stage_plots
 from locust_llm.report.text import console, markdown
@@ -60,6 +60,16 @@ def test_throughput_that_is_flat_at_capacity_has_no_peak_anywhere() -> None:
     assert "USL: none." in text
     assert "throughput levels off at 4/s, no peak within what was measured" in text
     assert not [mark.text for plot in stage_plots(sweep, {}) for mark in plot.marks if "USL" in mark.text]
+
+
+def test_with_rules_the_headline_is_about_them_even_if_another_knee_was_found() -> None:
+    sweep = SweepSummary(
+        axis="concurrency", unit="users", ended="", levels=(a_level(1, 1.0, slo_status="INCONCLUSIVE"),),
+        knees=(Knee(rule="SLO", value=None, text="Undecided."), Knee(rule="asymptotic", value=2.8, text="2.8.")),
+    )  # fmt: skip
+    assert [knee.rule for knee in foremost(sweep)] == ["SLO", "asymptotic"]
+    without = replace(sweep, levels=(a_level(1, 1.0),))
+    assert [knee.rule for knee in foremost(without)] == ["asymptotic", "SLO"]
 
 
 def test_a_table_of_stages_then_knees_then_what_follows() -> None:

@@ -64,6 +64,10 @@ def test_a_sentence_at_the_start_without_a_gate() -> None:
     )  # fmt: skip
 
 
+def test_one_request() -> None:
+    assert " | 1 request | 0 failed | " in said(control({"ok": 1}), 1.0)
+
+
 def test_a_schedule_of_the_users_own() -> None:
     probing = control()
     probing.live_stats.update("local", used=1, waiting=0, decoding=3, activity="episode 12 of 44, about 1:50 left")
