@@ -43,6 +43,8 @@ MAX_WARNING: Final = 3
 MAX_REMARKS: Final = 3
 MAX_FAILURES: Final = 2
 """Kinds of failures."""
+FIRST_FAILED: Final = "WARNING: each of the first "
+"""How the note of a run begins whose first requests have all failed; it takes the place of the kinds of failures."""
 MAX_RULES: Final = 4
 MAX_STAGES: Final = 8
 ROWS: Final = (TTFT.tag, ITL.tag, "request_latency", TTFT_FROM_DUE.tag, "output_token_throughput")
@@ -72,7 +74,7 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
     last = _wrapped(f"Report: {folder}/report.html; all tables: summary.md beside it, or --verbose", width, 3)
     room = LINES - len(first) - len(basis) - len(table) - len(last) - (3 if table else 2)
     rules = _lines(_rules(summary, run), width)
-    above = _lines(_warnings(summary), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
+    above = _lines(_warnings(summary, run), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
     rules = rules[: max(0, room - len(above))]
     room -= len(above) + len(rules)
     below = _lines([*_remarks(summary, run)][:MAX_REMARKS], width)[: max(0, room)]
@@ -80,7 +82,7 @@ def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _warnings(summary: Summary) -> Iterator[str]:
+def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     """What a reader must know before any figure."""
     if summary.conditions.simulated:
         yield SIMULATED
@@ -93,6 +95,9 @@ def _warnings(summary: Summary) -> Iterator[str]:
         yield f"WARNING: {summary.paired.warning}."
     if summary.examination is not None:
         yield from (block.text for block in [*scheduler(summary.examination)][1:] if isinstance(block, Text))
+    if first := [note for note in run.notes if note.startswith(FIRST_FAILED)]:  # in full, with what to do about it
+        yield from first
+        return
     for failure in summary.failures[:MAX_FAILURES]:
         status = "" if failure.status is None else f" {failure.status}"
         yield f"{failure.count} failed: {failure.outcome}{status}, {failure.message}"
@@ -112,7 +117,7 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
         else:
             known = interval(some[0])
             figure = observed(some[0]) if known == "-" else f"95 % interval {known}"
-            yield f"  {status} {some[0].rule}: {'; '.join(filter(None, (figure, reason)))}"
+            yield f"  {status} {some[0].rule}: {'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
     if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
         yield f"  and {many(rest, 'more rule')}"
     yield from policy_lines(summary, run)
@@ -124,11 +129,12 @@ def _basis(summary: Summary) -> str:
     said = [f"From {many(c.succeeded, 'answered request')} in {brief(c.duration_s, ' s', 3)}"]
     said += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
     first = rows.get(TTFT.tag)
-    if not summary.swept and first is not None and first.effective is not None and first.count:
+    artificial = summary.swept or summary.examination is not None
+    if not artificial and first is not None and first.effective is not None and first.count:
         if first.effective < CORRELATED * first.count:
             said.append(f"worth {first.effective:.0f} independent ones for TTFT")
         if first.plus_minus.get(99.0):
-            said.append(f"TTFT p99 {ends_of(first.plus_minus[99.0])} ms")
+            said.append(f"plus-minus of TTFT p99 {ends_of(first.plus_minus[99.0])} ms")
     if summary.client is not None and not (summary.swept and summary.paired is None):
         said.append(f"client verdict {summary.client.level}")
     return f"{', '.join(said)}."
@@ -142,7 +148,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
         texts = [knee.text for knee in sorted(sweep.knees, key=lambda knee: knee.value is None)]
         texts = [text for text in texts if text not in texts[:1]]  # the headline has it
         yield from dict.fromkeys((*texts, *sweep.findings))
-    yield from foremost(summary, run)
+    yield from (remark for remark in foremost(summary, run) if not remark.startswith(FIRST_FAILED))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """How many users there are; in an open loop without a number as many as the arrivals need."""
 
+import logging
 from typing import Final
 
 from .context import RunContext
 
 SPAWNING_S: Final = 3.0
 """Longest wait of a phase for its first users."""
+SPAWNING: Final = ("Ramping to ", "All users spawned", "Your selected spawn rate is very high")
+"""How the lines begin that Locust logs each time; a pool that grows would fill the console with them."""
 
 
 class UserPool:
@@ -14,6 +17,8 @@ class UserPool:
         self._max_users = settings.max_users
         self.grows = not settings.users and settings.open_loop
         """No number of users was given."""
+        runners = logging.getLogger("locust.runners")
+        (runners.addFilter if self.grows else runners.removeFilter)(_not_of_spawning)
         self.count = settings.users or 0
         """How many there are, or are asked for; never falls but by ``become``."""
         self.exhausted = False
@@ -59,3 +64,7 @@ class UserPool:
         elif not self.exhausted:
             self.exhausted = True
             self._store.add_note(f"all {self._max_users} users are busy and arrivals wait: raise --max-users")
+
+
+def _not_of_spawning(line: logging.LogRecord) -> bool:
+    return not line.getMessage().startswith(SPAWNING)
