@@ -29,7 +29,11 @@ CLEAR: Final = "\r\x1b[2K"
 def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[str]:
     """Parts of the line, the most important first. ``elapsed_s``: of this phase."""
     stats, total = control.live_stats, _total(control)
-    found = [where(control, elapsed_s), f"{stats.done}{total} request{'s' * (total != '' or stats.done != 1)}", f"{stats.failed} failed"]
+    found = [
+        where(control, elapsed_s),
+        f"{stats.done}{total} request{'s' * (total != '' or stats.done != 1)}",
+        f"{stats.failed} failed",
+    ]
     if ttft_ms := stats.recent_ttft.histogram().percentiles_ms(50, 99):
         found.append(f"TTFT p50 {duration(ttft_ms[0] / 1e3)}, p99 {duration(ttft_ms[1] / 1e3)}")
     found.append(f"{stats.tokens_per_s():.0f} tokens/s")
