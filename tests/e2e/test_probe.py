@@ -75,7 +75,7 @@ def test_stopped_half_way_it_reports_what_there_is(url: str, tmp_path: Path) -> 
     assert "Traceback" not in err
     assert process.returncode == 4
     assert "Scheduler: cannot tell." in out
-    assert "Missing: the probe was stopped early, before its first round: let it finish." in out
+    assert "Reason: the probe was stopped early, before its first round: let it finish." in out
     assert "Prompts alone" in out
     assert examination(tmp_path / "r")["outcome"] == "untold"
 
