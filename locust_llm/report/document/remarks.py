@@ -224,7 +224,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     elif not conditions.succeeded:
         yield "No request succeeded: there is no latency to report."
     if run.stopping_at is None:
-        yield "The run did not end cleanly: requests that were still running are missing."
+        yield "WARNING: the run did not end cleanly: requests that were still running are missing."
     if conditions.cut and counts.cut_ages_s is not None:
         low, high = counts.cut_ages_s
         ages = f"after {low:.1f} to {high:.1f} s" if f"{low:.1f}" != f"{high:.1f}" else f"after {low:.1f} s"
