@@ -256,7 +256,7 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
     assert adjusted.at_least[99.0] == pytest.approx(1e3 * (4 + 20 * 14 / 15))
     shown = console(summary, run)
     assert "≥ 22667" in shown
-    assert "0% to 10.81%" in shown
+    assert "0% to 10.8%" in shown
     assert "16 requests were still running when the grace period ended, and cut after 4.0 to 24.0 s" in " ".join(
         shown.split()
     )
