@@ -33,7 +33,7 @@ from locust_llm.run.flags import LINE, Refused, refuse
 from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import before_load, launch_of
 from locust_llm.run.locust_table import in_rows_of, keep_no_copies_of_rows, three_digits_in_locust, without_tables
-from locust_llm.run.options import add_options, look_through, settings_of
+from locust_llm.run.options import add_options, keep_locusts_defaults, look_through, settings_of
 from locust_llm.run.preflight import the_address
 from locust_llm.run.protocol import LOCAL, EndRun, Message
 from locust_llm.run.refusals import dataset_too_long
@@ -50,6 +50,7 @@ from .user import LLMUser
 logger = logging.getLogger("locust_llm")
 
 
+keep_locusts_defaults()
 three_digits_in_locust()
 withhold()
 

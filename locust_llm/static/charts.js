@@ -141,14 +141,14 @@ const charts = (() => {
     ticks: { stroke: () => css("line"), width: 1, size: 4 }, values: (_, splits) => ticks(unit, splits),
   });
 
-  function chart(place, { title, unit, whole, measure, times: at, series: make }) {
+  function chart(place, { title, unit, whole, measure, times: at, series: make }, before = null) {
     const figure = document.createElement("figure"), head = document.createElement("h3"), box = document.createElement("div");
     const keys = document.createElement("div"), text = written(unit), hidden = new Set();
     const limits = () => history.limits.filter(([of]) => of === measure);
     let series = [], outputs = [], u = null, zoomed = false, names = "";
     [figure.className, box.className, keys.className, head.textContent] = ["plot", "canvas", "keys", title];
     figure.append(head, box, keys);
-    place.append(figure);
+    place.insertBefore(figure, before);
 
     const drawn = (one) => ({
       stroke: () => css(one.hue), width: 1.7, dash: one.dashed ? [6, 4] : undefined, show: !hidden.has(one.name), spanGaps: false,
@@ -210,22 +210,22 @@ const charts = (() => {
       width = box.clientWidth;
       u.setSize({ width: Math.max(width, 200), height: HEIGHT });
     }).observe(box);
-    return { update, forget: () => { zoomed = false; }, redraw: () => u?.redraw() };
+    return { figure, update, forget: () => { zoomed = false; }, redraw: () => u?.redraw() };
   }
 
   function group(place, { title, charts: some }) {
     const box = document.createElement("section"), head = document.createElement("h2"), grid = document.createElement("div");
-    [head.textContent, head.hidden, grid.className] = [title, !title, "plots"];
-    box.setAttribute("aria-label", title || "Over time");
+    [head.textContent, head.className, grid.className] = [title || "Over time", title ? "" : "unseen", "plots"];
+    box.setAttribute("aria-label", head.textContent);
     box.append(head, grid);
     place.append(box);
     return some.map((one) => chart(grid, one));
   }
   let all = GROUPS.flatMap((one) => group(document.getElementById("plots"), one));
   const each = (what) => () => all.forEach((one) => one[what]());
-  // One more, in a place of its own: a chart that comes with its first value.
-  function add(place, description) {
-    const made = chart(place, description);
+  // One more, in a place of its own, ``before`` another figure there: a chart that comes with its first value.
+  function add(place, description, before) {
+    const made = chart(place, description, before);
     all.push(made);
     made.update();
     return made;

@@ -27,7 +27,7 @@
 
   // -- the server's own metrics --------------------------------------------------------------------------------------------
 
-  // A line for each replica or GPU. A chart comes with its first value.
+  // A line for each replica or GPU. A chart comes with its first value, to its place: one of rates has it later than others.
   const HUES = ["p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint"];
   const served = new Map();
   let replicas = [];
@@ -41,10 +41,11 @@
     }
     all.forEach(([title, unit], chart) => {
       if (served.has(chart) || !history.points.some((point) => point[charts.SERVER]?.[chart])) return;
-      served.set(chart, charts.add(by("server-plots"), { title, unit, series: () => replicas.map((name, i) => ({
+      const next = Math.min(...[...served.keys()].filter((other) => other > chart));
+      served.set(chart, charts.add(by("server-plots"), { title, unit, whole: !unit, series: () => replicas.map((name, i) => ({
         name, hue: HUES[i % HUES.length], dashed: i >= HUES.length, values: charts.column(values(chart, i)),
         known: history.points.some((point) => typeof values(chart, i)(point) === "number"),
-      })).filter((one) => one.known) }));
+      })).filter((one) => one.known) }, served.get(next)?.figure));
     });
     by("server").hidden = !served.size;
   }

@@ -89,6 +89,10 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     alone.get_by_role("button", name="Stop").click()
     alone.get_by_text("ended", exact=True).first.wait_for()
     alone.get_by_text(re.compile("^SLO (FAIL|INCONCLUSIVE)$")).wait_for()  # the latter on a machine that is too busy
+    names = alone.locator("#server-plots h3").all_inner_texts()
+    assert names == ["Running in the server", "Waiting in the server", "KV cache in use", "Preemptions per second",
+                     "Prefix cache hits"]  # fmt: skip
+    first_charts = alone.locator("#server-plots figure").element_handles()
     locust.picture(alone, "ended")
 
     ok = [record for record in records(locust.folder / "run") if record["error"] is None]
@@ -123,6 +127,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     second = json.loads((locust.folder / "run-2" / "run.json").read_text())
     assert (second["run"]["settings"]["slo"], second["run"]["settings"]["run_time_s"]) == ([], 3)
     alone.get_by_role("heading", name="run-2").wait_for()
+    assert not any(chart.evaluate("chart => chart.isConnected") for chart in first_charts)
     locust.picture(alone, "second")
     assert locust.errors == []
 

@@ -16,7 +16,7 @@ from locust_llm import plugin
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
-from locust_llm.run.options import check, request_headers, settings_of
+from locust_llm.run.options import check, keep_locusts_defaults, request_headers, settings_of
 
 KEY: Final = "sk-0123456789"
 SECRET: Final = "s3cret"
@@ -312,3 +312,14 @@ def test_rules_come_from_the_flag_the_environment_and_a_file_and_a_comment_begin
         'ttft{name="a # ""b"" #"} p50 < 1s',
         "error_rate < 1%",
     )
+
+
+def test_locusts_own_options_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from locust import argument_parser
+
+    made = []
+    monkeypatch.setattr(argument_parser, "default_args_dict", lambda: made.append(1) or {"users": 1})
+    keep_locusts_defaults()
+    keep_locusts_defaults()  # of another import
+    assert ["users" in argument_parser.default_args_dict() for _ in range(3)] == [True] * 3
+    assert made == [1]

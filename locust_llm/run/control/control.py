@@ -210,10 +210,8 @@ class Control:
         while True:
             self._time.sleep(WORKERS_S)
             for worker in self.phases.limit.shares.expire(self._time.monotonic()):
-                self.store.add_note(
-                    f"WARNING: worker {worker} stopped reporting {self.store.since_start()}: "
-                    "its share of the prefill limit went to the others"
-                )
+                share = "" if self.limit is None else ": its share of the prefill limit went to the others"
+                self.store.add_note(f"WARNING: worker {worker} stopped reporting {self.store.since_start()}{share}")
             for worker in self._workers.lost():
                 self._lose(worker)
             alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
