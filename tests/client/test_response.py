@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
-from locust_llm.client.completion import Completion
 from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, MAX_ERROR_BYTES, NO_END, Response
 from locust_llm.client.sse import EventDecoder
 from locust_llm.core.foreign_text import MESSAGE_BYTES, shown
 from locust_llm.core.record import FAILURES, OK
+from locust_llm.protocols.answer import Completion
+from locust_llm.protocols.known import PROTOCOLS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -158,7 +159,7 @@ STREAMED = sorted(name for name, expected in EXPECTED.items() if expected.stream
 
 def said(name: str, *pieces: bytes) -> tuple[Completion, tuple[str, str]]:
     """The body alone, without HTTP around it: the decoder of events and that of answers."""
-    answer = Completion(True, "completions" if "completions" in name else "chat")
+    answer = Completion(PROTOCOLS["completions" if "completions" in name else "chat"], True)
     for found in EventDecoder().feed(enumerate(pieces)):
         answer.add(found)
     return answer, answer.outcome()

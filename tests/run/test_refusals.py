@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.tiny_server import tiny_server
 
-from locust_llm.client.completion import status_message
 from locust_llm.core.settings import Settings
+from locust_llm.protocols.answer import status_message
 from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
 from locust_llm.run.refusals import Context, advice, context_of, dataset_too_long, no_completion, refused, too_long
 
