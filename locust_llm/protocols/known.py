@@ -6,9 +6,16 @@ import msgspec
 
 from .chat import Chat
 from .completions import Completions
+from .messages import AnthropicMessages
 from .protocol import Messages, Protocol
+from .responses import Responses
 
-PROTOCOLS: Final[dict[str, Protocol[Any]]] = {"chat": Chat(), "completions": Completions()}
+PROTOCOLS: Final[dict[str, Protocol[Any]]] = {
+    "chat": Chat(),
+    "completions": Completions(),
+    "responses": Responses(),
+    "messages": AnthropicMessages(),
+}
 
 
 def request_body(

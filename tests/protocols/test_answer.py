@@ -297,13 +297,16 @@ def test_messages_are_one_line_of_bounded_length_that_no_terminal_obeys() -> Non
     assert len(line) <= MESSAGE_BYTES
 
 
+TYPES = ["response.output_text.delta", "response.function_call_arguments.delta", "response.completed", "tool_use",
+         "error", "response.output_item.added", "content_block_delta", "content_block_start", "message_start"]  # fmt: skip
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    st.sampled_from(TYPES) | st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
 FIELDS = ["choices", "delta", "text", "object", "function_call",
           "message", "usage", "error", "content", "finish_reason", "index", "tool_calls", "reasoning",
+          "type", "output", "item", "response", "content_block", "summary", "thinking", "input", "stop_reason",
           "completion_tokens", "prompt_tokens", "completion_tokens_details", "reasoning_tokens", "detail"]  # fmt: skip
 SHAPES = st.recursive(
     JSON, lambda inner: st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4) | st.lists(inner, max_size=2)
