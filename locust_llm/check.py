@@ -26,7 +26,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.address import base_url
-from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover
+from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
 from locust_llm.run.flags import unknown_options
 from locust_llm.run.options import request_headers
 from locust_llm.run.preflight import local_ports, raise_open_files, shortage
@@ -130,6 +130,7 @@ def check(
     checker = Checker(settings, headers, found.model, seconds)
     try:
         yield from _answers(checker, PROMPT_TOKENS if found.context is None else min(PROMPT_TOKENS, found.context / 2))
+        yield from _others(checker)
     finally:
         checker.close()
     yield from _sockets(settings, files)
@@ -177,6 +178,13 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
     else:
         yield Finding(NOTE, "prefix cache", f"not known: {unknown}")
     yield _length(checker)
+
+
+def _others(checker: Checker) -> Iterator[Finding]:
+    s = checker.settings
+    verify = False if s.insecure else authorities()
+    if names := spoken(s, checker.headers, checker.model, checker.until, verify=verify):
+        yield Finding(FINE, "endpoint types", f"also {', '.join(names)} (--endpoint-type)")
 
 
 def _network(record: Record, settings: Settings) -> Iterator[Finding]:
