@@ -29,7 +29,7 @@ from locust_llm.load.conversation import Ask
 from locust_llm.load.formats import Item
 from locust_llm.load.prompts import Drawn
 from locust_llm.protocols.answer import USUAL
-from locust_llm.protocols.known import request_body
+from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.arms import Side
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
@@ -246,7 +246,7 @@ class LLMUser(HttpUser):
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
                 **fields,
             )  # fmt: skip
-            max_chunks = chunk_limit(turn.output_tokens, fields)
+            max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)
             if settings.session_header:
                 headers = {settings.session_header: session, **(headers or {})}
             labels = {
