@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import requests
 from msgspec.structs import replace
 
-from locust_llm.client.api import ENDPOINTS, LENGTH_PROMPT, LENGTH_TOKENS, obeyed, request_body
+from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, obeyed
 from locust_llm.client.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.fetch import PROBE_HEADER
@@ -24,8 +24,9 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.address import base_url
-from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover
+from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
 from locust_llm.run.flags import unknown_options
 from locust_llm.run.options import request_headers
 from locust_llm.run.preflight import local_ports, raise_open_files, shortage
@@ -131,6 +132,7 @@ def check(
     checker = Checker(settings, headers, found.model, seconds)
     try:
         yield from _answers(checker, PROMPT_TOKENS if found.context is None else min(PROMPT_TOKENS, found.context / 2))
+        yield from _others(checker)
     finally:
         checker.close()
     yield from _sockets(settings, files)
@@ -178,6 +180,13 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
     else:
         yield Finding(NOTE, "prefix cache", f"not known: {unknown}")
     yield _length(checker)
+
+
+def _others(checker: Checker) -> Iterator[Finding]:
+    s = checker.settings
+    verify = False if s.insecure else authorities()
+    if names := spoken(s, checker.headers, checker.model, checker.until, verify=verify):
+        yield Finding(FINE, "endpoint types", f"also {', '.join(names)} (--endpoint-type)")
 
 
 def _network(record: Record, settings: Settings) -> Iterator[Finding]:
@@ -337,7 +346,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean), ("--output-tokens-mean", s.output_tokens_mean),
     ):  # fmt: skip
         add(flag, type=float, default=mean, metavar="TOKENS", help="for the model's context (default: %(default)g)")
-    add("--endpoint-type", choices=tuple(ENDPOINTS), default="chat", help="(default: %(default)s)")
+    add("--endpoint-type", choices=tuple(PROTOCOLS), default="chat", help="(default: %(default)s)")
     add("--endpoint", metavar="PATH", help="by default that of --endpoint-type")
     add("--max-tokens-field", default="max_tokens", help="of the request, limits the answer (default: %(default)s)")
     add("--api-key-file", metavar="FILE", help="by default the environment variable OPENAI_API_KEY")
@@ -351,7 +360,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(
         host=base_url(options.host), model=options.model, model_check=options.model_check, users=options.users,
         insecure=options.insecure, endpoint_type=options.endpoint_type,
-        endpoint="/" + (options.endpoint or ENDPOINTS[options.endpoint_type].path).lstrip("/"),
+        endpoint="/" + (options.endpoint or PROTOCOLS[options.endpoint_type].path).lstrip("/"),
         synthetic_input_tokens_mean=options.synthetic_input_tokens_mean, output_tokens_mean=options.output_tokens_mean,
         max_tokens_field=options.max_tokens_field,
     )  # fmt: skip

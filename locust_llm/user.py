@@ -1,4 +1,4 @@
-"""LLMUser: a Locust user whose requests are streamed chat completions; the class to extend."""
+"""LLMUser: a Locust user whose requests are streamed answers of a model; the class to extend."""
 
 import time
 from collections.abc import Callable
@@ -14,9 +14,8 @@ import requests
 from gevent import GreenletExit
 from msgspec.structs import replace
 
-from locust_llm.client.api import length_fields, request_body
+from locust_llm.client.api import length_fields
 from locust_llm.client.bounds import chunk_limit
-from locust_llm.client.completion import USUAL
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.request import Request
@@ -29,6 +28,8 @@ from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.load.conversation import Ask
 from locust_llm.load.formats import Item
 from locust_llm.load.prompts import Drawn
+from locust_llm.protocols.answer import USUAL
+from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.arms import Side
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
@@ -245,7 +246,7 @@ class LLMUser(HttpUser):
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
                 **fields,
             )  # fmt: skip
-            max_chunks = chunk_limit(turn.output_tokens, fields)
+            max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)
             if settings.session_header:
                 headers = {settings.session_header: session, **(headers or {})}
             labels = {

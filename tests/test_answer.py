@@ -7,15 +7,16 @@ import msgspec
 import pytest
 
 from locust_llm.answer import Answer, answered, joined
-from locust_llm.client.completion import Completion
 from locust_llm.core.record import Record
+from locust_llm.protocols.answer import Completion
+from locust_llm.protocols.known import PROTOCOLS
 
 RECORD = Record(id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=2.0, message="the end")
 
 
 def of(*deltas: dict[str, Any], kind: str = "chat") -> Answer:
     """As a stream brings them."""
-    answer = Completion(keep_text=True, kind=kind)
+    answer = Completion(PROTOCOLS[kind], keep_text=True)
     for read, delta in enumerate(deltas):
         choice = {"index": 0, **(delta if kind == "completions" else {"delta": delta})}
         answer.add((read, "message", json.dumps({"choices": [choice]}).encode()))

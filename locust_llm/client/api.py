@@ -1,9 +1,9 @@
 """Body: fields that a run adds to every request, asked for by hand or found out to keep outputs at their length."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from json import JSONDecodeError, JSONDecoder
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -13,9 +13,11 @@ EXTRAS: Final = (
 _OWN: Final = {
     "messages": "--input-file",
     "prompt": "--input-file",
+    "input": "--input-file",
     "model": "--model",
     "max_tokens": "--output-tokens-mean",
     "max_completion_tokens": "--output-tokens-mean",
+    "max_output_tokens": "--output-tokens-mean",
     "stream": "--streaming",
     "stream_options": "--streaming",
 }
@@ -106,63 +108,3 @@ def obeyed(status: int, output_tokens: int | None, finish_reason: str | None, as
     if status != 200:
         return False
     return finish_reason == "length" if output_tokens is None else output_tokens >= asked
-
-
-# -- endpoints -------------------------------------------------------------------------------------------------------
-
-Messages = list[dict[str, Any]]
-
-
-class Endpoint(NamedTuple):
-    """How its answers are read: see ``completion.DECODERS``."""
-
-    path: str
-    content: Callable[[Messages], dict[str, Any]]
-    """From the messages of a conversation to the fields of a body that carry them."""
-
-
-def _chat(messages: Messages) -> dict[str, Any]:
-    return {"messages": messages}
-
-
-def _prompt(messages: Messages) -> dict[str, Any]:
-    """A plain completion has no roles: the contents, with blank lines between."""
-    return {"prompt": "\n\n".join(map(text_of, messages))}
-
-
-ENDPOINTS: Final = {
-    "chat": Endpoint("/v1/chat/completions", _chat),
-    "completions": Endpoint("/v1/completions", _prompt),
-}
-
-
-def text_of(message: dict[str, Any]) -> str:
-    """Its text, without the parts that are none."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
-
-
-def request_body(
-    kind: str,
-    model: str | None,
-    messages: Messages,
-    max_tokens: int | None,
-    /,
-    *,
-    streaming: bool = True,
-    max_tokens_field: str = "max_tokens",
-    **body: Any,
-) -> bytes:
-    """The JSON of a request. ``body`` adds to it and wins."""
-    request = ENDPOINTS[kind].content(messages)
-    if model is not None:
-        request["model"] = model
-    if max_tokens is not None:
-        request[max_tokens_field] = max_tokens
-    if streaming:
-        request["stream"] = True
-        request["stream_options"] = {"include_usage": True}
-    return msgspec.json.encode(request | body)

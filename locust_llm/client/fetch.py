@@ -12,7 +12,8 @@ import msgspec
 import requests
 from gevent import Timeout
 
-from .completion import mended
+from locust_llm.protocols.answer import mended
+
 from .connection import ConnectFailed, Connection, Target, TLSClosed
 from .exchange import UserConnection
 from .http import Frame, HTTPParseError

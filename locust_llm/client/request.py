@@ -35,7 +35,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The same for its chunks: see ``bounds.most_chunks``."""
     keep_text: bool = False
     kind: str = "chat"
-    """Of the endpoint: see ``completion.DECODERS``."""
+    """Of the endpoint, its protocol: see ``PROTOCOLS``."""
 
 
 class Limits(BaseException):

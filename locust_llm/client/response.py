@@ -12,8 +12,9 @@ from typing import Final
 from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
 from locust_llm.core.fields import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED, CUT, TOO_LARGE, TOO_LONG
+from locust_llm.protocols.answer import Completion, error_line, status_message
+from locust_llm.protocols.known import PROTOCOLS
 
-from .completion import Completion, error_line, status_message
 from .http import Frame, HTTPParseError
 from .sse import EventDecoder, EventTooLong
 
@@ -49,7 +50,7 @@ class Response:
         max_bytes: int = MAX_RESPONSE_BYTES,
         max_chunks: int | None = None,
     ) -> None:
-        """``kind``: of the endpoint, see ``completion.DECODERS``."""
+        """``kind``: of the endpoint, its protocol, see ``PROTOCOLS``."""
         self.sent_ns = sent_ns
         self.max_bytes, self.max_chunks = max_bytes, max_chunks
         self.stamps = array("q")
@@ -61,7 +62,7 @@ class Response:
         self.read_lag_ns = 0
         self.received_bytes = 0
         self.headers_ns: int | None = None
-        self.answer = Completion(keep_text, kind)
+        self.answer = Completion(PROTOCOLS[kind], keep_text)
         self.frame = Frame()
         self.first_seen = False
         """Prefill is over: the first chunk is there, or an error in its place."""

@@ -93,7 +93,7 @@ class EventDecoder:
 
 
 def _events(pieces: list[Piece]) -> Iterator[Event]:
-    """Pieces of whole events, as sseclient-py reads them; one that is a single ``data:`` line needs no reading."""
+    """Pieces of whole events, as sseclient-py reads them; one ``data:`` line, alone or after ``event:``, is read here."""
     other: list[Piece] = []
     for piece in pieces:
         read, data = piece
@@ -102,6 +102,17 @@ def _events(pieces: list[Piece]) -> Iterator[Event]:
                 yield from _parsed(other)
                 other = []
             yield read, "message", data[6:-2]
+        elif (
+            data.startswith(b"event: ")
+            and data.count(b"\n") == 3
+            and (at := data.find(b"\n")) == data.find(b"\ndata: ")
+            and data.endswith(b"\n\n")
+            and at > 7
+        ):  # as Responses and Messages come
+            if other:
+                yield from _parsed(other)
+                other = []
+            yield read, data[7:at].decode("latin-1"), data[at + 7 : -2]
         else:
             other.append(piece)
     if other:

@@ -24,7 +24,12 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ] = "/v1/chat/completions"
     endpoint_type: Annotated[
         str,
-        Option("server", "Chat, or plain completions without roles", "completions", choices=("chat", "completions")),
+        Option(
+            "server",
+            "Protocol: chat or plain completions, OpenAI's Responses, Anthropic's Messages",
+            "responses",
+            choices=("chat", "completions", "responses", "messages"),
+        ),
     ] = "chat"
     model: Annotated[
         str | None, Option("server", "Model to ask for", "llama-3.1-8b", "NAME", otherwise="the server's first")

@@ -6,6 +6,7 @@ for, and that is one which it leaves as it is.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,22 +16,21 @@ import gevent
 import msgspec
 
 from locust_llm.client.api import (
-    ENDPOINTS,
     LENGTH_PROMPT,
     LENGTH_TOKENS,
     WAYS,
     extra_inputs,
     length_fields,
     obeyed,
-    request_body,
 )
-from locust_llm.client.completion import DECODERS, Count, Message, count, status_message
 from locust_llm.client.exchange import SIMULATOR, UserConnection
 from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
 from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
 from locust_llm.load.prompts import Lengths, Prompts, fit
+from locust_llm.protocols.answer import Completion, Count, count, status_message
+from locust_llm.protocols.known import PROTOCOLS, request_body
 
 from .identity import TIMEOUT_S, identify
 from .refusals import BUSY, context_of, has_key, no_completion, refused, too_long
@@ -95,6 +95,34 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     candidate: "Discovery | None" = None
     """Of the other arm, where there are two that differ."""
+
+
+def spoken(
+    settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
+) -> list[str]:
+    """The protocols that the server answers besides that of the settings, as ``--endpoint-type`` has them: each is asked
+    for one token. ``until``: when it ends, monotonic s."""
+    line = UserConnection()
+    ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
+    try:
+        return _spoken(ask, settings, model, until)
+    finally:
+        line.close()
+
+
+def _spoken(ask: Ask, settings: Settings, model: str | None, until: float = math.inf) -> list[str]:
+    found = []
+    for name, protocol in PROTOCOLS.items():
+        if name == settings.endpoint_type or (left_s := until - time.monotonic()) <= 0.1:
+            continue
+        body = request_body(name, model, [{"role": "user", "content": LENGTH_PROMPT}], 1, streaming=False)
+        try:
+            answer = ask("POST", protocol.path, body, timeout_s=min(left_s, MODELS_TIMEOUT_S))
+        except FetchFailed:
+            continue
+        if answer.status == 200 and not no_completion(answer.body):
+            found.append(name)
+    return found
 
 
 def discover(
@@ -300,7 +328,7 @@ def _measure(ask: Ask, settings: Settings, found: Discovery, *, key: bool = Fals
 def _tokenize(ask: Ask, settings: Settings, model: str | None, text: str) -> int | None:
     """vLLM's and the simulator's /tokenize, which applies the chat template to messages; costs the server no prefill. Raises
     FetchFailed."""
-    body = {"model": model, **ENDPOINTS[settings.endpoint_type].content([{"role": "user", "content": text}])}
+    body = {"model": model, **PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])}
     answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=MODELS_TIMEOUT_S)
     tokens = decoded(answer.body, _Tokens) if answer.status == 200 else None
     return None if tokens is None else count(tokens.count) or None
@@ -316,24 +344,24 @@ def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bo
         answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
     except FetchFailed as error:
         raise DiscoveryFailed(f"a first request to {settings.host}{settings.endpoint} failed: {error}") from error
-    _look_for_refusal(settings, answer, key=key)
-    usage = _completion(settings, answer).usage
-    return None if usage is None else count(usage.prompt_tokens) or None
+    _look_for_refusal(ask, settings, model, answer, key=key)
+    return _completion(settings, answer).input_tokens or None
 
 
-def _look_for_refusal(settings: Settings, answer: Answer, *, key: bool) -> None:
+def _look_for_refusal(ask: Ask, settings: Settings, model: str | None, answer: Answer, *, key: bool) -> None:
     """Raises DiscoveryFailed if a request was refused that is as plain as can be."""
     message = status_message(answer.body) if answer.status != 200 else no_completion(answer.body)
     if answer.status != 200 or message:
-        raise DiscoveryFailed(refused(answer.status, message[: LINE_BYTES // 2], settings, key=key))
+        others = _spoken(ask, settings, model) if answer.status in (404, 405) else []
+        why = refused(answer.status, message[: LINE_BYTES // 2], settings, key=key)
+        raise DiscoveryFailed(why + (f" It answers --endpoint-type {', '.join(others)}" if others else ""))
 
 
-def _completion(settings: Settings, answer: Answer) -> Message[Any]:
+def _completion(settings: Settings, answer: Answer) -> Completion:
     """An empty one of what is none."""
-    try:
-        return DECODERS[settings.endpoint_type](answer.body)
-    except (ValueError, RecursionError):
-        return Message()
+    completion = Completion(PROTOCOLS[settings.endpoint_type])
+    completion.whole(answer.body)
+    return completion
 
 
 def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
@@ -355,12 +383,12 @@ def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = 
             note = f"it is not known whether outputs can be kept at their length: {error}"
             return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, note))
         if not way and answer.status not in BUSY:
-            _look_for_refusal(settings, answer, key=key)
-        message = _completion(settings, answer)
-        if chosen or message.usage is None or not message.choices:
+            _look_for_refusal(ask, settings, found.model, answer, key=key)
+        completion = _completion(settings, answer)
+        made = completion.output_tokens
+        if chosen or not completion.finished or (made is None and completion.input_tokens is None):
             continue
-        made = count(message.usage.completion_tokens)
         probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0))
-        if obeyed(answer.status, made, message.choices[0].finish_reason):
+        if obeyed(answer.status, made, completion.finish_reason):
             return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
     return msgspec.structs.replace(found, probes=tuple(probes))

@@ -21,7 +21,7 @@ from locust.argument_parser import LocustArgumentParser
 
 import msgspec
 
-from locust_llm.client.api import ENDPOINTS, extra_inputs
+from locust_llm.client.api import extra_inputs
 from locust_llm.core.arms import BASE, changes, without_values
 from locust_llm.core.option import USERS, Option
 from locust_llm.core.settings import Settings
@@ -35,6 +35,7 @@ from locust_llm.load.dataset import Summary
 from locust_llm.load.dataset import check as check_dataset
 from locust_llm.load.lengths import mix
 from locust_llm.load.user_file import irregular, small_text
+from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.run.address import base_url, page_url
 from locust_llm.slo.rules import Entry
 
@@ -125,8 +126,9 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
 def check(options: Namespace, **known: Any) -> Settings:
     """Settings that can be run; ``known``: fields that are known better than from the options. Raises Refused."""
     for option in OPTIONS:
-        if option.choices and (value := getattr(options, option.dest)) not in option.allowed:
-            refuse(f"{option.flag} must be one of {', '.join(option.choices)}, got {value!r}")
+        allowed = (*PROTOCOLS,) if option.field == "endpoint_type" else option.allowed  # a locustfile may add some
+        if option.choices and (value := getattr(options, option.dest)) not in allowed:
+            refuse(f"{option.flag} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
     for header in headers_given(options):
         name, colon, value = header.partition(":")
         if not colon:
@@ -147,6 +149,12 @@ def check(options: Namespace, **known: Any) -> Settings:
         refuse("-t or --stop-timeout is too large")
     except ValueError as error:
         refuse(f"--host {options.host!r} is no URL: {error}")
+    fields = PROTOCOLS[settings.endpoint_type].length_fields
+    if settings.max_tokens_field not in (Settings().max_tokens_field, *fields):
+        refuse(
+            f"--max-tokens-field {settings.max_tokens_field}: --endpoint-type {settings.endpoint_type} has no such field, "
+            f"but {' or '.join(fields)}"
+        )
     if options.web_datasets and not os.path.isdir(options.web_datasets):
         refuse(f"--web-datasets {options.web_datasets}: there is no such folder")
     rate = options.spawn_rate
@@ -224,7 +232,7 @@ def settings_of(options: Namespace | None) -> Settings:
     values = {option.field: _typed(option, getattr(options, option.dest)) for option in OF_SETTINGS}
     pattern = "gamma" if values["arrival_smoothness"] is not None else "poisson"  # AIPerf's default
     values["arrival_pattern"] = values["arrival_pattern"] or pattern
-    own = ENDPOINTS.get(values["endpoint_type"], ENDPOINTS["chat"])
+    own = PROTOCOLS.get(values["endpoint_type"], PROTOCOLS["chat"])
     values["endpoint"] = "/" + (values["endpoint"] or own.path).lstrip("/")
     values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
     values["report_dir"] = values["report_dir"] or ""
@@ -278,21 +286,22 @@ def _processes(options: Namespace) -> int:
     return max(1, processes or 1, options.expect_workers if options.master else 1)
 
 
-def request_headers(options: Namespace | None) -> dict[str, str]:
-    """The headers of every request, the key among them. Never written anywhere.
+def request_headers(options: Namespace | None, protocol: str = "") -> dict[str, str]:
+    """The headers of every request, the key among them. Never written anywhere. ``protocol``: another than that of the
+    options.
 
     Raises OSError for a key file, ValueError for a key that no header can carry.
     """
     if options is None or not hasattr(options, "header"):
         return {}
-    headers = {}
+    headers: dict[str, str] = {}
     key = os.environ.get("OPENAI_API_KEY", "")
     if options.api_key_file:
         key = small_text(options.api_key_file)
     if not _HEADER_VALUE.fullmatch(key.strip()):
         raise ValueError("the API key is not one line of text")
-    if key.strip():
-        headers["Authorization"] = f"Bearer {key.strip()}"
+    protocol = protocol or getattr(options, "endpoint_type", "")
+    headers |= PROTOCOLS.get(protocol, PROTOCOLS["chat"]).headers(key.strip())
     for header in headers_given(options):
         name, _, value = header.partition(":")
         headers[name.strip()] = value.strip()

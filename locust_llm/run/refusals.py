@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.client.completion import count, error_line, error_text
 from locust_llm.client.fetch import decoded
 from locust_llm.core.foreign_text import is_secret
 from locust_llm.core.settings import Settings, of_stage
@@ -15,6 +14,7 @@ from locust_llm.core.sweep import INPUT
 from locust_llm.core.text import cut
 from locust_llm.load.dataset import Summary
 from locust_llm.load.lengths import independent, mix, normal
+from locust_llm.protocols.answer import count, error_line, error_text
 
 PAGE: Final = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 TOO_LONG: Final = re.compile(r"context (length|size|window)|max_model_len|maximum input length", re.IGNORECASE)

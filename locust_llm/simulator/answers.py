@@ -124,8 +124,16 @@ class WholeAnswer(Answer):
         cut = 0 if self.quirks.eos == 0 and self.finish_reason == "stop" else len(words)
         reasoning = " ".join(words[: self.quirks.reasoning]) or None
         content = " ".join(words[self.quirks.reasoning : cut])
-        answer = self.row.answer_id, self.server.names[0], content, reasoning, self.said_reason, self.usage()
-        body = events.chat_completion(*answer, self.asked.tool) if self.asked.chat else events.completion(*answer)
+        ended = api.Ended(
+            self.row.answer_id,
+            self.server.names[0],
+            content,
+            reasoning,
+            self.said_reason,
+            self.usage(),
+            self.asked.tool,
+        )
+        body = self.asked.form.whole(ended)
         before = monotonic()
         self.connection.respond(200, body)
         self.row.first_at = before, monotonic()
@@ -150,13 +158,11 @@ class StreamedAnswer(Answer):
 
     def __init__(self, server: Server, connection: Connection, asked: api.Asked, row: Row, quirks: Quirks) -> None:
         super().__init__(server, connection, asked, row, quirks)
-        self.chunks = events.Chunks(
-            row.answer_id, server.names[0], quirks, self.said_reason, chat=asked.chat, tool=asked.tool
-        )
+        self.chunks = asked.form.events(row.answer_id, server.names[0], quirks, self.said_reason, asked)
         self.call = self.chunks.call()  # until it was sent
         self.continuous = asked.continuous_usage or quirks.continuous_usage
         self.frame, head = connection.stream_framing()
-        self.role = quirks.role if asked.chat else "none"
+        self.role = quirks.role if asked.form.opens else "none"
         self.text = b""  # of the tokens that wait for their chunk
         self.num_chunks = 0
         self.over = False
@@ -202,7 +208,7 @@ class StreamedAnswer(Answer):
         event = chunks.text(text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last)
         self.num_chunks += 1
         if self.num_chunks == quirks.malformed:
-            event = event[: event.index(b'"index"')] + b"\n\n"
+            event = event[: event.rindex(b'"')] + b"\n\n"
         if quirks.split_utf8:
             middle = event.index(_TWO_BYTES) + 1
             data = frame(event[:middle])
@@ -221,14 +227,12 @@ class StreamedAnswer(Answer):
             self._write_end(finish_with_usage)
 
     def _write_end(self, finish_with_usage: dict[str, Any] | None) -> None:
-        quirks, chunks, frame = self.quirks, self.chunks, self.frame
-        data = frame(chunks.finish(finish_with_usage)) if quirks.finish == "own" else b""
-        if quirks.usage == "always" or (quirks.usage in ("asked", "choices") and self.asked.include_usage):
-            data += frame(chunks.usage(self.usage()))
-        self._write(data + self._done(), end=True)
+        found = self.chunks.end(self.usage(), finish_with_usage, include_usage=self.asked.include_usage)
+        self._write(b"".join(map(self.frame, found)) + self._done(), end=True)
 
     def _done(self) -> bytes:
-        return (self.frame(events.DONE) if self.quirks.done else b"") + self.connection.end_of_stream
+        done = self.chunks.done
+        return (self.frame(done) if done else b"") + self.connection.end_of_stream
 
     def _used(self) -> dict[str, Any] | None:
         return self.usage() if self.continuous else None

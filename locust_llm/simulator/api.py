@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from . import tokens
 from .quirks import Quirks
@@ -33,9 +33,9 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request for an answer: a chat completion, or a plain one."""
+    """A request for an answer, of any form."""
 
-    chat: bool
+    form: Form
     pieces: list[str]  # of the prompt, one a token
     max_tokens: int
     ignore_eos: bool
@@ -49,20 +49,67 @@ class Asked:
         return len(self.pieces)
 
 
-def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, *, chat: bool) -> Asked:
+class Written(NamedTuple):
+    """What a form says in fields of its own."""
+
+    pieces: list[str]  # of the prompt, one a token
+    length_field: str  # which limits the output
+    tool: str = ""
+
+
+class Events(Protocol):
+    """The events of one streamed answer, as the quirks have them: see Chunks."""
+
+    done: bytes  # behind all of them, also behind an error
+
+    def call(self) -> bytes: ...
+
+    def role(self, used: dict[str, Any] | None = None) -> bytes: ...
+
+    def text(self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool) -> bytes: ...
+
+    def end(self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool) -> list[bytes]: ...
+
+    def error(self, message: str) -> bytes: ...
+
+
+class Ended(NamedTuple):
+    """An answer that is not streamed."""
+
+    id: str
+    model: str
+    content: str
+    reasoning: str | None
+    finish_reason: str
+    used: dict[str, Any]
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One of the protocols that the server speaks."""
+
+    prefix: str  # of the answers' ids
+    parse: Callable[[dict[str, Any]], Written]  # raises RefusedError
+    events: Callable[[str, str, Quirks, str, Asked], Events]  # id, model, quirks, finish_reason
+    whole: Callable[[Ended], dict[str, Any]]
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    opens: bool = True  # its stream begins with an event without text
+
+
+def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: Form) -> Asked:
     """``names``: those the model goes by. Raises RefusedError."""
     asked = _parse_object(body)
     _check_model(asked, names)
-    pieces = tokens.chat_pieces(_parse_messages(asked)) if chat else _parse_prompt(asked)
-    stream = _field(asked, "stream", bool) or False
-    options = _field(asked, "stream_options", dict) or {}
+    pieces, name, tool = form.parse(asked)
+    stream = field(asked, "stream", bool) or False
+    options = field(asked, "stream_options", dict) or {}
     if options and not stream:
         raise RefusedError(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
     if asked.get("n") not in (None, 1):
         raise RefusedError(400, "the simulator answers with one choice: n must be 1", param="n")
 
-    name = "max_tokens" if asked.get("max_completion_tokens") is None else "max_completion_tokens"
-    max_tokens = _field(asked, name, int)
+    max_tokens = field(asked, name, int)
     if max_tokens is not None and max_tokens < 1:
         raise RefusedError(400, f"{name} must be at least 1, got {max_tokens}. {_value(name, max_tokens)}", param=name)
     if max_tokens is not None and max_tokens > max_model_len:
@@ -86,14 +133,14 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, *, chat: 
             param="input_tokens",
         )
     return Asked(
-        chat=chat,
+        form=form,
         pieces=pieces,
-        max_tokens=max_tokens or min(DEFAULT_MAX_TOKENS if chat else DEFAULT_PLAIN_MAX_TOKENS, room),
+        max_tokens=max_tokens or min(form.max_tokens, room),
         ignore_eos=asked.get("ignore_eos") is True,
         stream=stream,
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
-        tool=_parse_tool(asked) if chat else "",
+        tool=tool,
     )
 
 
@@ -102,24 +149,12 @@ def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str,
     asked = _parse_object(body)
     _check_model(asked, names)
     if "prompt" in asked:
-        text = _field(asked, "prompt", str) or ""
+        text = field(asked, "prompt", str) or ""
         pieces = tokens.prompt_pieces(text, add_special_tokens=asked.get("add_special_tokens") is not False)
     else:
         pieces = tokens.chat_pieces(_parse_messages(asked))
     ids = tokens.encode(pieces)
     return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
-
-
-def models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
-    card = {
-        "object": "model",
-        "created": int(time.time()),
-        "owned_by": NAME,
-        "root": names[0],
-        "parent": None,
-        "max_model_len": max_model_len,
-    }
-    return {"object": "list", "data": [{"id": name, **card} for name in names]}
 
 
 def dump(value: Any) -> bytes:
@@ -130,7 +165,7 @@ def _value(name: str, value: object) -> str:
     return f"(parameter={name}, value={value})"
 
 
-def _invalid(loc: str, why: str) -> RefusedError:
+def invalid(loc: str, why: str) -> RefusedError:
     message = f"1 validation error:\n  {{'loc': '{loc}', 'msg': '{why}'}}"
     return RefusedError(400, message, kind="Bad Request", param=loc)
 
@@ -139,9 +174,9 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:  # ValueError: not JSON, not UTF-8, an integer of 5,000 digits
-        raise _invalid("body", f"JSON decode error: {error}") from error
+        raise invalid("body", f"JSON decode error: {error}") from error
     if not isinstance(value, dict):
-        raise _invalid("body", "Input should be a valid dictionary")
+        raise invalid("body", "Input should be a valid dictionary")
     return value
 
 
@@ -152,12 +187,25 @@ def _check_model(asked: dict[str, Any], names: Sequence[str]) -> None:
         raise RefusedError(404, message, kind="NotFoundError", param="model")
 
 
-def _field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
+def field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
     """The field's value, None if absent or null. Exactly that type: true is no integer."""
     value = asked.get(name)
     if value is not None and type(value) is not kind:
-        raise _invalid(f"body.{name}", f"Input should be a valid {kind.__name__}")
+        raise invalid(f"body.{name}", f"Input should be a valid {kind.__name__}")
     return value
+
+
+def _parse_chat(asked: dict[str, Any]) -> Written:
+    messages = _parse_messages(asked)
+    return Written(tokens.chat_pieces(messages), _length_field(asked), _parse_tool(asked))
+
+
+def _parse_completion(asked: dict[str, Any]) -> Written:
+    return Written(_parse_prompt(asked), _length_field(asked))
+
+
+def _length_field(asked: dict[str, Any]) -> str:
+    return "max_tokens" if asked.get("max_completion_tokens") is None else "max_completion_tokens"
 
 
 def _parse_prompt(asked: dict[str, Any]) -> list[str]:
@@ -168,38 +216,38 @@ def _parse_prompt(asked: dict[str, Any]) -> list[str]:
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return [str(token) for token in prompt]
     if prompt is None:
-        raise _invalid("body.prompt", "Field required")
-    raise _invalid("body.prompt", "Input should be a valid string or list of token ids: one prompt")
+        raise invalid("body.prompt", "Field required")
+    raise invalid("body.prompt", "Input should be a valid string or list of token ids: one prompt")
 
 
 def _parse_messages(asked: dict[str, Any]) -> Messages:
-    messages = _field(asked, "messages", list)
+    messages = field(asked, "messages", list)
     if not messages:
-        raise _invalid("body.messages", "Field required")
+        raise invalid("body.messages", "Field required")
     return [_parse_message(message, f"body.messages.{index}") for index, message in enumerate(messages)]
 
 
 def _parse_tool(asked: dict[str, Any]) -> str:
     """The first of the tools is called, once: not in answer to what a tool gave."""
-    tools = _field(asked, "tools", list) or []
+    tools = field(asked, "tools", list) or []
     if not tools or asked.get("tool_choice") == "none" or asked["messages"][-1]["role"] == "tool":
         return ""
     function = tools[0].get("function") if isinstance(tools[0], dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or not name:
-        raise _invalid("body.tools.0.function.name", "Field required")
+        raise invalid("body.tools.0.function.name", "Field required")
     return name
 
 
 def _parse_message(message: Any, loc: str) -> tuple[str, str]:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise _invalid(loc, "Input should have a role")
+        raise invalid(loc, "Input should have a role")
     content = message.get("content") or ""
     if isinstance(content, str):
         return message["role"], content
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         return message["role"], "\n".join(str(part.get("text", "")) for part in content)
-    raise _invalid(f"{loc}.content", "Input should be a valid string or list of parts")
+    raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
 
 
 # -- the bytes of an answer ------------------------------------------------------------------------------------------
@@ -218,11 +266,9 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) ->
     }
 
 
-def chat_completion(
-    answer_id: str, model: str, content: str, reasoning: str | None, finish_reason: str, used: dict[str, Any],
-    tool: str = "",
-) -> dict[str, Any]:  # fmt: skip
+def chat_completion(ended: Ended) -> dict[str, Any]:
     """The body of an answer that is not streamed."""
+    answer_id, model, content, reasoning, finish_reason, used, tool = ended
     message = {"role": "assistant", "content": content, "refusal": None, "reasoning": reasoning}
     if tool:
         call = _call(answer_id, tool, dump({ARGUMENT: content}).decode())
@@ -244,10 +290,9 @@ def _call(answer_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": f"call-{answer_id}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def completion(
-    answer_id: str, model: str, content: str, reasoning: str | None, finish_reason: str, used: dict[str, Any]
-) -> dict[str, Any]:
+def completion(ended: Ended) -> dict[str, Any]:
     """The same of a plain completion, which has no place for reasoning of its own."""
+    answer_id, model, content, reasoning, finish_reason, used, _ = ended
     text = " ".join(filter(None, (reasoning, content)))
     choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
     return {**_head(answer_id, "text_completion", model), "choices": [choice], "usage": used}
@@ -259,13 +304,15 @@ class Chunks:
     arguments, between ``call`` and CALL_END."""
 
     __slots__ = (
-        "_call", "_content", "_finish", "_opening", "_reasoning", "_reasoning_end", "_text_end", "finish_reason", "quirks",
+        "_call", "_content", "_finish", "_opening", "_reasoning", "_reasoning_end", "_text_end", "done", "finish_reason",
+        "quirks",
     )  # fmt: skip
 
     def __init__(
         self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, *, chat: bool = True, tool: str = ""
     ) -> None:
         self.quirks, self.finish_reason = quirks, finish_reason.encode()
+        self.done = DONE if quirks.done else b""
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._opening = b"data: " + dump(_head(answer_id, kind, model))[:-1] + b',"choices":['
         reasoning = quirks.reasoning_field.encode()
@@ -298,6 +345,14 @@ class Chunks:
             self._reasoning_end if reasoning else self._text_end, reason, _end(used) if used else b"}\n\n",
         )  # fmt: skip
 
+    def end(self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool) -> list[bytes]:
+        """What comes behind the last text. ``with_finish``: usage in the event of the finish_reason."""
+        quirks = self.quirks
+        found = [self.finish(with_finish)] if quirks.finish == "own" else []
+        if quirks.usage == "always" or (quirks.usage in ("asked", "choices") and include_usage):
+            found.append(self.usage(used))
+        return found
+
     def finish(self, used: dict[str, Any] | None = None) -> bytes:
         """The finish_reason alone."""
         return self._opening + b'{"index":0,%b,"finish_reason":"%b"}]' % (self._finish, self.finish_reason) + _end(used)
@@ -324,3 +379,19 @@ def _end(used: dict[str, Any] | None) -> bytes:
 
 def _head(answer_id: str, kind: str, model: str) -> dict[str, Any]:
     return {"id": answer_id, "object": kind, "created": int(time.time()), "model": model, "system_fingerprint": NAME}
+
+
+CHAT = Form(
+    "chatcmpl",
+    _parse_chat,
+    lambda answer_id, model, quirks, reason, asked: Chunks(answer_id, model, quirks, reason, tool=asked.tool),
+    chat_completion,
+)
+COMPLETIONS = Form(
+    "cmpl",
+    _parse_completion,
+    lambda answer_id, model, quirks, reason, asked: Chunks(answer_id, model, quirks, reason, chat=False),
+    completion,
+    DEFAULT_PLAIN_MAX_TOKENS,
+    opens=False,
+)

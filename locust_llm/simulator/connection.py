@@ -115,6 +115,8 @@ class Connection(asyncio.Protocol):
             self.id = value.decode("latin-1")
         elif name == b"authorization":
             self.authorization = value.decode("latin-1")
+        elif name == b"x-api-key":  # of Messages
+            self.authorization = self.authorization or f"Bearer {value.decode('latin-1')}"
         elif name == quirks.HEADER:
             self.quirks = value.decode("latin-1")
         elif name == b"expect":

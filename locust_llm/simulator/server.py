@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from . import api
+from . import api, messages, responses
 from .answers import ENGINE_FAILED, Answer, StreamedAnswer, WholeAnswer
 from .engine import Engine
 from .quirks import LIKE, Quirks, parse
@@ -51,9 +52,11 @@ class Server:
         self.num_queued_tokens = 0  # prompts of those without a first token
         names, max_model_len = front.names, front.max_model_len
         self.routes: dict[str, tuple[str, Callable[[Connection, Request], None]]] = {
-            "/v1/chat/completions": ("POST", lambda c, r: self.answer(c, r, chat=True)),
-            "/v1/completions": ("POST", lambda c, r: self.answer(c, r, chat=False)),
-            "/v1/models": ("GET", lambda c, _: c.respond(200, api.models(names, max_model_len))),
+            "/v1/chat/completions": ("POST", lambda c, r: self.answer(c, r, api.CHAT)),
+            "/v1/completions": ("POST", lambda c, r: self.answer(c, r, api.COMPLETIONS)),
+            "/v1/responses": ("POST", lambda c, r: self.answer(c, r, responses.FORM)),
+            "/v1/messages": ("POST", lambda c, r: self.answer(c, r, messages.FORM)),
+            "/v1/models": ("GET", lambda c, _: c.respond(200, models(names, max_model_len))),
             "/tokenize": ("POST", lambda c, r: c.respond(200, api.tokenize(r.body, names, max_model_len))),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
             "/metrics": ("GET", lambda c, _: c.respond(200, self.metrics.text(engine.state()))),
@@ -79,14 +82,14 @@ class Server:
             self.truth.refused += 1
             connection.respond(error.status, error.body, "Retry-After: 1\r\n" if error.status == 429 else "")
 
-    def answer(self, connection: Connection, request: Request, *, chat: bool) -> None:
+    def answer(self, connection: Connection, request: Request, form: api.Form) -> None:
         quirks = self.quirks_of(request)
         if quirks.status:
             raise refusal(quirks.status)
-        asked = api.parse_asked(request.body, self.names, self.front.max_model_len, chat=chat)
+        asked = api.parse_asked(request.body, self.names, self.front.max_model_len, form)
         self.check_queue()
         own_id = f"{self.random.getrandbits(64):016x}"
-        answer_id = f"{'chatcmpl' if chat else 'cmpl'}-{request.id or own_id}"
+        answer_id = f"{form.prefix}-{request.id or own_id}"
         row = Row(request.id or answer_id, asked.prompt_tokens, asked.max_tokens, request.arrived_at, answer_id)
         self.truth.arrived(row)
         self.num_open += 1
@@ -136,3 +139,15 @@ def refusal(status: int) -> api.RefusedError:
         503: (BUSY, "Service Unavailable"),
     }.get(status, ("The simulator was asked for this status.", "SimulatedError"))
     return api.RefusedError(status, *error)
+
+
+def models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
+    card = {
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": api.NAME,
+        "root": names[0],
+        "parent": None,
+        "max_model_len": max_model_len,
+    }
+    return {"object": "list", "data": [{"id": name, **card} for name in names]}

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
-from locust_llm.client.completion import Completion
 from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, MAX_ERROR_BYTES, NO_END, Response
 from locust_llm.client.sse import EventDecoder
 from locust_llm.core.foreign_text import MESSAGE_BYTES, shown
 from locust_llm.core.record import FAILURES, OK
+from locust_llm.protocols.answer import Completion
+from locust_llm.protocols.known import PROTOCOLS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -55,6 +56,10 @@ EXPECTED = {
     "llamacpp_max_tokens_0": Expected(OK, 1, "length"),
     "llamacpp_n2": Expected(OK, 4, "length", 13, 4, choices=2),
     "llamacpp_completions": Expected(OK, 3, "length", 3, 3),
+    "vllm_responses": Expected(OK, 2, "length", 13, 5),
+    "vllm_messages": Expected(OK, 5, "length", 13, 5),
+    "llamacpp_responses": Expected(OK, 5, "stop", 13, 5),
+    "llamacpp_messages": Expected(OK, 5, "length", 13, 5),
     "llamacpp_too_long": Expected("http_status", status=400, streamed=False, says="exceeds the available context size"),
     "llamacpp_no_key": Expected("http_status", status=401, streamed=False, says="HTTP 401: Invalid API Key"),
     "llamacpp_ping": Expected(OK, 2, "length"),
@@ -76,6 +81,10 @@ EXPECTED = {
     "litellm_no_key": Expected("http_status", status=500, streamed=False, says="HTTP 500: Internal Server Error"),
     "litellm_killed": Expected("stream_error", 2, says="litellm.APIConnectionError"),
 }
+
+
+def kind_of(name: str) -> str:
+    return next((kind for kind in PROTOCOLS if kind in name), "chat")
 
 
 def wire(name: str) -> bytes:
@@ -119,7 +128,7 @@ def ended(stream: Response) -> Expected:
 
 
 def check(name: str, *reads: bytes) -> Response:
-    stream = read(*reads, kind="completions" if "completions" in name else "chat")
+    stream = read(*reads, kind=kind_of(name))
     assert stream.over == (EXPECTED[name].ends == "answer")  # noticed with the last byte, not with the close
     got = ended(stream)
     assert got.says.find(EXPECTED[name].says) >= 0
@@ -158,7 +167,7 @@ STREAMED = sorted(name for name, expected in EXPECTED.items() if expected.stream
 
 def said(name: str, *pieces: bytes) -> tuple[Completion, tuple[str, str]]:
     """The body alone, without HTTP around it: the decoder of events and that of answers."""
-    answer = Completion(True, "completions" if "completions" in name else "chat")
+    answer = Completion(PROTOCOLS[kind_of(name)], True)
     for found in EventDecoder().feed(enumerate(pieces)):
         answer.add(found)
     return answer, answer.outcome()

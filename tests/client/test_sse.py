@@ -26,6 +26,14 @@ def test_fields_comments_and_types() -> None:
     ]
 
 
+@pytest.mark.parametrize("body", [
+    b"event: a\ndata: {}\n\n", b"event: a b \ndata:  x \n\n", b"event: \ndata: x\n\n", b"event: a\ndata: \n\n",
+    b"event: a\nid: 1\ndata: x\n\n", b"event: a\ndata: x\ndata: y\n\n", b"event: a\ndata: x\n\ndata: y\n\n",
+])  # fmt: skip
+def test_a_named_event_of_one_line_is_read_as_sseclient_reads_it(body: bytes) -> None:
+    assert events(body) == [(event.event, event.data.encode()) for event in SSEClient(iter([body])).events()]
+
+
 def test_a_blank_line_of_mixed_line_ends_ends_an_event() -> None:
     for blank in (b"\n\r\n", b"\r\n\n", b"\r\r\n", b"\n\r", b"\r\n\r"):
         body = b"data: a" + blank + b"data: b" + blank

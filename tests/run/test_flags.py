@@ -6,9 +6,9 @@ import pytest
 from support import unpatched_locust
 from support.command_line import parse
 
-from locust_llm.client.api import ENDPOINTS
 from locust_llm.core.option import GROUPS, Option, options_of, out_of_range
 from locust_llm.core.settings import Settings
+from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.run.flags import OPTIONS, default_of, example_of, help_of
 from locust_llm.run.options import add_options, fill_in, settings_of
 from locust_llm.run.schedule import ORDERS
@@ -60,7 +60,7 @@ def test_an_example_is_taken_alike_from_flag_variable_and_form(option: Option, m
 
 
 def test_what_can_be_chosen_is_what_there_is() -> None:
-    assert BY_FLAG["--endpoint-type"].choices == tuple(ENDPOINTS)
+    assert BY_FLAG["--endpoint-type"].choices == tuple(PROTOCOLS)
     assert BY_FLAG["--dataset-sampling-strategy"].choices == tuple(ORDERS)
 
 

@@ -17,6 +17,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
 from locust_llm.run.options import check, keep_locusts_defaults, request_headers, settings_of
+from locust_llm.run.secrets import secret_names
 
 KEY: Final = "sk-0123456789"
 SECRET: Final = "s3cret"
@@ -58,7 +59,14 @@ REFUSED: Final = [
         "--endpoint must not hold a key (api-key), as reports show it: use --header, or --api-key-file",
     ),
     (["--max-retries", "-1"], "--max-retries must be at least 0, got -1"),
-    (["--endpoint-type", "embeddings"], "--endpoint-type must be one of chat, completions, got 'embeddings'"),
+    (
+        ["--endpoint-type", "embeddings"],
+        "--endpoint-type must be one of chat, completions, responses, messages, got 'embeddings'",
+    ),
+    (
+        ["--endpoint-type", "responses", "--max-tokens-field", "max_completion_tokens"],
+        "--max-tokens-field max_completion_tokens: --endpoint-type responses has no such field, but max_output_tokens",
+    ),
     (
         ["--max-tokens-field", "n"],
         "--max-tokens-field must be one of max_tokens, max_completion_tokens, got 'n'",
@@ -195,6 +203,9 @@ def test_the_key_comes_from_the_environment_or_a_file(monkeypatch: pytest.Monkey
     assert request_headers(parse()) == {"Authorization": "Bearer from-environment"}
     (tmp_path / "key").write_text("from-file\n")
     assert request_headers(parse("--api-key-file", "key")) == {"Authorization": "Bearer from-file"}
+    messages = parse("--api-key-file", "key", "--endpoint-type", "messages")
+    assert request_headers(messages) == {"anthropic-version": "2023-06-01", "x-api-key": "from-file"}
+    assert secret_names(messages) == ("Authorization",)  # the same of a worker that has not got its options yet
     words = ["--header", "X-Team:a: b", "--header", "Authorization: Basic abc"]
     assert request_headers(parse(*words)) == {"X-Team": "a: b", "Authorization": "Basic abc"}
 
@@ -209,6 +220,7 @@ def test_headers_of_the_environment_are_sent_and_their_names_kept(monkeypatch: p
 def test_the_path_of_an_endpoint_is_that_of_its_kind() -> None:
     assert asked("--endpoint-type", "completions").endpoint == "/v1/completions"
     assert asked("--endpoint-type", "completions", "--endpoint", "v2/text").endpoint == "/v2/text"
+    assert asked("--endpoint-type", "messages").endpoint == "/v1/messages"
 
 
 @pytest.mark.parametrize(

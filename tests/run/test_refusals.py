@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.tiny_server import tiny_server
 
-from locust_llm.client.completion import status_message
 from locust_llm.core.settings import Settings
+from locust_llm.protocols.answer import status_message
 from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
 from locust_llm.run.refusals import Context, advice, context_of, dataset_too_long, no_completion, refused, too_long
 
@@ -93,6 +93,8 @@ def test_a_path_is_tried_where_lengths_are_counted_without_it() -> None:
     )
     line = failed(endpoint="/nope", extra_inputs="ignore_eos:true")
     assert "the server has no /nope" in line
+    line = failed(endpoint_type="messages", endpoint="/v1/messages")
+    assert line.endswith("is --endpoint right, or --endpoint-type? It answers --endpoint-type chat")
 
 
 def test_a_key_is_wanted_or_refused() -> None:

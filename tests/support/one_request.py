@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from locust_llm.client.api import ENDPOINTS, request_body
 from locust_llm.client.exchange import UserConnection, exchange
 from locust_llm.client.gate import Gate
 from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import target
 from locust_llm.core.record import Record
+from locust_llm.protocols.known import PROTOCOLS, request_body
 
 
 def ask(
@@ -17,7 +17,7 @@ def ask(
     """On a connection of its own. ``body``: more fields of it."""
     data = request_body(kind, model, [{"role": "user", "content": text}], tokens, **body)
     head = (
-        f"POST {ENDPOINTS[kind].path} HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\n"
+        f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {key}\r\nContent-Length: {len(data)}\r\n\r\n"
     )
     to, line = target(url, True, None), UserConnection()

@@ -1,4 +1,4 @@
-"""Chat completions: which events are chunks, which count wins, how an answer ends; and whatever servers write."""
+"""Answers of chat and plain completions: which events are chunks, which count wins, how they end; hostile ones."""
 
 import json
 from typing import Any
@@ -8,14 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.client.completion import DECODERS, Completion, error_line, status_message
 from locust_llm.core.foreign_text import MESSAGE_BYTES
 from locust_llm.core.record import FAILURES, OK
+from locust_llm.protocols.answer import Completion, error_line, status_message
+from locust_llm.protocols.known import PROTOCOLS
+
+
+def of(kind: str = "chat", keep_text: bool = False) -> Completion:
+    return Completion(PROTOCOLS[kind], keep_text)
 
 
 def answer(*messages: Any, keep_text: bool = False) -> Completion:
     """The messages as the events of a stream, each in a read of its own; bytes are taken as they are."""
-    got = Completion(keep_text)
+    got = of(keep_text=keep_text)
     for read, message in enumerate(messages):
         got.add((read, "message", message if isinstance(message, bytes) else json.dumps(message).encode()))
     return got
@@ -179,7 +184,7 @@ def test_a_finish_reason_is_a_word_or_is_not_written_down(reason: str) -> None:
 def test_errors_as_vllm_wrote_them_until_2025() -> None:
     old = {"object": "error", "message": "engine died", "type": "x", "code": 400}
     assert answer(delta(content="a"), old).outcome() == ("stream_error", "engine died")
-    got = Completion()
+    got = of()
     got.whole(json.dumps(old).encode())
     assert got.outcome() == ("stream_error", "engine died")
 
@@ -193,7 +198,7 @@ def test_what_was_wrong_is_kept_and_else_what_came_last() -> None:
 
 
 def plain(*messages: Any, kind: str = "completions") -> Completion:
-    got = Completion(True, kind)
+    got = of(kind, True)
     for read, message in enumerate(messages):
         got.add((read, "message", json.dumps(message).encode()))
     return got
@@ -205,7 +210,7 @@ def test_a_plain_completion_says_its_text_in_the_choice() -> None:
     got = plain(*texts, end)
     assert (got.chunk_reads, got.text, got.outcome(), got.output_tokens) == ([1, 2], ["a", " b"], (OK, ""), 2)
     assert plain(*texts, end, kind="chat").outcome()[0] == "empty"  # as an answer of the other kind it says nothing
-    got = Completion(True, "completions")
+    got = of("completions", True)
     got.whole(json.dumps({"choices": [{"text": "abc", "finish_reason": "stop"}]}).encode())
     assert (got.outcome(), got.text) == ((OK, ""), ["abc"])
 
@@ -232,11 +237,11 @@ def test_errors_of_every_shape_in_a_stream(error: Any, message: str) -> None:
 
 
 def test_an_event_named_error_is_one_and_an_empty_error_field_is_none() -> None:
-    got = Completion()
+    got = of()
     got.add((0, "error", b'{"code": 500}'))
     assert got.outcome() == ("stream_error", "{'code': 500}")
     for data, said in ((b"overloaded", "overloaded"), (b'{"error": "no"}', "no"), (b"", "an event named error")):
-        got = Completion()
+        got = of()
         got.add((0, "error", data))
         assert (got.outcome(), got.broken) == (("stream_error", said), data)
     assert answer({**delta(content="a"), "error": None}, {**STOP, "error": ""}).outcome() == (OK, "")
@@ -254,7 +259,7 @@ def test_half_a_character_and_bad_utf8_lose_no_chunk() -> None:
 
 
 def test_a_whole_answer() -> None:
-    got = Completion(keep_text=True)
+    got = of(keep_text=True)
     body = {
         "choices": [{"message": {"content": "abc"}, "finish_reason": "stop"}],
         "usage": {"completion_tokens": 3, "prompt_tokens": 5},
@@ -263,7 +268,7 @@ def test_a_whole_answer() -> None:
     assert (got.outcome(), got.output_tokens, got.text, got.chunk_reads) == ((OK, ""), 3, ["abc"], [])
     for other, outcome in ((b"", "malformed"), (b"[]", "malformed"), (b'{"a": 1}', "malformed"), (b"<html>", "malformed"),
                           (b'{"error": {"message": "no"}}', "stream_error"), (b'{"choices": []}', "truncated")):  # fmt: skip
-        got = Completion()
+        got = of()
         got.whole(other)
         assert got.outcome()[0] == outcome
 
@@ -292,13 +297,16 @@ def test_messages_are_one_line_of_bounded_length_that_no_terminal_obeys() -> Non
     assert len(line) <= MESSAGE_BYTES
 
 
+TYPES = ["response.output_text.delta", "response.function_call_arguments.delta", "response.completed", "tool_use",
+         "error", "response.output_item.added", "content_block_delta", "content_block_start", "message_start"]  # fmt: skip
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    st.sampled_from(TYPES) | st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
 FIELDS = ["choices", "delta", "text", "object", "function_call",
           "message", "usage", "error", "content", "finish_reason", "index", "tool_calls", "reasoning",
+          "type", "output", "item", "response", "content_block", "summary", "thinking", "input", "stop_reason",
           "completion_tokens", "prompt_tokens", "completion_tokens_details", "reasoning_tokens", "detail"]  # fmt: skip
 SHAPES = st.recursive(
     JSON, lambda inner: st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4) | st.lists(inner, max_size=2)
@@ -314,11 +322,11 @@ def test_no_json_and_no_bytes_raise_and_the_counts_stay_counts(messages: list[An
     assert message.isprintable()
     for value in (got.output_tokens, got.input_tokens, got.cached_tokens, got.reasoning_tokens, got.first_chunk_tokens):
         assert value is None or (isinstance(value, int) and value >= 0)
-    for kind in DECODERS:
-        one = Completion(kind=kind)
+    for kind in PROTOCOLS:
+        one = of(kind)
         one.whole(json.dumps(messages).encode())
         one.outcome()
-        many = Completion(kind=kind)
+        many = of(kind)
         for message in messages:
             many.add((0, "message", json.dumps(message).encode()))
         many.outcome()
@@ -338,7 +346,7 @@ def test_nesting_without_end_is_malformed() -> None:
 
 @pytest.mark.parametrize("reason", ["abort", "error", "timeout", "cancelled"])
 def test_a_finish_reason_that_says_broken_off_is_a_failure_and_the_chunks_stay(reason: str) -> None:
-    answer = Completion()
+    answer = of()
     answer.add((0, "message", b'{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}'))
     answer.add((1, "message", b'{"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]}' % reason.encode()))
     assert answer.outcome() == ("stream_error", f"finish_reason {reason}")

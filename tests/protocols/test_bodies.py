@@ -1,9 +1,9 @@
-"""Endpoints: what a request to each kind says."""
+"""Bodies: what a request of each protocol has."""
 
 import msgspec
 
-from locust_llm.client.api import ENDPOINTS, request_body, text_of
-from locust_llm.client.completion import DECODERS
+from locust_llm.protocols.known import request_body
+from locust_llm.protocols.protocol import text_of
 
 
 def test_a_chat_sends_its_messages() -> None:
@@ -30,7 +30,3 @@ def test_of_parts_only_the_text_is_said() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "b"}, 7]
     assert text_of({"role": "user", "content": parts}) == "ab"
     assert text_of({"role": "assistant", "tool_calls": []}) == ""
-
-
-def test_each_kind_has_a_decoder() -> None:
-    assert set(ENDPOINTS) == set(DECODERS)

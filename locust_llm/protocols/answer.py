@@ -1,21 +1,21 @@
-"""A completion, chat or plain, streamed or whole: its chunks, its counts, how it ended.
+"""An answer, streamed or whole, of any protocol: its chunks, its counts, how it ended.
 
-A chunk is an event with non-empty content, reasoning, refusal or a tool call. Role-only, empty and
-usage-only events, comments and ``[DONE]`` are none. Neither usage nor ``[DONE]`` is ever required: transformers ends
-without it, vLLM sends it after an error.
+A chunk is an event with non-empty content, reasoning, refusal or a part of a tool call. Which event is one, its protocol
+knows. Neither usage nor ``[DONE]`` is ever required: transformers ends without it, vLLM sends it after an error.
 """
 
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from locust_llm.core.foreign_text import shown
 from locust_llm.core.record import OK
 
-from .sse import Event
+if TYPE_CHECKING:
+    from .protocol import Protocol
 
 MAX_MESSAGE_BYTES: Final = 1 << 16
 """A longer body of an error is a page, or no message: its JSON is not looked at, as objects made of it may be large."""
@@ -23,23 +23,13 @@ MAX_COUNT: Final = 1 << 53
 
 Count = int | float | None
 """A count as servers write it: proxies that know only one kind of number make 6 into 6.0."""
-
-
-# gc=False: they hold no cycles, and four objects an event would keep the garbage collector busy
-class Details(msgspec.Struct, gc=False):
-    reasoning_tokens: Count = None
-    cached_tokens: Count = None
-
-
-class Usage(msgspec.Struct, gc=False):
-    prompt_tokens: Count = None
-    completion_tokens: Count = None
-    prompt_tokens_details: Details | None = None
-    completion_tokens_details: Details | None = None
+Index = int | float | str | None
+"""Of a choice."""
+T = TypeVar("T")
 
 
 class Delta(msgspec.Struct, gc=False):
-    """A ``delta`` of a stream, or the ``message`` of a whole answer."""
+    """What a chunk adds to the assistant's message, or a whole message, in the form of a chat completion."""
 
     content: Any = None
     reasoning_content: Any = None
@@ -58,19 +48,10 @@ class Delta(msgspec.Struct, gc=False):
         return bool(self.reasoning_content or self.reasoning)
 
 
-class Choice(msgspec.Struct, gc=False):
-    """Of a chat completion."""
-
-    index: int | float | str | None = None
-    delta: Delta | None = None
-    message: Delta | None = None
-    finish_reason: str | None = None
-
-
 class Text(msgspec.Struct, gc=False):
     """A choice of a plain completion: it has its text itself, in a stream and in a whole answer."""
 
-    index: int | float | str | None = None
+    index: Index = None
     content: Any = msgspec.field(default=None, name="text")
     finish_reason: str | None = None
 
@@ -92,27 +73,6 @@ class Text(msgspec.Struct, gc=False):
 BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
 """Reasons of an answer that was broken off: vLLM's engine when it shuts down or pauses (abort), SGLang's abort
 requests, TensorRT-LLM's time-outs and cancellations."""
-
-
-C = TypeVar("C", Choice, Text)
-
-
-class Message(msgspec.Struct, Generic[C], gc=False):
-    """One event of a stream, or a whole answer."""
-
-    choices: list[C] | None = None
-    usage: Usage | None = None
-    error: Any = None
-    object: Any = None
-    message: Any = None
-    """Of an ``object`` that is an ``error``: so vLLM wrote errors until 2025, and LMDeploy does."""
-
-
-DECODERS: Final[dict[str, Callable[[bytes], Message[Any]]]] = {
-    "chat": msgspec.json.Decoder(Message[Choice]).decode,
-    "completions": msgspec.json.Decoder(Message[Text]).decode,
-}
-"""By kind of endpoint."""
 DONE: Final = b"[DONE]"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
@@ -130,16 +90,17 @@ USUAL: Final = BROKEN | {
 
 
 class Completion:
-    """Adds up events; plain fields, read by whoever makes the record."""
+    """Adds up events; plain fields, read by whoever makes the record. What a protocol calls comes after ``whole``."""
 
-    def __init__(self, keep_text: bool = False, kind: str = "chat") -> None:
-        self._decode = DECODERS[kind]
+    def __init__(self, protocol: "Protocol[Any]", keep_text: bool = False) -> None:
+        self._protocol = protocol
+        self._decode, self._event = protocol.decode, protocol.event
         self.chunk_reads: list[int] = []
         """For each chunk the number of the read that brought it."""
         self.early_read: int | None = None
         """The read that brought the first event, where that is before the first chunk."""
         self.done_read: int | None = None
-        """The read that brought ``[DONE]``."""
+        """The read that brought the last event: ``[DONE]``, or what the protocol has in its place."""
         self.followed: set[int] = set()
         """The reads in which an event that is no chunk came behind a chunk."""
         self.first_output: int | None = None
@@ -159,127 +120,129 @@ class Completion:
         """The data of the last event."""
         self.broken = b""
         """That of the first which was an error or could not be read."""
-        self._closing = False
+        self.closing = False
         """Behind a finish_reason came what comes last: the usage, or ``[DONE]``."""
-        self._counted = 0
         self.content = False
         """There was anything to read, in a stream or in a whole answer."""
         self.deltas: list[Delta | Text] | None = [] if keep_text else None
         """Of the first choice, as they came; None: they are not kept."""
+        self.counted = 0
+        """How many choices were finished when their tokens were last counted."""
+        self._ended = False
 
-    def add(self, event: Event) -> None:
-        """One event of a stream."""
+    def add(self, event: tuple[int, str, bytes]) -> None:
+        """One event of a stream: the read that brought it, its type, its data."""
         read, kind, data = event
-        if self._is_chunk(kind, data):
-            self.chunk_reads.append(read)
-            return
-        if self.done_read is None and data.strip() == DONE:
+        if kind == "error":
+            self.fail(status_message(data) or "an event named error", data)
+        elif not data.startswith(b"{") and (text := data.strip()) in (DONE, b""):
+            self.closing = self.closing or bool(self.finished and data)
+            self._ended = self._ended or text == DONE
+        else:
+            self.last = data
+            try:
+                message = self._decode(data)
+            except (ValueError, RecursionError):
+                message = self.read(self._decode, data)
+            if message is not None and self._event(self, message, data):
+                self.chunk_reads.append(read)
+                return
+        if self._ended and self.done_read is None:
             self.done_read = read
         if not self.chunk_reads:
             self.early_read = read if self.early_read is None else self.early_read
         elif self.chunk_reads[-1] == read:
             self.followed.add(read)
 
-    def _is_chunk(self, kind: str, data: bytes) -> bool:
-        """One event."""
-        if kind == "error":
-            self._error(status_message(data) or "an event named error", data)
-            return False
-        if not data.startswith(b"{") and data.strip() in (DONE, b""):
-            self._closing = self._closing or bool(self.finished and data)
-            return False
-        self.last = data
-        message = self._message(data)
-        if message is None:
-            return False
-        if message.error or message.object == "error":
-            self._error(error_text(message.error or message.message or data.decode("utf-8", "replace")), data)
-            return False
-        chunk = output = False
-        for choice in message.choices or ():
-            if choice.finish_reason:  # some write "" until there is one
-                self._finish(choice)
-            delta = choice.delta
-            if delta is not None and ((has_output := delta.output) or delta.thought):
-                chunk = self.content = True
-                output = output or has_output
-                if choice.index:
-                    self.others.add(choice.index)
-                elif self.deltas is not None:
-                    self.deltas.append(delta)
-        if chunk and not self.chunk_reads and message.usage is not None:
-            self.first_chunk_tokens = count(message.usage.completion_tokens) or 1
-        if output and self.first_output is None:
-            self.first_output = len(self.chunk_reads)
-        if message.usage is not None:
-            self._closing = self._closing or bool(self.finished)
-            self._count(message.usage, final=not message.choices)
-        return chunk
-
     def whole(self, body: bytes) -> None:
         """An answer that came as one JSON body."""
-        message = self._message(body)
-        if message is None:
-            return
-        if message.error or message.object == "error":
-            self._error(error_text(message.error or message.message or body.decode("utf-8", "replace")), body)
-        elif message.choices is None:
-            self.malformed = "JSON that is no chat completion: " + error_line(body)
-        for choice in message.choices or ():
-            if choice.finish_reason:
-                self._finish(choice)
-            whole = choice.message
-            if whole is not None and (whole.output or whole.thought):
-                self.content = True
-                if choice.index:
-                    self.others.add(choice.index)
-                elif self.deltas is not None:
-                    self.deltas.append(whole)
-        if message.usage is not None:
-            self._count(message.usage)
+        self._protocol.whole(self, body)
+        self.first_output = None  # nothing in it has a time of its own
 
-    def _message(self, data: bytes) -> Message[Any] | None:
+    # -- what a protocol calls -----------------------------------------------------------------------------------------
+
+    def read(self, decode: Callable[[bytes], T], data: bytes) -> T | None:
+        """The JSON of an event or of a body; None: it is none, and the answer is malformed."""
         try:
             try:
-                return self._decode(data)
+                return decode(data)
             except ValueError:
-                return self._decode(mended(data))
+                return decode(mended(data))
         except (ValueError, RecursionError) as mistake:
             self.malformed = f"{mistake}: {error_line(data)}"
             self.broken = self.broken or data
             return None
 
-    def _error(self, message: str, data: bytes) -> None:
-        """The first one counts: what follows it is about the same."""
+    def add_text(self, text: Any) -> bool:
+        """Of the answer; True if it is a chunk, as it is not empty."""
+        return self._keep(Delta(content=text) if self.deltas is not None else None) if text else False
+
+    def add_reasoning(self, text: Any) -> bool:
+        """The same before the answer."""
+        if not text:
+            return False
+        if self.deltas is not None:
+            self.deltas.append(Delta(reasoning=text))
+        self.content = True
+        return True
+
+    def add_refusal(self, text: Any) -> bool:
+        return self._keep(Delta(refusal=text) if self.deltas is not None else None) if text else False
+
+    def add_tool_call(
+        self, index: Index, *, id_: str | None = None, name: str | None = None, arguments: Any = ""
+    ) -> bool:
+        """A part of a tool call: its begin, with its id and the name of the function, or more of its arguments."""
+        if self.deltas is None:
+            return self._keep(None)
+        part: dict[str, Any] = {"index": index, "function": {"arguments": arguments}}
+        if id_:
+            part |= {"id": id_, "type": "function"}
+        if name:
+            part["function"]["name"] = name
+        return self._keep(Delta(tool_calls=[part]))
+
+    def _keep(self, delta: Delta | None) -> bool:
+        self.content = True
+        if delta is not None and self.deltas is not None:
+            self.deltas.append(delta)
+        if self.first_output is None:
+            self.first_output = len(self.chunk_reads)
+        return True
+
+    def count(
+        self, *, input_: Count = None, output: Count = None, reasoning: Count = None, cached: Count = None
+    ) -> None:
+        """Tokens as the server counts them. The last count that is there wins: one that is missing erases none."""
+        if input_ is not None:
+            self.input_tokens = _latest(input_, self.input_tokens)
+        if output is not None:
+            self.output_tokens = _latest(output, self.output_tokens)
+        if reasoning is not None:
+            self.reasoning_tokens = _latest(reasoning, self.reasoning_tokens)
+        if cached is not None:
+            self.cached_tokens = _latest(cached, self.cached_tokens)
+
+    def finish(self, reason: str, choice: Index = None) -> None:
+        """The model's end of the answer, or of one of its choices, and why: ``stop``, ``length``, ..."""
+        self.finish_reason = reason if REASON.fullmatch(reason) else "(no reason)"
+        self.finished.add(choice or 0)
+        if choice:
+            self.others.add(choice)
+        if reason in BROKEN and self.error is None:
+            self.error = f"finish_reason {reason}"
+
+    def end(self) -> None:
+        """This event, which is no chunk, was the last: nothing is waited for behind it."""
+        self._ended = True
+        self.closing = self.closing or bool(self.finished)
+
+    def fail(self, message: str, data: bytes) -> None:
+        """The server failed. The first failure counts: what follows it is about the same. ``data``: the event or body."""
         self.error = self.error or message
         self.broken = self.broken or data
 
-    def _finish(self, choice: Choice | Text) -> None:
-        self.finish_reason = choice.finish_reason if REASON.fullmatch(choice.finish_reason or "") else "(no reason)"
-        self.finished.add(choice.index or 0)
-        if choice.index:
-            self.others.add(choice.index)
-        if choice.finish_reason in BROKEN and self.error is None:
-            self.error = f"finish_reason {choice.finish_reason}"
-
-    def _count(self, usage: Usage, *, final: bool = False) -> None:
-        """The last count that is there wins: continuous counts grow, the final one is right.
-
-        ``final``: it came without choices. llama.cpp sends such a one for each choice, when that choice is finished;
-        they add up.
-        """
-        output = count(usage.completion_tokens)
-        if output is not None:
-            if final:
-                if len(self.finished) > self._counted > 0:
-                    output += self.output_tokens or 0
-                self._counted = len(self.finished)
-            self.output_tokens = output
-        self.input_tokens = _latest(usage.prompt_tokens, self.input_tokens)
-        if usage.prompt_tokens_details is not None:
-            self.cached_tokens = _latest(usage.prompt_tokens_details.cached_tokens, self.cached_tokens)
-        if usage.completion_tokens_details is not None:
-            self.reasoning_tokens = _latest(usage.completion_tokens_details.reasoning_tokens, self.reasoning_tokens)
+    # -- what came of it -----------------------------------------------------------------------------------------------
 
     @property
     def text(self) -> list[str] | None:
@@ -298,7 +261,7 @@ class Completion:
             return "malformed", self.malformed
         if not self.finished:
             return "truncated", "the answer ended without a finish_reason"
-        if not self._closing and (unfinished := len({0, *self.others} - self.finished)):
+        if not self.closing and (unfinished := len({0, *self.others} - self.finished)):
             # LiteLLM passes on one finish_reason for all choices, with the usage behind it
             return "truncated", f"{unfinished} of {self.choices} choices ended without a finish_reason"
         return (OK, "") if self.content else self._without_content()

@@ -1,0 +1,122 @@
+"""Chat completions (OpenAI, "Chat completions"), and what plain completions share with them: choices, usage, errors."""
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from .answer import Completion, Count, Delta, Index, Text, count, error_line, error_text
+from .protocol import Messages, Protocol
+
+
+# gc=False: they hold no cycles, and four objects an event would keep the garbage collector busy
+class Details(msgspec.Struct, gc=False):
+    reasoning_tokens: Count = None
+    cached_tokens: Count = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    prompt_tokens: Count = None
+    completion_tokens: Count = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    """Of a chat completion."""
+
+    index: Index = None
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+
+
+C = TypeVar("C", Choice, Text)
+
+
+class Message(msgspec.Struct, Generic[C], gc=False):
+    """One event of a stream, or a whole answer."""
+
+    choices: list[C] | None = None
+    usage: Usage | None = None
+    error: Any = None
+    object: Any = None
+    message: Any = None
+    """Of an ``object`` that is an ``error``: so vLLM wrote errors until 2025, and LMDeploy does."""
+
+
+class Choices(Protocol[Message[Any]]):
+    """What answers in choices."""
+
+    length_fields = ("max_tokens", "max_completion_tokens")
+    stream_fields: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
+
+    def event(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
+        if message.error or message.object == "error":
+            answer.fail(error_text(message.error or message.message or data.decode("utf-8", "replace")), data)
+            return False
+        chunk = output = False
+        for choice in message.choices or ():
+            if choice.finish_reason:  # some write "" until there is one
+                answer.finish(choice.finish_reason, choice.index)
+            delta = choice.delta
+            if delta is not None and ((has_output := delta.output) or delta.thought):
+                chunk = answer.content = True
+                output = output or has_output
+                if choice.index:
+                    answer.others.add(choice.index)
+                elif answer.deltas is not None:
+                    answer.deltas.append(delta)
+        if chunk and not answer.chunk_reads and message.usage is not None:
+            answer.first_chunk_tokens = count(message.usage.completion_tokens) or 1
+        if output and answer.first_output is None:
+            answer.first_output = len(answer.chunk_reads)
+        if message.usage is not None:
+            answer.closing = answer.closing or bool(answer.finished)
+            _count(answer, message.usage, final=not message.choices)
+        return chunk
+
+    def whole(self, answer: Completion, body: bytes) -> None:
+        message = answer.read(self.decode, body)
+        if message is None:
+            return
+        if message.error or message.object == "error":
+            answer.fail(error_text(message.error or message.message or body.decode("utf-8", "replace")), body)
+        elif message.choices is None:
+            answer.malformed = "JSON that is no chat completion: " + error_line(body)
+        for choice in message.choices or ():
+            if choice.finish_reason:
+                answer.finish(choice.finish_reason, choice.index)
+            whole = choice.message
+            if whole is not None and (whole.output or whole.thought):
+                answer.content = True
+                if choice.index:
+                    answer.others.add(choice.index)
+                elif answer.deltas is not None:
+                    answer.deltas.append(whole)
+        if message.usage is not None:
+            _count(answer, message.usage)
+
+
+class Chat(Choices):
+    path = "/v1/chat/completions"
+    decode = staticmethod(msgspec.json.Decoder(Message[Choice]).decode)
+
+    def prompt(self, messages: Messages) -> dict[str, Any]:
+        return {"messages": messages}
+
+
+def _count(answer: Completion, usage: Usage, *, final: bool = False) -> None:
+    """Continuous counts grow, the final one is right. ``final``: it came without choices. llama.cpp sends such a one for
+    each choice, when that choice is finished; they add up."""
+    output = count(usage.completion_tokens)
+    if output is not None and final:
+        if len(answer.finished) > answer.counted > 0:
+            output += answer.output_tokens or 0
+        answer.counted = len(answer.finished)
+    of_prompt, of_answer = usage.prompt_tokens_details, usage.completion_tokens_details
+    answer.count(
+        input_=usage.prompt_tokens,
+        output=output,
+        reasoning=None if of_answer is None else of_answer.reasoning_tokens,
+        cached=None if of_prompt is None else of_prompt.cached_tokens,
+    )

@@ -1,0 +1,20 @@
+"""Plain completions (OpenAI, "Completions"): a prompt without roles, and choices that have their text themselves."""
+
+from typing import Any
+
+import msgspec
+
+from .answer import Text
+from .chat import Choices, Message
+from .protocol import Messages, text_of
+
+
+class Completions(Choices):
+    path = "/v1/completions"
+    decode = staticmethod(msgspec.json.Decoder(Message[Text]).decode)
+
+    def prompt(self, messages: Messages) -> dict[str, Any]:
+        """The contents, with blank lines between."""
+        return {"prompt": "\n\n".join(map(text_of, messages))}
+
+    tokenized = prompt

@@ -1,0 +1,176 @@
+"""Messages (Anthropic, "Messages"): blocks of content, each with its deltas; the input counted first, the output last."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from .answer import Completion, Count, Index, count, error_line, error_text
+from .protocol import Messages, Protocol, text_of
+
+VERSION: Final = "2023-06-01"
+"""Of the API, in the header ``anthropic-version``; there is no later one."""
+REASONS: Final = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
+"""Each stop_reason in the words of chat completions; others stay as they are."""
+
+
+class Usage(msgspec.Struct, gc=False):
+    """The input is what is neither read from the cache nor written to it: together they are the prompt."""
+
+    input_tokens: Count = None
+    output_tokens: Count = None
+    cache_read_input_tokens: Count = None
+    cache_creation_input_tokens: Count = None
+
+
+class Block(msgspec.Struct, gc=False):
+    """A block of the content, as it begins or whole; or a delta of one, or of the message."""
+
+    type: str | None = None
+    text: Any = None
+    thinking: Any = None
+    partial_json: Any = None
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
+    stop_reason: str | None = None
+
+
+class Message(msgspec.Struct, gc=False):
+    """A whole answer; the first event of a stream has it too, still empty."""
+
+    type: str | None = None
+    content: list[Block] | None = None
+    stop_reason: str | None = None
+    usage: Usage | None = None
+    error: Any = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of a stream."""
+
+    type: str = ""
+    index: Index = None
+    delta: Block | None = None
+    content_block: Block | None = None
+    message: Message | None = None
+    usage: Usage | None = None
+    error: Any = None
+
+
+class AnthropicMessages(Protocol[Event]):
+    path = "/v1/messages"
+    decode: Callable[[bytes], Event] = staticmethod(msgspec.json.Decoder(Event).decode)
+    decode_whole: Callable[[bytes], Message] = staticmethod(msgspec.json.Decoder(Message).decode)
+
+    def prompt(self, messages: Messages) -> dict[str, Any]:
+        """System messages are a field beside the others, and answers of tools are those of the user."""
+        systems = [text_of(message) for message in messages if message.get("role") in ("system", "developer")]
+        turns: Messages = []
+        for message in messages:
+            if message.get("role") in ("system", "developer"):
+                continue
+            turn = _turn(message)
+            both = turn["content"], turns[-1]["content"] if turns else None
+            if message.get("role") == "tool" and turns and turns[-1]["role"] == "user" and isinstance(both[1], list):
+                both[1].extend(both[0])
+            else:
+                turns.append(turn)
+        return {"system": "\n\n".join(systems), "messages": turns} if systems else {"messages": turns}
+
+    def headers(self, key: str) -> dict[str, str]:
+        return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
+
+    def event(self, answer: Completion, message: Event, data: bytes) -> bool:
+        kind, delta = message.type, message.delta
+        if kind == "content_block_delta" and delta is not None:
+            if delta.text:
+                return answer.add_text(delta.text)
+            if delta.thinking:
+                return answer.add_reasoning(delta.thinking)
+            return bool(delta.partial_json) and answer.add_tool_call(message.index, arguments=delta.partial_json)
+        if kind == "content_block_start" and (block := message.content_block) is not None:
+            if block.type == "tool_use":
+                return answer.add_tool_call(message.index, id_=block.id, name=block.name)
+            return answer.add_text(block.text) or answer.add_reasoning(block.thinking)
+        if message.error or kind == "error":
+            answer.fail(error_text(message.error or data.decode("utf-8", "replace")), data)
+        elif kind == "message_start" and message.message is not None:
+            _count(answer, message.message.usage)
+        elif kind == "message_delta":
+            _count(answer, message.usage)
+            if delta is not None and delta.stop_reason:
+                answer.finish(REASONS.get(delta.stop_reason, delta.stop_reason))
+        elif kind == "message_stop":
+            answer.end()
+        return False
+
+    def whole(self, answer: Completion, body: bytes) -> None:
+        message = answer.read(self.decode_whole, body)
+        if message is None:
+            return
+        if message.error or message.type == "error":
+            answer.fail(error_text(message.error or body.decode("utf-8", "replace")), body)
+        elif message.content is None:
+            answer.malformed = "JSON that is no message: " + error_line(body)
+        for index, block in enumerate(message.content or ()):
+            if block.type == "tool_use":
+                arguments = msgspec.json.encode(block.input or {}).decode()
+                answer.add_tool_call(index, id_=block.id, name=block.name, arguments=arguments)
+            answer.add_reasoning(block.thinking)
+            answer.add_text(block.text)
+        if message.stop_reason:
+            answer.finish(REASONS.get(message.stop_reason, message.stop_reason))
+        _count(answer, message.usage)
+
+
+def _count(answer: Completion, usage: Usage | None) -> None:
+    if usage is None:
+        return
+    cached, written = count(usage.cache_read_input_tokens), count(usage.cache_creation_input_tokens)
+    fresh = count(usage.input_tokens)
+    input_ = None if fresh is None else fresh + (cached or 0) + (written or 0)
+    answer.count(input_=input_, output=usage.output_tokens, cached=cached)
+
+
+# -- the input ---------------------------------------------------------------------------------------------------------
+
+
+def _turn(message: dict[str, Any]) -> dict[str, Any]:
+    """One message of a chat; reasoning is left out, as it needs a signature of the server's."""
+    role, content = message.get("role"), message.get("content")
+    if role == "tool":
+        result = {"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": text_of(message)}
+        return {"role": "user", "content": [result]}
+    if not (calls := message.get("tool_calls")):
+        return {
+            "role": role,
+            "content": [_block(part) for part in content] if isinstance(content, list) else content or "",
+        }
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if (text := text_of(message)) else []
+    for call in calls:
+        function = call.get("function") or {}
+        blocks.append({"type": "tool_use", "id": call.get("id"), "name": function.get("name"),
+                       "input": _arguments(function.get("arguments"))})  # fmt: skip
+    return {"role": role, "content": blocks}
+
+
+def _arguments(text: Any) -> Any:
+    """An object, as Messages has it; what a model wrote as such and is none goes as a text in one."""
+    try:
+        found = msgspec.json.decode(text or "{}")
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"arguments": text}
+
+
+def _block(part: Any) -> Any:
+    """Of a message's content, where it is known; others stay as they are."""
+    if not isinstance(part, dict) or part.get("type") != "image_url":
+        return part
+    image = part.get("image_url")
+    url = str(image.get("url") if isinstance(image, dict) else image)
+    if url.startswith("data:") and ";base64," in url:
+        kind, _, data = url.removeprefix("data:").partition(";base64,")
+        return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+    return {"type": "image", "source": {"type": "url", "url": url}}

@@ -1,0 +1,74 @@
+"""Protocol: how requests of one API are written, and how its answers are read; the seam that each protocol fills."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from .answer import Completion
+
+Messages = list[dict[str, Any]]
+"""Of a conversation, in the form of chat completions; what ``Answer.message`` is, too."""
+
+
+M = TypeVar("M")
+
+
+class Protocol(ABC, Generic[M]):
+    """Has no state: one object serves all requests of a run."""
+
+    path: ClassVar[str]
+    """Where requests go, unless ``--endpoint`` names another path."""
+    length_fields: ClassVar[tuple[str, ...]] = ("max_tokens",)
+    """Fields of the body that limit the output in tokens; the first unless ``--max-tokens-field`` names another."""
+    stream_fields: ClassVar[dict[str, Any]] = {"stream": True}
+    """What asks for a stream."""
+
+    decode: Callable[[bytes], M]
+    """The JSON of an event, as what ``event`` takes; a decoder of msgspec is the fastest. Raises ValueError."""
+
+    @abstractmethod
+    def prompt(self, messages: Messages) -> dict[str, Any]:
+        """The fields of the body that carry the conversation."""
+
+    @abstractmethod
+    def event(self, answer: Completion, message: M, data: bytes) -> bool:
+        """One event of a stream, into the answer. True if it is a chunk: it brought output.
+
+        Called when there is time, perhaps long after the bytes were stamped. ``[DONE]``, empty events and those of type
+        ``error`` do not come here, nor what ``decode`` cannot read: that makes an answer malformed.
+        """
+
+    def whole(self, answer: Completion, body: bytes) -> None:
+        """An answer that came as one JSON body. Unless a protocol says otherwise it is read as an event is."""
+        if (message := answer.read(self.decode, body)) is not None:
+            self.event(answer, message, body)
+
+    def body(
+        self, model: str | None, messages: Messages, max_tokens: int | None, *, streaming: bool, max_tokens_field: str
+    ) -> dict[str, Any]:
+        """Of a request. ``max_tokens_field``: of those in ``length_fields``; another one counts for nothing."""
+        request = self.prompt(messages)
+        if model is not None:
+            request["model"] = model
+        if max_tokens is not None:
+            request[max_tokens_field if max_tokens_field in self.length_fields else self.length_fields[0]] = max_tokens
+        if streaming:
+            request |= self.stream_fields
+        return request
+
+    def tokenized(self, messages: Messages) -> dict[str, Any]:
+        """The fields of a request to vLLM's ``/tokenize`` that carry the same conversation."""
+        return {"messages": messages}
+
+    def headers(self, key: str) -> dict[str, str]:
+        """Of every request. ``key``: of the API; empty for none."""
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def text_of(message: dict[str, Any]) -> str:
+    """Its text, without the parts that are none."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))

@@ -1,0 +1,184 @@
+"""Responses (OpenAI, "Responses"): typed events, one named delta for each kind of output; its whole input in each turn."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from .answer import Completion, Count, Index, error_line, error_text
+from .protocol import Messages, Protocol, text_of
+
+
+class InputDetails(msgspec.Struct, gc=False):
+    cached_tokens: Count = None
+
+
+class OutputDetails(msgspec.Struct, gc=False):
+    reasoning_tokens: Count = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    input_tokens: Count = None
+    output_tokens: Count = None
+    input_tokens_details: InputDetails | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class Part(msgspec.Struct, gc=False):
+    """Of an item: a text or a refusal."""
+
+    text: Any = None
+    refusal: Any = None
+
+
+class Item(msgspec.Struct, gc=False):
+    """Of the output: a message, reasoning or a tool call."""
+
+    type: str | None = None
+    content: list[Part] | None = None
+    summary: list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+
+
+class Incomplete(msgspec.Struct, gc=False):
+    reason: str | None = None
+
+
+class Response(msgspec.Struct, gc=False):
+    """A whole answer; the last event of a stream has it too."""
+
+    status: str | None = None
+    output: list[Item] | None = None
+    usage: Usage | None = None
+    error: Any = None
+    incomplete_details: Incomplete | None = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of a stream."""
+
+    type: str = ""
+    delta: Any = None
+    output_index: Index = None
+    item: Item | None = None
+    response: Response | None = None
+    error: Any = None
+    message: Any = None
+
+
+TEXT: Final = "response.output_text.delta"
+ARGUMENTS: Final = "response.function_call_arguments.delta"
+REASONING: Final = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
+LAST: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length"}
+"""Why an answer is incomplete, in the words of chat completions."""
+
+
+class Responses(Protocol[Event]):
+    path = "/v1/responses"
+    length_fields = ("max_output_tokens",)
+    decode: Callable[[bytes], Event] = staticmethod(msgspec.json.Decoder(Event).decode)
+    decode_whole: Callable[[bytes], Response] = staticmethod(msgspec.json.Decoder(Response).decode)
+
+    def prompt(self, messages: Messages) -> dict[str, Any]:
+        return {"input": [item for message in messages for item in _items(message)]}
+
+    def event(self, answer: Completion, message: Event, data: bytes) -> bool:
+        kind = message.type
+        if kind == TEXT:
+            return answer.add_text(message.delta)
+        if kind in REASONING:
+            return answer.add_reasoning(message.delta)
+        if kind == ARGUMENTS:
+            return bool(message.delta) and answer.add_tool_call(message.output_index, arguments=message.delta)
+        if kind == "response.refusal.delta":
+            return answer.add_refusal(message.delta)
+        if kind == "response.output_item.added" and (item := message.item) is not None and item.type == "function_call":
+            return answer.add_tool_call(message.output_index, id_=item.call_id, name=item.name)
+        if kind in LAST and message.response is not None:
+            _ended(answer, message.response, data)
+            answer.end()
+        elif kind == "error" or message.error:
+            answer.fail(error_text(message.error or message.message or data.decode("utf-8", "replace")), data)
+        return False
+
+    def whole(self, answer: Completion, body: bytes) -> None:
+        response = answer.read(self.decode_whole, body)
+        if response is None:
+            return
+        if response.error is None and response.output is None:
+            answer.malformed = "JSON that is no response: " + error_line(body)
+            return
+        for index, item in enumerate(response.output or ()):
+            _whole(answer, index, item)
+        _ended(answer, response, body)
+
+
+def _whole(answer: Completion, index: int, item: Item) -> None:
+    if item.type == "function_call":
+        answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.arguments or "")
+    for part in item.summary or ():
+        answer.add_reasoning(part.text)
+    for part in item.content or ():
+        if item.type == "reasoning":
+            answer.add_reasoning(part.text)
+        else:
+            answer.add_text(part.text)
+            answer.add_refusal(part.refusal)
+
+
+def _ended(answer: Completion, response: Response, data: bytes) -> None:
+    """Its end and its counts. Its status is what counts: vLLM sends ``response.completed`` with an incomplete one."""
+    if (usage := response.usage) is not None:
+        of_prompt, of_answer = usage.input_tokens_details, usage.output_tokens_details
+        answer.count(
+            input_=usage.input_tokens,
+            output=usage.output_tokens,
+            reasoning=None if of_answer is None else of_answer.reasoning_tokens,
+            cached=None if of_prompt is None else of_prompt.cached_tokens,
+        )
+    if response.error or response.status in ("failed", "cancelled"):
+        answer.fail(error_text(response.error or f"status {response.status}"), data)
+    elif (why := response.incomplete_details) is not None and why.reason:
+        answer.finish(REASONS.get(why.reason, why.reason))
+    elif response.status == "incomplete":
+        answer.finish("length")
+    elif response.status == "completed":
+        called = any(item.type == "function_call" for item in response.output or ())
+        answer.finish("tool_calls" if called else "stop")
+
+
+# -- the input ---------------------------------------------------------------------------------------------------------
+
+
+def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The items of the input that are one message of a chat; reasoning is left out, as it needs an id of the server's."""
+    role, content = message.get("role"), message.get("content")
+    if role == "tool":
+        return [{"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": text_of(message)}]
+    items: list[dict[str, Any]] = []
+    if role == "assistant":
+        if text := text_of(message):  # llama.cpp takes an answer in this form only
+            part = {"type": "output_text", "text": text, "annotations": []}
+            items.append({"type": "message", "role": role, "status": "completed", "content": [part]})
+    else:
+        parts = [_part(part) for part in content] if isinstance(content, list) else content
+        items.append({"role": role, "content": parts})
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        items.append({"type": "function_call", "call_id": call.get("id"), "name": function.get("name"),
+                      "arguments": function.get("arguments") or "{}"})  # fmt: skip
+    return items
+
+
+def _part(part: Any) -> Any:
+    """Of a message's content, where it is known; others stay as they are."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text":
+        return {"type": "input_text", "text": part.get("text")}
+    if kind == "image_url":
+        image = part.get("image_url")
+        return {"type": "input_image", "image_url": image.get("url") if isinstance(image, dict) else image}
+    return part

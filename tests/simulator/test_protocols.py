@@ -1,0 +1,116 @@
+"""Each protocol of the simulator, as the client reads it: an answer, a tool session, and each fault mean the same in all."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.simulated import Simulator, received, started
+
+from locust_llm.answer import joined
+from locust_llm.client.response import Response
+from locust_llm.core.record import OK
+from locust_llm.protocols.known import PROTOCOLS, request_body
+
+KINDS = ("chat", "completions", "responses", "messages")
+WITH_TOOLS = ("chat", "responses", "messages")
+HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello there"}]
+FUNCTION = {"name": "look_up", "description": "", "parameters": {"type": "object"}}
+TOOLS: dict[str, Any] = {
+    "chat": {"type": "function", "function": FUNCTION},
+    "responses": {"type": "function", **FUNCTION},
+    "messages": {"name": "look_up", "input_schema": {"type": "object"}},
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Simulator]:
+    with started("--enable-prefix-caching") as simulator:
+        yield simulator
+
+
+def ask(
+    server: Simulator, kind: str, messages: Any = HELLO, tokens: int = 4, quirks: str = "", **more: Any
+) -> tuple[Response, tuple[str, str]]:
+    """The answer to one request, and (outcome, message)."""
+    body = request_body(kind, None, messages, tokens, **more)
+    head = f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Simulate: {quirks}\r\n"
+    stream = Response(0, kind=kind, keep_text=True)
+    data = received(server.raw(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body))
+    if stream.arrived(1, 0, data):
+        stream.look()
+    if not stream.over:
+        stream.closed()
+    return stream, stream.finish()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_and_an_answer_in_one_piece(server: Simulator, kind: str) -> None:
+    stream, outcome = ask(server, kind)
+    answer = stream.answer
+    assert (outcome, answer.finish_reason, len(answer.chunk_reads)) == ((OK, ""), "length", 4)
+    assert (stream.status, stream.streamed, len("".join(answer.text or ()).split())) == (200, True, 4)
+    whole, outcome = ask(server, kind, streaming=False)
+    assert (outcome, whole.answer.finish_reason, whole.streamed) == ((OK, ""), "length", False)
+    assert (whole.answer.input_tokens, whole.answer.output_tokens) == (answer.input_tokens, answer.output_tokens)
+    assert (answer.input_tokens, answer.output_tokens) == ((7, 4) if kind == "completions" else (20, 4))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_cached(server: Simulator, kind: str) -> None:
+    messages = [{"role": "user", "content": f"{kind} " * 100}]
+    for streaming, cached in ((True, 0), (True, 96), (False, 96)):
+        stream, _ = ask(server, kind, messages, streaming=streaming)
+        assert (stream.answer.cached_tokens or 0) >= cached
+        assert (stream.answer.input_tokens or 0) > 100
+
+
+@pytest.mark.parametrize("kind", WITH_TOOLS)
+def test_reasoning_then_text(server: Simulator, kind: str) -> None:
+    for streaming in (True, False):
+        stream, outcome = ask(server, kind, quirks="reasoning=3", streaming=streaming)
+        message = joined(stream.answer.deltas or ())
+        assert (outcome, len(message["reasoning"].split()), len(message["content"].split())) == ((OK, ""), 3, 1)
+        assert not streaming or (stream.answer.first_output, len(stream.answer.chunk_reads)) == (3, 4)
+
+
+@pytest.mark.parametrize("kind", WITH_TOOLS)
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_tool_session(server: Simulator, kind: str, streaming: bool) -> None:
+    more = {"tools": [TOOLS[kind]], "streaming": streaming}
+    stream, outcome = ask(server, kind, **more)
+    message = joined(stream.answer.deltas or ())
+    (call,) = message["tool_calls"]
+    assert (outcome, stream.answer.finish_reason) == ((OK, ""), "tool_calls")
+    assert (message["content"], call["function"]["name"]) == (None, "look_up")
+    assert len(json.loads(call["function"]["arguments"])["text"].split()) == 4
+    assert not streaming or len(stream.answer.chunk_reads) == 1 + 4
+    given = [*HELLO, message, {"role": "tool", "tool_call_id": call["id"], "content": "nothing"}]
+    stream, outcome = ask(server, kind, given, **more)
+    assert (outcome, len(joined(stream.answer.deltas or ())["content"].split())) == ((OK, ""), 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("quirks", "outcome", "chunks"), [
+    ("status=429", "rate_limited", 0), ("status=503", "unavailable", 0), ("error=0", "stream_error", 0),
+    ("error=2", "stream_error", 2), ("cut=2", "closed", 2), ("malformed=3", "malformed", 3), ("finish=none", "truncated", 4),
+    ("eos=0", OK, 0), ("eos=2", OK, 2), ("split_utf8=yes", OK, 4), ("tokens_per_chunk=2", OK, 3), ("usage=none", OK, 4),
+    ("role=early", OK, 4), ("ping_s=0.001", OK, 4),
+])  # fmt: skip
+def test_a_fault_means_the_same_in_each(server: Simulator, kind: str, quirks: str, outcome: str, chunks: int) -> None:
+    stream, (found, message) = ask(server, kind, quirks=quirks)
+    assert (found, len(stream.answer.chunk_reads)) == (outcome, chunks)
+    if "error" in quirks:
+        assert message.startswith("EngineCore encountered an issue")
+
+
+@pytest.mark.parametrize(("kind", "body", "message"), [
+    ("responses", {"input": []}, "body.input"), ("responses", {"input": [7]}, "body.input.0"),
+    ("responses", {"tools": [{"type": "function"}]}, "body.tools.0.name"), ("messages", {"max_tokens": None}, "max_tokens"),
+    ("messages", {"messages": [{"role": "bot", "content": ""}]}, "body.messages.0"), ("messages", {"tools": [7]}, "tools"),
+    ("messages", {"messages": [{"role": "user", "content": 7}]}, "body.messages.0.content"),
+])  # fmt: skip
+def test_what_is_refused(server: Simulator, kind: str, body: dict[str, Any], message: str) -> None:
+    stream, (outcome, found) = ask(server, kind, **body)
+    assert (stream.status, outcome) == (400, "http_status")
+    assert message in found
