@@ -29,6 +29,15 @@ DEMO: Final = (
     "--synthetic-input-tokens-mean", "16000", "--output-tokens-mean", "60",
 )  # fmt: skip
 
+DEMO_HELP: Final = f"""\
+usage: locust-llm demo [options of run]
+
+Start the simulator on a free port, load-test it, and print the main figures and where the report is. Needs no GPU and no
+server. The load, which options of run change (run --help has them):
+
+  {" ".join(DEMO)}
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: see docs/exit-status.md."""
@@ -264,6 +273,9 @@ def _say(text: str) -> None:
 
 def demo(words: list[str]) -> int:
     """A load test of the simulator, in a minute, without a GPU."""
+    if {"-h", "--help"} & {*words}:
+        _say(DEMO_HELP)
+        return ExitStatus.OK
     checkout = Path("locustfiles/chat.py")
     locustfile = checkout if checkout.is_file() else LOCUSTFILES / "run.py"
     with simulator() as url:
@@ -333,7 +345,8 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "compare": compare,
 }
 OF_OTHERS: Final = {
-    "run": ("bench", "benchmark", "load", "loadtest", "load-test", "test", "start", "profile", "sweep"),
+    "run": ("bench", "benchmark", "load", "loadtest", "load-test", "test", "start", "profile"),
+    "run --sweep": ("sweep",),
     "simulate": ("serve", "server", "mock", "simulator"),
     "check": ("doctor", "ping", "preflight", "health"),
     "figure": ("plot", "draw", "timeline"),
@@ -349,7 +362,7 @@ usage: locust-llm COMMAND ...
                   and any option of run: ab --help
   probe ARGS      measure what long prompts do to other requests, and name the scheduler of the server, in some
                   minutes: probe --host URL, and any option of run: probe --help
-  demo            start the simulator, load-test it, print the tables; needs no GPU and no server
+  demo            start the simulator and load-test it for 45 seconds; needs no GPU and no server
   simulate        an OpenAI-compatible server without a GPU, with simulated times: simulate --help
   check HOST      check a server before a run, in ten seconds: check --help
   selftest        check this machine: the load generator against a server whose send times are known: selftest --help

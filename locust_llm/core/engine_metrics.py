@@ -226,6 +226,8 @@ class EngineSummary(msgspec.Struct, frozen=True):
     queue_s: float | None
     prefill_s: float | None
     """Means of the server's own histograms over this time."""
+    ended_share: float | None = None
+    """Requests that ended, of those that had a first token: queue and prefill are of the former, TTFT is of the latter."""
 
 
 def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
@@ -233,7 +235,7 @@ def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
     if not samples:
         return None
     queries, hits = grown(samples, "cache_queries"), grown(samples, "cache_hits")
-    preempted = grown(samples, "preemptions")
+    preempted, ended = grown(samples, "preemptions"), grown(samples, "queue_count")
     return EngineSummary(
         engine=samples[-1].engine,
         samples=len(samples),
@@ -245,6 +247,7 @@ def summarised(samples: Sequence[EngineSample]) -> EngineSummary | None:
         ttft_s=_mean(samples, "ttft"),
         queue_s=_mean(samples, "queue"),
         prefill_s=_mean(samples, "prefill"),
+        ended_share=ended / began if (began := grown(samples, "ttft_count")) and ended is not None else None,
     )
 
 
@@ -262,8 +265,15 @@ def grown(samples: Sequence[EngineSample], field: str) -> float | None:
 
 
 def _mean(samples: Sequence[EngineSample], what: str) -> float | None:
-    seconds, count = grown(samples, f"{what}_s"), grown(samples, f"{what}_count")
-    return seconds / count if count and seconds is not None else None
+    """Of a histogram. Its sum alone may fall a little without a restart, by a duration that two clocks made negative."""
+    total_s = count = 0.0
+    names = f"{what}_s", f"{what}_count"
+    known = [both for sample in samples if None not in (both := tuple(getattr(sample, name) for name in names))]
+    for before, after in pairwise(known):
+        restarted = after[1] < before[1]
+        total_s += after[0] if restarted else after[0] - before[0]
+        count += after[1] if restarted else after[1] - before[1]
+    return max(0.0, total_s) / count if count else None
 
 
 # -- diagnosis --------------------------------------------------------------------------------------------------------
@@ -271,6 +281,8 @@ def _mean(samples: Sequence[EngineSample], what: str) -> float | None:
 FULL_SHARE: Final = 0.95
 MIN_REST_SHARE: Final = 0.02
 """Of the time to a first token: from there on it is said that this is neither queue nor prefill."""
+MIN_ENDED_SHARE: Final = 0.9
+"""Below, queue and prefill are those of the first requests of a queue that grows, and answer nothing."""
 MIN_WAITING: Final = 1.0
 """Mean number of waiting requests that counts as a queue."""
 _MEMORY: Final = re.compile(
@@ -338,7 +350,8 @@ def _time(seconds: float) -> str:
 def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
     """Of the server's own TTFT, where it is no shorter than both together, else of both together."""
     queue_s, prefill_s = summary.queue_s, summary.prefill_s
-    if queue_s is not None and prefill_s is not None and queue_s + prefill_s > 0:
+    few = summary.ended_share is not None and summary.ended_share < MIN_ENDED_SHARE
+    if queue_s is not None and prefill_s is not None and queue_s + prefill_s > 0 and not few:
         whole_s = max(summary.ttft_s or 0.0, queue_s + prefill_s)
         rest_s = whole_s - queue_s - prefill_s
         neither = "" if rest_s < MIN_REST_SHARE * whole_s else f", {_time(rest_s)} neither"
@@ -357,7 +370,5 @@ def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
                 "prefill would shorten it."
             )
     elif summary.waiting is not None and summary.waiting[0] >= MIN_WAITING:
-        yield (
-            f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server, which does not "
-            "export for how long."
-        )
+        why = "and too few have ended to tell for how long" if few else "which does not export for how long"
+        yield f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server, {why}."

@@ -262,7 +262,10 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         int | None,
         Option("prompts", "Seed: same prompts, lengths and arrivals each time", "42", range=Range(-(2**53), 2**53)),
     ] = None
-    probe: Annotated[bool, Option("prompts", "Before the run, let the server count the tokens of a few prompts")] = True
+    probe: Annotated[
+        bool,
+        Option("prompts", "Before the run, try a short request, and let the server count the tokens of a few prompts"),
+    ] = True
 
     sweep: Annotated[
         str | None,

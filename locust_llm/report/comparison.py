@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.core.record import FAILURES
+from locust_llm.core.record import CUT, FAILURES
 from locust_llm.core.sweep import AXES
 from locust_llm.core.text import cut, supported
 from locust_llm.report.analysis.baseline import LoadedRun, condition_changes, load
@@ -68,6 +68,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
     """The ends of the 95 % interval of the difference; None: too few values, or a figure that has none."""
+    base_open: bool = False
+    value_open: bool = False
+    """Cut requests, which count at their best, leave the figure open: a latency is at least so much, a rate at most."""
     word: str
     """better, worse, hardly better or hardly worse (by less than 1 %), no difference to be seen, too few to tell, or - for
     nothing to compare."""
@@ -193,6 +196,8 @@ def _line(rule: Rule, found: Change) -> Line:
         difference_percent=(found.ratio - 1) * 100 if relative and found.ratio is not None else None,
         low=shown(low),
         high=shown(high),
+        base_open=found.base.worst is not None,
+        value_open=found.here.worst is not None,
         word=found.word(rule),
         note=found.note,
     )
@@ -210,10 +215,12 @@ def _label(rule: Rule) -> str:
 
 def _problems(side: LoadedRun) -> tuple[str, ...]:
     failed, count = side.seen.main.outcome(*FAILURES).size, side.seen.main.size
+    open_ = side.seen.main.outcome(CUT).size
     return (
         *(f"{side.folder}: {note}." for note in side.notes),
         *([] if count else [f"{side.folder}: no requests."]),
         *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
+        *([f"{side.folder}: {open_} of {count} requests were cut, and count with their age."] if open_ else []),
         *([f"{side.folder}: overloaded, {overload}."] if (overload := overloaded(side.seen.delivery)) else []),
     )
 
@@ -290,8 +297,12 @@ def cells_of(line: Line) -> tuple[str, ...]:
     """Under the names of the two runs and ``HEAD``."""
     reach = "-" if line.low is None or line.high is None else f"{_signed(line.low)} to {_signed(line.high)}"
     half = None if line.low is None or line.high is None else (line.high - line.low) / 2
-    figures = (supported(line.base, half), supported(line.value, half), _signed(line.difference))
-    return *figures, _percent(line), reach, line.word
+    bound = "\N{GREATER-THAN OR EQUAL TO} " if BY_WORD[line.metric].units is TIME else "\N{LESS-THAN OR EQUAL TO} "
+    sides = ((line.base, line.base_open), (line.value, line.value_open))
+    figures = (f"{bound * open_}{supported(value, half)}" for value, open_ in sides)
+    if line.base_open or line.value_open:  # how far apart two bounds are tells nothing
+        return *figures, "-", "-", reach, line.word
+    return *figures, _signed(line.difference), _percent(line), reach, line.word
 
 
 def _percent(line: Line) -> str:

@@ -44,6 +44,8 @@ MAX_WARNING: Final = 3
 MAX_REMARKS: Final = 3
 MAX_FAILURES: Final = 2
 """Kinds of failures."""
+FIRST_FAILED: Final = "WARNING: each of the first "
+"""How the note of a run begins whose first requests have all failed; it takes the place of the kinds of failures."""
 MAX_RULES: Final = 4
 MAX_STAGES: Final = 8
 ROWS: Final = (TTFT.tag, ITL.tag, "request_latency", TTFT_FROM_DUE.tag, "output_token_throughput")
@@ -94,6 +96,9 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         yield f"WARNING: {summary.paired.warning}."
     if summary.examination is not None:
         yield from (block.text for block in [*scheduler(summary.examination)][1:] if isinstance(block, Text))
+    if first := [note for note in run.notes if note.startswith(FIRST_FAILED)]:  # in full, with what to do about it
+        yield from first
+        return
     for failure in summary.failures[:MAX_FAILURES]:
         status = "" if failure.status is None else f" {failure.status}"
         yield f"{failure.count} failed: {failure.outcome}{status}, {failure.message}"
@@ -113,7 +118,7 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
         else:
             known = interval(some[0])
             figure = observed(some[0]) if known == "-" else f"95 % interval {known}"
-            yield f"  {status} {some[0].rule}: {'; '.join(filter(None, (figure, reason)))}"
+            yield f"  {status} {some[0].rule}: {'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
     if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
         yield f"  and {many(rest, 'more rule')}"
     yield from policy_lines(summary, run)
@@ -125,7 +130,8 @@ def _basis(summary: Summary) -> str:
     said = [f"From {many(c.succeeded, 'answered request')} in {brief(c.duration_s, ' s', 3)}"]
     said += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
     first = rows.get(TTFT.tag)
-    if not summary.swept and first is not None and first.effective is not None and first.count:
+    artificial = summary.swept or summary.examination is not None
+    if not artificial and first is not None and first.effective is not None and first.count:
         if first.effective < CORRELATED * first.count:
             said.append(f"worth {first.effective:.0f} independent ones for TTFT")
         if first.plus_minus.get(99.0):
@@ -143,7 +149,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
         texts = [knee.text for knee in foremost_knees(sweep)]
         texts = [text for text in texts if text not in texts[:1]]  # the headline has it
         yield from dict.fromkeys((*texts, *sweep.findings))
-    yield from foremost(summary, run)
+    yield from (remark for remark in foremost(summary, run) if not remark.startswith(FIRST_FAILED))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

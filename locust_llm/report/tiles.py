@@ -124,4 +124,5 @@ def _run_tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
     yield from rate(rows.get("goodput"), "Good requests")
     c = summary.conditions
     if c.failure_rate is not None:
-        yield "Failed", f"{c.failure_rate:.2%}", f"{c.failed:,} of {c.succeeded + c.failed:,}"
+        cut = f", {c.cut:,} cut" if c.cut else ""
+        yield "Failed", f"{brief(100 * c.failure_rate, digits=2)}%", f"{c.failed:,} of {c.succeeded + c.failed:,}{cut}"

@@ -207,6 +207,8 @@ Most runs need these options of Locust:
 
 Behind the options of this package, which come in groups, are all of Locust's.
 """
+LEFT_OUT: Final = {"ab": ("  --headless",), "probe": ("  -u ", "  -t ", "  --headless")}
+"""How the lines of the introduction begin that a command does not need."""
 END: Final = """\
 Each option that takes a value can also be set in the environment (LOCUST_LLM_REQUEST_RATE=4 is --request-rate 4) or in a
 configuration file. This text has the options of both, also with -f FILE; 'locust -f FILE --help' has Locust's alone, as
@@ -256,7 +258,8 @@ def introduce(parser: LocustArgumentParser, program: str) -> None:
     if command not in USAGES:
         return
     parser.prog = program
-    parser.description = INTRODUCTION.format(usage=USAGES[command])
+    lines = INTRODUCTION.format(usage=USAGES[command]).splitlines(keepends=True)
+    parser.description = "".join(line for line in lines if not line.startswith(LEFT_OUT.get(command, ())))
     parser.epilog = END
     for action in parser._actions:
         if "--version" in action.option_strings:

@@ -74,7 +74,7 @@ class Metrics:
 
     def finished(self, sequence: Sequence, reason: str, arrived_at: float, first_at: float, done_at: float) -> None:
         count = sequence.num_output_tokens
-        started_at = arrived_at if sequence.started_at is None else sequence.started_at
+        started_at = arrived_at if sequence.started_at is None else max(arrived_at, sequence.started_at)
         self.success[reason] += 1
         observed = {
             "e2e_request_latency_seconds": done_at - arrived_at,

@@ -77,9 +77,10 @@ const plots = (() => {
 
   const spots = {
     dots: (u, series) => inside(u, (ctx, ratio) => {
-      const size = (series.x.length > 1500 ? 2.2 : series.x.length > 400 ? 2.8 : 3.4) * ratio;
+      const count = series.x.length;
+      const size = (count > 1500 ? 2.2 : count > 400 ? 2.8 : count > 200 ? 3.4 : 4.4) * ratio;
       ctx.fillStyle = css(series.hue);
-      ctx.globalAlpha = 0.5;
+      ctx.globalAlpha = count > 400 ? 0.5 : count > 200 ? 0.7 : 0.9;  // few do not cover each other
       for (const [x, y] of places(u, series)) {
         ctx.beginPath();
         ctx.arc(x, y, size / 2, 0, 7);

@@ -175,6 +175,14 @@ def test_a_server_that_was_started_anew_counts_from_nothing() -> None:
     assert said.preemptions == 4 + 3
 
 
+def test_a_sum_that_falls_without_its_count_is_no_new_start() -> None:
+    """Two requests of 3 s each, then one of -1 ms by clocks that differ."""
+    looks = ((10.0, 5.0), (16.0, 7.0), (15.999, 8.0))
+    said = summarised([sample(i, queue_s=total, queue_count=count) for i, (total, count) in enumerate(looks)])
+    assert said is not None
+    assert said.queue_s == pytest.approx(5.999 / 3)
+
+
 def of(**more: object) -> EngineSummary:
     known: dict[str, object] = {
         "engine": "vLLM", "samples": 9, "running": (3.0, 8.0), "waiting": (0.0, 0.0), "kv_used": (0.3, 0.5),
@@ -204,6 +212,8 @@ def test_the_figures_and_nothing_that_is_not_known() -> None:
         ({"ttft_s": None}, "Queue or prefill? Prefill, 95%: of 210 ms to a first token 10 ms are queue, 200 ms prefill."),
         ({"queue_s": 0.6}, "Queue or prefill? The queue, 75%: of 800 ms"),
         ({"queue_s": None, "prefill_s": None, "waiting": (4.2, 9.0)}, "Queue or prefill? The queue: on average 4.2"),
+        ({"ended_share": 0.1, "waiting": (35.0, 69.0)}, "Queue or prefill? The queue: on average 35.0 requests waited in "
+         "the server, and too few have ended"),
     ],
 )  # fmt: skip
 def test_queue_or_prefill(figures: dict[str, object], answer: str) -> None:
@@ -211,8 +221,8 @@ def test_queue_or_prefill(figures: dict[str, object], answer: str) -> None:
 
 
 def test_where_nothing_waits_and_nothing_is_said_there_is_no_answer() -> None:
-    said = " ".join(diagnosis(of(queue_s=None, prefill_s=None)))
-    assert "Queue or prefill?" not in said
+    for unknown in ({"queue_s": None, "prefill_s": None}, {"ended_share": 0.1}):
+        assert "Queue or prefill?" not in " ".join(diagnosis(of(**unknown)))
 
 
 def test_preemptions_despite_a_limit() -> None:

@@ -56,7 +56,13 @@ def found(text: str, stage: Callable[[float], Done]) -> tuple[list[Done], str]:
     return done, step
 
 
-@pytest.mark.parametrize("text", ["concurrency=1..16", "concurrency=1..14+1", "concurrency=4..64"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "concurrency=1..16",
+        *(pytest.param(t, marks=pytest.mark.full) for t in ("concurrency=1..14+1", "concurrency=4..64")),
+    ],
+)
 def test_of_users(text: str) -> None:
     limit = max(users for users in range(1, 15) if closed_loop(users).status == PASS)
     assert limit > SLOTS + 1  # throughput is flat for two stages before the rule breaks

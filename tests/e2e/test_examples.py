@@ -151,6 +151,7 @@ def test_trace_replay(server: Server, tmp_path: Path) -> None:
     assert [record.output_tokens for record in got] == [row["output_length"] for row in rows]
 
 
+@pytest.mark.full
 def test_rag(server: Server, tmp_path: Path) -> None:
     words = ("-u", "3", "--request-count", "9", "--prefill-concurrency", "1")
     got, counts = ran_and_counted(server, tmp_path / "r", "rag.py", *words)

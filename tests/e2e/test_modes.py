@@ -97,7 +97,7 @@ MODES: Final = {
     "fixed schedule": ("-u", "24", "--fixed-schedule", "--input-file", "{trace}"),
     "burst": ("-u", "8", "--request-count", "24"),
 }
-IN_SHORT: Final = {("user-centric", 3), ("fixed schedule", 3)}
+IN_SHORT: Final = {("fixed schedule", 3)}
 
 
 @pytest.mark.parametrize(

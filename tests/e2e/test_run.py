@@ -260,7 +260,8 @@ def test_each_event_fires_once_a_request(server: Server, tmp_path: Path) -> None
     assert "EVENTS AGREE" in done.stdout
 
 
-@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), ("--processes", "2")])
+@pytest.mark.full  # make test has a second run in test_web_browser.py
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
 def test_a_second_run_of_the_web_ui_does_not_wait_for_the_grace_period(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:

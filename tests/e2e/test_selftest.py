@@ -64,6 +64,7 @@ def test_a_run_with_sentinels(words: list[str], workers: int, tmp_path: Path) ->
     assert "truth" not in records
 
 
+@pytest.mark.full
 def test_a_run_that_is_too_short_for_what_it_requires(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     with simulator() as url:

@@ -184,3 +184,18 @@ def test_the_console_ends_with_what_differs(folders: list[Path], width: int) -> 
 
 def test_the_same_folders_give_the_same_intervals(folders: list[Path]) -> None:
     assert list(document(compared(folders))) == list(document(compared(folders)))
+
+
+def test_figures_that_cut_requests_leave_open_are_bounds(tmp_path: Path) -> None:
+    """Of 800 requests 600 were cut without a token after 5 s: p50 of TTFT is that or more, their gaps are unknown."""
+    base, open_ = drawn(1), drawn(2)
+    open_[200:] = [failed("cut", sent_at=10.0 + i, closed_at=15.0 + i) for i in range(200, 800)]
+    found = compared([a_folder(tmp_path / "base", base), a_folder(tmp_path / "open", open_)])
+    ttft, itl = (
+        next(line for line in found.runs[0].lines if line.label == f"{name} p50 (ms)") for name in ("TTFT", "ITL")
+    )
+    assert (ttft.value, ttft.value_open, ttft.base_open) == (5000.0, True, False)
+    assert (itl.value, itl.value_open) == (0.0, True)
+    assert any(w.endswith("600 of 800 requests were cut, and count with their age.") for w in found.runs[0].warnings)
+    row = next(line for line in of_runs(found, 120).splitlines() if line.startswith("TTFT p50"))
+    assert row.split()[4:8] == ["\N{GREATER-THAN OR EQUAL TO}", "5,000", "-", "-"]

@@ -96,3 +96,10 @@ def test_nothing_but_failures_are_told_with_their_reason() -> None:
     lines = said(*[failed("http_status", status=404, message="no such path")] * 10)
     assert lines[0] == "None of 10 requests succeeded: http_status."
     assert "10 failed: http_status 404, no such path" in lines
+
+
+def test_what_all_first_requests_failed_of_is_said_once() -> None:
+    note = "WARNING: each of the first 10 requests failed: 10 x reset: by the peer"
+    lines = said(*(failed("reset", message="by the peer") for _ in range(12)), run=replace(a_run(), notes=(note,)))
+    assert [line for line in lines if "reset: by the peer" in line] == [note]
+    assert not any("12 failed: reset" in line for line in lines)

@@ -72,7 +72,7 @@ def test_annotations() -> None:
         "::warning title=SLO FAIL%3A warn%3A ttft p50 < 6ms::"
         "observed 10.5ms (95 %25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 1s::observed 0.02s (95 %25 interval 0.02s to ?, of 200 values): "
-        "too few samples: the interval of p99 takes 368 independent requests, there are 200, worth 200; "
+        "too few samples: the interval of p99 takes 368 independent requests, there are 200; "
         "about 2 min more may tell\n",
     ]  # fmt: skip
 

@@ -29,7 +29,12 @@ def made(program: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_help_begins_with_the_command_and_what_most_runs_need(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = made(f"locust-llm {command}", monkeypatch)
     assert text.lstrip().startswith(f"Usage: locust-llm {command} ")
-    assert text.index("\n  -u N") < text.index("\nLoad:") < text.index("\nPrompts:") < text.index("\nCommon options:")
+    assert (
+        text.index("\n  --host URL")
+        < text.index("\nLoad:")
+        < text.index("\nPrompts:")
+        < text.index("\nCommon options:")
+    )
     for group in GROUPS.values():
         assert f"$ {group.example}" in text or group.title == "Probe"
     assert "locust -f my_test.py" not in text
@@ -90,7 +95,7 @@ def test_an_unknown_command(word: str, line: str, capsys: pytest.CaptureFixture[
 
 def test_names_of_other_programs_are_none_of_ours() -> None:
     names = {name for names in OF_OTHERS.values() for name in names}
-    assert set(OF_OTHERS) <= set(COMMANDS)
+    assert {here.partition(" ")[0] for here in OF_OTHERS} <= set(COMMANDS)
     assert not names & set(COMMANDS)
 
 

@@ -104,7 +104,22 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
     if through is not None:  # Steady.kept_up says it
         return found
     due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
-    return replace(found, overload=overload(due_s, over_s, offer.duration_s))
+    first_s = due_s + tried["ttft_from_due_s"]
+    return replace(found, overload=fell_behind(due_s, first_s, over_s, offer.duration_s))
+
+
+def fell_behind(due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
+    """Whether the server fell behind with whole requests, or with first tokens (``first_s``; NaN: there was none), which
+    shows where requests last as long as the run."""
+    waited_s = np.where(np.isnan(first_s), over_s, first_s)
+    if (found := overload(due_s, over_s, duration_s)) is None and overload(due_s, waited_s, duration_s) is not None:
+        middle, end = (in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
+        found = Overload(in_flight_middle=middle, in_flight_end=end)
+    return found
+
+
+def in_flight(due_s: Floats, over_s: Floats, moment: float) -> int:
+    return int((due_s <= moment).sum() - (over_s <= moment).sum())
 
 
 def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
@@ -124,15 +139,12 @@ def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | Non
     if len(first_s) < FIRST:
         return None
 
-    def in_flight(moment: float) -> int:
-        return int((due_s <= moment).sum() - (over_s <= moment).sum())
-
     def filled(moment: float) -> Floats:
         """How many were due in the time before that one of the first requests lasted."""
         before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
         return np.asarray(np.searchsorted(at, moment, side="right") - before)
 
-    middle, end = in_flight(duration_s / 2), in_flight(duration_s)
+    middle, end = (in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
     due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())
     ended = due - (end - middle)
     filling = filled(duration_s) - filled(duration_s / 2)

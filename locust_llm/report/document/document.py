@@ -50,6 +50,8 @@ SERVER: Final = "Server"
 TIMELINE: Final = "Timeline"
 DISTRIBUTIONS: Final = "Distributions"
 """Headings of charts."""
+VOIDED: Final = "the client verdict is "
+"""How the reason of two arms begins that are not compared because of it."""
 
 
 def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block | Charts]:
@@ -94,7 +96,8 @@ def _first(summary: Summary, run: Run) -> Iterator[Block]:
     yield Headline(f"{headline(summary, run)}.")
     if summary.conditions.simulated:
         yield Text(SIMULATED, loud=True)
-    if (not summary.swept or summary.paired is not None) and (verdict := verdict_line(summary, run)) is not None:
+    verdict = None if summary.swept and summary.paired is None else verdict_line(summary, run)
+    if verdict is not None:
         yield Text(verdict, loud=True)
     if summary.examination is not None:
         yield from islice(scheduler(summary.examination), 1, None)  # the headline has the first
@@ -102,10 +105,10 @@ def _first(summary: Summary, run: Run) -> Iterator[Block]:
         yield Text(line, loud=True)
     if summary.sweep is not None:
         yield from warnings(summary.sweep)
-    if summary.paired is not None:
+    if summary.paired is not None and not (verdict and summary.paired.reason.startswith(VOIDED)):  # said twice above
         yield Text(verdict_of(summary.paired), loud=summary.paired.verdict == OPEN)
-        if summary.paired.warning:
-            yield Text(f"WARNING: {summary.paired.warning}.", loud=True)
+    if summary.paired is not None and summary.paired.warning:
+        yield Text(f"WARNING: {summary.paired.warning}.", loud=True)
 
 
 def titled(summary: Summary, run: Run) -> str:

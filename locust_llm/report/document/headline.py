@@ -97,7 +97,7 @@ def _rules(summary: Summary, run: Run) -> list[str]:
         found.append(f"all {len(passed)} rules hold")
     if undecided:
         longer = [result.longer_s for result in undecided if result.longer_s is not None]
-        some = f" for {len(longer)} of them" if len(longer) < len(undecided) else ""
+        some = f" for {'one' if len(longer) == 1 else len(longer)} of them" if len(longer) < len(undecided) else ""
         advice = f": run {duration_in_words(max(longer))} longer{some}" if longer else ""
         found.append(f"{_count(len(undecided))} undecided{advice}")
     if warned := sum(result.status == FAIL for result in summary.slos if not result.decides):
@@ -122,7 +122,9 @@ def _judged(rule: Rule, result: SloResult) -> str:
         return f"{what} is {by} {side} than {rule.base}, {room} a room of {plain(rule.number)}{rule.unit}"
     less = rule.op.startswith("<")
     side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
-    figure = "beyond all limits, as it lands on a failure" if math.isinf(result.observed or 0) else _value(rule, result)
+    lands_on = "failure" if result.worst is None else "cut request"
+    beyond = f"beyond all limits, as it lands on a {lands_on}"
+    figure = beyond if math.isinf(result.observed or 0) else _value(rule, result)
     return f"{what} is {figure}, {side} {_written(rule, rule.number)}"
 
 

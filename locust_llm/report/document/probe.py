@@ -30,7 +30,7 @@ def scheduler(probe: ProbeFindings) -> Iterator[Block]:
     d = probe.diagnosis
     yield Text(f"Scheduler: {named(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL)
     for missing in d.missing:
-        yield Text(f"Missing: {missing}.")
+        yield Text(f"Reason: {missing}.")
     for i, reason in enumerate(d.reasons):
         yield Text(f"{'Measured' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}.")
 

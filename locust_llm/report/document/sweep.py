@@ -53,8 +53,11 @@ def curves(sweep: SweepSummary) -> Iterator[Block]:
         yield _spread(sweep.spread)
     if sweep.knees:
         yield Heading("Knees")
+    none = [knee for knee in sweep.knees if knee.value is None]
     for knee in sweep.knees:
-        yield Text(_knee(sweep, knee))
+        same = [other.rule for other in none if knee.value is None and other.text == knee.text] or [knee.rule]
+        if knee.rule == same[0]:  # a reason that several have in common once
+            yield Text(_knee(sweep, knee, ", ".join(same)))
     if sweep.findings:
         yield Heading("Findings")
     for finding in sweep.findings:
@@ -132,10 +135,10 @@ def _spread(rows: Sequence[Row]) -> Table:
     return Table(("Over the repeats", "mean", "std", "std/mean", "min", "max", "count"), tuple(map(cells, rows)))
 
 
-def _knee(sweep: SweepSummary, knee: Knee) -> str:
+def _knee(sweep: SweepSummary, knee: Knee, rules: str) -> str:
     if knee.value is None:
-        return f"{knee.rule}: none. {knee.text}"
-    return f"{knee.rule}: {sweep.axis} {written(knee)}. {knee.text}"
+        return f"{rules}: none. {knee.text}"
+    return f"{rules}: {sweep.axis} {written(knee)}. {knee.text}"
 
 
 def _percentile(tag: str, p: float) -> Callable[[Level], str]:

@@ -26,9 +26,10 @@ def stage_plots(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ())
         return
     x = _axis(sweep)
     knees = tuple(_knees(sweep.knees))
-    for metric, name, column in ((TTFT, "TTFT", "ttft_s"), (ITL, "ITL", "itl_s")):
+    titles = (TTFT, "Time to first token", "TTFT", "ttft_s"), (ITL, "Inter-token latency", "ITL", "itl_s")
+    for metric, title, name, column in titles:
         asked = [rule for rule in rules if BY_WORD[rule.metric].tag == metric.tag]
-        yield from _latency(sweep, x, (metric.tag, metric.label, name), knees + limits.get(column, ()), asked)
+        yield from _latency(sweep, x, (metric.tag, title, name), knees + limits.get(column, ()), asked)
     yield from _throughput(sweep, x, knees)
     yield from _good(sweep, x, knees)
     yield from _pareto(sweep)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import gevent
 import msgspec
 from gevent.event import Event
+from msgspec.structs import replace
 
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.fetch import FetchFailed, fetch
@@ -54,16 +55,18 @@ class MetricsPoller:
     def __init__(
         self, host: str, headers: Mapping[str, str], folder: Path, urls: Sequence[str] = (), *,
         verify: bool | str = True, clock: Callable[[], float] = time.time,
-        add_note: Callable[[str], object] = lambda text: None,
+        add_note: Callable[[str], object] = lambda text: None, simulated: bool = False,
     ) -> None:  # fmt: skip
         """``headers``: those of the requests, a key among them: they go to ``host`` alone. ``urls``: of further pages. The
-        server's own is not read where one of them has an engine: then it is that of a replica, or of nobody knows which."""
+        server's own is not read where one of them has an engine: then it is that of a replica, or of nobody knows which.
+        ``simulated``: the engine is the simulator, whatever the names of its metrics."""
         self.history = History()
         self._own = Page(host, headers)
         self._named = [Page(*_split(url), source=_source(url)) for url in urls]
         for page in self._named:
             page.headers = headers if page.address == _split(host)[0] else {}
         self._verify, self._folder, self._clock, self._add_note = verify, folder, clock, add_note
+        self._simulated = simulated
         self._spool: BufferedFile | None = None
         self._jobs: list[gevent.Greenlet] = []
 
@@ -139,7 +142,10 @@ class MetricsPoller:
         pages = [page for page in (*self._named, self._own) if page.has_engine]
         for page in pages:
             name = EngineSample(at=0.0, engine="", source=page.source).name
-            said = diagnosis(summarised(self.history.between(name, began_at, ended_at)), prefill_limit)
+            summary = summarised(self.history.between(name, began_at, ended_at))
+            if summary is not None and self._simulated:
+                summary = replace(summary, engine="simulator")
+            said = diagnosis(summary, prefill_limit)
             for number, sentence in enumerate(said):
                 if len(pages) == 1:
                     yield sentence

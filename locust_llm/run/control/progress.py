@@ -12,7 +12,7 @@ from typing import Final, TextIO
 import gevent
 
 from locust_llm.core.phases import BETWEEN, PROFILING, WARMUP
-from locust_llm.core.text import duration, many
+from locust_llm.core.text import duration
 from locust_llm.slo.client_verdict import Verdict
 
 from .control import Control
@@ -28,10 +28,12 @@ CLEAR: Final = "\r\x1b[2K"
 
 def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[str]:
     """Parts of the line, the most important first. ``elapsed_s``: of this phase."""
-    stats = control.live_stats
-    total = _total(control)
-    done = f"{stats.done}{total} requests" if total else many(stats.done, "request")
-    found = [where(control, elapsed_s), done, f"{stats.failed} failed"]
+    stats, total = control.live_stats, _total(control)
+    found = [
+        where(control, elapsed_s),
+        f"{stats.done}{total} request{'s' * (total != '' or stats.done != 1)}",
+        f"{stats.failed} failed",
+    ]
     if ttft_ms := stats.recent_ttft.histogram().percentiles_ms(50, 99):
         found.append(f"TTFT p50 {duration(ttft_ms[0] / 1e3)}, p99 {duration(ttft_ms[1] / 1e3)}")
     found.append(f"{stats.tokens_per_s():.0f} tokens/s")

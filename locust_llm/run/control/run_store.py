@@ -201,6 +201,7 @@ class RunStore:
             self.poller = MetricsPoller(
                 settings.host, headers, self.folder, settings.metrics_url,
                 verify=False if settings.insecure else authorities(), clock=now, add_note=self.add_note,
+                simulated=survey.simulated,
             )  # fmt: skip
         self.result: ReportResult | None = None
         """Of the report process; None: there are no reports yet, or they could not be made."""

@@ -256,7 +256,7 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
     assert adjusted.at_least[99.0] == pytest.approx(1e3 * (4 + 20 * 14 / 15))
     shown = console(summary, run)
     assert "≥ 22667" in shown
-    assert "0% to 10.81%" in shown
+    assert "0% to 10.8%" in shown
     assert "16 requests were still running when the grace period ended, and cut after 4.0 to 24.0 s" in " ".join(
         shown.split()
     )
@@ -358,7 +358,7 @@ def _seen_of(ttft_s: np.ndarray, age_s: np.ndarray, open_: np.ndarray) -> Evalua
 ALIKE = ("ttft p95 < {limit}", "request_latency p95 < {limit}", "attainment >= 95% given ttft < {limit}")
 
 
-@pytest.mark.parametrize("rule", ALIKE)
+@pytest.mark.parametrize("rule", [ALIKE[0], *(pytest.param(rule, marks=pytest.mark.full) for rule in ALIKE[1:])])
 def test_a_rule_at_the_truth_is_decided_wrongly_as_seldom_as_its_interval_says(rule: str) -> None:
     """The truth is the limit itself: on either side at most 2.5 %, but for three standard errors."""
     runs = 150

@@ -11,7 +11,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Offer, Run
 from locust_llm.core.settings import Settings
 from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.delivery import arrivals, delivery, overload, rate_per_s
+from locust_llm.report.analysis.delivery import arrivals, delivery, fell_behind, overload, rate_per_s
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.document.remarks import delivery_line, loop_remark, overload_line, overloaded
@@ -68,6 +68,15 @@ def test_a_queue_that_grows_to_the_end() -> None:
     the 200 due by second 20 39."""
     due = np.array(TEN_PER_S)
     assert overload(due, np.array(one_by_one(TEN_PER_S, 0.5)), 20.0) == Overload(in_flight_middle=81, in_flight_end=161)
+
+
+def test_a_queue_for_first_tokens_of_requests_that_last_as_long_as_the_run() -> None:
+    """None has ended by second 20, which tells nothing; of first tokens there are as many as requests in the test before."""
+    due, first = np.array(TEN_PER_S), np.array(one_by_one(TEN_PER_S, 0.5))
+    assert overload(due, first + 20.0, 20.0) is None
+    found = fell_behind(due, np.where(first < 50.0, first, np.nan), first + 20.0, 20.0)
+    assert found == Overload(in_flight_middle=100, in_flight_end=200)
+    assert fell_behind(due, due + 0.5, due + 20.0, 20.0) is None
 
 
 @pytest.mark.parametrize("each_s", [0.01, 2.0, 8.0, 12.0, 19.0])

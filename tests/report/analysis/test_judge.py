@@ -222,7 +222,7 @@ def test_too_few_samples() -> None:
     found = judged("ttft p99 < 1000ms", steps(300))
     assert (found.status, found.low, found.high) == ("INCONCLUSIVE", pytest.approx(293.8, abs=0.5), None)
     assert found.reason.startswith(
-        "too few samples: the interval of p99 takes 368 independent requests, there are 300, worth 300; about "
+        "too few samples: the interval of p99 takes 368 independent requests, there are 300; about "
     )
     assert judged("ttft p99 < 1s", steps(400)).status == "PASS"
     assert judged("ttft p99 < 10ms", steps(50)).status == "FAIL"  # 48 of 50 and more are above: that is decided

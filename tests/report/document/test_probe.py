@@ -59,7 +59,7 @@ def test_reasons_stand_under_it_and_what_is_missing_is_loud() -> None:
     unknown = Diagnosis(CANNOT_TELL, reasons=("64 steps",), missing=("longer prompts",))
     assert list(scheduler(ProbeFindings(symptoms=symptoms(), diagnosis=unknown))) == [
         Text("Scheduler: cannot tell.", loud=True),
-        Text("Missing: longer prompts."),
+        Text("Reason: longer prompts."),
         Text("Measured: 64 steps."),
     ]
 
@@ -210,4 +210,4 @@ def test_a_probe_that_failed_is_broken(tmp_path: Path) -> None:
     (tmp_path / "profile_export.jsonl").write_bytes(b"".join(line(one) + b"\n" for one in lost))
     summary = report.write(tmp_path, a_run())
     assert report_result(summary, a_run(), "").probe == "broken"
-    assert "Missing: 2 of 2 requests failed." in console(summary, a_run())
+    assert "Reason: 2 of 2 requests failed." in console(summary, a_run())

@@ -19,9 +19,9 @@ def drawn(
 def test_curves_over_the_value_of_each_stage() -> None:
     plots = drawn(*(level(2.0**i) for i in range(4)))
     assert list(plots) == [
-        "Time to First Token", "Inter Token Latency", "Throughput", "Throughput of the server against throughput per user",
+        "Time to first token", "Inter-token latency", "Throughput", "Throughput of the server against throughput per user",
     ]  # fmt: skip
-    ttft = plots["Time to First Token"]
+    ttft = plots["Time to first token"]
     assert [(s.name, s.x, s.y) for s in ttft.series] == [
         ("p50", [1, 2, 4, 8], [10, 20, 40, 80]),
         ("p99", [1, 2, 4, 8], [30, 60, 120, 240]),
@@ -39,8 +39,8 @@ def test_a_p99_of_too_few_is_told() -> None:
         level(1, latencies={few.tag: Row(label="", tag=few.tag, unit="ms", count=99, percentiles=few.percentiles)}),
         level(2),
     )
-    assert "too few for a p99, at 1." in plots["Time to First Token"].caption
-    assert "too few" not in drawn(level(1), level(2))["Time to First Token"].caption
+    assert "too few for a p99, at 1." in plots["Time to first token"].caption
+    assert "too few" not in drawn(level(1), level(2))["Time to first token"].caption
 
 
 def test_the_percentiles_of_the_rules_are_drawn() -> None:
@@ -53,12 +53,12 @@ def test_the_percentiles_of_the_rules_are_drawn() -> None:
     ]
     sweep = SweepSummary(axis="concurrency", unit="users", levels=tuple(levels), ended="")
     plots = {plot.title: plot for plot in stage_plots(sweep, {}, rules)}
-    ttft = plots["Time to First Token"]
+    ttft = plots["Time to first token"]
     assert [(s.name, s.y) for s in ttft.series] == [("p50", [10, 10]), ("p95", [20, 20]), ("p99.9", [500, 500])]
     assert ttft.caption.startswith(
         "TTFT of successful requests: p50 and p95 and p99.9 of each stage. Under 1000 requests"
     )
-    assert [s.name for s in plots["Inter Token Latency"].series] == ["p50", "p99"]
+    assert [s.name for s in plots["Inter-token latency"].series] == ["p50", "p99"]
 
 
 def test_even_steps_have_an_even_axis() -> None:
@@ -86,7 +86,7 @@ def test_each_knee_is_marked_with_its_rule() -> None:
     )  # fmt: skip
     limits = {"ttft_s": (Mark("ttft p99 < 100ms", y=100.0),)}
     plots = drawn(level(2), level(4), level(8), knees=knees, limits=limits)
-    marks = plots["Time to First Token"].marks
+    marks = plots["Time to first token"].marks
     assert [(m.text, m.x, m.y) for m in marks] == [
         ("3.5: asymptotic", 3.5, None), ("4: SLO, USL", 4.0, None), ("ttft p99 < 100ms", None, 100.0),
     ]  # fmt: skip
@@ -95,10 +95,10 @@ def test_each_knee_is_marked_with_its_rule() -> None:
 
 def test_stages_that_may_found_nothing_are_hollow() -> None:
     plots = drawn(level(1), level(2), level(4, client="DEGRADED"))
-    for title, points in (("Throughput", [400]), ("Time to First Token", [40, 120])):
+    for title, points in (("Throughput", [400]), ("Time to first token", [40, 120])):
         rings = plots[title].series[-1]
         assert (rings.kind, rings.name, rings.y) == ("rings", "client not OK", points)
-    assert "Hollow" in plots["Time to First Token"].caption
+    assert "Hollow" in plots["Time to first token"].caption
     assert all(s.kind != "rings" for s in drawn(level(1), level(2))["Throughput"].series)
 
 
@@ -110,7 +110,7 @@ def test_less_than_two_stages_are_no_curve(levels: tuple[Level, ...]) -> None:
 def test_stages_without_figures_are_left_out() -> None:
     empty = level(2, latencies={}, output_tokens_per_s=None, requests_per_s=0.0, succeeded=0)
     plots = drawn(level(1), empty, level(4))
-    assert plots["Time to First Token"].series[0].x == [1, 4]
+    assert plots["Time to first token"].series[0].x == [1, 4]
     assert plots["Throughput"].series[0].x == [1, 4]
     only = drawn(empty, level(3, latencies={}, output_tokens_per_s=None))
     assert plots["Throughput"].y.label == "output tokens/s"
