@@ -206,7 +206,7 @@ def test_options_that_pages_name_exist() -> None:
 
 def test_rules_that_pages_name_can_be_parsed() -> None:
     table = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "slo.md").read_text("utf-8"), re.MULTILINE)
-    rules = [text for text in table if " " in text]
+    rules = [text for text in table if " " in text and not text.startswith("--")]
     assert len(rules) > 10
     for text in rules:
         slo.parse(text)
