@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from locust import HttpUser
 from locust.env import Environment
@@ -36,6 +36,7 @@ from locust_llm.run.worker.sender import Sender, sender_of
 from . import events
 from .answer import Answer, answer_tokens, answered
 from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
+from .turn import Turn
 
 FAILED_S: Final = 1.0
 """Least time between two requests of a user in a closed loop after a failure: a server that refuses at once would
@@ -46,25 +47,12 @@ Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]
 """From the number of an attempt and its due time to its request."""
 
 
-class Turn(NamedTuple):
-    """Content and labels of one request."""
-
-    messages: list[dict[str, Any]]
-    input_tokens: int | None
-    output_tokens: int
-    session: str = ""
-    number: int = 0
-    body: dict[str, Any] | None = None
-    sized: bool = False
-    """The output gets exactly ``output_tokens``, where the server allows it."""
-
-
 class LLMUser(HttpUser):
     """A Locust user whose tasks call ``chat()`` or ``session()``; ``self.client`` remains Locust's, for plain HTTP."""
 
     abstract = True
     model: str | None = None
-    """Model of this user class, instead of ``--model``."""
+    """Model of this user class, instead of ``--model`` or ``--model-mix``."""
     _number: ClassVar[int] = 0
 
     def __init__(self, environment: Environment) -> None:
@@ -108,7 +96,7 @@ class LLMUser(HttpUser):
                 your own: its intended length, for the report. With either, the answer gets exactly
                 ``max_tokens`` tokens where the server allows it (``ignore_eos`` or ``min_tokens``).
             name: the row in Locust's tables and the report; None for the path of the endpoint.
-            session: id of the session, for the record and ``--session-header``.
+            session: id of the session, for the record and ``--session-header``; of a ``--model-mix`` it keeps its model.
             headers: further headers of this request.
             keep_text: keep the answer for its ``message``; False spares the memory of long ones.
             body: further fields of the request's body, such as ``temperature=0`` or ``tools=[...]``.
@@ -131,7 +119,8 @@ class LLMUser(HttpUser):
             messages = [{"role": "user", "content": messages}]
         if max_tokens is None:
             max_tokens = prompts.output_tokens() if drawn is None else drawn.output_tokens
-        turn = Turn(messages, asked, max_tokens, session, sized=asked is not None)
+        model = self.sender.sessions.model(session)
+        turn = Turn(messages, asked, max_tokens, session, sized=asked is not None, model=model)
         record = self._send(permit, turn, name, headers, keep_text, body)
         stream = self.line.stream
         kept = stream.answer.deltas if stream is not None else [] if keep_text else None
@@ -184,7 +173,7 @@ class LLMUser(HttpUser):
                 more = conversation.left > 0
                 sized = decoded is None or decoded.turns[ask.turn].output_tokens is not None
                 id_, length = conversation.id, ask.output_tokens
-                turn = Turn(ask.messages, ask.input_tokens, length, id_, ask.turn, ask.body, sized)
+                turn = Turn(ask.messages, ask.input_tokens, length, id_, ask.turn, ask.body, sized, conversation.model)
                 record = self._send(permit, turn, name, headers, keep_text or more, body)
                 records.append(record)
                 if record.outcome != OK:
@@ -237,7 +226,7 @@ class LLMUser(HttpUser):
             self._requests += 1
             request_id = f"{sender.worker}-{self.number}-{self._requests}"
             session = turn.session or request_id
-            model = side.set_model or self.model or side.model
+            model = side.set_model or self.model or turn.model or side.model
             way = length_fields(side.length_way, turn.output_tokens) if turn.sized else {}
             fields = {**way, **sender.extra, **(turn.body or {}), **body, **side.body}
             data = request_body(
@@ -245,12 +234,13 @@ class LLMUser(HttpUser):
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
                 **fields,
             )  # fmt: skip
+            sent = str(fields.get("model") or model or "")  # a row of a file may name its own
             max_chunks = chunk_limit(turn.output_tokens, fields)
             if settings.session_header:
                 headers = {settings.session_header: session, **(headers or {})}
             labels = {
                 "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
-                "name": name or settings.endpoint, "model": model or "", "phase": label_of(permit.phase),
+                "name": name or settings.endpoint, "model": sent, "phase": label_of(permit.phase),
                 "stage": stage_of(permit.phase), "session": session,
                 "arm": side.name, "pair": 0 if block is None else block.pair,
                 "turn": turn.number, "asked_input_tokens": turn.input_tokens, "asked_output_tokens": turn.output_tokens,

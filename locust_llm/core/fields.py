@@ -29,6 +29,15 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     model: Annotated[
         str | None, Option("server", "Model to ask for", "llama-3.1-8b", "NAME", otherwise="the server's first")
     ] = None
+    model_mix: Annotated[
+        str | None,
+        Option(
+            "server",
+            "Several models, each session one of them, by weight: a base model and its adapters",
+            "base=60,adapter-a=30,adapter-b=10",
+            "NAME=WEIGHT,...",
+        ),
+    ] = None
     model_check: Annotated[
         bool, Option("server", "Refuse a --model that the server does not list; without, it is sent as it is given")
     ] = True

@@ -96,6 +96,8 @@ def _contradictions(s: Settings) -> Iterator[str]:
     ]
     if len(modes) > 1:
         yield f"{' and '.join(modes)} exclude each other: give one of them"
+    if s.model and s.model_mix:
+        yield "--model and --model-mix exclude each other: give one of them"
     if s.user_centric_rate and s.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
     if s.fixed_schedule and not s.input_file:

@@ -8,7 +8,7 @@ for, and that is one which it leaves as it is.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import gevent
@@ -30,6 +30,7 @@ from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
 from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
+from locust_llm.load.model_mix import canonical
 from locust_llm.load.prompts import Lengths, Prompts, fit
 
 from .identity import TIMEOUT_S, identify
@@ -80,6 +81,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """What was learnt."""
 
     model: str | None = None
+    """Of a mix the first one, which the probes ask for."""
+    mix: str = ""
     server: str = ""
     """Name and version; where neither is known its Server header."""
     server_flags: dict[str, str] = {}
@@ -95,6 +98,11 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     candidate: "Discovery | None" = None
     """Of the other arm, where there are two that differ."""
+
+    @property
+    def models(self) -> str:
+        """What the run asks for: a mix with its weights, else the model."""
+        return self.mix or self.model or ""
 
 
 def discover(
@@ -140,7 +148,9 @@ def _survey(
     model, notes = _choose(settings, answer, secrets, key=key)
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)
-    context = context_of(answer.body, model, partial(_props, ask))
+    props = cache(partial(_props, ask))
+    contexts = [context_of(answer.body, name, props) for name in (settings.models or (model,))]
+    context = min(filter(None, contexts), default=None)
     for refuses, sentence in too_long(settings, context) if context is not None else ():
         if refuses:
             raise DiscoveryFailed(sentence)
@@ -148,6 +158,7 @@ def _survey(
     server, flags = _identity(ask, header, answer, secrets)
     found = Discovery(
         model=model,
+        mix=canonical(settings.model_mix) if settings.model_mix else "",
         server=server,
         server_flags=flags,
         simulated=header.startswith(SIMULATOR),
@@ -211,24 +222,25 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
 
 
 def _choose(settings: Settings, answer: Answer, secrets: Secrets, *, key: bool = False) -> tuple[str | None, list[str]]:
-    """(model to ask for, notes). ``key``: one was sent."""
+    """(model to ask for, of a mix the first one, notes). ``key``: one was sent."""
+    asked, flag = settings.models, "--model-mix" if settings.model_mix else "--model"
+    first = asked[0] if asked else None
     if answer.status in (401, 403):
         why = refused(answer.status, status_message(answer.body), settings, key=key)
         if settings.model_check:
             raise DiscoveryFailed(why)
-        return settings.model, [f"the models were not listed: {why}"]
-    if settings.model and shown(settings.model, most=NAME_BYTES) != settings.model:
-        raise DiscoveryFailed(
-            f"--model {settings.model!r} is no name that can be shown: it has other characters than text, or is too long"
-        )
+        return first, [f"the models were not listed: {why}"]
+    for name in asked:
+        if shown(name, most=NAME_BYTES) != name:
+            raise DiscoveryFailed(
+                f"{flag} {name!r} is no name that can be shown: it has other characters than text, or is too long"
+            )
     models = decoded(answer.body, _Models) if answer.status == 200 else None
     names = [model.id for model in models.data] if models is not None else []
     if not names:
         status = answer.status
-        return settings.model, [
-            f"the server has no list of models (HTTP {status} for /v1/models): --model was not checked"
-        ]
-    if settings.model is None:
+        return first, [f"the server has no list of models (HTTP {status} for /v1/models): {flag} was not checked"]
+    if first is None:
         fit_to_show = [name for name in names if _fit_to_show(name, secrets)]
         if not fit_to_show:
             raise DiscoveryFailed(
@@ -237,12 +249,15 @@ def _choose(settings: Settings, answer: Answer, secrets: Secrets, *, key: bool =
             )
         chosen = f"no --model given: {fit_to_show[0]} taken, the first of {_list(names, secrets)}"
         return fit_to_show[0], [chosen] if len(names) > 1 else []
-    if models is None or any(_goes_by(settings.model, model) for model in models.data):
-        return settings.model, []
-    listed = f"the server has no model {settings.model!r}; it has: {_list(names, secrets)}"
+    known = [] if models is None else models.data
+    missing = [name for name in asked if not any(_goes_by(name, model) for model in known)]
+    if not missing:
+        return first, []
+    listed = f"the server has no model {' and no '.join(map(repr, missing))}; it has: {_list(names, secrets)}"
     if settings.model_check:
         raise DiscoveryFailed(f"{listed}; --no-model-check sends it all the same")
-    return settings.model, [f"{listed}: {settings.model} was sent as it was given (--no-model-check)"]
+    given = "was sent as it was given" if len(missing) == 1 else "were sent as they were given"
+    return first, [f"{listed}: {', '.join(missing)} {given} (--no-model-check)"]
 
 
 def _goes_by(name: str, model: _Model) -> bool:

@@ -32,6 +32,7 @@ from locust_llm.load.access_log import columns_of
 from locust_llm.load.dataset import Summary
 from locust_llm.load.dataset import check as check_dataset
 from locust_llm.load.lengths import mix
+from locust_llm.load.model_mix import weights
 from locust_llm.load.user_file import irregular, small_text
 from locust_llm.run.address import base_url, page_url
 from locust_llm.slo.rules import Entry
@@ -176,6 +177,8 @@ def look_through(s: Settings) -> Summary | None:
             _look_at_base(entry)
     if s.seq_dist:
         mix(s.seq_dist)
+    if s.model_mix:
+        weights(s.model_mix)
     if s.extra_inputs:
         extra_inputs(s.extra_inputs)
     if s.tokenizer:

@@ -56,8 +56,9 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
             "a prompt and its answer are too long for the model: shorten --synthetic-input-tokens-mean "
             f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean ({s.output_tokens_mean:g})"
         )
-    if status in (400, 404, 422) and (NO_MODEL.search(message) or _quotes(message, s.model)):
-        return "is --model right? With --no-model-check it may be one that the server does not list"
+    if status in (400, 404, 422) and (NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)):
+        flag = "--model-mix" if s.model_mix else "--model"
+        return f"is {flag} right? With --no-model-check it may be one that the server does not list"
     if status in (404, 405):
         return f"the server has no {s.endpoint}: is --endpoint right, or --endpoint-type?"
     if status in BUSY:
@@ -92,8 +93,8 @@ def no_completion(body: bytes) -> str:
     return error_text(content["error"]) if content.get("error") and not content.get("choices") else ""
 
 
-def _quotes(message: str, model: str | None) -> bool:
-    return bool(model) and re.search(rf"['\"`=]{re.escape(model or '')}(['\"`.]|$)", message) is not None
+def _quotes(message: str, model: str) -> bool:
+    return re.search(rf"['\"`=]{re.escape(model)}(['\"`.]|$)", message) is not None
 
 
 # -- the context of the model ------------------------------------------------------------------------------------------

@@ -57,6 +57,10 @@ MISTAKES = [
         ["--fixed-schedule and --request-rate exclude each other: give one of them"],
     ),
     (
+        {"model": "m", "model_mix": "m=1,n=2"},
+        ["--model and --model-mix exclude each other: give one of them"],
+    ),
+    (
         {"slo": ("ttft p99 < 5",)},
         ["SLO 'ttft p99 < 5': the limit of ttft has no unit: there are ms, s and us, as 500ms"],
     ),

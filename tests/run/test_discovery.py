@@ -62,6 +62,22 @@ def test_a_model_that_is_not_there_is_refused_with_those_that_are(server: TinySe
     assert str(failed.value) == line
 
 
+def test_of_a_mix_the_first_is_asked_and_all_must_be_there(server: TinyServer) -> None:
+    found = ask(server, model_mix="other=2, tiny=1")
+    assert (found.model, found.models, found.notes) == ("other", "other=2,tiny=1", ())
+    missing = "the server has no model 'a:1' and no 'org/b'; it has: tiny, other"
+    with pytest.raises(DiscoveryFailed) as failed:
+        ask(server, model_mix="a:1=1,tiny=1,org/b=1")
+    assert str(failed.value) == f"{missing}; --no-model-check sends it all the same"
+    found = ask(server, model_mix="a:1=1,tiny=1,org/b=1", model_check=False)
+    assert found.notes == (f"{missing}: a:1, org/b were sent as they were given (--no-model-check)",)
+
+
+def test_of_a_mix_the_shortest_context_counts(server: TinyServer) -> None:
+    server.models = (200, {"data": [{"id": "long", "max_model_len": 9_000}, {"id": "short", "max_model_len": 4_000}]})
+    assert ask(server, model_mix="long=1,short=1").context == 4_000
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_server_that_wants_a_key_says_how_to_give_one(server: TinyServer, status: int) -> None:
     server.models = (status, {"error": {}})

@@ -10,7 +10,7 @@ from locust_llm.core.record import FAILURES
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.core.text import cut, many
-from locust_llm.report.analysis.summary import Conditions, Failure, SloResult, Summary
+from locust_llm.report.analysis.summary import Conditions, Failure, ModelShare, SloResult, Summary
 from locust_llm.report.analysis.window import measured
 from locust_llm.report.in_force import limit_in_words
 from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
@@ -152,6 +152,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     else:
         yield from _server(c, run)
         yield "model", c.model or "-"
+    if c.model_mix:
+        yield "model mix", f"{', '.join(map(_share, c.model_mix))} of the requests"
     if (probe := summary.examination) is not None:
         load = f"probe: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
         yield "load", load
@@ -195,6 +197,10 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
     yield from _machines(run)
+
+
+def _share(of: ModelShare) -> str:
+    return f"{of.model} {'-' if of.sent is None else f'{of.sent:.1%}'} (asked for {of.asked:.1%})"
 
 
 def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:

@@ -28,6 +28,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
 from locust_llm.load.lengths import independent, mix, normal
+from locust_llm.load.model_mix import models
 from locust_llm.load.prompts import Prompts
 from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
@@ -175,6 +176,7 @@ class Sender:
             delay_ms=(s.session_turn_delay_mean, s.session_turn_delay_stddev),
             seed=s.random_seed,
             worker=order.worker,
+            models=models(s.model_mix) if s.model_mix else None,
         )
         self.extra = extra_inputs(s.extra_inputs) if s.extra_inputs else {}
         self.counts_sessions = bool(s.input_file or s.num_sessions)
