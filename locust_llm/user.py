@@ -29,12 +29,13 @@ from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.load.conversation import Ask
 from locust_llm.load.formats import Item
 from locust_llm.load.prompts import Drawn
+from locust_llm.load.schema import Wanted, fits, wanted
 from locust_llm.run.arms import Side
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
 
 from . import events
-from .answer import Answer, answer_tokens, answered
+from .answer import Answer, answer_tokens, answered, joined
 from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
 from .turn import Turn
 
@@ -67,6 +68,7 @@ class LLMUser(HttpUser):
         self._rests_until = 0.0
         self._plain_key: tuple[Any, ...] | None = None
         self._plain: tuple[requests.PreparedRequest, bytes]
+        self._wanted: Wanted | None = None
         self.client.headers.update(
             {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
         )
@@ -227,8 +229,10 @@ class LLMUser(HttpUser):
             request_id = f"{sender.worker}-{self.number}-{self._requests}"
             session = turn.session or request_id
             model = side.set_model or self.model or turn.model or side.model
-            way = length_fields(side.length_way, turn.output_tokens) if turn.sized else {}
-            fields = {**way, **sender.extra, **(turn.body or {}), **body, **side.body}
+            asked = {**sender.extra, **(turn.body or {}), **body, **side.body}
+            self._wanted = wanted(asked)  # an answer with a form of its own ends by itself
+            sized = turn.sized and self._wanted is None
+            fields = {**(length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
             data = request_body(
                 settings.endpoint_type, model, turn.messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
@@ -260,7 +264,7 @@ class LLMUser(HttpUser):
                     cancel_after_s=sender.cancel_after_s(permit.phase),
                     max_response_bytes=settings.max_response_bytes,
                     max_chunks=max_chunks,
-                    keep_text=keep_text,
+                    keep_text=keep_text or self._wanted is not None,
                     kind=settings.endpoint_type,
                 )
                 return request, prepared
@@ -361,6 +365,8 @@ class LLMUser(HttpUser):
         """Pass the record on, without secrets: to the sender, to Locust, to listeners."""
         stream = None if retried else self.line.stream
         record, failure = self._public(record, prepared, stream, retried=retried)
+        if self._wanted is not None and record.outcome == OK and stream is not None:
+            record = replace(record, schema_valid=fits(self._wanted, joined(stream.answer.deltas or ())))
         self.sender.finished(record)
         if record.failed and not self.sender.settings.open_loop:
             self._rests_until = record.asked_at + FAILED_S

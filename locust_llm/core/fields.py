@@ -218,6 +218,10 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
             "prompts", "More fields of the request's body, as pairs or a JSON object", "ignore_eos:true temperature:0.5"
         ),
     ] = None
+    tools: Annotated[
+        str | None,
+        Option("prompts", "JSON list of tools, put into every request", "tools.json", "FILE", in_form=False),
+    ] = None
     shared_system_prompt_length: Annotated[
         int | None, Option("prompts", "Length of a system prompt that all requests share", "1000", "tokens", TOKENS)
     ] = None

@@ -7,10 +7,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from locust_llm.load.schema import MISSING, available
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
-from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED
+from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
 
 from .arms import BASE, LEAST
 from .foreign_text import is_secret
@@ -39,6 +40,8 @@ def mistakes(s: Settings) -> Iterator[str]:
         if is_secret(name):
             yield f"--endpoint must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
     yield from _metrics_urls(s)
+    if not available() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
+        yield f"a rule on {SCHEMA_VALID} cannot be judged: {MISSING}"
     if len(s.percentiles) > MAX_PERCENTILES:
         yield f"--percentiles takes at most {MAX_PERCENTILES}, got {len(s.percentiles)}"
     for p in s.percentiles:

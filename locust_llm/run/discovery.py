@@ -19,7 +19,6 @@ from locust_llm.client.api import (
     LENGTH_PROMPT,
     LENGTH_TOKENS,
     WAYS,
-    extra_inputs,
     length_fields,
     obeyed,
     request_body,
@@ -32,8 +31,10 @@ from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
 from locust_llm.load.model_mix import canonical
 from locust_llm.load.prompts import Lengths, Prompts, fit
+from locust_llm.load.schema import MISSING, available, wanted
 
 from .identity import TIMEOUT_S, identify
+from .options import extras
 from .refusals import BUSY, context_of, has_key, no_completion, refused, too_long
 
 logger = logging.getLogger("locust_llm")
@@ -146,6 +147,8 @@ def _survey(
     answer = _models(ask, settings, clock, sleep)
     header = shown(answer.server, secrets, most=NAME_BYTES)
     model, notes = _choose(settings, answer, secrets, key=key)
+    if not available() and wanted(extras(settings)) is not None:
+        notes.append(f"answers are not held against their schema, as {MISSING}")
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)
     props = cache(partial(_props, ask))
@@ -354,7 +357,7 @@ def _completion(settings: Settings, answer: Answer) -> Message[Any]:
 def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
     """Find out which fields keep an output at its length, where answers end by themselves without. None where none is
     needed, or none helps, or the user has chosen. Raises DiscoveryFailed if the server refuses what a run would send."""
-    probes, extra = list(found.probes), extra_inputs(settings.extra_inputs) if settings.extra_inputs else {}
+    probes, extra = list(found.probes), extras(settings)
     chosen = any(name in extra for way in WAYS for name in way)
     for way in ((), *(() if chosen else WAYS)):
         tokens = 1 if chosen else LENGTH_TOKENS

@@ -264,6 +264,8 @@ def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | 
         succeeded=ok.size,
         failed=failed,
         failure_rate=failed / (ok.size + failed) if ok.size + failed else None,
+        schema_checked=int(np.isfinite(ok["schema_valid"]).sum()),
+        schema_valid=int(np.nansum(ok["schema_valid"])),
         cut=part.outcome(CUT).size,
         cancelled=part.outcome(CANCELLED).size,
         clock=_clock(ok),

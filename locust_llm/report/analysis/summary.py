@@ -102,6 +102,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failure_rate: float | None
     """failed / (succeeded + failed)."""
+    schema_checked: int = 0
+    schema_valid: int = 0
+    """Answers that were held against a schema, and those of them that fit it."""
     cut: int
     cancelled: int
     clock: str

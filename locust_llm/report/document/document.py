@@ -190,6 +190,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     span = ", while the load was on" if measured(run) else f", first send to last end{between}"
     yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{span}"
     yield "requests", _requests(c)
+    if c.schema_checked:
+        yield "valid answers", f"{c.schema_valid / c.schema_checked:.1%} of {c.schema_checked} with a schema"
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
     yield "chunks", f"{counts.chunks}, {merged:.2%} of them merged{left_out}"
