@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 from support.command_line import parse
 from support.tiny_server import TinyServer, tiny_server
 
@@ -16,7 +17,7 @@ from locust_llm import plugin
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
-from locust_llm.run.options import check, request_headers, settings_of
+from locust_llm.run.options import check, extras, request_headers, settings_of
 
 KEY: Final = "sk-0123456789"
 SECRET: Final = "s3cret"
@@ -312,3 +313,16 @@ def test_rules_come_from_the_flag_the_environment_and_a_file_and_a_comment_begin
         'ttft{name="a # ""b"" #"} p50 < 1s',
         "error_rate < 1%",
     )
+
+
+def test_fields_of_every_request(tmp_path: Path) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text('[{"name": "f"}]')
+    both = Settings(tools=str(file), extra_inputs="temperature:0.5")
+    assert extras(both) == {"temperature": 0.5, "tools": [{"name": "f"}]}
+    for wrong, why in (
+        (replace(both, extra_inputs="tools:[]"), "--tools and tools in --extra-inputs exclude each other"),
+        (Settings(extra_inputs='guided_json:{"type":3}'), "--extra-inputs guided_json: is no schema"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            extras(wrong)
