@@ -202,6 +202,7 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
     if not settings.streaming:
         yield "a probe needs --streaming: without a stream there are no times of tokens"
     for flag, given in (
+        ("--model-mix", settings.model_mix),
         ("--prefill-concurrency", settings.prefill_concurrency),
         ("--request-count", settings.request_count),
         ("--num-sessions", settings.num_sessions),

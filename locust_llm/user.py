@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from locust import HttpUser
 from locust.env import Environment
@@ -28,6 +28,7 @@ from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.load.conversation import Ask
 from locust_llm.load.formats import Item
 from locust_llm.load.prompts import Drawn
+from locust_llm.load.schema import Wanted, fits, wanted
 from locust_llm.protocols.answer import USUAL
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.arms import Side
@@ -35,8 +36,9 @@ from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
 
 from . import events
-from .answer import Answer, answer_tokens, answered
+from .answer import Answer, answer_tokens, answered, joined
 from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
+from .turn import Turn
 
 FAILED_S: Final = 1.0
 """Least time between two requests of a user in a closed loop after a failure: a server that refuses at once would
@@ -47,25 +49,12 @@ Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]
 """From the number of an attempt and its due time to its request."""
 
 
-class Turn(NamedTuple):
-    """Content and labels of one request."""
-
-    messages: list[dict[str, Any]]
-    input_tokens: int | None
-    output_tokens: int
-    session: str = ""
-    number: int = 0
-    body: dict[str, Any] | None = None
-    sized: bool = False
-    """The output gets exactly ``output_tokens``, where the server allows it."""
-
-
 class LLMUser(HttpUser):
     """A Locust user whose tasks call ``chat()`` or ``session()``; ``self.client`` remains Locust's, for plain HTTP."""
 
     abstract = True
     model: str | None = None
-    """Model of this user class, instead of ``--model``."""
+    """Model of this user class, instead of ``--model`` or ``--model-mix``."""
     _number: ClassVar[int] = 0
 
     def __init__(self, environment: Environment) -> None:
@@ -80,6 +69,7 @@ class LLMUser(HttpUser):
         self._rests_until = 0.0
         self._plain_key: tuple[Any, ...] | None = None
         self._plain: tuple[requests.PreparedRequest, bytes]
+        self._wanted: Wanted | None = None
         self.client.headers.update(
             {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
         )
@@ -109,7 +99,7 @@ class LLMUser(HttpUser):
                 your own: its intended length, for the report. With either, the answer gets exactly
                 ``max_tokens`` tokens where the server allows it (``ignore_eos`` or ``min_tokens``).
             name: the row in Locust's tables and the report; None for the path of the endpoint.
-            session: id of the session, for the record and ``--session-header``.
+            session: id of the session, for the record and ``--session-header``; of a ``--model-mix`` it keeps its model.
             headers: further headers of this request.
             keep_text: keep the answer for its ``message``; False spares the memory of long ones.
             body: further fields of the request's body, such as ``temperature=0`` or ``tools=[...]``.
@@ -132,7 +122,8 @@ class LLMUser(HttpUser):
             messages = [{"role": "user", "content": messages}]
         if max_tokens is None:
             max_tokens = prompts.output_tokens() if drawn is None else drawn.output_tokens
-        turn = Turn(messages, asked, max_tokens, session, sized=asked is not None)
+        model = self.sender.sessions.model(session)
+        turn = Turn(messages, asked, max_tokens, session, sized=asked is not None, model=model)
         record = self._send(permit, turn, name, headers, keep_text, body)
         stream = self.line.stream
         kept = stream.answer.deltas if stream is not None else [] if keep_text else None
@@ -185,7 +176,7 @@ class LLMUser(HttpUser):
                 more = conversation.left > 0
                 sized = decoded is None or decoded.turns[ask.turn].output_tokens is not None
                 id_, length = conversation.id, ask.output_tokens
-                turn = Turn(ask.messages, ask.input_tokens, length, id_, ask.turn, ask.body, sized)
+                turn = Turn(ask.messages, ask.input_tokens, length, id_, ask.turn, ask.body, sized, conversation.model)
                 record = self._send(permit, turn, name, headers, keep_text or more, body)
                 records.append(record)
                 if record.outcome != OK:
@@ -238,20 +229,23 @@ class LLMUser(HttpUser):
             self._requests += 1
             request_id = f"{sender.worker}-{self.number}-{self._requests}"
             session = turn.session or request_id
-            model = side.set_model or self.model or side.model
-            way = length_fields(side.length_way, turn.output_tokens) if turn.sized else {}
-            fields = {**way, **sender.extra, **(turn.body or {}), **body, **side.body}
+            model = side.set_model or self.model or turn.model or side.model
+            asked = {**sender.extra, **(turn.body or {}), **body, **side.body}
+            self._wanted = wanted(asked)  # an answer with a form of its own ends by itself
+            sized = turn.sized and self._wanted is None
+            fields = {**(length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
             data = request_body(
                 settings.endpoint_type, model, turn.messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
                 **fields,
             )  # fmt: skip
             max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)
+            sent = str(fields.get("model") or model or "")  # a row of a file may name its own
             if settings.session_header:
                 headers = {settings.session_header: session, **(headers or {})}
             labels = {
                 "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
-                "name": name or settings.endpoint, "model": model or "", "phase": label_of(permit.phase),
+                "name": name or settings.endpoint, "model": sent, "phase": label_of(permit.phase),
                 "stage": stage_of(permit.phase), "session": session,
                 "arm": side.name, "pair": 0 if block is None else block.pair,
                 "turn": turn.number, "asked_input_tokens": turn.input_tokens, "asked_output_tokens": turn.output_tokens,
@@ -271,7 +265,7 @@ class LLMUser(HttpUser):
                     cancel_after_s=sender.cancel_after_s(permit.phase),
                     max_response_bytes=settings.max_response_bytes,
                     max_chunks=max_chunks,
-                    keep_text=keep_text,
+                    keep_text=keep_text or self._wanted is not None,
                     kind=settings.endpoint_type,
                 )
                 return request, prepared
@@ -372,6 +366,8 @@ class LLMUser(HttpUser):
         """Pass the record on, without secrets: to the sender, to Locust, to listeners."""
         stream = None if retried else self.line.stream
         record, failure = self._public(record, prepared, stream, retried=retried)
+        if self._wanted is not None and record.outcome == OK and stream is not None:
+            record = replace(record, schema_valid=fits(self._wanted, joined(stream.answer.deltas or ())))
         self.sender.finished(record)
         if record.failed and not self.sender.settings.open_loop:
             self._rests_until = record.asked_at + FAILED_S

@@ -4,6 +4,7 @@ from support import unpatched_locust  # noqa: F401  before anything of Locust
 
 # isort: split
 import base64
+import json
 import time
 from argparse import Namespace
 from typing import Any
@@ -29,6 +30,7 @@ from locust_llm.core.record import CUT, OK, RETRIED, Record
 from locust_llm.run.arms import Side
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender
+from locust_llm.turn import Turn
 
 
 class User(LLMUser):
@@ -128,6 +130,33 @@ def test_what_changes_in_the_session_is_sent(user: User) -> None:
 
     user.client.auth = Signed()
     assert headers()["X-Signature"] == "1"
+
+
+def test_what_a_turn_asks_for(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model of the row, of the class, of the mix, of the run, in this order; a length, unless the answer has a form."""
+    sent: list[Request] = []
+
+    def exchange(line: Any, gate: Any, request: Request, *_: Any) -> Record:
+        sent.append(request)
+        return replace(answered(10), **request.labels)
+
+    monkeypatch.setattr(user_module, "exchange", exchange)
+    user.sender._sides = {"": Side("", "http://server:8000", "the run's", ("ignore_eos",))}
+    turn = Turn([{"role": "user", "content": "x"}], 1, 5, sized=True)
+
+    def asked(own: str | None = None, **fields: Any) -> tuple[str, str, bool, bool]:
+        user.model = own
+        record = user._send(PERMIT, turn._replace(**fields), None, None, False, {})
+        body = json.loads(sent[-1].data.partition(b"\r\n\r\n")[2])
+        return record.model, body["model"], body.get("ignore_eos", False), sent[-1].keep_text
+
+    assert asked() == ("the run's", "the run's", True, False)
+    assert asked(model="mixed") == ("mixed", "mixed", True, False)
+    assert asked("the class's", model="mixed") == ("the class's", "the class's", True, False)
+    assert asked("the class's", model="mixed", body={"model": "the row's"}) == ("the row's", "the row's", True, False)
+    schema = {"response_format": {"type": "json_object"}}
+    assert asked(body=schema) == ("the run's", "the run's", False, True)
+    assert asked(body=schema | {"ignore_eos": True}) == ("the run's", "the run's", True, True)
 
 
 def test_a_user_without_a_parsed_command_line_is_possible(user: User) -> None:

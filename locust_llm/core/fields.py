@@ -1,20 +1,17 @@
-"""Fields: every setting of a run, declared once: its type, default, range, help and group."""
+"""Fields: every setting of a run, declared once: its type, default, range, help and group; the rules' in rule_fields.py."""
 
 from typing import Annotated, Final
 
-import msgspec
-
 from locust_llm.load.arrivals import PATTERNS
-from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED
 
-from .certificate import AUTO, OFF, REQUIRE
 from .option import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, Range
+from .rule_fields import RuleFields
 
 MAX_RESPONSE_BYTES: Final = 1 << 26
 """Default for a whole answer, with headers and framing: 200,000 chunks of 300 bytes, more than any model writes."""
 
 
-class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
     """What was asked. Never holds a key or a password: of headers only the names are kept here."""
 
     host: str = ""
@@ -33,6 +30,15 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ] = "chat"
     model: Annotated[
         str | None, Option("server", "Model to ask for", "llama-3.1-8b", "NAME", otherwise="the server's first")
+    ] = None
+    model_mix: Annotated[
+        str | None,
+        Option(
+            "server",
+            "Several models, each session one of them, by weight: a base model and its adapters",
+            "base=60,adapter-a=30,adapter-b=10",
+            "NAME=WEIGHT,...",
+        ),
     ] = None
     model_check: Annotated[
         bool, Option("server", "Refuse a --model that the server does not list; without, it is sent as it is given")
@@ -214,6 +220,9 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
             "prompts", "More fields of the request's body, as pairs or a JSON object", "ignore_eos:true temperature:0.5"
         ),
     ] = None
+    tools: Annotated[
+        str | None, Option("prompts", "JSON list of tools, put into every request", "tools.json", "FILE", in_form=False)
+    ] = None
     shared_system_prompt_length: Annotated[
         int | None, Option("prompts", "Length of a system prompt that all requests share", "1000", "tokens", TOKENS)
     ] = None
@@ -315,82 +324,6 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         float | None,
         Option(
             "report", "Price of an hour of one GPU, for the cost of a million tokens at the SLO", "2.5", range=POSITIVE
-        ),
-    ] = None
-
-    slo: Annotated[
-        tuple[str, ...],
-        Option(
-            "rules",
-            "Rule that must hold; the environment variable has a rule per line",
-            "ttft p95 < 500ms",
-            "RULE",
-            repeated=True,
-        ),
-    ] = ()
-    """Rules as text, as run.json has them; ``rules`` has the objects."""
-    slo_preset: Annotated[
-        str | None, Option("rules", "Preset rules: chat, or those of MLPerf", "mlperf-llama3.1-8b", "NAME")
-    ] = None
-    until_decided_s: Annotated[
-        float | None,
-        Option(
-            "rules",
-            "Go on after -t until every rule is decided, at most so long in all",
-            "600",
-            "seconds",
-            flag="--until-decided",
-            range=DURATION,
-        ),
-    ] = None
-    inconclusive: Annotated[
-        str, Option("rules", "What an undecided rule does: fail ends with status 4", "warn", choices=UNDECIDED)
-    ] = FAILS
-    slo_mode: Annotated[
-        str, Option("rules", "Rules judge the 95 % interval, or the point estimate alone", "point", choices=MODES)
-    ] = INTERVAL
-    goodput: Annotated[
-        str | None, Option("rules", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
-    ] = None
-    selftest: Annotated[
-        str,
-        Option(
-            "report",
-            "Streams with known send times beside the load: how far are reported times from true ones? With require, a run "
-            "that cannot show it is INVALID",
-            "require",
-            choices=(AUTO, OFF, REQUIRE),
-        ),
-    ] = AUTO
-    percentiles: Annotated[
-        tuple[float, ...], Option("report", "Percentiles of the tables, up to 99.9", "50,95,99.9", "numbers")
-    ] = (50.0, 90.0, 95.0, 99.0)
-    report_dir: Annotated[
-        str,
-        Option("report", "Folder of the reports", "out", "FOLDER", otherwise="reports/<time>-<model>", in_form=False),
-    ] = ""
-    candidate: Annotated[
-        str,
-        Option("ab", "Address of the candidate", "localhost:8001", "URL", otherwise="that of the base", in_form=False),
-    ] = ""
-    candidate_set: tuple[str, ...] = ()
-    """In what it differs beside its address; never the value of a header."""
-    aa: Annotated[
-        bool, Option("ab", "Both arms are the base: how often are equal ones called different?", in_form=False)
-    ] = False
-    block_duration: Annotated[
-        float, Option("ab", "Duration of the load of a block", "10", "seconds", DURATION, in_form=False)
-    ] = 15.0
-    washout: Annotated[
-        float | None,
-        Option(
-            "ab",
-            "Time at the begin of a block whose requests are not counted",
-            "2",
-            "seconds",
-            DURATION,
-            otherwise="a fifth of the block",
-            in_form=False,
         ),
     ] = None
     locustfile: str = ""

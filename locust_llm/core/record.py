@@ -116,6 +116,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     choices: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
     """How many the answer had (``n`` of the request)."""
 
+    schema_valid: bool | None = None
+    """The answer is JSON of the schema that the request asked for, or its calls of tools are. None: it was not asked for,
+    or cannot be known (no package jsonschema; a failure)."""
+
     input_tokens: Count | None = None
     output_tokens: Count | None = None
     reasoning_tokens: Count | None = None

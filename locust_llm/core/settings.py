@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from locust_llm.load.model_mix import weights
 from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.rules import Rules
 
@@ -40,6 +41,13 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
     def columns(self) -> tuple[float, ...]:
         """The percentiles of the tables: each once, and no more than fit."""
         return tuple(dict.fromkeys(p for p in self.percentiles if 0 < p <= 99.9))[:MAX_COLUMNS]
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """Asked for by name: of the mix, else the one; none: the server's first is taken. Raises ValueError."""
+        if self.model_mix:
+            return tuple(weights(self.model_mix))
+        return (self.model,) if self.model else ()
 
     @property
     def open_loop(self) -> bool:

@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,6 @@ import msgspec
 
 from .engine_metrics import EngineSample, History
 from .jsonl import parse_line, pieces, trusted
-from .partial_json import readable
 from .record import Record
 from .run import Run
 from .settings import Settings
@@ -34,6 +33,7 @@ MAX_REASONS: Final = 10
 """Unreadable lines whose reason is kept."""
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -267,3 +267,47 @@ def make_folder(settings: Settings, model: str | None) -> Path:
         folder = Path(f"{base if base.name.strip('.') else base.resolve()}-{number}")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+# -- JSON that is damaged, or of another version ---------------------------------------------------------------------------
+
+
+def readable(data: bytes, kind: type[S], instead: Mapping[str, Any]) -> tuple[S, list[tuple[str, str]]]:
+    """(the struct, (path, reason) of each unreadable field). Such a field has the value of ``instead``, else its
+    default. Raises ValueError where it is no JSON object, or a field without a default is missing."""
+    try:
+        found = msgspec.json.decode(data)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    unread: list[tuple[str, str]] = []
+    return _struct(found, kind, "", instead, unread), unread
+
+
+def _struct(
+    found: Mapping[str, Any], kind: type[S], path: str, instead: Mapping[str, Any], unread: list[tuple[str, str]]
+) -> S:
+    known: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        name, inner = f"{path}{field.encode_name}", field.type
+        if field.encode_name not in found:
+            if field.required and field.name not in instead:
+                raise ValueError(f"{name} is missing")
+            if field.required:
+                unread.append((name, "is missing"))
+        else:
+            value = found[field.encode_name]
+            try:
+                known[field.name] = msgspec.convert(value, inner, strict=True)
+                continue
+            except (ValueError, OverflowError, RecursionError) as error:
+                if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                    known[field.name] = _struct(value, inner, f"{name}.", {}, unread)
+                    continue
+                if field.required and field.name not in instead:
+                    raise ValueError(f"{name} cannot be read ({error})") from None
+                unread.append((name, f"cannot be read ({error})"))
+        if field.name in instead:
+            known[field.name] = instead[field.name]
+    return kind(**known)

@@ -7,10 +7,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from locust_llm.load.schema import MISSING, available
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
-from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED
+from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
 
 from .arms import BASE, LEAST
 from .foreign_text import is_secret
@@ -39,6 +40,8 @@ def mistakes(s: Settings) -> Iterator[str]:
         if is_secret(name):
             yield f"--endpoint must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
     yield from _metrics_urls(s)
+    if not available() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
+        yield f"a rule on {SCHEMA_VALID} cannot be judged: {MISSING}"
     if len(s.percentiles) > MAX_PERCENTILES:
         yield f"--percentiles takes at most {MAX_PERCENTILES}, got {len(s.percentiles)}"
     for p in s.percentiles:
@@ -96,6 +99,8 @@ def _contradictions(s: Settings) -> Iterator[str]:
     ]
     if len(modes) > 1:
         yield f"{' and '.join(modes)} exclude each other: give one of them"
+    if s.model and s.model_mix:
+        yield "--model and --model-mix exclude each other: give one of them"
     if s.user_centric_rate and s.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
     if s.fixed_schedule and not s.input_file:

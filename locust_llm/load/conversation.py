@@ -10,6 +10,7 @@ import msgspec
 
 from .formats import Item, Turn
 from .lengths import normal
+from .model_mix import Model
 from .prompts import Prompts
 
 Message = dict[str, Any]
@@ -49,10 +50,12 @@ class Conversation:
         random: Random,
         turns: int = 1,
         delay_ms: tuple[float, float] = (0.0, 0.0),
+        model: str | None = None,
     ) -> None:
         """``item``: a session of a file; its answers are not sent. None: ``turns`` made-up prompts. ``delay_ms``: mean and
-        standard deviation of the think time (normal, cut at 0), for turns whose file names none."""
-        self.id = id
+        standard deviation of the think time (normal, cut at 0), for turns whose file names none. ``model``: that all its
+        turns ask for; None: that of the run."""
+        self.id, self.model = id, model
         self.turns = turns if item is None else len(item.turns)
         self._prompts, self._item, self._random, self._delay_ms = prompts, item, random, delay_ms
         self._turn = 0
@@ -178,22 +181,33 @@ class Sessions:
         delay_ms: tuple[float, float] = (0.0, 0.0),
         seed: int | None = None,
         worker: int = 0,
+        models: Model | None = None,
     ) -> None:
-        """``turns``: mean and standard deviation (normal, cut at 1); ``delay_ms``: see Conversation."""
+        """``turns``: mean and standard deviation (normal, cut at 1); ``delay_ms``: see Conversation. ``models``: draws that
+        of each session, apart from all else: the rest is the same with and without a mix."""
         self._prompts, self._delay_ms = prompts, delay_ms
         self._turns = normal(*turns)
         self._random = Random(None if seed is None else f"{seed}/{worker}/sessions")
+        self._models = models
+        self._model_draws = Random(None if seed is None else f"{seed}/{worker}/models")
+        self._seed = seed if seed is not None else Random().getrandbits(64)
 
     def begin_block(self, seed: str) -> None:
-        """From now on turns and think times are drawn from this seed."""
-        self._random = Random(f"{seed}/sessions")
+        """From now on turns, think times and models are drawn from this seed."""
+        self._random, self._model_draws = Random(f"{seed}/sessions"), Random(f"{seed}/models")
+
+    def model(self, session: str = "") -> str | None:
+        """For the next session, or for the one of this name each time the same; None: the run has no mix."""
+        if self._models is None:
+            return None
+        return self._models(Random(f"{self._seed}/models/{session}") if session else self._model_draws)
 
     def begin(self, item: Item | None = None) -> Conversation:
         """A new one, synthetic or of the session of a file, with its name."""
         # its think times do not depend on those of others, which interleave as their answers come
-        random = Random(self._random.getrandbits(64))
+        random, model = Random(self._random.getrandbits(64)), self.model()
         if item is not None:
-            return Conversation(self._prompts, item, id=item.id, random=random, delay_ms=self._delay_ms)
+            return Conversation(self._prompts, item, id=item.id, random=random, delay_ms=self._delay_ms, model=model)
         name = f"{random.getrandbits(64):016x}{self._prompts.salt}"
         turns = self._turns(random)
-        return Conversation(self._prompts, id=name, random=random, turns=turns, delay_ms=self._delay_ms)
+        return Conversation(self._prompts, id=name, random=random, turns=turns, delay_ms=self._delay_ms, model=model)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from . import access_log as logs
-from . import formats
+from . import formats, schema
 from .access_log import TABLES, Table
 from .formats import JSON_KINDS, DatasetError, Item, RowError, Turn
 from .rows import Index, Row, RowFile
@@ -23,6 +23,8 @@ Order = Literal["sequential", "shuffled", "random"]
 CHECK_BYTES: Final = 32 << 20
 CHECK_ROWS: Final = 100_000
 """Part of a file that ``check`` reads, up to the first of both."""
+CHECK_SCHEMAS: Final = 1_000
+"""Turns whose schemas it looks at: a millisecond each, if all differ."""
 _MAX_REASONS: Final = 5
 
 
@@ -271,6 +273,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path}: {self.kind}{part}, {', '.join(parts)}"
 
 
+def _check_schema(path: str, turn: Turn) -> None:
+    try:
+        schema.check(turn.body)
+    except schema.SchemaError as wrong:
+        raise DatasetError(f"{path}, line {turn.row}, {wrong.field}: {wrong}") from None
+
+
 def check(
     path: str,
     *,
@@ -282,7 +291,7 @@ def check(
     """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one the first part; a file
     with sessions also for its index, which is made of all of it. Raises DatasetError."""
     dataset = Dataset(path, kind=kind, columns=columns, timed=timed, skip_broken=skip_broken)
-    sessions = turns = synthetic = timed_sessions = 0
+    sessions = turns = synthetic = timed_sessions = looked_at = 0
     first_at, last_at = float("inf"), float("-inf")
     counts = {"input_tokens": [0, 0], "output_tokens": [0, 0]}
     whole = True
@@ -294,6 +303,9 @@ def check(
             timed_sessions += 1
             first_at, last_at = min(first_at, at_s), max(last_at, at_s)
         for turn in item.turns:
+            looked_at += bool(turn.body)
+            if turn.body and looked_at <= CHECK_SCHEMAS:
+                _check_schema(path, turn)
             synthetic += turn.messages is None
             for name, total in counts.items():
                 tokens = getattr(turn, name)

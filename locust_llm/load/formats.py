@@ -32,6 +32,7 @@ JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
 """Fields with the content of a row, by kind; the first that it has counts."""
 _OPTIONS: Final = (
     "model tools tool_choice parallel_tool_calls functions function_call response_format temperature top_p top_k min_p n "
+    "guided_json structured_outputs "
     "frequency_penalty presence_penalty repetition_penalty logit_bias logprobs top_logprobs stop stop_token_ids seed user "
     "min_tokens ignore_eos reasoning_effort chat_template_kwargs continue_final_message add_generation_prompt"
 )

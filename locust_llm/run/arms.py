@@ -61,7 +61,10 @@ def survey(settings: Settings, options: Namespace | None, *, here: bool) -> Disc
 
 def of_candidate(s: Settings) -> Settings:
     """As if it were alone."""
-    return msgspec.structs.replace(s, host=s.candidate or s.host, model=s.changes.model or s.model)
+    own = s.changes.model
+    return msgspec.structs.replace(
+        s, host=s.candidate or s.host, model=own or s.model, model_mix=None if own else s.model_mix
+    )
 
 
 def sides(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str, Side]:
@@ -86,11 +89,11 @@ def arms_of(s: Settings, found: Discovery) -> tuple[Arm, ...]:
         return ()
     other = found.candidate or found
     return (
-        Arm(name=BASE, host=s.host, model=found.model or "", server=found.server, server_flags=found.server_flags),
+        Arm(name=BASE, host=s.host, model=found.models, server=found.server, server_flags=found.server_flags),
         Arm(
             name=CANDIDATE,
             host=s.candidate or s.host,
-            model=s.changes.model or other.model or "",
+            model=s.changes.model or other.models,
             server=other.server,
             server_flags=other.server_flags,
             changes=s.candidate_set,

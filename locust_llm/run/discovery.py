@@ -6,10 +6,9 @@ for, and that is one which it leaves as it is.
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import gevent
@@ -19,7 +18,6 @@ from locust_llm.client.api import (
     LENGTH_PROMPT,
     LENGTH_TOKENS,
     WAYS,
-    extra_inputs,
     length_fields,
     obeyed,
 )
@@ -28,12 +26,15 @@ from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
 from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
+from locust_llm.load.model_mix import canonical
 from locust_llm.load.prompts import Lengths, Prompts, fit
+from locust_llm.load.schema import MISSING, available, wanted
 from locust_llm.protocols.answer import Completion, Count, count, status_message
 from locust_llm.protocols.known import PROTOCOLS, request_body
 
 from .identity import TIMEOUT_S, identify
-from .refusals import BUSY, context_of, has_key, no_completion, refused, too_long
+from .options import extras
+from .refusals import BUSY, answered, context_of, has_key, no_completion, refused, too_long
 
 logger = logging.getLogger("locust_llm")
 
@@ -80,6 +81,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """What was learnt."""
 
     model: str | None = None
+    """Of a mix the first one, which the probes ask for."""
+    mix: str = ""
     server: str = ""
     """Name and version; where neither is known its Server header."""
     server_flags: dict[str, str] = {}
@@ -96,6 +99,11 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     candidate: "Discovery | None" = None
     """Of the other arm, where there are two that differ."""
 
+    @property
+    def models(self) -> str:
+        """What the run asks for: a mix with its weights, else the model."""
+        return self.mix or self.model or ""
+
 
 def spoken(
     settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
@@ -105,24 +113,9 @@ def spoken(
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
-        return _spoken(ask, settings, model, until)
+        return answered(ask, settings, model, until)
     finally:
         line.close()
-
-
-def _spoken(ask: Ask, settings: Settings, model: str | None, until: float = math.inf) -> list[str]:
-    found = []
-    for name, protocol in PROTOCOLS.items():
-        if name == settings.endpoint_type or (left_s := until - time.monotonic()) <= 0.1:
-            continue
-        body = request_body(name, model, [{"role": "user", "content": LENGTH_PROMPT}], 1, streaming=False)
-        try:
-            answer = ask("POST", protocol.path, body, timeout_s=min(left_s, MODELS_TIMEOUT_S))
-        except FetchFailed:
-            continue
-        if answer.status == 200 and not no_completion(answer.body):
-            found.append(name)
-    return found
 
 
 def discover(
@@ -166,9 +159,13 @@ def _survey(
     answer = _models(ask, settings, clock, sleep)
     header = shown(answer.server, secrets, most=NAME_BYTES)
     model, notes = _choose(settings, answer, secrets, key=key)
+    if not available() and wanted(extras(settings)) is not None:
+        notes.append(f"answers are not held against their schema, as {MISSING}")
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)
-    context = context_of(answer.body, model, partial(_props, ask))
+    props = cache(partial(_props, ask))
+    contexts = [context_of(answer.body, name, props) for name in (settings.models or (model,))]
+    context = min(filter(None, contexts), default=None)
     for refuses, sentence in too_long(settings, context) if context is not None else ():
         if refuses:
             raise DiscoveryFailed(sentence)
@@ -176,6 +173,7 @@ def _survey(
     server, flags = _identity(ask, header, answer, secrets)
     found = Discovery(
         model=model,
+        mix=canonical(settings.model_mix) if settings.model_mix else "",
         server=server,
         server_flags=flags,
         simulated=header.startswith(SIMULATOR),
@@ -239,24 +237,25 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
 
 
 def _choose(settings: Settings, answer: Answer, secrets: Secrets, *, key: bool = False) -> tuple[str | None, list[str]]:
-    """(model to ask for, notes). ``key``: one was sent."""
+    """(model to ask for, of a mix the first one, notes). ``key``: one was sent."""
+    asked, flag = settings.models, "--model-mix" if settings.model_mix else "--model"
+    first = asked[0] if asked else None
     if answer.status in (401, 403):
         why = refused(answer.status, status_message(answer.body), settings, key=key)
         if settings.model_check:
             raise DiscoveryFailed(why)
-        return settings.model, [f"the models were not listed: {why}"]
-    if settings.model and shown(settings.model, most=NAME_BYTES) != settings.model:
-        raise DiscoveryFailed(
-            f"--model {settings.model!r} is no name that can be shown: it has other characters than text, or is too long"
-        )
+        return first, [f"the models were not listed: {why}"]
+    for name in asked:
+        if shown(name, most=NAME_BYTES) != name:
+            raise DiscoveryFailed(
+                f"{flag} {name!r} is no name that can be shown: it has other characters than text, or is too long"
+            )
     models = decoded(answer.body, _Models) if answer.status == 200 else None
     names = [model.id for model in models.data] if models is not None else []
     if not names:
         status = answer.status
-        return settings.model, [
-            f"the server has no list of models (HTTP {status} for /v1/models): --model was not checked"
-        ]
-    if settings.model is None:
+        return first, [f"the server has no list of models (HTTP {status} for /v1/models): {flag} was not checked"]
+    if first is None:
         fit_to_show = [name for name in names if _fit_to_show(name, secrets)]
         if not fit_to_show:
             raise DiscoveryFailed(
@@ -265,12 +264,15 @@ def _choose(settings: Settings, answer: Answer, secrets: Secrets, *, key: bool =
             )
         chosen = f"no --model given: {fit_to_show[0]} taken, the first of {_list(names, secrets)}"
         return fit_to_show[0], [chosen] if len(names) > 1 else []
-    if models is None or any(_goes_by(settings.model, model) for model in models.data):
-        return settings.model, []
-    listed = f"the server has no model {settings.model!r}; it has: {_list(names, secrets)}"
+    known = [] if models is None else models.data
+    missing = [name for name in asked if not any(_goes_by(name, model) for model in known)]
+    if not missing:
+        return first, []
+    listed = f"the server has no model {' and no '.join(map(repr, missing))}; it has: {_list(names, secrets)}"
     if settings.model_check:
         raise DiscoveryFailed(f"{listed}; --no-model-check sends it all the same")
-    return settings.model, [f"{listed}: {settings.model} was sent as it was given (--no-model-check)"]
+    given = "was sent as it was given" if len(missing) == 1 else "were sent as they were given"
+    return first, [f"{listed}: {', '.join(missing)} {given} (--no-model-check)"]
 
 
 def _goes_by(name: str, model: _Model) -> bool:
@@ -352,7 +354,7 @@ def _look_for_refusal(ask: Ask, settings: Settings, model: str | None, answer: A
     """Raises DiscoveryFailed if a request was refused that is as plain as can be."""
     message = status_message(answer.body) if answer.status != 200 else no_completion(answer.body)
     if answer.status != 200 or message:
-        others = _spoken(ask, settings, model) if answer.status in (404, 405) else []
+        others = answered(ask, settings, model) if answer.status in (404, 405) else []
         why = refused(answer.status, message[: LINE_BYTES // 2], settings, key=key)
         raise DiscoveryFailed(why + (f" It answers --endpoint-type {', '.join(others)}" if others else ""))
 
@@ -367,7 +369,7 @@ def _completion(settings: Settings, answer: Answer) -> Completion:
 def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
     """Find out which fields keep an output at its length, where answers end by themselves without. None where none is
     needed, or none helps, or the user has chosen. Raises DiscoveryFailed if the server refuses what a run would send."""
-    probes, extra = list(found.probes), extra_inputs(settings.extra_inputs) if settings.extra_inputs else {}
+    probes, extra = list(found.probes), extras(settings)
     chosen = any(name in extra for way in WAYS for name in way)
     for way in ((), *(() if chosen else WAYS)):
         tokens = 1 if chosen else LENGTH_TOKENS

@@ -240,6 +240,7 @@ MEANT: Final = {
     "--report-dir": ("result-dir", "results-dir", "output-dir", "output-path", "artifact-dir", "output", "out"),
     "--endpoint-type": ("backend", "api-type", "request-type"),
     "--model": ("model-name", "served-model-name", "api-model-name", "model-names", "engine"),
+    "--model-mix": ("lora-modules", "model-selection-strategy"),
     "--percentiles": ("metric-percentiles",),
     "--slo": ("threshold", "thresholds", "max-error-rate"),
     "--repeats": ("num-profile-runs", "num-runs"),

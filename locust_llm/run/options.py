@@ -29,11 +29,12 @@ from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY, RATE
 from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
-from locust_llm.load import tokens
+from locust_llm.load import schema, tokens
 from locust_llm.load.access_log import columns_of
 from locust_llm.load.dataset import Summary
 from locust_llm.load.dataset import check as check_dataset
 from locust_llm.load.lengths import mix
+from locust_llm.load.model_mix import weights
 from locust_llm.load.user_file import irregular, small_text
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.run.address import base_url, page_url
@@ -192,8 +193,9 @@ def look_through(s: Settings) -> Summary | None:
             _look_at_base(entry)
     if s.seq_dist:
         mix(s.seq_dist)
-    if s.extra_inputs:
-        extra_inputs(s.extra_inputs)
+    if s.model_mix:
+        weights(s.model_mix)
+    extras(s)
     if s.tokenizer:
         for path in (s.tokenizer, os.path.join(s.tokenizer, "tokenizer.json")):
             if why := irregular(path):
@@ -209,6 +211,20 @@ def look_through(s: Settings) -> Summary | None:
         timed=s.fixed_schedule,
         skip_broken=s.skip_broken_rows,
     )
+
+
+def extras(s: Settings) -> dict[str, Any]:
+    """More fields of every request's body. Raises ValueError of one sentence, and OSError."""
+    found = extra_inputs(s.extra_inputs) if s.extra_inputs else {}
+    try:
+        schema.check(found)
+    except schema.SchemaError as error:
+        raise ValueError(f"--extra-inputs {error.field}: {error}") from None
+    if s.tools:
+        if "tools" in found:
+            raise ValueError("--tools and tools in --extra-inputs exclude each other: give one of them")
+        found["tools"] = schema.tools_of(s.tools)
+    return found
 
 
 def _look_at_base(entry: Entry) -> None:

@@ -1,13 +1,16 @@
 """Refusals: what a server says no to, known before the load: a key, a path, a model, prompts beyond its context."""
 
+import math
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.client.fetch import decoded
+from locust_llm.client.api import LENGTH_PROMPT
+from locust_llm.client.fetch import Answer, FetchFailed, decoded
 from locust_llm.core.foreign_text import is_secret
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.sweep import INPUT
@@ -15,12 +18,15 @@ from locust_llm.core.text import cut
 from locust_llm.load.dataset import Summary
 from locust_llm.load.lengths import independent, mix, normal
 from locust_llm.protocols.answer import count, error_line, error_text
+from locust_llm.protocols.known import PROTOCOLS, request_body
 
 PAGE: Final = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 TOO_LONG: Final = re.compile(r"context (length|size|window)|max_model_len|maximum input length", re.IGNORECASE)
 NO_MODEL: Final = re.compile(
     r"\bmodel\b.*(not (exist|found)|unknown|invalid)|(unknown|invalid|no such) model", re.IGNORECASE
 )
+OTHERS_TIMEOUT_S: Final = 10.0
+"""Of a request for one token to another endpoint."""
 DRAWS: Final = 1_000
 """Of lengths, for the share of the requests that are too long."""
 BUSY: Final = (429, 503)
@@ -56,8 +62,9 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
             "a prompt and its answer are too long for the model: shorten --synthetic-input-tokens-mean "
             f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean ({s.output_tokens_mean:g})"
         )
-    if status in (400, 404, 422) and (NO_MODEL.search(message) or _quotes(message, s.model)):
-        return "is --model right? With --no-model-check it may be one that the server does not list"
+    if status in (400, 404, 422) and (NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)):
+        flag = "--model-mix" if s.model_mix else "--model"
+        return f"is {flag} right? With --no-model-check it may be one that the server does not list"
     if status in (404, 405):
         return f"the server has no {s.endpoint}: is --endpoint right, or --endpoint-type?"
     if status in BUSY:
@@ -92,8 +99,8 @@ def no_completion(body: bytes) -> str:
     return error_text(content["error"]) if content.get("error") and not content.get("choices") else ""
 
 
-def _quotes(message: str, model: str | None) -> bool:
-    return bool(model) and re.search(rf"['\"`=]{re.escape(model or '')}(['\"`.]|$)", message) is not None
+def _quotes(message: str, model: str) -> bool:
+    return re.search(rf"['\"`=]{re.escape(model)}(['\"`.]|$)", message) is not None
 
 
 # -- the context of the model ------------------------------------------------------------------------------------------
@@ -186,3 +193,22 @@ def _share(which: Iterator[bool]) -> float:
 
 def _mean(lengths: Sequence[int]) -> str:
     return f"{sum(lengths) / len(lengths):.0f}"
+
+
+# -- other protocols ---------------------------------------------------------------------------------------------------
+
+
+def answered(ask: Callable[..., Answer], settings: Settings, model: str | None, until: float = math.inf) -> list[str]:
+    """The protocols besides that of the settings which the server answers, each asked for one token. ``ask``: see discovery."""
+    found = []
+    for name, protocol in PROTOCOLS.items():
+        if name == settings.endpoint_type or (left_s := until - time.monotonic()) <= 0.1:
+            continue
+        body = request_body(name, model, [{"role": "user", "content": LENGTH_PROMPT}], 1, streaming=False)
+        try:
+            answer = ask("POST", protocol.path, body, timeout_s=min(left_s, OTHERS_TIMEOUT_S))
+        except FetchFailed:
+            continue
+        if answer.status == 200 and not no_completion(answer.body):
+            found.append(name)
+    return found

@@ -147,6 +147,8 @@ _SHORT: Final = {
 }  # fmt: skip
 _OTHERS: Final = {"tpot": "itl", "e2el": "request_latency"}
 """Names of vLLM and other tools."""
+SCHEMA_VALID: Final = "schema_valid_rate"
+"""Of the successful answers that were held against a schema."""
 MEASURES: Final = (
     *(Measure(_SHORT.get(metric.tag, metric.tag), metric.tag, TIME, metric) for metric in LATENCIES),
     Measure("output_tokens_per_s_per_user", PER_USER.tag, RATE, PER_USER),
@@ -157,6 +159,7 @@ MEASURES: Final = (
     Measure("goodput", "goodput", RATE),
     Measure("attainment", "good_request_fraction", SHARE),
     Measure("error_rate", "request_error_rate", SHARE),
+    Measure(SCHEMA_VALID, SCHEMA_VALID, SHARE),
     Measure("delivered", "delivered", SHARE),
     Measure("completed", "completed", SHARE),
 )

@@ -60,7 +60,7 @@ def text(control: Control) -> str:
     s, stages, phase = control.settings, control.stages, control.plan.phase
     info = {
         "run": control.folder.name,
-        "model": control.survey.model or s.model or "",
+        "model": control.survey.models or s.model_mix or s.model or "",
         "server": s.host,
         "loop": "open" if s.open_loop else "closed",
         "phase": OVER if control.draining else PROFILING if stage_of(phase) else phase,

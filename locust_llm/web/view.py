@@ -142,7 +142,7 @@ class View:
         if control is not None:
             self._limits = list(_limits(control))
             survey = control.survey
-            self._server = {"model": survey.model, "server": control.settings.host, "simulated": survey.simulated}
+            self._server = {"model": survey.models, "server": control.settings.host, "simulated": survey.simulated}
         status |= {
             **self._server,
             "limits": self._limits,

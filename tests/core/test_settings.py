@@ -2,6 +2,7 @@
 
 import pytest
 
+from locust_llm.core import validation
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.validation import mistakes
 from locust_llm.run.address import base_url
@@ -55,6 +56,10 @@ MISTAKES = [
     (
         {"request_rate": 5.0, "fixed_schedule": True, "input_file": "x"},
         ["--fixed-schedule and --request-rate exclude each other: give one of them"],
+    ),
+    (
+        {"model": "m", "model_mix": "m=1,n=2"},
+        ["--model and --model-mix exclude each other: give one of them"],
     ),
     (
         {"slo": ("ttft p99 < 5",)},
@@ -213,3 +218,11 @@ def test_a_stage_is_a_run_of_its_own() -> None:
     assert rates.open_loop
     assert of_stage(rates, "request-rate", 0.5).request_rate == 0.5
     assert Settings(repeats=3).staged == ("repeat", (1, 2, 3))
+
+
+def test_a_rule_on_valid_answers_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Settings(slo=("schema_valid_rate > 90%",))
+    assert not list(mistakes(asked))
+    monkeypatch.setattr(validation, "available", lambda: False)
+    (why,) = mistakes(asked)
+    assert why.endswith("pip install 'locust-llm[schema]'")

@@ -170,6 +170,7 @@ def test_agent(server: Server, tmp_path: Path) -> None:
     assert {record.finish_reason for record in got if record.name == "question"} == {"tool_calls"}
     assert {record.finish_reason for record in got if record.name == "answer"} == {"length"}
     assert counts["login"] == 2
+    assert {record.name: record.schema_valid for record in got} == {"question": True, "answer": None}
 
 
 def test_two_models(server: Server, tmp_path: Path) -> None:

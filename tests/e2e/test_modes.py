@@ -258,13 +258,14 @@ def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_
     with tiny_server() as tiny:
         done = run(
             Server(tiny.url), tmp_path / "r", "-u", "3", "--num-sessions", "5", *TURNS, "--session-header", "X-Session",
-            *SHORT,
+            "--model-mix", "tiny=1,other=1", "--random-seed", "3", *SHORT,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        asked = defaultdict(list)
+        asked, models = defaultdict(list), defaultdict(set)
         for one in tiny.asked:
             if one.path == "/v1/chat/completions":
                 asked[one.headers["x-session"]].append(one.body["messages"])
+                models[one.headers["x-session"]].add(one.body["model"])
     assert len(asked) == 5
     for first, second, third in asked.values():
         assert [message["role"] for message in third] == ["user", "assistant", "user", "assistant", "user"]
@@ -274,6 +275,10 @@ def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_
         )
     got = records(tmp_path / "r")
     assert Counter(record.session for record in got) == dict.fromkeys(asked, 3)
+    assert {record.session: {record.model} for record in got} == models  # each keeps its own
+    assert Counter(record.model for record in got) == {"tiny": 6, "other": 9}
+    mix = r"model mix +\| tiny 40\.0% \(asked for 50\.0%\), other 60\.0% \(asked for 50\.0%\) of the requests"
+    assert re.search(mix, (tmp_path / "r" / "summary.md").read_text())
     assert Counter(record.turn for record in got) == {0: 5, 1: 5, 2: 5}
 
 

@@ -3,13 +3,14 @@
 from argparse import Namespace
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.command_line import parse
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.settings import Settings
-from locust_llm.run.arms import arms_of, sides, survey
+from locust_llm.run.arms import arms_of, of_candidate, sides, survey
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import Refused
 from locust_llm.run.options import candidate_headers, check
@@ -40,6 +41,12 @@ def test_each_arm_has_its_address_its_model_and_its_headers() -> None:
     assert [(arm.name, arm.host, arm.model, arm.server) for arm in arms_of(s, found)] == [
         (BASE, "http://a", "one", ""), (CANDIDATE, "http://b", "two", "new"),
     ]  # fmt: skip
+
+
+def test_a_candidate_with_a_model_of_its_own_has_no_mix() -> None:
+    s = Settings(host="http://a", model_mix="m=1,n=2", candidate_set=("model=new",))
+    assert of_candidate(s).models == ("new",)
+    assert of_candidate(msgspec.structs.replace(s, candidate_set=(), candidate="http://b")).models == ("m", "n")
 
 
 def test_a_candidate_that_was_not_asked_gets_no_request() -> None:

@@ -62,6 +62,19 @@ def test_a_model_that_is_not_there_is_refused_with_those_that_are(server: TinySe
     assert str(failed.value) == line
 
 
+def test_of_a_mix_the_first_is_asked_and_all_must_be_there(server: TinyServer) -> None:
+    found = ask(server, model_mix="other=2, tiny=1")
+    assert (found.model, found.models, found.notes) == ("other", "other=2,tiny=1", ())
+    missing = "the server has no model 'a:1' and no 'org/b'; it has: tiny, other"
+    with pytest.raises(DiscoveryFailed) as failed:
+        ask(server, model_mix="a:1=1,tiny=1,org/b=1")
+    assert str(failed.value) == f"{missing}; --no-model-check sends it all the same"
+    found = ask(server, model_mix="a:1=1,tiny=1,org/b=1", model_check=False)
+    assert found.notes == (f"{missing}: a:1, org/b were sent as they were given (--no-model-check)",)
+    server.models = (200, {"data": [{"id": "long", "max_model_len": 9_000}, {"id": "short", "max_model_len": 4_000}]})
+    assert ask(server, model_mix="long=1,short=1").context == 4_000  # the shortest
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_server_that_wants_a_key_says_how_to_give_one(server: TinyServer, status: int) -> None:
     server.models = (status, {"error": {}})
@@ -301,6 +314,23 @@ def test_a_server_that_refuses_the_first_request_would_refuse_all(server: TinySe
 def test_without_probes_only_the_models_are_asked_for(server: TinyServer) -> None:
     assert ask(server, probe=False).lengths == Lengths()
     assert server.paths() == ["/v1/models"]
+
+
+def test_probes_have_the_tools_of_the_run(server: TinyServer, tmp_path: Path) -> None:
+    """A server that takes no tools refuses them before the load."""
+    (tmp_path / "tools.json").write_text('[{"name": "f"}]')
+    ask(server, probe=True, tools=str(tmp_path / "tools.json"))
+    assert [asked.body.get("tools") for asked in server.asked][-1] == [{"name": "f"}]
+
+
+def test_without_the_package_a_run_notes_that_nothing_is_held_against_a_schema(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "available", lambda: False)
+    wants = {"extra_inputs": '{"response_format": {"type": "json_object"}}'}
+    (note,) = ask(server, model="tiny", **wants).notes
+    assert note.endswith("the package jsonschema is not there: pip install 'locust-llm[schema]'")
+    assert not ask(server, model="tiny").notes
 
 
 TOKENIZERS: dict[str, Callable[[str], int]] = {

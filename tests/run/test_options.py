@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 from support.command_line import parse
 from support.tiny_server import TinyServer, tiny_server
 
@@ -16,7 +17,7 @@ from locust_llm import plugin
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
-from locust_llm.run.options import check, keep_locusts_defaults, request_headers, settings_of
+from locust_llm.run.options import check, extras, keep_locusts_defaults, request_headers, settings_of
 from locust_llm.run.secrets import secret_names
 
 KEY: Final = "sk-0123456789"
@@ -335,3 +336,16 @@ def test_locusts_own_options_are_made_once(monkeypatch: pytest.MonkeyPatch) -> N
     keep_locusts_defaults()  # of another import
     assert ["users" in argument_parser.default_args_dict() for _ in range(3)] == [True] * 3
     assert made == [1]
+
+
+def test_fields_of_every_request(tmp_path: Path) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text('[{"name": "f"}]')
+    both = Settings(tools=str(file), extra_inputs="temperature:0.5")
+    assert extras(both) == {"temperature": 0.5, "tools": [{"name": "f"}]}
+    for wrong, why in (
+        (replace(both, extra_inputs="tools:[]"), "--tools and tools in --extra-inputs exclude each other"),
+        (Settings(extra_inputs='guided_json:{"type":3}'), "--extra-inputs guided_json: is no schema"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            extras(wrong)

@@ -27,6 +27,7 @@ from locust_llm.slo.selectors import STAGES, lengths
         ("warn: icl max < 60ms", Rule("icl", "<", 60, "ms", "max", kind="warn")),
         ("ABORT:late p90 < 1s", Rule("late", "<", 1, "s", "p90", kind="abort")),
         ("ttft{class=Short} p95 < 1s", Rule("ttft", "<", 1, "s", "p95", (("class", "Short"),))),
+        ("ttft{model=org/base:v1} p95 < 1s", Rule("ttft", "<", 1, "s", "p95", (("model", "org/base:v1"),))),
         (
             'ttft { name = short chat , model="a, ""b""} given", turn=later} p95 < 1s',
             Rule(

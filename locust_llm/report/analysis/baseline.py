@@ -69,7 +69,7 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
     simulated = run.simulated or bool(seen.main["simulated"].any())
     cancelled = s.request_cancellation_rate
     return {
-        "model": run.model or s.model or "",
+        "model": run.model or s.model_mix or s.model or "",
         "simulated": "yes" if simulated else "no",
         "streaming": "yes" if s.streaming else "no",
         "load": _load(s),

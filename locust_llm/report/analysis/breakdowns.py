@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Run
+from locust_llm.load.model_mix import shares
 from locust_llm.slo.intervals import ranks
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE, Metric
 
 from .selection import Floats, Selection, distribution, mean, ratio
-from .summary import Breakdown, Group, Growth
+from .summary import Breakdown, Group, Growth, ModelShare
 
 _NARROW: Final = 1.25
 
@@ -203,6 +204,18 @@ def by_kind(main: Selection) -> Iterator[tuple[str, Groups]]:
             yield f"{len(common) - MAX_KINDS} others", main.where(np.isin(which, common[MAX_KINDS:]))
 
     yield " / ".join(word for word, _ in several), groups()
+
+
+def model_mix(main: Selection, asked: str | None) -> tuple[ModelShare, ...]:
+    """How much of the requests each model of the mix has, beside what was asked for; empty without one."""
+    try:
+        wanted = shares(asked) if asked else {}
+    except ValueError:  # of a run.json that was changed by hand
+        wanted = {}
+    return tuple(
+        ModelShare(model=name, asked=share, sent=main.count("model", name) / main.size if main.size else None)
+        for name, share in wanted.items()
+    )
 
 
 def sessions(main: Selection) -> tuple[int | None, float | None]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK
 from locust_llm.slo.grammar import Condition, Rule
-from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, TTFT_FROM_DUE, Metric, censored, waits
+from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, SCHEMA_VALID, TTFT_FROM_DUE, Metric, censored, waits
 
 from .selection import Floats, Selection
 
@@ -137,6 +137,10 @@ def hits(rule: Rule, part: Selection) -> Bounds:
         cut = outcome == CUT
         failed = (outcome == "failed").astype(np.float64)
         return Bounds(failed, failed + cut, sent(counted), cut)
+    if rule.metric == SCHEMA_VALID:
+        checked = part.only(~part.requests["schema_valid"].isna()).outcome(OK)
+        valid = checked["schema_valid"]
+        return Bounds(valid, valid, sent(checked), np.zeros(len(valid), np.bool_))
     counted = part.outcome(*COUNTED, CANCELLED)
     outcome = _outcomes(counted)
     ok, perhaps = outcome == OK, meets(counted, rule.given) & (outcome != "failed")

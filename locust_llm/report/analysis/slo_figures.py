@@ -225,6 +225,8 @@ def _share(rule: Rule, part: Selection, looks: int) -> Found:
         return Found(None, note=absent)
 
     known = hits(rule, part).in_order
+    if not len(known.low):
+        return Found(None, note=_none(rule.metric))
     trend = correlation.trend(known.low[~known.cut])
 
     def found(ones: Floats) -> Found:

@@ -28,7 +28,7 @@ from locust_llm.slo.metrics import (
     Metric,
 )
 
-from .breakdowns import breakdowns, growth, sessions
+from .breakdowns import breakdowns, growth, model_mix, sessions
 from .censoring import reach, sent
 from .columns import Columns
 from .correlation import MIN_VALUES, size_by_ranks
@@ -238,7 +238,8 @@ def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | 
         simulated=run.simulated or bool(part["simulated"].any()),
         server=settings.host,
         server_software=run.server,
-        model=run.model or settings.model or "",
+        model=run.model or settings.model_mix or settings.model or "",
+        model_mix=model_mix(part, settings.model_mix),
         streaming=settings.streaming,
         loop="open" if settings.open_loop else "closed",
         arrivals=arrivals(settings),
@@ -263,6 +264,8 @@ def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | 
         succeeded=ok.size,
         failed=failed,
         failure_rate=failed / (ok.size + failed) if ok.size + failed else None,
+        schema_checked=int(np.isfinite(ok["schema_valid"]).sum()),
+        schema_valid=int(np.nansum(ok["schema_valid"])),
         cut=part.outcome(CUT).size,
         cancelled=part.outcome(CANCELLED).size,
         clock=_clock(ok),

@@ -47,6 +47,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The first one's."""
 
 
+class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a mix of models; shares are of 1."""
+
+    model: str
+    asked: float
+    """Of the sessions, each of which keeps its model."""
+    sent: float | None
+    """Of the requests; None: there were none."""
+
+
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What makes figures comparable. Counts are of the profiling phase; lengths are means over its requests."""
 
@@ -54,6 +64,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     server_software: str
     model: str
+    model_mix: tuple[ModelShare, ...] = ()
+    """In the order asked for; empty: one model."""
     streaming: bool
     loop: str = "closed"
     """closed: a user sends its next request after the last answer; open: requests follow a schedule."""
@@ -90,6 +102,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failure_rate: float | None
     """failed / (succeeded + failed)."""
+    schema_checked: int = 0
+    schema_valid: int = 0
+    """Answers that were held against a schema, and those of them that fit it."""
     cut: int
     cancelled: int
     clock: str

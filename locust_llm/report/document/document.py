@@ -10,7 +10,7 @@ from locust_llm.core.record import FAILURES
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.core.text import cut, many
-from locust_llm.report.analysis.summary import Conditions, Failure, SloResult, Summary
+from locust_llm.report.analysis.summary import Conditions, Failure, ModelShare, SloResult, Summary
 from locust_llm.report.analysis.window import measured
 from locust_llm.report.in_force import limit_in_words
 from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
@@ -155,6 +155,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     else:
         yield from _server(c, run)
         yield "model", c.model or "-"
+    if c.model_mix:
+        yield "model mix", f"{', '.join(map(_share, c.model_mix))} of the requests"
     if (probe := summary.examination) is not None:
         load = f"probe: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
         yield "load", load
@@ -191,6 +193,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     span = ", while the load was on" if measured(run) else f", first send to last end{between}"
     yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{span}"
     yield "requests", _requests(c)
+    if c.schema_checked:
+        yield "valid answers", f"{c.schema_valid / c.schema_checked:.1%} of {c.schema_checked} with a schema"
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
     yield "chunks", f"{counts.chunks}, {merged:.2%} of them merged{left_out}"
@@ -198,6 +202,10 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
     yield from _machines(run)
+
+
+def _share(of: ModelShare) -> str:
+    return f"{of.model} {'-' if of.sent is None else f'{of.sent:.1%}'} (asked for {of.asked:.1%})"
 
 
 def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:

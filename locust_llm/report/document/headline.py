@@ -25,6 +25,7 @@ NAMES: Final = {
     "rtt": "round trip", "requests_per_s": "request throughput", "output_tokens_per_s": "output token throughput",
     "input_tokens_per_s": "input token throughput", "total_tokens_per_s": "token throughput",
     "output_tokens_per_s_per_user": "output token throughput per user", "attainment": "share of good requests",
+    "schema_valid_rate": "share of valid answers",
     "delivered": "share delivered", "completed": "share completed",
 }  # fmt: skip
 """Of the measures of rules, where it is not their word."""

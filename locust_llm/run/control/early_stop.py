@@ -23,7 +23,7 @@ from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.grammar import ABORT, Condition, Rule
 from locust_llm.slo.intervals import TAIL, binomial_cdf, needed
-from locust_llm.slo.metrics import BY_WORD, PER_USER, POOLED, Metric, censored, waits
+from locust_llm.slo.metrics import BY_WORD, PER_USER, POOLED, SCHEMA_VALID, Metric, censored, waits
 from locust_llm.slo.selectors import INPUT, predicates
 
 from .in_flight import Sends
@@ -217,6 +217,10 @@ class RuleMonitor:
     def _share(self, tally: Count, down: bool, record: Record) -> None:
         if self.rule.metric == "error_rate":
             tally.add(record.failed == down)
+            return
+        if self.rule.metric == SCHEMA_VALID:
+            if record.schema_valid is not None:
+                tally.add(record.schema_valid == down)
             return
         if record.outcome == OK:
             self._known.add("")

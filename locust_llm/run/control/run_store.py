@@ -286,7 +286,7 @@ class RunStore:
             "stopping_at": self.stopping_at,
             "ended_at": None if self.stopping_at is None else self._now(),
             "simulated": s.simulated,
-            "model": s.model or "",
+            "model": s.models,
             "server": s.server,
             "server_flags": s.server_flags,
             "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},

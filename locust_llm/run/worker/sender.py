@@ -15,7 +15,6 @@ from locust.env import Environment
 from gevent.event import Event
 from msgspec.structs import replace
 
-from locust_llm.client.api import extra_inputs
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.process_reader import new_reader, reader_failure, reads_so_far
 from locust_llm.core.arms import Block
@@ -28,12 +27,13 @@ from locust_llm.core.settings import Settings
 from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
 from locust_llm.load.lengths import independent, mix, normal
+from locust_llm.load.model_mix import models
 from locust_llm.load.prompts import Prompts
 from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
 from locust_llm.run.clock_sync import Clock, boot_id
 from locust_llm.run.gate_shares import Lease
-from locust_llm.run.options import candidate_headers, request_headers, settings_of
+from locust_llm.run.options import candidate_headers, extras, request_headers, settings_of
 from locust_llm.run.protocol import (
     LOCAL,
     TO_CONTROL,
@@ -175,8 +175,9 @@ class Sender:
             delay_ms=(s.session_turn_delay_mean, s.session_turn_delay_stddev),
             seed=s.random_seed,
             worker=order.worker,
+            models=models(s.model_mix) if s.model_mix else None,
         )
-        self.extra = extra_inputs(s.extra_inputs) if s.extra_inputs else {}
+        self.extra = extras(s)
         self.counts_sessions = bool(s.input_file or s.num_sessions)
         self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
         if order.boot and order.boot == boot_id():

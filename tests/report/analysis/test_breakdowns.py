@@ -11,7 +11,7 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.analysis.breakdowns import MAX_RAMP_RANGES, breakdowns, lengths, sessions
+from locust_llm.report.analysis.breakdowns import MAX_RAMP_RANGES, breakdowns, lengths, model_mix, sessions
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summary import Breakdown, Group
@@ -184,6 +184,14 @@ def test_by_what_there_is_more_than_one_of() -> None:
     found = broken_down(answered(100, **chat), answered(200, **chat), answered(900, user_class="Rag", name="answer"))
     assert sizes(found["user class / name"]) == [("Chat / chat", 2, 0), ("Rag / answer", 1, 0)]
     assert list(broken_down(answered(1, model="a"), answered(1, model="b"))) == ["model"]
+
+
+def test_a_mix_as_asked_and_as_sent() -> None:
+    records = [answered(1, model="a"), answered(1, model="a"), failed(model="b"), answered(1, model="other")]
+    found = model_mix(part(*records), "a=3,b=1")
+    assert [(one.model, one.asked, one.sent) for one in found] == [("a", 0.75, 0.5), ("b", 0.25, 0.25)]
+    assert [one.sent for one in model_mix(part(), "a=3,b=1")] == [None, None]
+    assert model_mix(part(*records), None) == model_mix(part(*records), "none") == ()
 
 
 def test_many_names_end_in_others() -> None:

@@ -243,6 +243,7 @@ def test_too_few_samples() -> None:
         ("gate_wait p50 < 1s", "no request has a value of gate_wait"),
         ("output_tokens_per_s > 0.1", "no request has a count of its tokens"),
         ("delivered > 1%", "a closed loop has no schedule"),
+        ("schema_valid_rate > 1%", "it is absent: no request has a value of schema_valid_rate"),
         ("request_latency{class=Short} p50 < 1s", "no request has class=Short; the class is one of -, Long"),
         ("request_latency{turn=later} p50 < 1s", "no request has turn=later"),
         ("ttft p95 < 1", "has no unit"),
@@ -254,6 +255,13 @@ def test_what_is_absent_never_passes(rule: str, why: str) -> None:
     found = judged(rule, records)
     assert (found.status, found.observed) == ("INCONCLUSIVE", None)
     assert why in found.reason
+
+
+def test_the_share_of_valid_answers_is_of_those_that_were_held_against_a_schema() -> None:
+    records = [answered(schema_valid=i % 4 > 0) for i in range(400)] + [answered(), failed()] * 200
+    found = judged("schema_valid_rate > 60%", records)
+    assert (found.status, found.observed, found.count) == ("PASS", 75, 400)
+    assert judged("schema_valid_rate > 90%", records).status == "FAIL"
 
 
 def test_nothing_at_all() -> None:

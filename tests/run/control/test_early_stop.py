@@ -128,6 +128,9 @@ def test_shares() -> None:
 
 
 def test_one_failure_of_few_is_no_share_yet() -> None:
+    invalid = [answered(5, schema_valid=False), answered(5), failed()] * 100
+    assert "schema_valid_rate > 50% is broken" in fed(["abort: schema_valid_rate > 50%"], invalid).broken()
+    assert not fed(["abort: schema_valid_rate > 50%"], [answered(5, schema_valid=True), answered(5)] * 100).broken()
     assert not fed(["abort: error_rate < 1%"], [failed()]).broken()
     assert not fed(["abort: error_rate < 1%"], [failed()] + [answered(5)] * 20).broken()
 

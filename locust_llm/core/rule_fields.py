@@ -1,0 +1,90 @@
+"""Fields of the rules, of the report and of A/B: each setting declared once, as in fields.py."""
+
+from typing import Annotated
+
+import msgspec
+
+from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED
+
+from .certificate import AUTO, OFF, REQUIRE
+from .option import DURATION, Option
+
+
+class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """What decides, and what it is said in."""
+
+    slo: Annotated[
+        tuple[str, ...],
+        Option(
+            "rules",
+            "Rule that must hold; the environment variable has a rule per line",
+            "ttft p95 < 500ms",
+            "RULE",
+            repeated=True,
+        ),
+    ] = ()
+    """Rules as text, as run.json has them; ``rules`` has the objects."""
+    slo_preset: Annotated[
+        str | None, Option("rules", "Preset rules: chat, or those of MLPerf", "mlperf-llama3.1-8b", "NAME")
+    ] = None
+    until_decided_s: Annotated[
+        float | None,
+        Option(
+            "rules",
+            "Go on after -t until every rule is decided, at most so long in all",
+            "600",
+            "seconds",
+            flag="--until-decided",
+            range=DURATION,
+        ),
+    ] = None
+    inconclusive: Annotated[
+        str, Option("rules", "What an undecided rule does: fail ends with status 4", "warn", choices=UNDECIDED)
+    ] = FAILS
+    slo_mode: Annotated[
+        str, Option("rules", "Rules judge the 95 % interval, or the point estimate alone", "point", choices=MODES)
+    ] = INTERVAL
+    goodput: Annotated[
+        str | None, Option("rules", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
+    ] = None
+    selftest: Annotated[
+        str,
+        Option(
+            "report",
+            "Streams with known send times beside the load: how far are reported times from true ones? With require, a run "
+            "that cannot show it is INVALID",
+            "require",
+            choices=(AUTO, OFF, REQUIRE),
+        ),
+    ] = AUTO
+    percentiles: Annotated[
+        tuple[float, ...], Option("report", "Percentiles of the tables, up to 99.9", "50,95,99.9", "numbers")
+    ] = (50.0, 90.0, 95.0, 99.0)
+    report_dir: Annotated[
+        str,
+        Option("report", "Folder of the reports", "out", "FOLDER", otherwise="reports/<time>-<model>", in_form=False),
+    ] = ""
+    candidate: Annotated[
+        str,
+        Option("ab", "Address of the candidate", "localhost:8001", "URL", otherwise="that of the base", in_form=False),
+    ] = ""
+    candidate_set: tuple[str, ...] = ()
+    """In what it differs beside its address; never the value of a header."""
+    aa: Annotated[
+        bool, Option("ab", "Both arms are the base: how often are equal ones called different?", in_form=False)
+    ] = False
+    block_duration: Annotated[
+        float, Option("ab", "Duration of the load of a block", "10", "seconds", DURATION, in_form=False)
+    ] = 15.0
+    washout: Annotated[
+        float | None,
+        Option(
+            "ab",
+            "Time at the begin of a block whose requests are not counted",
+            "2",
+            "seconds",
+            DURATION,
+            otherwise="a fifth of the block",
+            in_form=False,
+        ),
+    ] = None

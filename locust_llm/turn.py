@@ -1,0 +1,18 @@
+"""Turn: content and labels of one request of a user."""
+
+from typing import Any, NamedTuple
+
+
+class Turn(NamedTuple):
+    """Content and labels of one request."""
+
+    messages: list[dict[str, Any]]
+    input_tokens: int | None
+    output_tokens: int
+    session: str = ""
+    number: int = 0
+    body: dict[str, Any] | None = None
+    sized: bool = False
+    """The output gets exactly ``output_tokens``, where the server allows it."""
+    model: str | None = None
+    """Of the mix; None: the run has none."""

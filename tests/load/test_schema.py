@@ -1,0 +1,138 @@
+"""Schema: what requests ask of an answer in each server's words, what is no schema, and which answers fit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from locust_llm.load import schema
+from locust_llm.load.dataset import check as check_dataset
+from locust_llm.load.formats import DatasetError
+from locust_llm.load.schema import SchemaError, check, fits, tools_of, wanted
+
+CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
+GOOD, BAD = '{"city": "Oslo"}', '{"city": 1}'
+
+
+def said(content: str | None = None, *calls: tuple[str, str]) -> dict[str, Any]:
+    made = [{"id": "1", "type": "function", "function": {"name": name, "arguments": text}} for name, text in calls]
+    return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"response_format": FORMAT},
+        {"text": {"format": {"type": "json_schema", "name": "x", "schema": CITY}}},
+        {"response_format": {"type": "json_object", "schema": CITY}},
+        {"guided_json": CITY},
+        {"guided_json": '{"type": "object", "required": ["city"], "properties": {"city": {"type": "string"}}}'},
+        {"structured_outputs": {"json": CITY}},
+        {"json_schema": CITY},
+        {"response_format": FORMAT, "tools": [WEATHER]},
+    ],
+)
+def test_a_text_of_a_schema(body: dict[str, Any]) -> None:
+    check(body)
+    what = wanted(body)
+    assert what is not None
+    found = [fits(what, said(text)) for text in (GOOD, BAD, "{}", f"```json\n{GOOD}\n```", GOOD[:-1], "", None)]
+    assert found == [True, *[False] * 6]
+
+
+def test_json_mode_takes_any_object() -> None:
+    what = wanted({"response_format": {"type": "json_object"}})
+    assert what is not None
+    assert [fits(what, said(text)) for text in ("{}", BAD, "[]", "1", "no")] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        WEATHER,
+        {"type": "function", "name": "weather", "parameters": CITY},
+        {"name": "weather", "input_schema": CITY},
+    ],
+    ids=["chat", "responses", "messages"],
+)
+def test_arguments_of_a_call(tool: dict[str, Any]) -> None:
+    what = wanted({"tools": [tool]})
+    assert what is not None
+    assert fits(what, said(None, ("weather", GOOD))) is True
+    assert fits(what, said(None, ("weather", GOOD), ("weather", BAD))) is False
+    assert fits(what, said(None, ("weather", GOOD[:-1]))) is False
+    assert fits(what, said(None, ("other", GOOD))) is False
+    assert fits(what, said("It is warm.")) is None  # it need not call
+    must = wanted({"tools": [tool], "tool_choice": "required"})
+    assert must is not None
+    assert fits(must, said("It is warm.")) is False
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"temperature": 0, "text": "x"},
+        {"response_format": {"type": "text"}},
+        {"tools": [WEATHER], "tool_choice": "none"},
+        {"tools": [{"type": "web_search"}]},
+    ],
+)
+def test_most_requests_want_nothing_that_could_be_looked_at(body: dict[str, Any]) -> None:
+    check(body)
+    assert wanted(body) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "why"),
+    [
+        ({"guided_json": {"type": "nope"}}, "guided_json", "is no schema: 'nope' is not valid"),
+        ({"guided_json": "{"}, "guided_json", "it must be an object"),
+        ({"guided_json": {"pattern": "("}}, "guided_json", r"is not a 'regex' \(at \$.pattern\)"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "has no schema"),
+        ({"tools": {}}, "tools", "must be a list"),
+        ({"tools": [1]}, "tools", r"\[0\] must be an object"),
+        ({"tools": [WEATHER, {"type": "function"}]}, "tools", r"\[1\] has no function with a name"),
+        ({"tools": [{"name": "f", "parameters": {"type": 3}}]}, "tools", r"\[0\] \(f\): is no schema: 3 is not valid"),
+    ],
+)
+def test_what_is_no_schema(body: dict[str, Any], field: str, why: str) -> None:
+    with pytest.raises(SchemaError, match=why) as refused:
+        check(body)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("other", [{"$ref": "http://localhost:1/x"}, {"$ref": "#"}, {"type": "nope"}])
+def test_what_cannot_be_known_is_not_guessed(other: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    what = wanted({"guided_json": other})
+    assert what is not None
+    assert fits(what, said("1")) is None
+    assert fits(what, said("no JSON")) is False
+    known = wanted({"guided_json": CITY})
+    assert known is not None
+    assert fits(known, said('"' + "x" * schema.MAX_CHARS + '"')) is None
+    monkeypatch.setattr(schema, "available", lambda: False)
+    assert (fits(known, said(GOOD)), fits(known, said("no JSON"))) == (None, False)
+
+
+def test_a_file_of_tools(tmp_path: Path) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text('[{"name": "f"}]')
+    assert tools_of(str(file)) == [{"name": "f"}]
+    for text, why in (
+        ("{", "is no JSON"), ("[]", "must be a JSON list of tools"), ("{}", "must be a JSON list of tools"),
+        ("[1]", r"\[0\] must be an object"),
+    ):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(ValueError, match=why) as refused:
+            tools_of(str(file))
+        assert str(refused.value).startswith(f"--tools {file}: ")
+
+
+def test_a_row_of_a_file_with_what_is_no_schema(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "a", "guided_json": {"type": "object"}}\n{"prompt": "b", "guided_json": {"type": 3}}\n')
+    with pytest.raises(DatasetError, match=r"rows.jsonl, line 2, guided_json: is no schema: 3 is not valid"):
+        check_dataset(str(file))
