@@ -274,7 +274,7 @@ def test_broken_json(server):
     assert ended
     good, broken, other, _ = events(content)
     json.loads(good), json.loads(other)
-    with pytest.raises(ValueError, match="Expecting|Unterminated"):
+    with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
         json.loads(broken)
 
 
