@@ -7,7 +7,7 @@ for, and that is one which it leaves as it is.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from locust_llm.protocols.known import PROTOCOLS, request_body
 
 from .identity import TIMEOUT_S, identify
 from .options import extras
-from .refusals import BUSY, answered, context_of, has_key, no_completion, refused, too_long
+from .refusals import BUSY, answered, context_of, fit_to_show, has_key, no_completion, refused, some_of, too_long
 
 logger = logging.getLogger("locust_llm")
 
@@ -48,8 +48,6 @@ TOKENS_A_WORD: Final = 6
 PROBE_TIMEOUT_S: Final = 120.0
 WAITING_AFTER_S: Final = 3.0
 """After this wait for an answer the console has a line about it."""
-MAX_NAMED: Final = 20
-"""Models in a list."""
 LINE_BYTES: Final = 2_000
 INSECURE: Final = (
     "WARNING: the server's TLS certificate was not verified (--insecure): anybody in between could read and change "
@@ -256,19 +254,19 @@ def _choose(settings: Settings, answer: Answer, secrets: Secrets, *, key: bool =
         status = answer.status
         return first, [f"the server has no list of models (HTTP {status} for /v1/models): {flag} was not checked"]
     if first is None:
-        fit_to_show = [name for name in names if _fit_to_show(name, secrets)]
-        if not fit_to_show:
+        showable = [name for name in names if fit_to_show(name, secrets)]
+        if not showable:
             raise DiscoveryFailed(
                 f"no name of a model that the server lists can be shown (they hold control characters or a secret, end in "
                 f"*, or are longer than {NAME_BYTES} bytes): give --model"
             )
-        chosen = f"no --model given: {fit_to_show[0]} taken, the first of {_list(names, secrets)}"
-        return fit_to_show[0], [chosen] if len(names) > 1 else []
+        chosen = f"no --model given: {showable[0]} taken, the first of {some_of(names, secrets)}"
+        return showable[0], [chosen] if len(names) > 1 else []
     known = [] if models is None else models.data
     missing = [name for name in asked if not any(_goes_by(name, model) for model in known)]
     if not missing:
         return first, []
-    listed = f"the server has no model {' and no '.join(map(repr, missing))}; it has: {_list(names, secrets)}"
+    listed = f"the server has no model {' and no '.join(map(repr, missing))}; it has: {some_of(names, secrets)}"
     if settings.model_check:
         raise DiscoveryFailed(f"{listed}; --no-model-check sends it all the same")
     given = "was sent as it was given" if len(missing) == 1 else "were sent as they were given"
@@ -279,17 +277,6 @@ def _goes_by(name: str, model: _Model) -> bool:
     """A gateway lists ``openai/*`` where it takes any name that begins so."""
     aliases = model.aliases if isinstance(model.aliases, list) else []
     return name == model.id or name in aliases or (model.id.endswith("*") and name.startswith(model.id[:-1]))
-
-
-def _fit_to_show(name: str, secrets: Secrets) -> bool:
-    """As it is, so that what is shown is what is asked for; and a name, not the beginning of many."""
-    broken = "\N{REPLACEMENT CHARACTER}" in name  # it stands for what no request could hold
-    return bool(name) and not broken and not name.endswith("*") and shown(name, secrets, most=NAME_BYTES) == name
-
-
-def _list(names: Sequence[str], secrets: Secrets) -> str:
-    some = ", ".join(shown(name, secrets, most=NAME_BYTES) for name in names[:MAX_NAMED])
-    return f"{some} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else some
 
 
 def _measure(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:

@@ -11,7 +11,7 @@ import msgspec
 
 from locust_llm.client.api import LENGTH_PROMPT
 from locust_llm.client.fetch import Answer, FetchFailed, decoded
-from locust_llm.core.foreign_text import is_secret
+from locust_llm.core.foreign_text import NAME_BYTES, Secrets, is_secret, shown
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.sweep import INPUT
 from locust_llm.core.text import cut
@@ -101,6 +101,24 @@ def no_completion(body: bytes) -> str:
 
 def _quotes(message: str, model: str) -> bool:
     return re.search(rf"['\"`=]{re.escape(model)}(['\"`.]|$)", message) is not None
+
+
+# -- names of models -------------------------------------------------------------------------------------------------
+
+MAX_NAMED: Final = 20
+"""In a list."""
+
+
+def fit_to_show(name: str, secrets: Secrets) -> bool:
+    """As it is, so that what is shown is what is asked for; and a name, not the beginning of many."""
+    broken = "\N{REPLACEMENT CHARACTER}" in name  # it stands for what no request could hold
+    return bool(name) and not broken and not name.endswith("*") and shown(name, secrets, most=NAME_BYTES) == name
+
+
+def some_of(names: Sequence[str], secrets: Secrets) -> str:
+    """The first of these names, as a message shows them."""
+    some = ", ".join(shown(name, secrets, most=NAME_BYTES) for name in names[:MAX_NAMED])
+    return f"{some} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else some
 
 
 # -- the context of the model ------------------------------------------------------------------------------------------
