@@ -29,7 +29,7 @@ from locust_llm.load.conversation import Ask
 from locust_llm.load.formats import Item
 from locust_llm.load.prompts import Drawn
 from locust_llm.protocols.answer import USUAL
-from locust_llm.protocols.known import request_body
+from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.arms import Side
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
@@ -126,7 +126,7 @@ class LLMUser(HttpUser):
         if messages is None:
             drawn = prompts.draw() if asked is None else Drawn(prompts.text(asked), asked, prompts.output_tokens())
             system = prompts.system
-            messages = [*([system] if system else ()), {"role": "user", "content": drawn.text}]
+            messages = [*([system] if system else ()), *drawn.messages]
             asked = drawn.input_tokens
         elif isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
@@ -252,9 +252,9 @@ class LLMUser(HttpUser):
             labels = {
                 "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
                 "name": name or settings.endpoint, "model": model or "", "phase": label_of(permit.phase),
-                "stage": stage_of(permit.phase), "session": session,
-                "arm": side.name, "pair": 0 if block is None else block.pair,
-                "turn": turn.number, "asked_input_tokens": turn.input_tokens, "asked_output_tokens": turn.output_tokens,
+                "stage": stage_of(permit.phase), "session": session, "turn": turn.number,
+                "arm": side.name, "pair": 0 if block is None else block.pair, "asked_input_tokens": turn.input_tokens,
+                **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
             }  # fmt: skip
 
             def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:

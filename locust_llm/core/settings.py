@@ -14,6 +14,8 @@ from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, sweep
 
 LOOK_STEP: Final = 1.5
 """Each look comes after so many times the time of the one before."""
+POOLING: Final = ("embeddings", "rerank")
+"""Endpoint types whose answers are vectors or scores, in one piece: nothing is generated."""
 MAX_COLUMNS: Final = 50
 """Percentiles in a table."""
 
@@ -40,6 +42,16 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
     def columns(self) -> tuple[float, ...]:
         """The percentiles of the tables: each once, and no more than fit."""
         return tuple(dict.fromkeys(p for p in self.percentiles if 0 < p <= 99.9))[:MAX_COLUMNS]
+
+    @property
+    def generates(self) -> bool:
+        """Answers have tokens of output, streamed or not."""
+        return self.endpoint_type not in POOLING
+
+    @property
+    def texts(self) -> int:
+        """Of a synthetic request: prompts, or inputs with the query of rerank."""
+        return self.batch_size_text + (self.endpoint_type == "rerank")
 
     @property
     def open_loop(self) -> bool:

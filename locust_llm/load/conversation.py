@@ -91,11 +91,11 @@ class Conversation:
 
     def _add_synthetic(self, first: bool) -> int:
         """Add a synthetic prompt; returns its output tokens."""
-        text, input_tokens, output_tokens = self._prompts.draw(first)
-        self._messages.append({"role": "user", "content": text})
+        drawn = self._prompts.draw(first)
+        self._messages += drawn.messages
         # the system prompt is in both of them
-        self._count(input_tokens - (self._prompts.system_tokens if first else 0))
-        return output_tokens
+        self._count(drawn.input_tokens - (self._prompts.system_tokens if first else 0))
+        return drawn.output_tokens
 
     def _add(self, turn: Turn, first: bool) -> None:
         """Add a turn of a file."""

@@ -78,6 +78,13 @@ class Drawn(NamedTuple):
     input_tokens: int
     """Of the request as far as it is made here: chat template, system prompt, prefix and the length that was drawn."""
     output_tokens: int
+    others: tuple[str, ...] = ()
+    """The other inputs of a batch; their tokens are counted above."""
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """One for each text."""
+        return [{"role": "user", "content": text} for text in (self.text, *self.others)]
 
 
 class Prompts:
@@ -96,11 +103,13 @@ class Prompts:
         prefixes: int = 0,
         prefix_tokens: int = 0,
         tokenizer: Tokenizer | None = None,
+        batch: int = 1,
     ) -> None:
         """``sizes``: draws input and output tokens together; None: each of its own, normal with this mean and standard
         deviation, cut at 1. ``prefixes``: how many the pool holds, at most as many as the
-        corpus has words. Without a seed what is shared is that of seed 0, since processes must agree on it."""
-        self.lengths, self.tokenizer = lengths, tokenizer
+        corpus has words. Without a seed what is shared is that of seed 0, since processes must agree on it.
+        ``batch``: texts of a request, each of a length that is drawn."""
+        self.lengths, self.tokenizer, self._batch = lengths, tokenizer, batch
         self.off = 0
         """Prompts so far that have not exactly the tokens asked for; counted only with a tokenizer."""
         self._sizes = sizes or independent(normal(*input_tokens), normal(*output_tokens))
@@ -130,6 +139,14 @@ class Prompts:
 
     def draw(self, first: bool = True) -> Drawn:
         """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the system prompt counts."""
+        drawn = self._draw(first)
+        if self._batch == 1:
+            return drawn
+        others = [self._draw(first) for _ in range(self._batch - 1)]
+        tokens = sum((other.input_tokens for other in others), drawn.input_tokens)
+        return drawn._replace(input_tokens=tokens, others=tuple(other.text for other in others))
+
+    def _draw(self, first: bool) -> Drawn:
         tokens, output_tokens = self._sizes(self._draws)
         if not first:
             return Drawn(self.text(tokens), tokens, output_tokens)

@@ -45,8 +45,10 @@ MAX_FAILURES: Final = 2
 """Kinds of failures."""
 MAX_RULES: Final = 4
 MAX_STAGES: Final = 8
-ROWS: Final = (TTFT.tag, ITL.tag, "request_latency", TTFT_FROM_DUE.tag, "output_token_throughput")
-CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "output_token_throughput")
+OF_INPUTS: Final = ("input_throughput",)
+"""Of embeddings and rerank."""
+ROWS: Final = (TTFT.tag, ITL.tag, "request_latency", TTFT_FROM_DUE.tag, "output_token_throughput", *OF_INPUTS)
+CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "output_token_throughput", *OF_INPUTS)
 """The five metrics; where requests had no schedule and no gate, TTFT from Due is TTFT."""
 LABELS: Final = {TTFT.tag: "TTFT (ms)", ITL.tag: "ITL (ms)", "output_token_throughput": "Output (tokens/s)"}
 ARM_ROWS: Final = (

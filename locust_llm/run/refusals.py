@@ -177,7 +177,7 @@ def _drawn(s: Settings) -> Iterator[tuple[int, int]]:
     )  # fmt: skip
     before, random = (s.shared_system_prompt_length or 0) + (s.prefix_prompt_length or 0), Random(0)
     for prompt, output in (sizes(random) for _ in range(DRAWS)):
-        yield prompt + before, output
+        yield prompt + before, output if s.generates else 0
 
 
 def _share(which: Iterator[bool]) -> float:

@@ -22,7 +22,8 @@ from .remarks import overloaded
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
     "rtt": "round trip", "requests_per_s": "request throughput", "output_tokens_per_s": "output token throughput",
-    "input_tokens_per_s": "input token throughput", "total_tokens_per_s": "token throughput",
+    "input_tokens_per_s": "input token throughput", "inputs_per_s": "input throughput",
+    "total_tokens_per_s": "token throughput",
     "output_tokens_per_s_per_user": "output token throughput per user", "attainment": "share of good requests",
     "delivered": "share delivered", "completed": "share completed",
 }  # fmt: skip
@@ -156,6 +157,10 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         found.append(f"p50 of ITL {_ms(row, 50.0)}")
     if (row := by_tag.get("output_token_throughput")) is not None and row.avg is not None:
         return [", ".join(found), f"{brief(row.avg, digits=3)} output tokens/s"]
+    if (row := by_tag.get("input_throughput")) is not None and row.avg is not None:
+        tokens = by_tag.get("input_token_throughput")
+        more = "" if tokens is None or tokens.avg is None else f", {brief(tokens.avg, digits=3)} input tokens/s"
+        return [", ".join(found), f"{brief(row.avg, digits=3)} inputs/s{more}"]
     return [", ".join(found) or "requests succeeded"]
 
 

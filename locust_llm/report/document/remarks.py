@@ -249,7 +249,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     yield from (f"WARNING: {what}." for what in summary.unmade)
     if (asked := len(set(run.settings.percentiles))) > (shown := len(run.settings.columns)):
         yield f"The tables show {shown} of the {asked} percentiles asked for: the first ones between 0 and 99.9."
-    if counts.not_streamed:
+    if counts.not_streamed and run.settings.generates:
         slots = ", and the slot was held to the end" if conditions.prefill_limit is not None else ""
         yield f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time to First Token{slots}."
 
