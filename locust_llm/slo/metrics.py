@@ -123,6 +123,11 @@ OF_OUTPUT: Final = {
     "output_sequence_length": "", "usage_prompt_cache_read_tokens": "", "reasoning_token_count": "",
 }  # fmt: skip
 """What answers that are not generated (embeddings, rerank) have not, by tag; and the measure to use in its place."""
+OUTPUT_LABELS: Final = frozenset(
+    {metric.label for metric in (*LATENCIES, PER_USER, *LENGTHS) if metric.tag in OF_OUTPUT}
+    | {*INTERFERENCE_DEFINITIONS}
+)
+"""Terms of output."""
 _BY_TAG: Final = {metric.tag: metric for metric in LATENCIES}
 LATENCY: Final = _BY_TAG["request_latency"]
 TTFT: Final = _BY_TAG["time_to_first_token"]

@@ -16,15 +16,16 @@ from locust_llm.report.plots import charts
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
 from locust_llm.run.guarded import guarded
+from locust_llm.slo.metrics import TTFT
 
 from .archive import Archive
-from .live import PERCENTILES, TABLE_ROWS, Latencies, Live
+from .live import LATENCY, PERCENTILES, POOLED_ROWS, TABLE_ROWS, Latencies, Live
 
 INTERVAL_S: Final = 1.0
 """Between two points of the live figures."""
 SAMPLES: Final = 5
 """Of what is in flight, for a point: it changes faster than that."""
-DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
+DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "request_latency": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
 """Measures that have a chart on the live page, and from the unit of a rule's limit to that of the chart."""
 RATES: Final = {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
 """Tags of the report by their names here."""
@@ -66,7 +67,7 @@ class View:
     # -- the run ---------------------------------------------------------------------------------------------------------
 
     def begins(self, control: Control) -> None:
-        live = Live(control.live_stats, time.time())
+        live = Live(control.live_stats, time.time(), generates=control.settings.generates)
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name, self._phase = "", control.folder.name, ""
         self._replicas = []
@@ -149,6 +150,7 @@ class View:
             "step": live.step,
             "marks": live.marks,
             "classes": live.classes,
+            "generates": live.generates,
             "done": live.stats.done,
             "failed": live.stats.failed,
             "failures": live.failures(),
@@ -188,8 +190,7 @@ class View:
             "client": live.stats.client(),
             "rules": rules,
             "slo": None,
-            "tokens_per_s": round(live.stats.tokens_per_s(), 1),
-        }
+        } | ({"tokens_per_s": round(live.stats.tokens_per_s(), 1)} if live.generates else {})
 
     def rows(self) -> Iterator[dict[str, str]]:
         """Of the tab in Locust's page, which can show a table only. A refusal is there too: Locust closes its form."""
@@ -243,8 +244,10 @@ def _final(result: ReportResult) -> Json:
     status = {"client": result.client, "rules": rules, "slo": result.slo_status}
     if result.swept:
         return {**status, "table": [], "found": result.findings}
-    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in TABLE_ROWS.items()]
-    return {**status, "table": table, **{name: result.figures.get(tag, Figure()).avg for name, tag in RATES.items()}}
+    shown = TABLE_ROWS if TTFT.tag in result.figures or LATENCY not in result.figures else POOLED_ROWS
+    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in shown.items()]
+    rates = {name: tag for name, tag in RATES.items() if shown is TABLE_ROWS or tag in result.figures}
+    return {**status, "table": table, **{name: result.figures.get(tag, Figure()).avg for name, tag in rates.items()}}
 
 
 def _exact(label: str, figure: Figure) -> Latencies:

@@ -178,10 +178,12 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     length = _length(c.asked_input_tokens, c.input_tokens, c.input_deviation)
     if probe is None:
         yield "input length", "by stage" if axis == INPUT else length
+    if probe is None and run.settings.generates:
         yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation)
     if c.sessions is not None:
         yield "sessions", f"{c.sessions}, with {c.turns_per_session or 0:.2f} answered turns on average"
-    yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
+    if run.settings.generates or c.cached_share is not None:
+        yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
     if run.settings.goodput:
         yield "good requests", _good(run.settings.rules)
     between = ", without the pauses between repeats" if axis == REPEAT else ""
@@ -190,7 +192,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     yield "requests", _requests(c)
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
-    yield "chunks", f"{counts.chunks}, {merged:.2%} of them merged{left_out}"
+    if run.settings.generates:
+        yield "chunks", f"{counts.chunks}, {merged:.2%} of them merged{left_out}"
     yield "clock", f"{c.clock or '-'} stamps"
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)

@@ -44,7 +44,7 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     probe = summary.examination is not None  # its load is artificial: no remarks about it
     yield from (note for note in run.notes if not (probe and note.startswith(QUESTION)))
     if not probe:
-        yield loop_remark(summary.conditions)
+        yield loop_remark(summary.conditions, generates=run.settings.generates)
         yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
     if not probe:
@@ -193,10 +193,16 @@ def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
         yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
 
 
-def loop_remark(conditions: Conditions) -> str:
-    """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission)."""
+def loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
+    """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission).
+    ``generates``: answers have a first token."""
     limit = limit_in_brief(conditions.limit_in_force) or conditions.prefill_limit
     gated = limit is not None
+    if conditions.loop == "open" and not generates:
+        return (
+            "Open loop: requests followed a schedule, however slow the server was. Request Latency starts at the send; "
+            "what a request waited before, for a free user or at the gate, is Schedule Delay."
+        )
     if conditions.loop == "open":
         gate = f" and at the gate (limit {limit})" if gated else ""
         return (
@@ -204,8 +210,12 @@ def loop_remark(conditions: Conditions) -> str:
             f"TTFT from Due starts when the request was due, so it includes the wait for a free user{gate}."
         )
     gate = (
-        f" The gate allowed {limit} in prefill at a time; Gate Wait is part of TTFT from Due, not of "
-        "Time to First Token or Request Latency."
+        f" The gate allowed {limit} {'in prefill ' * generates}at a time; Gate Wait is "
+        + (
+            "part of TTFT from Due, not of Time to First Token or Request Latency."
+            if generates
+            else "no part of Request Latency."
+        )
         if gated
         else ""
     )
