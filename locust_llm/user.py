@@ -124,14 +124,14 @@ class LLMUser(HttpUser):
         prompts, asked = self.sender.prompts, input_tokens
         drawn = None
         if messages is None:
-            drawn = prompts.draw() if asked is None else Drawn(prompts.text(asked), asked, prompts.output_tokens())
+            drawn = prompts.batch() if asked is None else [Drawn(prompts.text(asked), asked, prompts.output_tokens())]
             system = prompts.system
-            messages = [*([system] if system else ()), *drawn.messages]
-            asked = drawn.input_tokens
+            messages = [*([system] if system else ()), *(one.message for one in drawn)]
+            asked = sum(one.input_tokens for one in drawn)
         elif isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if max_tokens is None:
-            max_tokens = prompts.output_tokens() if drawn is None else drawn.output_tokens
+            max_tokens = prompts.output_tokens() if drawn is None else drawn[0].output_tokens
         turn = Turn(messages, asked, max_tokens, session, sized=asked is not None)
         record = self._send(permit, turn, name, headers, keep_text, body)
         stream = self.line.stream

@@ -78,13 +78,10 @@ class Drawn(NamedTuple):
     input_tokens: int
     """Of the request as far as it is made here: chat template, system prompt, prefix and the length that was drawn."""
     output_tokens: int
-    others: tuple[str, ...] = ()
-    """The other inputs of a batch; their tokens are counted above."""
 
     @property
-    def messages(self) -> list[dict[str, Any]]:
-        """One for each text."""
-        return [{"role": "user", "content": text} for text in (self.text, *self.others)]
+    def message(self) -> dict[str, Any]:
+        return {"role": "user", "content": self.text}
 
 
 class Prompts:
@@ -139,20 +136,16 @@ class Prompts:
 
     def draw(self, first: bool = True) -> Drawn:
         """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the system prompt counts."""
-        drawn = self._draw(first)
-        if self._batch == 1:
-            return drawn
-        others = [self._draw(first) for _ in range(self._batch - 1)]
-        tokens = sum((other.input_tokens for other in others), drawn.input_tokens)
-        return drawn._replace(input_tokens=tokens, others=tuple(other.text for other in others))
-
-    def _draw(self, first: bool) -> Drawn:
         tokens, output_tokens = self._sizes(self._draws)
         if not first:
             return Drawn(self.text(tokens), tokens, output_tokens)
         tokens += self._prefix_tokens
         text = self.text(tokens, prefix=self._draws.choice(self._prefixes) if self._prefixes else ("", 0))
         return Drawn(text, tokens + self.system_tokens, output_tokens)
+
+    def batch(self, first: bool = True) -> list[Drawn]:
+        """The texts of a request: of a prompt one, of embeddings and rerank several."""
+        return [self.draw(first) for _ in range(self._batch)]
 
     def resize(self, sizes: Sizes) -> None:
         """Draw from these from now on; the prompts stay unlike all that were there before."""
