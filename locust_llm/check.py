@@ -26,7 +26,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.address import base_url
-from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover
+from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
 from locust_llm.run.flags import unknown_options
 from locust_llm.run.options import request_headers
 from locust_llm.run.preflight import local_ports, raise_open_files, shortage
@@ -81,8 +81,9 @@ class Checker:
             self.failed = "there was no time left"
             return None
         s = self.settings
+        own = PROTOCOLS[s.endpoint_type]
         data = request_body(
-            s.endpoint_type, self.model, [{"role": "user", "content": text}], tokens,
+            s.endpoint_type, self.model, [{"role": "user", "content": text}] * own.least_texts, tokens,
             max_tokens_field=s.max_tokens_field, **more,
         )  # fmt: skip
         prepared = self._prepared(data)
@@ -130,6 +131,7 @@ def check(
     checker = Checker(settings, headers, found.model, seconds)
     try:
         yield from _answers(checker, PROMPT_TOKENS if found.context is None else min(PROMPT_TOKENS, found.context / 2))
+        yield from _others(checker)
     finally:
         checker.close()
     yield from _sockets(settings, files)
@@ -156,6 +158,13 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
         return
     record = first.record
     yield from _network(record, checker.settings)
+    if not PROTOCOLS[checker.settings.endpoint_type].streams:
+        counted = (
+            "its input tokens are not counted" if record.input_tokens is None else f"{record.input_tokens} input tokens"
+        )
+        seconds = f"{(record.latency_s or 0.0) * 1e3:.0f} ms"
+        yield Finding(FINE, "answers", f"in one piece, after {seconds}; {counted}")
+        return
     if not record.streamed or record.ttft_s is None:
         yield Finding(
             PROBLEM, "streams", "no: the answer came in one piece",
@@ -177,6 +186,13 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
     else:
         yield Finding(NOTE, "prefix cache", f"not known: {unknown}")
     yield _length(checker)
+
+
+def _others(checker: Checker) -> Iterator[Finding]:
+    s = checker.settings
+    verify = False if s.insecure else authorities()
+    if names := spoken(s, checker.headers, checker.model, checker.until, verify=verify):
+        yield Finding(FINE, "endpoint types", f"also {', '.join(names)} (--endpoint-type)")
 
 
 def _network(record: Record, settings: Settings) -> Iterator[Finding]:

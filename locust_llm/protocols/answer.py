@@ -159,6 +159,7 @@ class Completion:
     def whole(self, body: bytes) -> None:
         """An answer that came as one JSON body."""
         self._protocol.whole(self, body)
+        self.first_output = None  # nothing in it has a time of its own
 
     # -- what a protocol calls -----------------------------------------------------------------------------------------
 
@@ -240,7 +241,7 @@ class Completion:
             self.error = f"finish_reason {reason}"
 
     def end(self) -> None:
-        """This event was the last: nothing is waited for behind it."""
+        """This event, which is no chunk, was the last: nothing is waited for behind it."""
         self._ended = True
         self.closing = self.closing or bool(self.finished)
 

@@ -4,7 +4,7 @@ Nothing is generated: an answer is one body, without tokens of output. Each mess
 query, and the others are its documents.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -50,6 +50,7 @@ class Pooling(Protocol[Pooled]):
     """What both have."""
 
     streams = False
+    stream_fields: ClassVar[dict[str, Any]] = {}
     length_fields = ()
     decode = staticmethod(msgspec.json.Decoder(Pooled).decode)
 

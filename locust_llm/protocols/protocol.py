@@ -42,14 +42,15 @@ class Protocol(ABC, Generic[M]):
         ``error`` do not come here, nor what ``decode`` cannot read: that makes an answer malformed.
         """
 
-    @abstractmethod
     def whole(self, answer: Completion, body: bytes) -> None:
-        """An answer that came as one JSON body, into ``answer``."""
+        """An answer that came as one JSON body. Unless a protocol says otherwise it is read as an event is."""
+        if (message := answer.read(self.decode, body)) is not None:
+            self.event(answer, message, body)
 
     def body(
         self, model: str | None, messages: Messages, max_tokens: int | None, *, streaming: bool, max_tokens_field: str
     ) -> dict[str, Any]:
-        """Of a request. ``max_tokens_field``: a wish, for a protocol that has such a field."""
+        """Of a request. ``max_tokens_field``: of those in ``length_fields``; another one counts for nothing."""
         request = self.prompt(messages)
         if model is not None:
             request["model"] = model

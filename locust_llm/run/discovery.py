@@ -6,6 +6,7 @@ for, and that is one which it leaves as it is.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -94,6 +95,36 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     candidate: "Discovery | None" = None
     """Of the other arm, where there are two that differ."""
+
+
+def spoken(
+    settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
+) -> list[str]:
+    """The protocols that the server answers besides that of the settings, as ``--endpoint-type`` has them: each is asked
+    for one token. ``until``: when it ends, monotonic s."""
+    line = UserConnection()
+    ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
+    try:
+        return _spoken(ask, settings, model, until)
+    finally:
+        line.close()
+
+
+def _spoken(ask: Ask, settings: Settings, model: str | None, until: float = math.inf) -> list[str]:
+    found = []
+    for name, protocol in PROTOCOLS.items():
+        if name == settings.endpoint_type or (left_s := until - time.monotonic()) <= 0.1:
+            continue
+        body = request_body(
+            name, model, [{"role": "user", "content": LENGTH_PROMPT}] * protocol.least_texts, 1, streaming=False
+        )
+        try:
+            answer = ask("POST", protocol.path, body, timeout_s=min(left_s, MODELS_TIMEOUT_S))
+        except FetchFailed:
+            continue
+        if answer.status == 200 and not no_completion(answer.body):
+            found.append(name)
+    return found
 
 
 def discover(
@@ -319,15 +350,17 @@ def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bo
         answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
     except FetchFailed as error:
         raise DiscoveryFailed(f"a first request to {settings.host}{settings.endpoint} failed: {error}") from error
-    _look_for_refusal(settings, answer, key=key)
+    _look_for_refusal(ask, settings, model, answer, key=key)
     return (_completion(settings, answer).input_tokens or 0) // least or None
 
 
-def _look_for_refusal(settings: Settings, answer: Answer, *, key: bool) -> None:
+def _look_for_refusal(ask: Ask, settings: Settings, model: str | None, answer: Answer, *, key: bool) -> None:
     """Raises DiscoveryFailed if a request was refused that is as plain as can be."""
     message = status_message(answer.body) if answer.status != 200 else no_completion(answer.body)
     if answer.status != 200 or message:
-        raise DiscoveryFailed(refused(answer.status, message[: LINE_BYTES // 2], settings, key=key))
+        others = _spoken(ask, settings, model) if answer.status in (404, 405) else []
+        why = refused(answer.status, message[: LINE_BYTES // 2], settings, key=key)
+        raise DiscoveryFailed(why + (f" It answers --endpoint-type {', '.join(others)}" if others else ""))
 
 
 def _completion(settings: Settings, answer: Answer) -> Completion:
@@ -356,7 +389,7 @@ def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = 
             note = f"it is not known whether outputs can be kept at their length: {error}"
             return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, note))
         if not way and answer.status not in BUSY:
-            _look_for_refusal(settings, answer, key=key)
+            _look_for_refusal(ask, settings, found.model, answer, key=key)
         completion = _completion(settings, answer)
         made = completion.output_tokens
         if chosen or not completion.finished or (made is None and completion.input_tokens is None):

@@ -281,8 +281,9 @@ def _processes(options: Namespace) -> int:
     return max(1, processes or 1, options.expect_workers if options.master else 1)
 
 
-def request_headers(options: Namespace | None) -> dict[str, str]:
-    """The headers of every request, the key among them. Never written anywhere.
+def request_headers(options: Namespace | None, protocol: str = "") -> dict[str, str]:
+    """The headers of every request, the key among them. Never written anywhere. ``protocol``: another than that of the
+    options.
 
     Raises OSError for a key file, ValueError for a key that no header can carry.
     """
@@ -294,7 +295,8 @@ def request_headers(options: Namespace | None) -> dict[str, str]:
         key = small_text(options.api_key_file)
     if not _HEADER_VALUE.fullmatch(key.strip()):
         raise ValueError("the API key is not one line of text")
-    headers |= PROTOCOLS.get(options.endpoint_type, PROTOCOLS["chat"]).headers(key.strip())
+    protocol = protocol or getattr(options, "endpoint_type", "")
+    headers |= PROTOCOLS.get(protocol, PROTOCOLS["chat"]).headers(key.strip())
     for header in headers_given(options):
         name, _, value = header.partition(":")
         headers[name.strip()] = value.strip()

@@ -44,4 +44,5 @@ def secret_names(options: Namespace | None) -> tuple[str, ...]:
     ValueError."""
     flags = [f"--{name.replace('_', '-')}" for name in getattr(options, SECRETS, ()) if getattr(options, name)]
     own = (f"--candidate-set header:{name.title()}" for name in candidate_headers(options))
-    return tuple(sorted({*(name.title() for name in request_headers(options)), *flags, *own}))
+    headers = request_headers(options, "chat")  # a worker does not know the master's protocol when it greets
+    return tuple(sorted({*(name.title() for name in headers), *flags, *own}))

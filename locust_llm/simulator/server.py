@@ -188,7 +188,7 @@ def parse_pooled(body: bytes, names: tuple[str, ...], max_model_len: int, *, sco
     if scores and not query:
         raise api.invalid("body.query", "Field required")
     before = tokens.prompt_pieces(query) if query else []
-    inputs = [[*before, *tokens.prompt_pieces(text)] for text in texts]
+    inputs = [[*before, *tokens.prompt_pieces(text, add_special_tokens=not before)] for text in texts]
     if (longest := max(map(len, inputs))) > max_model_len:
         raise api.RefusedError(
             400,

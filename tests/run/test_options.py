@@ -17,6 +17,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import Refused
 from locust_llm.run.options import check, request_headers, settings_of
+from locust_llm.run.secrets import secret_names
 
 KEY: Final = "sk-0123456789"
 SECRET: Final = "s3cret"
@@ -57,8 +58,44 @@ REFUSED: Final = [
         ["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
         "--endpoint must not hold a key (api-key), as reports show it: use --header, or --api-key-file",
     ),
+    (
+        ["--endpoint-type", "embeddings", "--slo", "ttft p95 < 500ms"],
+        "SLO 'ttft p95 < 500ms': embeddings has no ttft, as nothing is generated: use request_latency",
+    ),
+    (
+        ["--endpoint-type", "embeddings", "--slo", "output_tokens_per_s > 5"],
+        "SLO 'output_tokens_per_s > 5/s': embeddings has no output_tokens_per_s, as nothing is generated: "
+        "use input_tokens_per_s",
+    ),
+    (
+        ["--endpoint-type", "rerank", "--goodput", "time_to_first_token:300"],
+        "--goodput: rerank has no ttft, as nothing is generated: use request_latency",
+    ),
+    (
+        ["--endpoint-type", "rerank", "--output-tokens-mean", "9"],
+        "--endpoint-type rerank generates no tokens: leave out --output-tokens-mean",
+    ),
+    (
+        ["--endpoint-type", "embeddings", "--session-turns-mean", "2"],
+        "--endpoint-type embeddings has no conversation: leave out --session-turns-mean",
+    ),
+    (
+        ["--endpoint-type", "embeddings", "--prefill-concurrency-ramp-duration", "9"],
+        "--prefill-concurrency-ramp-duration has nothing to ramp: give --prefill-concurrency too",
+    ),
+    (
+        ["--batch-size-text", "8"],
+        "--batch-size-text is of --endpoint-type embeddings or rerank, and chat has one prompt",
+    ),
     (["--max-retries", "-1"], "--max-retries must be at least 0, got -1"),
-    (["--endpoint-type", "embeddings"], "--endpoint-type must be one of chat, completions, got 'embeddings'"),
+    (
+        ["--endpoint-type", "rankings"],
+        "--endpoint-type must be one of chat, completions, responses, messages, embeddings, rerank, got 'rankings'",
+    ),
+    (
+        ["--endpoint-type", "responses", "--max-tokens-field", "max_completion_tokens"],
+        "--max-tokens-field max_completion_tokens: --endpoint-type responses has no such field, but max_output_tokens",
+    ),
     (
         ["--max-tokens-field", "n"],
         "--max-tokens-field must be one of max_tokens, max_completion_tokens, got 'n'",
@@ -120,6 +157,16 @@ def test_what_cannot_be_is_refused_in_one_line(words: list[str], line: str, caps
 def test_as_many_processes_as_there_are_cpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert asked("-u", "100", "--processes", "-1").processes == 64
+
+
+def test_embeddings_have_no_stream_and_the_gate_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "--endpoint-type", "embeddings", "-u", "4", "--prefill-concurrency", "2", "--batch-size-text", "8"
+    found = asked(*words)
+    assert (found.streaming, found.endpoint, found.texts, found.generates) == (False, "/v1/embeddings", 8, False)
+    assert asked("--endpoint-type", "rerank", "--batch-size-text", "8").texts == 9  # with the query
+    monkeypatch.setattr("sys.argv", ["locust", "--streaming"])
+    with pytest.raises(Refused, match="embeddings answers in one piece: leave out --streaming"):
+        asked(*words)
 
 
 # -- what is understood --------------------------------------------------------------------------------------------------
@@ -195,6 +242,9 @@ def test_the_key_comes_from_the_environment_or_a_file(monkeypatch: pytest.Monkey
     assert request_headers(parse()) == {"Authorization": "Bearer from-environment"}
     (tmp_path / "key").write_text("from-file\n")
     assert request_headers(parse("--api-key-file", "key")) == {"Authorization": "Bearer from-file"}
+    messages = parse("--api-key-file", "key", "--endpoint-type", "messages")
+    assert request_headers(messages) == {"anthropic-version": "2023-06-01", "x-api-key": "from-file"}
+    assert secret_names(messages) == ("Authorization",)  # the same of a worker that has not got its options yet
     words = ["--header", "X-Team:a: b", "--header", "Authorization: Basic abc"]
     assert request_headers(parse(*words)) == {"X-Team": "a: b", "Authorization": "Basic abc"}
 
@@ -209,6 +259,7 @@ def test_headers_of_the_environment_are_sent_and_their_names_kept(monkeypatch: p
 def test_the_path_of_an_endpoint_is_that_of_its_kind() -> None:
     assert asked("--endpoint-type", "completions").endpoint == "/v1/completions"
     assert asked("--endpoint-type", "completions", "--endpoint", "v2/text").endpoint == "/v2/text"
+    assert asked("--endpoint-type", "messages").endpoint == "/v1/messages"
 
 
 @pytest.mark.parametrize(

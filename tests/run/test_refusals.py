@@ -93,6 +93,8 @@ def test_a_path_is_tried_where_lengths_are_counted_without_it() -> None:
     )
     line = failed(endpoint="/nope", extra_inputs="ignore_eos:true")
     assert "the server has no /nope" in line
+    line = failed(endpoint_type="messages", endpoint="/v1/messages")
+    assert line.endswith("is --endpoint right, or --endpoint-type? It answers --endpoint-type chat")
 
 
 def test_a_key_is_wanted_or_refused() -> None:
