@@ -196,13 +196,18 @@ def look_through(s: Settings) -> Summary | None:
     if not s.input_file:
         return None
     columns = columns_of(s.dataset_columns) if s.dataset_columns else None
-    return check_dataset(
+    dataset = check_dataset(
         s.input_file,
         kind=s.custom_dataset_type,
         columns=columns,
         timed=s.fixed_schedule,
         skip_broken=s.skip_broken_rows,
     )
+    if not s.generates and dataset.turns > dataset.sessions:
+        raise ValueError(
+            f"{s.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: {s.endpoint_type} has no conversation"
+        )
+    return dataset
 
 
 def _look_at_base(entry: Entry) -> None:
