@@ -366,6 +366,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(
         host=base_url(options.host), model=options.model, model_check=options.model_check, users=options.users,
         insecure=options.insecure, endpoint_type=options.endpoint_type,
+        streaming=PROTOCOLS[options.endpoint_type].streams,
         endpoint="/" + (options.endpoint or PROTOCOLS[options.endpoint_type].path).lstrip("/"),
         synthetic_input_tokens_mean=options.synthetic_input_tokens_mean, output_tokens_mean=options.output_tokens_mean,
         max_tokens_field=options.max_tokens_field,

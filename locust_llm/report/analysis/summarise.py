@@ -131,7 +131,9 @@ def _of_arms(seen: Evaluation, everything: Selection) -> tuple[Evaluation, tuple
 
 def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """Without those of output, where the endpoint has none: they would be empty, or zero."""
-    return rows if run.settings.generates else tuple(row for row in rows if row.tag not in OF_OUTPUT)
+    return (
+        rows if run.settings.generates else tuple(row for row in rows if row.tag.removeprefix("adj_") not in OF_OUTPUT)
+    )
 
 
 def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequence[Row]) -> tuple[Row, ...]:

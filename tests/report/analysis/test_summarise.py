@@ -270,7 +270,8 @@ def test_embeddings_have_no_rows_of_output() -> None:
     whole: dict[str, Any] = {"streamed": False, "output_tokens": None, "asked_output_tokens": None}
     one = answered(inputs=4, closed_at=10.3, input_tokens=40, **whole)
     two = answered(inputs=8, sent_at=11.0, closed_at=11.5, input_tokens=80, **whole)
-    summary = summary_of(one, two, endpoint_type="embeddings", streaming=False)
+    summary = summary_of(one, two, failed(), endpoint_type="embeddings", streaming=False)
+    assert [row.tag for row in summary.adjusted] == ["adj_request_latency"]
     tags = {row.tag for row in summary.rows}
     assert not tags & {
         "time_to_first_token",
