@@ -246,7 +246,7 @@ class LLMUser(HttpUser):
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
                 **fields,
             )  # fmt: skip
-            max_chunks = chunk_limit(turn.output_tokens, fields)
+            max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)
             if settings.session_header:
                 headers = {settings.session_header: session, **(headers or {})}
             labels = {

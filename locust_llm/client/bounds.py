@@ -1,6 +1,6 @@
 """The bounds of one answer: bytes, chunks and choices, above which the connection is closed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 MIN_READ_BYTES: Final = 64
@@ -14,10 +14,10 @@ ignores the number or does not count reasoning, and for a proxy that sends each 
 MAX_CHOICES: Final = 1024
 
 
-def chunk_limit(tokens: int | None, body: Mapping[str, Any]) -> int | None:
+def chunk_limit(tokens: int | None, body: Mapping[str, Any], length_fields: Sequence[str]) -> int | None:
     """Chunks that an answer may have with ``tokens`` asked for, unless ``body``, the other fields of the request,
-    has its own number; None: no limit."""
-    tokens = next((body[name] for name in ("max_completion_tokens", "max_tokens") if name in body), tokens)
+    has its own number in one of the ``length_fields`` (the last that is there); None: no limit."""
+    tokens = next((body[name] for name in reversed(length_fields) if name in body), tokens)
     choices = body.get("n") or 1
     if not isinstance(tokens, int) or not isinstance(choices, int):
         return None

@@ -25,7 +25,10 @@ REDACTED: Final = "***"
 FORM: Final = "header:NAME=VALUE, model=NAME, prefill-concurrency=N or body.FIELD=VALUE"
 _HEADER: Final = re.compile(r"header:([!#$%&'*+.^_`|~0-9A-Za-z-]+)=([\t -~\x80-\xff]*)")
 _BODY: Final = re.compile(r"body\.([^=\s]+)=(.+)", re.DOTALL)
-_OWN: Final = ("messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens", "model")
+_OWN: Final = (
+    "messages", "prompt", "input", "stream", "stream_options", "model", "max_tokens", "max_completion_tokens",
+    "max_output_tokens",
+)  # fmt: skip
 
 
 class Block(NamedTuple):

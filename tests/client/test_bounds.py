@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from locust_llm.client.bounds import chunk_limit
+from locust_llm.protocols.known import PROTOCOLS
 
 
 @pytest.mark.parametrize(
@@ -22,4 +23,10 @@ from locust_llm.client.bounds import chunk_limit
     ],
 )
 def test_eight_times_and_a_few_thousand_more(tokens: int | None, body: dict[str, Any], most: int | None) -> None:
-    assert chunk_limit(tokens, body) == most
+    assert chunk_limit(tokens, body, PROTOCOLS["chat"].length_fields) == most
+
+
+def test_a_length_in_the_field_of_the_protocol() -> None:
+    for kind, field in (("responses", "max_output_tokens"), ("messages", "max_tokens")):
+        assert chunk_limit(128, {field: 1}, PROTOCOLS[kind].length_fields) == 4104
+    assert chunk_limit(128, {"max_tokens": 1}, PROTOCOLS["responses"].length_fields) == 5120
