@@ -25,8 +25,10 @@ INTERVAL_S: Final = 1.0
 """Between two points of the live figures."""
 SAMPLES: Final = 5
 """Of what is in flight, for a point: it changes faster than that."""
-DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "request_latency": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
+DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
 """Measures that have a chart on the live page, and from the unit of a rule's limit to that of the chart."""
+DRAWN_POOLED: Final = {"request_latency": 1e3, "requests_per_s": 1.0}
+"""Those of embeddings and rerank."""
 RATES: Final = {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
 """Tags of the report by their names here."""
 NONE, STARTING, ON, ENDING, OVER = "none", "starting", "on", "ending", "over"
@@ -228,12 +230,12 @@ def _rule_states(control: Control) -> Iterator[tuple[str, str, str]]:
 
 def _limits(control: Control) -> Iterator[tuple[str, float, str]]:
     """(measure, limit in the unit of its chart, text) of the rules that are for the load of now."""
-    stages = control.stages
+    stages, drawn = control.stages, DRAWN if control.settings.generates else DRAWN_POOLED
     for rule in control.settings.rules.readable:
-        if rule.metric not in DRAWN or rule.base:
+        if rule.metric not in drawn or rule.base:
             continue
         if stages is None or not stages.number or rule.at(stages.value, stages.asked.axis):
-            yield rule.metric, rule.limit * DRAWN[rule.metric], str(rule)
+            yield rule.metric, rule.limit * drawn[rule.metric], str(rule)
 
 
 def _final(result: ReportResult) -> Json:
