@@ -208,7 +208,7 @@ class StreamedAnswer(Answer):
         event = chunks.text(text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last)
         self.num_chunks += 1
         if self.num_chunks == quirks.malformed:
-            event = event[: event.rindex(b'"')] + b"\n\n"
+            event = event[: max(map(event.rfind, (b'"index"', b'"output_index"')))] + b"\n\n"
         if quirks.split_utf8:
             middle = event.index(_TWO_BYTES) + 1
             data = frame(event[:middle])
