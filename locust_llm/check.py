@@ -83,8 +83,9 @@ class Checker:
             self.failed = "there was no time left"
             return None
         s = self.settings
+        own = PROTOCOLS[s.endpoint_type]
         data = request_body(
-            s.endpoint_type, self.model, [{"role": "user", "content": text}], tokens,
+            s.endpoint_type, self.model, [{"role": "user", "content": text}] * own.least_texts, tokens,
             max_tokens_field=s.max_tokens_field, **more,
         )  # fmt: skip
         prepared = self._prepared(data)
@@ -159,6 +160,13 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[Finding]:
         return
     record = first.record
     yield from _network(record, checker.settings)
+    if not PROTOCOLS[checker.settings.endpoint_type].streams:
+        counted = (
+            "its input tokens are not counted" if record.input_tokens is None else f"{record.input_tokens} input tokens"
+        )
+        seconds = f"{(record.latency_s or 0.0) * 1e3:.0f} ms"
+        yield Finding(FINE, "answers", f"in one piece, after {seconds}; {counted}")
+        return
     if not record.streamed or record.ttft_s is None:
         yield Finding(
             PROBLEM, "streams", "no: the answer came in one piece",
@@ -360,6 +368,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(
         host=base_url(options.host), model=options.model, model_check=options.model_check, users=options.users,
         insecure=options.insecure, endpoint_type=options.endpoint_type,
+        streaming=PROTOCOLS[options.endpoint_type].streams,
         endpoint="/" + (options.endpoint or PROTOCOLS[options.endpoint_type].path).lstrip("/"),
         synthetic_input_tokens_mean=options.synthetic_input_tokens_mean, output_tokens_mean=options.output_tokens_mean,
         max_tokens_field=options.max_tokens_field,

@@ -114,14 +114,14 @@ class LLMUser(HttpUser):
         prompts, asked = self.sender.prompts, input_tokens
         drawn = None
         if messages is None:
-            drawn = prompts.draw() if asked is None else Drawn(prompts.text(asked), asked, prompts.output_tokens())
+            drawn = prompts.batch() if asked is None else [Drawn(prompts.text(asked), asked, prompts.output_tokens())]
             system = prompts.system
-            messages = [*([system] if system else ()), {"role": "user", "content": drawn.text}]
-            asked = drawn.input_tokens
+            messages = [*([system] if system else ()), *(one.message for one in drawn)]
+            asked = sum(one.input_tokens for one in drawn)
         elif isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if max_tokens is None:
-            max_tokens = prompts.output_tokens() if drawn is None else drawn.output_tokens
+            max_tokens = prompts.output_tokens() if drawn is None else drawn[0].output_tokens
         model = self.sender.sessions.model(session)
         turn = Turn(messages, asked, max_tokens, session, sized=asked is not None, model=model)
         record = self._send(permit, turn, name, headers, keep_text, body)
@@ -246,9 +246,9 @@ class LLMUser(HttpUser):
             labels = {
                 "worker": sender.worker, "user": self.number, "user_class": type(self).__name__,
                 "name": name or settings.endpoint, "model": sent, "phase": label_of(permit.phase),
-                "stage": stage_of(permit.phase), "session": session,
-                "arm": side.name, "pair": 0 if block is None else block.pair,
-                "turn": turn.number, "asked_input_tokens": turn.input_tokens, "asked_output_tokens": turn.output_tokens,
+                "stage": stage_of(permit.phase), "session": session, "turn": turn.number,
+                "arm": side.name, "pair": 0 if block is None else block.pair, "asked_input_tokens": turn.input_tokens,
+                **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
             }  # fmt: skip
 
             def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:

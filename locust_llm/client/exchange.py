@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gevent import GreenletExit
 
-from locust_llm.core.record import CANCELLED, CLIENT_ERROR, CUT, Record
+from locust_llm.core.record import CANCELLED, CLIENT_ERROR, CUT, OK, Record
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .gate import Gate, Slot
@@ -260,7 +260,10 @@ def _record(
     chunk_us, merged = stream.chunks()
     tokens, tokens_from = answer.output_tokens, "usage"
     if tokens is None:
-        tokens, tokens_from = (len(chunk_us), "chunks") if chunk_us else (None, "")
+        counted = not chunk_us and request.labels.get("inputs") and answer.input_tokens is not None
+        tokens, tokens_from = (len(chunk_us), "chunks") if chunk_us else (None, "usage" if counted else "")
+    if outcome == OK and answer.results is not None and answer.results < (asked := request.labels.get("inputs") or 0):
+        outcome, message = "truncated", f"{answer.results} of {asked} inputs have a vector"
     frame = stream.frame
     server, later = (str(frame.get("server", "")), frame.get("retry-after")) if frame.has_headers else ("", None)
     return Record(

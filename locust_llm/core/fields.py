@@ -23,9 +23,9 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
         str,
         Option(
             "server",
-            "Protocol: chat or plain completions, OpenAI's Responses, Anthropic's Messages",
+            "Protocol: chat or plain completions, OpenAI's Responses, Anthropic's Messages, embeddings, rerank",
             "responses",
-            choices=("chat", "completions", "responses", "messages"),
+            choices=("chat", "completions", "responses", "messages", "embeddings", "rerank"),
         ),
     ] = "chat"
     model: Annotated[
@@ -206,6 +206,10 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
     output_tokens_stddev: Annotated[
         float, Option("prompts", "Its standard deviation", "50", "tokens", Range(0, TOKENS.most))
     ] = 0.0
+    batch_size_text: Annotated[
+        int,
+        Option("prompts", "Inputs of a request: texts of embeddings, documents of rerank", "32", range=Range(1, 4096)),
+    ] = 1
     seq_dist: Annotated[
         str | None,
         Option(

@@ -129,6 +129,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked_input_tokens: Count | None = None
     asked_output_tokens: Count | None = None
 
+    inputs: Count | None = None
+    """Texts of embeddings, documents of rerank; None: the request was for an answer that is generated."""
+
     resent: Count = 0
     """How often it was sent again, on a new connection, as the server was just closing the old one; ``sent_at`` is of the
     last send."""

@@ -15,6 +15,8 @@ from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, sweep
 
 LOOK_STEP: Final = 1.5
 """Each look comes after so many times the time of the one before."""
+POOLING: Final = ("embeddings", "rerank")
+"""Endpoint types whose answers are vectors or scores, in one piece: nothing is generated."""
 MAX_COLUMNS: Final = 50
 """Percentiles in a table."""
 
@@ -48,6 +50,16 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
         if self.model_mix:
             return tuple(weights(self.model_mix))
         return (self.model,) if self.model else ()
+
+    @property
+    def generates(self) -> bool:
+        """Answers have tokens of output, streamed or not."""
+        return self.endpoint_type not in POOLING
+
+    @property
+    def texts(self) -> int:
+        """Of a synthetic request: prompts, or inputs with the query of rerank."""
+        return self.batch_size_text + (self.endpoint_type == "rerank")
 
     @property
     def open_loop(self) -> bool:

@@ -11,7 +11,7 @@ from locust_llm.load.schema import MISSING, available
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
-from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
+from locust_llm.slo.metrics import BY_WORD, OF_OUTPUT, OF_SCHEDULE, POOLED, SCHEMA_VALID
 
 from .arms import BASE, LEAST
 from .foreign_text import is_secret
@@ -28,6 +28,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from out_of_range(s, options_of(Settings))
     yield from _limits(s)
     yield from _contradictions(s)
+    yield from _pooling(s)
     yield from _stages(s)
     yield from _until_decided(s)
     yield from _arms(s)
@@ -79,7 +80,7 @@ def _limits(s: Settings) -> Iterator[str]:
         if limit is not None and most_users is not None and limit > most_users:
             users = f"the {most_users} users ({'-u' if s.users is not None else '--max-users'})"
             yield f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
-        if limit is not None and not s.streaming:
+        if limit is not None and not s.streaming and s.generates:
             yield f"{flag} needs --streaming: without a stream there is no time of the first token"
         if ramp_s is not None and limit is None and s.prefill_concurrency is None:  # which the warmup uses then
             yield f"{ramp_flag} has nothing to ramp: give {flag} too"
@@ -128,6 +129,42 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield "--warmup-concurrency needs the number of users after it (-u)"
     if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
         yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
+
+
+def _pooling(s: Settings) -> Iterator[str]:
+    """Of embeddings and rerank, which have no output."""
+    kind, usual = f"--endpoint-type {s.endpoint_type}", Settings()
+    if s.generates:
+        if s.batch_size_text != usual.batch_size_text:
+            yield f"--batch-size-text is of --endpoint-type embeddings or rerank, and {s.endpoint_type} has one prompt"
+        return
+    if s.streaming:
+        yield f"{kind} answers in one piece: leave out --streaming"
+    for flag, given in (
+        ("--output-tokens-mean", s.output_tokens_mean != usual.output_tokens_mean),
+        ("--output-tokens-stddev", s.output_tokens_stddev),
+        ("--first-token-timeout", s.first_token_timeout_s != usual.first_token_timeout_s),
+        ("--gpu-hour", s.gpu_hour),
+    ):
+        if given:
+            yield f"{kind} generates no tokens: leave out {flag}"
+    for flag, given in (
+        ("--session-turns-mean", s.session_turns_mean > 1),
+        ("--shared-system-prompt-length", s.shared_system_prompt_length),
+    ):
+        if given:
+            yield f"{kind} has no conversation: leave out {flag}"
+    if s.input_file and s.batch_size_text > 1:
+        yield "--batch-size-text is of synthetic inputs: with --input-file each message of a row is an input"
+    good = [("--goodput", condition.metric) for condition in s.rules.good]
+    of_rules = [
+        (f"SLO {str(rule)!r}", metric)
+        for rule in s.rules.readable
+        for metric in (rule.metric, *(condition.metric for condition in rule.given))
+    ]
+    for what, metric in dict.fromkeys((*of_rules, *good)):
+        if instead := OF_OUTPUT.get(BY_WORD[metric].tag):
+            yield f"{what}: {s.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
 
 
 def too_few_requests(s: Settings) -> Iterator[str]:

@@ -94,11 +94,11 @@ class Conversation:
 
     def _add_synthetic(self, first: bool) -> int:
         """Add a synthetic prompt; returns its output tokens."""
-        text, input_tokens, output_tokens = self._prompts.draw(first)
-        self._messages.append({"role": "user", "content": text})
+        drawn = self._prompts.batch(first)
+        self._messages += [one.message for one in drawn]
         # the system prompt is in both of them
-        self._count(input_tokens - (self._prompts.system_tokens if first else 0))
-        return output_tokens
+        self._count(sum(one.input_tokens for one in drawn) - (self._prompts.system_tokens if first else 0))
+        return drawn[0].output_tokens
 
     def _add(self, turn: Turn, first: bool) -> None:
         """Add a turn of a file."""

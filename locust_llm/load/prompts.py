@@ -79,6 +79,10 @@ class Drawn(NamedTuple):
     """Of the request as far as it is made here: chat template, system prompt, prefix and the length that was drawn."""
     output_tokens: int
 
+    @property
+    def message(self) -> dict[str, Any]:
+        return {"role": "user", "content": self.text}
+
 
 class Prompts:
     """Prompts and output lengths of one process, from a seed: the same seed and worker give the same prompts."""
@@ -96,11 +100,13 @@ class Prompts:
         prefixes: int = 0,
         prefix_tokens: int = 0,
         tokenizer: Tokenizer | None = None,
+        batch: int = 1,
     ) -> None:
         """``sizes``: draws input and output tokens together; None: each of its own, normal with this mean and standard
         deviation, cut at 1. ``prefixes``: how many the pool holds, at most as many as the
-        corpus has words. Without a seed what is shared is that of seed 0, since processes must agree on it."""
-        self.lengths, self.tokenizer = lengths, tokenizer
+        corpus has words. Without a seed what is shared is that of seed 0, since processes must agree on it.
+        ``batch``: texts of a request, each of a length that is drawn."""
+        self.lengths, self.tokenizer, self._batch = lengths, tokenizer, batch
         self.off = 0
         """Prompts so far that have not exactly the tokens asked for; counted only with a tokenizer."""
         self._sizes = sizes or independent(normal(*input_tokens), normal(*output_tokens))
@@ -136,6 +142,10 @@ class Prompts:
         tokens += self._prefix_tokens
         text = self.text(tokens, prefix=self._draws.choice(self._prefixes) if self._prefixes else ("", 0))
         return Drawn(text, tokens + self.system_tokens, output_tokens)
+
+    def batch(self, first: bool = True) -> list[Drawn]:
+        """The texts of a request: of a prompt one, of embeddings and rerank several."""
+        return [self.draw(first) for _ in range(self._batch)]
 
     def resize(self, sizes: Sizes) -> None:
         """Draw from these from now on; the prompts stay unlike all that were there before."""

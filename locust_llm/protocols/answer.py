@@ -126,6 +126,8 @@ class Completion:
         """There was anything to read, in a stream or in a whole answer."""
         self.deltas: list[Delta | Text] | None = [] if keep_text else None
         """Of the first choice, as they came; None: they are not kept."""
+        self.results: int | None = None
+        """Vectors, one for each input; None: it is none of these."""
         self.counted = 0
         """How many choices were finished when their tokens were last counted."""
         self._ended = False
@@ -209,6 +211,12 @@ class Completion:
         if self.first_output is None:
             self.first_output = len(self.chunk_reads)
         return True
+
+    def add_results(self, number: int | None) -> None:
+        """Vectors or scores, all of an answer that has no text and no finish_reason; None: any number of them is right."""
+        self.results = number
+        self.content = number != 0
+        self.finished.add(0)
 
     def count(
         self, *, input_: Count = None, output: Count = None, reasoning: Count = None, cached: Count = None

@@ -7,6 +7,7 @@ import msgspec
 from .chat import Chat
 from .completions import Completions
 from .messages import AnthropicMessages
+from .pooling import Embeddings, Rerank
 from .protocol import Messages, Protocol
 from .responses import Responses
 
@@ -15,6 +16,8 @@ PROTOCOLS: Final[dict[str, Protocol[Any]]] = {
     "completions": Completions(),
     "responses": Responses(),
     "messages": AnthropicMessages(),
+    "embeddings": Embeddings(),
+    "rerank": Rerank(),
 }
 
 

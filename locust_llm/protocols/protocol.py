@@ -22,6 +22,10 @@ class Protocol(ABC, Generic[M]):
     """Fields of the body that limit the output in tokens; the first unless ``--max-tokens-field`` names another."""
     stream_fields: ClassVar[dict[str, Any]] = {"stream": True}
     """What asks for a stream."""
+    least_texts: ClassVar[int] = 1
+    """Messages that a request must have: rerank takes a query and a document."""
+    streams: ClassVar[bool] = True
+    """False: answers are whole always, and have no tokens of output."""
 
     decode: Callable[[bytes], M]
     """The JSON of an event, as what ``event`` takes; a decoder of msgspec is the fastest. Raises ValueError."""
@@ -50,7 +54,7 @@ class Protocol(ABC, Generic[M]):
         request = self.prompt(messages)
         if model is not None:
             request["model"] = model
-        if max_tokens is not None:
+        if max_tokens is not None and self.length_fields:
             request[max_tokens_field if max_tokens_field in self.length_fields else self.length_fields[0]] = max_tokens
         if streaming:
             request |= self.stream_fields
@@ -59,6 +63,10 @@ class Protocol(ABC, Generic[M]):
     def tokenized(self, messages: Messages) -> dict[str, Any]:
         """The fields of a request to vLLM's ``/tokenize`` that carry the same conversation."""
         return {"messages": messages}
+
+    def asked(self, messages: Messages, output_tokens: int) -> dict[str, int | None]:
+        """What a record has of a request's size, beside its input tokens."""
+        return {"asked_output_tokens": output_tokens}
 
     def headers(self, key: str) -> dict[str, str]:
         """Of every request. ``key``: of the API; empty for none."""

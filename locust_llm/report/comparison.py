@@ -15,7 +15,8 @@ from locust_llm.report.analysis.compare import Change, change
 from locust_llm.report.analysis.goodput import good_request
 from locust_llm.report.analysis.sweep import axis_of
 from locust_llm.report.document.blocks import Block, Heading, Table, Text
-from locust_llm.report.document.remarks import SIMULATED, overloaded
+from locust_llm.report.document.delivery import overloaded
+from locust_llm.report.document.remarks import SIMULATED
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 

@@ -12,6 +12,7 @@ from locust_llm.core.text import brief, clean, cut, ends_of, many, number, title
 from locust_llm.report.analysis.knee import foremost as foremost_knees
 from locust_llm.report.analysis.summary import Level, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
+from locust_llm.report.document.delivery import delivery_line
 from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, main_first
 from locust_llm.report.document.headline import headline
 from locust_llm.report.document.paired import HEAD
@@ -19,7 +20,6 @@ from locust_llm.report.document.paired import cells_of as cells_of_arms
 from locust_llm.report.document.probe import beside, scheduler
 from locust_llm.report.document.remarks import (
     SIMULATED,
-    delivery_line,
     foremost,
     incomplete_line,
     policy_lines,
@@ -48,8 +48,10 @@ FIRST_FAILED: Final = "WARNING: each of the first "
 """How the note of a run begins whose first requests have all failed; it takes the place of the kinds of failures."""
 MAX_RULES: Final = 4
 MAX_STAGES: Final = 8
-ROWS: Final = (TTFT.tag, ITL.tag, "request_latency", TTFT_FROM_DUE.tag, "output_token_throughput")
-CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "output_token_throughput")
+OF_INPUTS: Final = ("input_throughput",)
+"""Of embeddings and rerank."""
+ROWS: Final = (TTFT.tag, ITL.tag, "request_latency", TTFT_FROM_DUE.tag, "output_token_throughput", *OF_INPUTS)
+CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "output_token_throughput", *OF_INPUTS)
 """The five metrics; where requests had no schedule and no gate, TTFT from Due is TTFT."""
 LABELS: Final = {TTFT.tag: "TTFT (ms)", ITL.tag: "ITL (ms)", "output_token_throughput": "Output (tokens/s)"}
 ARM_ROWS: Final = (

@@ -45,7 +45,7 @@ from locust_llm.report.plots.timeline import Scene, Timeline, timeline
 from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.slo.client_verdict import Evidence, signals
 from locust_llm.slo.grammar import Rule
-from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, POOLED
+from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
 
 from .tiles import RESULT_CLASSES, about, badges, tiles
 
@@ -103,7 +103,9 @@ def page(
             yield Section(heading, charts=charts, hint=ZOOM_HINT if heading == LATENCY else "")
 
     first, *sections = _sections(document(summary, run), charted)
-    definitions = Table(("Term", "Meaning"), tuple(DEFINITIONS.items()), numbers=False)
+    absent = () if run.settings.generates else OUTPUT_LABELS
+    terms = tuple((term, means) for term, means in DEFINITIONS.items() if term not in absent)
+    definitions = Table(("Term", "Meaning"), terms, numbers=False)
     sections += [*_health(summary.evidence), Section("Definitions", [definitions], folded=True)]
     return _written(summary, run, first.blocks, sections)
 

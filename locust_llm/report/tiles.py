@@ -117,9 +117,14 @@ def _run_tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
         if row and row.avg is not None:
             yield name, brief(row.avg, digits=3), "per second"
 
-    yield from latency("time_to_first_token", "TTFT")
-    yield from latency("inter_token_latency", "ITL")
-    yield from rate(rows.get("output_token_throughput"), "Output tokens")
+    if "time_to_first_token" in rows:
+        yield from latency("time_to_first_token", "TTFT")
+        yield from latency("inter_token_latency", "ITL")
+        yield from rate(rows.get("output_token_throughput"), "Output tokens")
+    else:
+        yield from latency("request_latency", "Latency")
+        yield from rate(rows.get("input_throughput"), "Inputs")
+        yield from rate(rows.get("input_token_throughput"), "Input tokens")
     yield from rate(rows.get("request_throughput"), "Requests")
     yield from rate(rows.get("goodput"), "Good requests")
     c = summary.conditions

@@ -179,7 +179,8 @@ def _survey(
         context=None if context is None else context.tokens,
     )
     if settings.probe:
-        found = _keep_length(ask, settings, _measure(ask, settings, found, key=key), key=key)
+        found = _measure(ask, settings, found, key=key)
+        found = _keep_length(ask, settings, found, key=key) if settings.generates else found
     return msgspec.structs.replace(found, notes=tuple(shown(note, secrets, most=LINE_BYTES) for note in found.notes))
 
 
@@ -292,6 +293,8 @@ def _measure(ask: Ask, settings: Settings, found: Discovery, *, key: bool = Fals
     notes = list(found.notes)
     kind, way = "tokenize", _tokenize
     chat = partial(_chat, key=key)
+    if not settings.generates:  # else the probe of lengths shows that it answers
+        chat(ask, settings, found.model, texts.words(1))
     for words in sizes:
         text = texts.words(words)
         try:
@@ -325,8 +328,9 @@ def _tokenize(ask: Ask, settings: Settings, model: str | None, text: str) -> int
 
 def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bool = False) -> int | None:
     """A chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would refuse every other one."""
+    least = PROTOCOLS[settings.endpoint_type].least_texts
     body = request_body(
-        settings.endpoint_type, model, [{"role": "user", "content": text}], 1,
+        settings.endpoint_type, model, [{"role": "user", "content": text}] * least, 1,
         streaming=False, max_tokens_field=settings.max_tokens_field,
     )  # fmt: skip
     try:
@@ -334,7 +338,7 @@ def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bo
     except FetchFailed as error:
         raise DiscoveryFailed(f"a first request to {settings.host}{settings.endpoint} failed: {error}") from error
     _look_for_refusal(ask, settings, model, answer, key=key)
-    return _completion(settings, answer).input_tokens or None
+    return (_completion(settings, answer).input_tokens or 0) // least or None
 
 
 def _look_for_refusal(ask: Ask, settings: Settings, model: str | None, answer: Answer, *, key: bool) -> None:

@@ -153,9 +153,11 @@ def check(options: Namespace, **known: Any) -> Settings:
     fields = PROTOCOLS[settings.endpoint_type].length_fields
     if settings.max_tokens_field not in (Settings().max_tokens_field, *fields):
         refuse(
-            f"--max-tokens-field {settings.max_tokens_field}: --endpoint-type {settings.endpoint_type} has no such field, "
-            f"but {' or '.join(fields)}"
+            f"--max-tokens-field {settings.max_tokens_field}: --endpoint-type {settings.endpoint_type} has no such field"
+            f"{', but ' * bool(fields)}{' or '.join(fields)}"
         )
+    if not PROTOCOLS[settings.endpoint_type].streams and "--streaming" in sys.argv[1:]:
+        refuse(f"--endpoint-type {settings.endpoint_type} answers in one piece: leave out --streaming")
     if options.web_datasets and not os.path.isdir(options.web_datasets):
         refuse(f"--web-datasets {options.web_datasets}: there is no such folder")
     rate = options.spawn_rate
@@ -204,13 +206,18 @@ def look_through(s: Settings) -> Summary | None:
     if not s.input_file:
         return None
     columns = columns_of(s.dataset_columns) if s.dataset_columns else None
-    return check_dataset(
+    dataset = check_dataset(
         s.input_file,
         kind=s.custom_dataset_type,
         columns=columns,
         timed=s.fixed_schedule,
         skip_broken=s.skip_broken_rows,
     )
+    if not s.generates and dataset.turns > dataset.sessions:
+        raise ValueError(
+            f"{s.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: {s.endpoint_type} has no conversation"
+        )
+    return dataset
 
 
 def extras(s: Settings) -> dict[str, Any]:
@@ -250,6 +257,7 @@ def settings_of(options: Namespace | None) -> Settings:
     values["arrival_pattern"] = values["arrival_pattern"] or pattern
     own = PROTOCOLS.get(values["endpoint_type"], PROTOCOLS["chat"])
     values["endpoint"] = "/" + (values["endpoint"] or own.path).lstrip("/")
+    values["streaming"] = values["streaming"] and own.streams
     values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
     values["report_dir"] = values["report_dir"] or ""
     values["candidate"] = base_url(values["candidate"] or "")

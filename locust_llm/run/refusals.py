@@ -202,7 +202,7 @@ def _drawn(s: Settings) -> Iterator[tuple[int, int]]:
     )  # fmt: skip
     before, random = (s.shared_system_prompt_length or 0) + (s.prefix_prompt_length or 0), Random(0)
     for prompt, output in (sizes(random) for _ in range(DRAWS)):
-        yield prompt + before, output
+        yield prompt + before, output if s.generates else 0
 
 
 def _share(which: Iterator[bool]) -> float:
@@ -217,12 +217,14 @@ def _mean(lengths: Sequence[int]) -> str:
 
 
 def answered(ask: Callable[..., Answer], settings: Settings, model: str | None, until: float = math.inf) -> list[str]:
-    """The protocols besides that of the settings which the server answers, each asked for one token. ``ask``: see discovery."""
+    """The protocols which the server answers beside that of the settings, each asked for one token. ``ask``: see Ask."""
     found = []
     for name, protocol in PROTOCOLS.items():
         if name == settings.endpoint_type or (left_s := until - time.monotonic()) <= 0.1:
             continue
-        body = request_body(name, model, [{"role": "user", "content": LENGTH_PROMPT}], 1, streaming=False)
+        body = request_body(
+            name, model, [{"role": "user", "content": LENGTH_PROMPT}] * protocol.least_texts, 1, streaming=False
+        )
         try:
             answer = ask("POST", protocol.path, body, timeout_s=min(left_s, OTHERS_TIMEOUT_S))
         except FetchFailed:

@@ -208,7 +208,7 @@ class StreamedAnswer(Answer):
         event = chunks.text(text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last)
         self.num_chunks += 1
         if self.num_chunks == quirks.malformed:
-            event = event[: event.rindex(b'"')] + b"\n\n"
+            event = event[: max(map(event.rfind, (b'"index"', b'"output_index"')))] + b"\n\n"
         if quirks.split_utf8:
             middle = event.index(_TWO_BYTES) + 1
             data = frame(event[:middle])
@@ -295,3 +295,87 @@ class StreamedAnswer(Answer):
             self._write(self.frame(events.PING))
             wait_s = self.quirks.ping_s
         self.ping = asyncio.get_running_loop().call_later(wait_s, self._ping)
+
+
+# -- embeddings and rerank ---------------------------------------------------------------------------------------------
+
+DIMENSIONS: Final = 256
+
+
+class PooledAnswer(Answer):
+    """Of embeddings or rerank: each input is a prompt of its own, and the answer comes when all are computed. The one token
+    that the engine makes of each is given to nobody."""
+
+    def __init__(
+        self, server: Server, connection: Connection, asked: api.Asked, row: Row, quirks: Quirks, inputs: list[list[str]],
+        *, scores: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(server, connection, asked, row, quirks)
+        self.scores, caching = scores, server.caching
+        self.sequences = [Sequence(len(text), 1, tokens.block_keys(text) if caching else ()) for text in inputs]
+
+    def start(self) -> None:
+        for sequence in self.sequences:
+            self.server.engine.add(sequence, self.on_token)
+        self._fail()
+
+    def on_token(self) -> None:
+        self.count += 1
+        if self._fail() or self.count < len(self.sequences):
+            return
+        self._computed()
+        if self.quirks.slow_headers_s:
+            asyncio.get_running_loop().call_later(self.quirks.slow_headers_s, self._respond)
+        else:
+            self._respond()
+
+    def hang_up(self, fault: str = "") -> None:
+        for sequence in self.sequences:
+            self.server.engine.abort(sequence)
+        if self.count < len(self.sequences):
+            self.server.prefilled(self.asked, monotonic())
+        self.close_row(aborted=not fault, fault=fault)
+
+    def close_row(self, *, aborted: bool = False, fault: str = "") -> None:
+        first = min(self.sequences, key=lambda sequence: sequence.started_at or monotonic())
+        first.num_cached_tokens = sum(sequence.num_cached_tokens for sequence in self.sequences)
+        self.sequence = first
+        super().close_row(aborted=aborted, fault=fault)
+
+    def _computed(self) -> None:
+        now, metrics = monotonic(), self.server.metrics
+        for sequence in self.sequences:
+            metrics.prompt_tokens += sequence.num_prompt_tokens
+            metrics.success["stop"] += 1
+            metrics.histograms["e2e_request_latency_seconds"].observe(now - self.row.arrived_at)
+        self.server.prefilled(self.asked, now)
+
+    def _respond(self) -> None:
+        if self.connection.answer is not self:  # the client has hung up meanwhile
+            return
+        before = monotonic()
+        self.connection.respond(200, self._body())
+        self.row.first_at = before, monotonic()
+        self.close_row()
+        self.connection.answered()
+
+    def _body(self) -> dict[str, Any]:
+        model, count = self.server.names[0], self.asked.prompt_tokens
+        used = {"prompt_tokens": count, "total_tokens": count}
+        numbers, uniform = range(len(self.sequences)), self.server.random.uniform
+        if self.scores:
+            scores = [{"index": number, "relevance_score": round(uniform(0, 1), 6)} for number in numbers]
+            return {"id": self.row.answer_id, "model": model, "usage": used, "results": scores}
+        vector = [round(uniform(-1, 1), 6) for _ in range(DIMENSIONS)]
+        data = [{"index": number, "object": "embedding", "embedding": vector} for number in numbers]
+        return {"id": self.row.answer_id, "object": "list", "model": model, "data": data, "usage": used}
+
+    def _fail(self) -> bool:
+        if fault := self.fault_due():
+            self.hang_up(fault)
+            if fault == "error":
+                self.connection.respond(500, api.error_body(500, ENGINE_FAILED, "InternalServerError"))
+                self.connection.answered()
+            else:
+                self.break_connection(fault)
+        return bool(fault)

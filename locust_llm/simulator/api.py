@@ -99,8 +99,8 @@ class Form:
 
 def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: Form) -> Asked:
     """``names``: those the model goes by. Raises RefusedError."""
-    asked = _parse_object(body)
-    _check_model(asked, names)
+    asked = parse_object(body)
+    check_model(asked, names)
     pieces, name, tool = form.parse(asked)
     stream = field(asked, "stream", bool) or False
     options = field(asked, "stream_options", dict) or {}
@@ -146,8 +146,8 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
 
 def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str, Any]:
     """The answer to POST /tokenize. Raises RefusedError."""
-    asked = _parse_object(body)
-    _check_model(asked, names)
+    asked = parse_object(body)
+    check_model(asked, names)
     if "prompt" in asked:
         text = field(asked, "prompt", str) or ""
         pieces = tokens.prompt_pieces(text, add_special_tokens=asked.get("add_special_tokens") is not False)
@@ -170,7 +170,7 @@ def invalid(loc: str, why: str) -> RefusedError:
     return RefusedError(400, message, kind="Bad Request", param=loc)
 
 
-def _parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:  # ValueError: not JSON, not UTF-8, an integer of 5,000 digits
@@ -180,7 +180,7 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _check_model(asked: dict[str, Any], names: Sequence[str]) -> None:
+def check_model(asked: dict[str, Any], names: Sequence[str]) -> None:
     name = asked.get("model")
     if name is not None and name not in names:
         message = f"The model `{name}` does not exist. Valid aliases: {', '.join(names)}."

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from . import api, messages, responses
-from .answers import ENGINE_FAILED, Answer, StreamedAnswer, WholeAnswer
+from . import api, messages, responses, tokens
+from .answers import ENGINE_FAILED, Answer, PooledAnswer, StreamedAnswer, WholeAnswer
 from .engine import Engine
 from .quirks import LIKE, Quirks, parse
 from .telemetry import Metrics, Row, Truth
@@ -56,6 +56,8 @@ class Server:
             "/v1/completions": ("POST", lambda c, r: self.answer(c, r, api.COMPLETIONS)),
             "/v1/responses": ("POST", lambda c, r: self.answer(c, r, responses.FORM)),
             "/v1/messages": ("POST", lambda c, r: self.answer(c, r, messages.FORM)),
+            "/v1/embeddings": ("POST", self.pooled),
+            **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), ("POST", self.pooled)),
             "/v1/models": ("GET", lambda c, _: c.respond(200, models(names, max_model_len))),
             "/tokenize": ("POST", lambda c, r: c.respond(200, api.tokenize(r.body, names, max_model_len))),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
@@ -96,6 +98,24 @@ class Server:
         self.num_queued_tokens += asked.prompt_tokens
         kind: type[Answer] = StreamedAnswer if asked.stream else WholeAnswer
         connection.answer = answer = kind(self, connection, asked, row, quirks)
+        answer.start()
+
+    def pooled(self, connection: Connection, request: Request) -> None:
+        """Embeddings and rerank."""
+        quirks, scores = self.quirks_of(request), request.path.endswith("rerank")
+        if quirks.status:
+            raise refusal(quirks.status)
+        inputs = parse_pooled(request.body, self.names, self.front.max_model_len, scores=scores)
+        self.check_queue()
+        answer_id = f"{'score' if scores else 'embd'}-{request.id or f'{self.random.getrandbits(64):016x}'}"
+        pieces = [piece for text in inputs for piece in text]
+        asked = api.Asked(form=api.CHAT, pieces=pieces, max_tokens=1, ignore_eos=True, stream=False, include_usage=False,
+                          continuous_usage=False)  # fmt: skip
+        row = Row(request.id or answer_id, asked.prompt_tokens, 0, request.arrived_at, answer_id)
+        self.truth.arrived(row)
+        self.num_open += 1
+        self.num_queued_tokens += asked.prompt_tokens
+        connection.answer = answer = PooledAnswer(self, connection, asked, row, quirks, inputs, scores=scores)
         answer.start()
 
     def quirks_of(self, request: Request) -> Quirks:
@@ -151,3 +171,28 @@ def models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
         "max_model_len": max_model_len,
     }
     return {"object": "list", "data": [{"id": name, **card} for name in names]}
+
+
+def parse_pooled(body: bytes, names: tuple[str, ...], max_model_len: int, *, scores: bool) -> list[list[str]]:
+    """The inputs, each a prompt: of rerank the query with each document. Raises RefusedError."""
+    asked = api.parse_object(body)
+    api.check_model(asked, names)
+    if api.field(asked, "stream", bool):
+        raise api.invalid("body.stream", "Extra inputs are not permitted")
+    where = "documents" if scores else "input"
+    texts = asked.get(where)
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise api.invalid(f"body.{where}", "Input should be a text or a list of texts")
+    query = api.field(asked, "query", str) if scores else None
+    if scores and not query:
+        raise api.invalid("body.query", "Field required")
+    before = tokens.prompt_pieces(query) if query else []
+    inputs = [[*before, *tokens.prompt_pieces(text, add_special_tokens=not before)] for text in texts]
+    if (longest := max(map(len, inputs))) > max_model_len:
+        raise api.RefusedError(
+            400,
+            f"This model's maximum context length is {max_model_len} tokens. However, you requested {longest} tokens in "
+            "the input for embedding generation. Please reduce the length of the input.",
+        )
+    return inputs

@@ -56,6 +56,7 @@ PER_USER: Final = Metric(
 )  # fmt: skip
 LENGTHS: Final = (
     Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0, "as the server counted"),
+    Metric("Inputs per Request", "inputs", "inputs", "inputs", 1.0, "texts of embeddings, documents of rerank"),
     Metric("Output Tokens per Request", "output_sequence_length", "tokens", "output_tokens", 1.0,
            "as the server counted, with reasoning; else one per chunk, and the report notes the estimate"),
     Metric("Cached Tokens per Request", "usage_prompt_cache_read_tokens", "tokens", "cached_tokens", 1.0,
@@ -107,10 +108,28 @@ def censored(metric: Metric) -> bool:
 
 
 OPTIONAL_TAGS: Final = frozenset(
-    {"time_to_first_output_token", "usage_prompt_cache_read_tokens", "reasoning_token_count"}
+    {"time_to_first_output_token", "inputs", "usage_prompt_cache_read_tokens", "reasoning_token_count"}
 )
 """Rows that are left out where they are empty or equal to another row."""
+OF_OUTPUT: Final = {
+    **dict.fromkeys(
+        ("time_to_first_token", "time_to_first_output_token", "inter_token_latency", "inter_chunk_latency",
+         "longest_stall", "time_to_first_token_from_due"),
+        "request_latency",
+    ),
+    **dict.fromkeys(
+        ("output_token_throughput", "output_token_throughput_per_user", "total_token_throughput"), "input_tokens_per_s"
+    ),
+    "output_sequence_length": "", "usage_prompt_cache_read_tokens": "", "reasoning_token_count": "",
+}  # fmt: skip
+"""What answers that are not generated (embeddings, rerank) have not, by tag; and the measure to use in its place."""
+OUTPUT_LABELS: Final = frozenset(
+    {metric.label for metric in (*LATENCIES, PER_USER, *LENGTHS) if metric.tag in OF_OUTPUT}
+    | {*INTERFERENCE_DEFINITIONS}
+)
+"""Terms of output."""
 _BY_TAG: Final = {metric.tag: metric for metric in LATENCIES}
+LATENCY: Final = _BY_TAG["request_latency"]
 TTFT: Final = _BY_TAG["time_to_first_token"]
 ITL: Final = _BY_TAG["inter_token_latency"]
 GATE_WAIT: Final = _BY_TAG["prefill_gate_wait"]
@@ -155,6 +174,7 @@ MEASURES: Final = (
     Measure("requests_per_s", "request_throughput", RATE),
     Measure("output_tokens_per_s", "output_token_throughput", RATE),
     Measure("input_tokens_per_s", "input_token_throughput", RATE),
+    Measure("inputs_per_s", "input_throughput", RATE),
     Measure("total_tokens_per_s", "total_token_throughput", RATE),
     Measure("goodput", "goodput", RATE),
     Measure("attainment", "good_request_fraction", SHARE),

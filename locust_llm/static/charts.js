@@ -4,8 +4,8 @@ const charts = (() => {
   const { css, swatch, written, FONT } = plots;
   const RATE_S = 5, HEIGHT = 200, FAR = 4, LINE = 14, TEXT = 12;
   // Places in a point of the history: live.py, Point. Those with _S are totals over time.
-  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10, SERVER = 11;
-  const history = { points: [], marks: [], classes: [], limits: [] };  // limits: [measure, limit in the chart's unit, text]
+  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10, SERVER = 11, LATENCY = 12;
+  const history = { points: [], marks: [], classes: [], limits: [], generates: true };  // limits: [measure, limit in the chart's unit, text]
 
   // -- values ------------------------------------------------------------------------------------------------------------
 
@@ -28,21 +28,23 @@ const charts = (() => {
   // -- what there is -----------------------------------------------------------------------------------------------------
 
   // A chart: its unit, whether its values are whole numbers, its measure in rules, and what makes its series. ``times`` makes
-  // their seconds since the start where they are not those of the history.
+  // their seconds since the start where they are not those of the history. ``output``: only where answers are generated, or only
+  // where they are not.
   const GROUPS = [{ title: "", charts: [
-    { title: "Time to first token", unit: "ms", measure: "ttft", series: () => percentiles(TTFT) },
-    { title: "Inter-token latency", unit: "ms", measure: "itl", series: () => percentiles(ITL) },
+    { title: "Request latency", unit: "ms", measure: "request_latency", output: false, series: () => percentiles(LATENCY) },
+    { title: "Time to first token", unit: "ms", measure: "ttft", output: true, series: () => percentiles(TTFT) },
+    { title: "Inter-token latency", unit: "ms", measure: "itl", output: true, series: () => percentiles(ITL) },
     { title: `Prefill gate, mean of ${RATE_S} s`, unit: "", series: () => [
       { name: "in prefill", hue: "prefill", kind: "area", values: rate((p) => p[USED_S]) },
       { name: "limit", hue: "limit", kind: "steps", values: column((p) => p[LIMIT]) },
       { name: "waiting", hue: "wait", values: rate((p) => p[WAITING_S]) },
     ] },
-    { title: "Output tokens per second", unit: "", measure: "output_tokens_per_s", series: () => [
+    { title: "Output tokens per second", unit: "", measure: "output_tokens_per_s", output: true, series: () => [
       { name: "tokens/s", hue: "decode", values: column((p) => p[TOKENS]) },
     ] },
     { title: "Users", unit: "", whole: true, series: () => [
       { name: "users", hue: "limit", kind: "steps", values: column((p) => p[USERS]) },
-      { name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: rate((p) => p[DECODING_S]) },
+      ...(history.generates ? [{ name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: rate((p) => p[DECODING_S]) }] : []),
     ] },
     { title: "Requests per second", unit: "", measure: "requests_per_s", series: () => [
       { name: "ended", hue: "p50", values: rate((p) => p[DONE]) },
@@ -141,7 +143,7 @@ const charts = (() => {
     ticks: { stroke: () => css("line"), width: 1, size: 4 }, values: (_, splits) => ticks(unit, splits),
   });
 
-  function chart(place, { title, unit, whole, measure, times: at, series: make }, before = null) {
+  function chart(place, { title, unit, whole, measure, output, times: at, series: make }, before = null) {
     const figure = document.createElement("figure"), head = document.createElement("h3"), box = document.createElement("div");
     const keys = document.createElement("div"), text = written(unit), hidden = new Set();
     const limits = () => history.limits.filter(([of]) => of === measure);
@@ -198,6 +200,7 @@ const charts = (() => {
       });
     }
     function update() {
+      figure.hidden = output !== undefined && output !== history.generates;
       series = make();
       if (names !== (names = series.map((one) => one.name).join("\n")) || !u) begin();
       u.setData([at ? at() : history.points.map((point) => point[AT]), ...series.map((one) => one.values())], !zoomed);

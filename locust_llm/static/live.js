@@ -72,10 +72,11 @@
       ...status.table.slice(0, 2).map((row) => [row.label, ms(values(row)[0]), `p99 ${ms(values(row)[3])}`]),
     ];
     const each = over ? status.requests_per_s : ended;
+    if (status.generates === false) all.push(["Requests/s", typeof each === "number" ? digits(each, 3) : "-", ""]);
     if ("tokens_per_s" in status) all.push(["Tokens/s", many(status.tokens_per_s), typeof each === "number" ? `${digits(each, 3)} requests/s` : ""]);
     if (!over) {
       all.push(["In prefill", status.limit === null ? many(status.used) : `${status.used} of ${status.limit}`, `${many(status.waiting)} waiting`]);
-      all.push(["Users", many(status.users), `${many(status.decoding)} decoding`]);
+      all.push(["Users", many(status.users), status.generates === false ? "" : `${many(status.decoding)} decoding`]);
     }
     by("tiles").replaceChildren(...all.map(([name, value, more]) => {
       const tile = element("li");
@@ -148,7 +149,8 @@
     by("controls").hidden = !on;
     if (!on) return;
     const free = status.limit === null ? "no limit" : `limit ${status.limit}`;
-    by("gate-state").textContent = `${free}: ${many(status.used)} in prefill, ${many(status.waiting)} waiting, ${many(status.decoding)} decoding`;
+    by("gate-state").textContent = `${free}: ${many(status.used)} in prefill, ${many(status.waiting)} waiting`
+      + (status.generates === false ? "" : `, ${many(status.decoding)} decoding`);
     by("open").disabled = status.limit === null;
     field("limit", status.limit ?? Math.max(1, status.used));
     field("users", status.users);
@@ -242,6 +244,7 @@
     if (!status.points) return;
     if (fresh) charts.forget();
     [run, step, history.marks, history.classes, history.limits] = [status.run, status.step, status.marks, status.classes, status.limits];
+    history.generates = status.generates !== false;
     history.points = status.whole ? status.points : history.points.concat(status.points);
     if (status.points.length || status.whole) {
       charts.update();

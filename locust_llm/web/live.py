@@ -37,6 +37,8 @@ TABLE_ROWS: Final = {
     TTFT_FROM_DUE.tag: "TTFT from due",
 }
 """The rows of the table, by tag."""
+POOLED_ROWS: Final = {LATENCY: TABLE_ROWS[LATENCY], GATE_WAIT.tag: TABLE_ROWS[GATE_WAIT.tag]}
+"""Those of embeddings and rerank."""
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
@@ -61,6 +63,8 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     """Failures so far by class, in the order of Live.classes; shorter if a class came later."""
     server: tuple[tuple[float | None, ...] | None, ...] = ()
     """The server's own metrics: see charts.now."""
+    latency_ms: tuple[float, ...] | None = None
+    """p50, p95, p99 of whole requests, where nothing is generated."""
 
 
 class Latencies(msgspec.Struct, frozen=True):
@@ -77,8 +81,11 @@ class Latencies(msgspec.Struct, frozen=True):
 class Live:
     """Of one run. Call ``add`` for each ended request, ``sample`` several times a second, ``tick`` once."""
 
-    def __init__(self, stats: LiveStats, started_at: float, clock: Callable[[], float] = time.time) -> None:
-        self.stats = stats
+    def __init__(
+        self, stats: LiveStats, started_at: float, clock: Callable[[], float] = time.time, *, generates: bool = True
+    ) -> None:
+        """``generates``: answers have output; without, its figures are left out."""
+        self.stats, self.generates = stats, generates
         self.started_at = started_at
         """Unix seconds."""
         self.step = 1
@@ -148,6 +155,7 @@ class Live:
         used_s, waiting_s, decoding_s = (round(total_s, 3) for total_s in self._in_flight_s)
         ttft_ms = stats.recent_ttft.histogram().percentiles_ms(*PLOT_PERCENTILES)
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
+        whole = None if self.generates else self._recent[LATENCY].histogram().percentiles_ms(*PLOT_PERCENTILES)
         self.points.append(
             Point(
                 at=self.seconds,
@@ -162,6 +170,7 @@ class Live:
                 done=stats.done,
                 failed=tuple(stats.counts[name] for name in self.classes),
                 server=server,
+                latency_ms=None if whole is None else tuple(round(ms, 1) for ms in whole),
             )
         )
         if len(self.points) > MAX_POINTS:
@@ -178,7 +187,7 @@ class Live:
     def table(self) -> list[Latencies]:
         """TTFT of the last seconds is from first chunks, all else from ended requests."""
         rows = []
-        for tag, label in TABLE_ROWS.items():
+        for tag, label in (TABLE_ROWS if self.generates else POOLED_ROWS).items():
             window = self.stats.recent_ttft if tag == TTFT.tag else self._recent[tag]
             recent, whole = window.histogram(), self._whole[tag]
             recent_ms, whole_ms = recent.percentiles_ms(*PERCENTILES), whole.percentiles_ms(*PERCENTILES)

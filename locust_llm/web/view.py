@@ -16,9 +16,10 @@ from locust_llm.report.plots import charts
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.progress import where
 from locust_llm.run.guarded import guarded
+from locust_llm.slo.metrics import TTFT
 
 from .archive import Archive
-from .live import PERCENTILES, TABLE_ROWS, Latencies, Live
+from .live import LATENCY, PERCENTILES, POOLED_ROWS, TABLE_ROWS, Latencies, Live
 
 INTERVAL_S: Final = 1.0
 """Between two points of the live figures."""
@@ -26,6 +27,8 @@ SAMPLES: Final = 5
 """Of what is in flight, for a point: it changes faster than that."""
 DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
 """Measures that have a chart on the live page, and from the unit of a rule's limit to that of the chart."""
+DRAWN_POOLED: Final = {"request_latency": 1e3, "requests_per_s": 1.0}
+"""Those of embeddings and rerank."""
 RATES: Final = {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
 """Tags of the report by their names here."""
 NONE, STARTING, ON, ENDING, OVER = "none", "starting", "on", "ending", "over"
@@ -66,7 +69,7 @@ class View:
     # -- the run ---------------------------------------------------------------------------------------------------------
 
     def begins(self, control: Control) -> None:
-        live = Live(control.live_stats, time.time())
+        live = Live(control.live_stats, time.time(), generates=control.settings.generates)
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name = "", control.folder.name
         self._phase, self._since = "", time.monotonic()
@@ -150,6 +153,7 @@ class View:
             "step": live.step,
             "marks": live.marks,
             "classes": live.classes,
+            "generates": live.generates,
             "done": live.stats.done,
             "failed": live.stats.failed,
             "failures": live.failures(),
@@ -189,8 +193,7 @@ class View:
             "client": live.stats.client(),
             "rules": rules,
             "slo": None,
-            "tokens_per_s": round(live.stats.tokens_per_s(), 1),
-        }
+        } | ({"tokens_per_s": round(live.stats.tokens_per_s(), 1)} if live.generates else {})
 
     def rows(self) -> Iterator[dict[str, str]]:
         """Of the tab in Locust's page, which can show a table only. A refusal is there too: Locust closes its form."""
@@ -228,12 +231,12 @@ def _rule_states(control: Control) -> Iterator[tuple[str, str, str]]:
 
 def _limits(control: Control) -> Iterator[tuple[str, float, str]]:
     """(measure, limit in the unit of its chart, text) of the rules that are for the load of now."""
-    stages = control.stages
+    stages, drawn = control.stages, DRAWN if control.settings.generates else DRAWN_POOLED
     for rule in control.settings.rules.readable:
-        if rule.metric not in DRAWN or rule.base:
+        if rule.metric not in drawn or rule.base:
             continue
         if stages is None or not stages.number or rule.at(stages.value, stages.asked.axis):
-            yield rule.metric, rule.limit * DRAWN[rule.metric], str(rule)
+            yield rule.metric, rule.limit * drawn[rule.metric], str(rule)
 
 
 def _final(result: ReportResult) -> Json:
@@ -244,8 +247,10 @@ def _final(result: ReportResult) -> Json:
     status = {"client": result.client, "rules": rules, "slo": result.slo_status}
     if result.swept:
         return {**status, "table": [], "found": result.findings}
-    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in TABLE_ROWS.items()]
-    return {**status, "table": table, **{name: result.figures.get(tag, Figure()).avg for name, tag in RATES.items()}}
+    shown = TABLE_ROWS if TTFT.tag in result.figures or LATENCY not in result.figures else POOLED_ROWS
+    table = [_exact(label, result.figures.get(tag, Figure())) for tag, label in shown.items()]
+    rates = {name: tag for name, tag in RATES.items() if shown is TABLE_ROWS or tag in result.figures}
+    return {**status, "table": table, **{name: result.figures.get(tag, Figure()).avg for name, tag in rates.items()}}
 
 
 def _exact(label: str, figure: Figure) -> Latencies:

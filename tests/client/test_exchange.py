@@ -872,3 +872,15 @@ def test_with_one_limit_the_servers_maximum_is_that(scripted: Scripted) -> None:
     rows = [row for same in scripted.rows("three", 80).values() for row in same]
     assert len(rows) == 80
     assert most_in_prefill(rows) == 3
+
+
+def test_embeddings_hold_their_slot_to_the_end_and_have_a_vector_for_each_input(scripted: Scripted) -> None:
+    body = {"data": [{"embedding": [0.5]}] * 2, "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+    for inputs, outcome in ((2, OK), (3, "truncated")):
+        request = scripted.request(f"embed{inputs}", whole(body))
+        request = msgspec.structs.replace(request, kind="embeddings", labels={**request.labels, "inputs": inputs})
+        record = exchange(UserConnection(), Gate(1), request, 0.0)
+        assert (record.outcome, record.inputs, record.input_tokens, record.tokens_from) == (outcome, inputs, 9, "usage")
+        assert (record.streamed, record.ttft_s, record.output_tokens, record.finish_reason) == (False, None, None, None)
+        assert (record.freed_at or 0.0) >= record.closed_at
+    assert record.message == "2 of 3 inputs have a vector"

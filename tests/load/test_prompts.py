@@ -270,3 +270,10 @@ def test_the_line_through_the_probes_by_pencil(samples: list[tuple[int, int]], a
 def test_no_line_is_made_of_samples_that_show_none(samples: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="no line fits"):
         fit(samples)
+
+
+def test_a_batch_has_texts_of_lengths_of_their_own() -> None:
+    made = Prompts(PLAIN, input_tokens=(100.0, 30.0), output_tokens=(1.0, 0.0), seed=1, batch=4).batch()
+    assert len({one.text for one in made}) == 4
+    assert len({one.input_tokens for one in made}) > 1
+    assert len(Prompts(PLAIN, input_tokens=(100.0, 30.0), seed=1).batch()) == 1

@@ -397,3 +397,17 @@ def test_what_keeps_an_output_at_its_length(server: TinyServer, talker: Talker, 
             ask(server, probe=True, extra_inputs="ignore_eos:false")
     else:
         assert ask(server, probe=True, extra_inputs="ignore_eos:false").length_way == ()
+
+
+def test_embeddings_are_asked_once_and_have_no_length_to_keep(server: TinyServer) -> None:
+    def embed(asked: Any) -> tuple[int, Any]:
+        return 200, {"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": len(asked.body["input"][0].split())}}
+
+    server.chat = embed
+    found = ask(server, probe=True, endpoint_type="embeddings", streaming=False)
+    bodies = [asked.body for asked in server.asked if asked.path == "/v1/chat/completions"]
+    assert all(set(body) == {"model", "input"} for body in bodies)
+    assert (found.length_way, {probe.kind for probe in found.probes}) == ((), {"chat"})
+    server.chat = lambda asked: (404, {"detail": "Not Found"})
+    with pytest.raises(DiscoveryFailed, match=r"the server has no .*: is --endpoint right, or --endpoint-type"):
+        ask(server, probe=True, endpoint_type="embeddings", streaming=False)

@@ -59,10 +59,39 @@ REFUSED: Final = [
         ["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
         "--endpoint must not hold a key (api-key), as reports show it: use --header, or --api-key-file",
     ),
+    (
+        ["--endpoint-type", "embeddings", "--slo", "ttft p95 < 500ms"],
+        "SLO 'ttft p95 < 500ms': embeddings has no ttft, as nothing is generated: use request_latency",
+    ),
+    (
+        ["--endpoint-type", "embeddings", "--slo", "output_tokens_per_s > 5"],
+        "SLO 'output_tokens_per_s > 5/s': embeddings has no output_tokens_per_s, as nothing is generated: "
+        "use input_tokens_per_s",
+    ),
+    (
+        ["--endpoint-type", "rerank", "--goodput", "time_to_first_token:300"],
+        "--goodput: rerank has no ttft, as nothing is generated: use request_latency",
+    ),
+    (
+        ["--endpoint-type", "rerank", "--output-tokens-mean", "9"],
+        "--endpoint-type rerank generates no tokens: leave out --output-tokens-mean",
+    ),
+    (
+        ["--endpoint-type", "embeddings", "--session-turns-mean", "2"],
+        "--endpoint-type embeddings has no conversation: leave out --session-turns-mean",
+    ),
+    (
+        ["--endpoint-type", "embeddings", "--prefill-concurrency-ramp-duration", "9"],
+        "--prefill-concurrency-ramp-duration has nothing to ramp: give --prefill-concurrency too",
+    ),
+    (
+        ["--batch-size-text", "8"],
+        "--batch-size-text is of --endpoint-type embeddings or rerank, and chat has one prompt",
+    ),
     (["--max-retries", "-1"], "--max-retries must be at least 0, got -1"),
     (
-        ["--endpoint-type", "embeddings"],
-        "--endpoint-type must be one of chat, completions, responses, messages, got 'embeddings'",
+        ["--endpoint-type", "rankings"],
+        "--endpoint-type must be one of chat, completions, responses, messages, embeddings, rerank, got 'rankings'",
     ),
     (
         ["--endpoint-type", "responses", "--max-tokens-field", "max_completion_tokens"],
@@ -129,6 +158,16 @@ def test_what_cannot_be_is_refused_in_one_line(words: list[str], line: str, caps
 def test_as_many_processes_as_there_are_cpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert asked("-u", "100", "--processes", "-1").processes == 64
+
+
+def test_embeddings_have_no_stream_and_the_gate_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "--endpoint-type", "embeddings", "-u", "4", "--prefill-concurrency", "2", "--batch-size-text", "8"
+    found = asked(*words)
+    assert (found.streaming, found.endpoint, found.texts, found.generates) == (False, "/v1/embeddings", 8, False)
+    assert asked("--endpoint-type", "rerank", "--batch-size-text", "8").texts == 9  # with the query
+    monkeypatch.setattr("sys.argv", ["locust", "--streaming"])
+    with pytest.raises(Refused, match="embeddings answers in one piece: leave out --streaming"):
+        asked(*words)
 
 
 # -- what is understood --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from locust_llm.core.record import OK
 from locust_llm.protocols.known import PROTOCOLS, request_body
 
 KINDS = ("chat", "completions", "responses", "messages")
+THREE = [{"role": "user", "content": "one " * words} for words in (1, 2, 3)]
 WITH_TOOLS = ("chat", "responses", "messages")
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello there"}]
 FUNCTION = {"name": "look_up", "description": "", "parameters": {"type": "object"}}
@@ -113,4 +114,34 @@ def test_a_fault_means_the_same_in_each(server: Simulator, kind: str, quirks: st
 def test_what_is_refused(server: Simulator, kind: str, body: dict[str, Any], message: str) -> None:
     stream, (outcome, found) = ask(server, kind, **body)
     assert (stream.status, outcome) == (400, "http_status")
+    assert message in found
+
+
+@pytest.mark.parametrize(("kind", "tokens"), [("embeddings", 2 + 3 + 4), ("rerank", (2 + 2) + (2 + 3))])
+def test_embeddings_and_rerank(server: Simulator, kind: str, tokens: int) -> None:
+    """A token that begins each text, and one a word; rerank reads the query again with each document."""
+    stream, outcome = ask(server, kind, THREE)
+    answer = stream.answer
+    assert (outcome, stream.status, stream.streamed, answer.input_tokens) == ((OK, ""), 200, False, tokens)
+    assert (answer.output_tokens, answer.finish_reason, answer.chunk_reads) == (None, None, [])
+    assert answer.results == (3 if kind == "embeddings" else None)
+
+
+@pytest.mark.parametrize(("quirks", "outcome"), [
+    ("status=429", "rate_limited"), ("error=0", "http_status"), ("error=2", "http_status"), ("cut=2", "closed"),
+    ("slow_headers_s=0.01", OK),
+])  # fmt: skip
+def test_a_fault_of_embeddings(server: Simulator, quirks: str, outcome: str) -> None:
+    assert ask(server, "embeddings", THREE, quirks=quirks)[1][0] == outcome
+
+
+@pytest.mark.parametrize(("kind", "body", "message"), [
+    ("embeddings", {"input": []}, "body.input"), ("embeddings", {"input": [7]}, "body.input"),
+    ("embeddings", {"stream": True}, "body.stream"), ("rerank", {"query": ""}, "body.query"),
+    ("rerank", {"documents": None}, "body.documents"), ("embeddings", {"model": "other"}, "does not exist"),
+    ("embeddings", {"input": ["word " * 200_000]}, "maximum context length"),
+])  # fmt: skip
+def test_inputs_that_are_refused(server: Simulator, kind: str, body: dict[str, Any], message: str) -> None:
+    stream, (outcome, found) = ask(server, kind, THREE, **body)
+    assert (stream.status in (400, 404), outcome) == (True, "http_status")
     assert message in found

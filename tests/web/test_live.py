@@ -236,3 +236,11 @@ def test_its_size_does_not_grow_with_the_run(live: Live, clock: Clock) -> None:
     assert sizes[1] < 5000  # 900 values a decade
     assert len(live._whole[LATENCY].counts) < 5000
     assert len(row(live, "ICL").recent_ms or ()) == len(PERCENTILES)
+
+
+def test_embeddings_have_a_latency_and_nothing_of_tokens(clock: Clock) -> None:
+    live = Live(LiveStats(clock.monotonic), clock.now, clock, generates=False)
+    keep(live, answered(closed_at=10.25, streamed=False, output_tokens=None, inputs=4))
+    live.tick(1, None, "profiling")
+    assert [row.label for row in live.table()] == ["Request latency", "Gate wait"]
+    assert live.points[-1].latency_ms == pytest.approx((250.0,) * 3, rel=0.005)

@@ -12,7 +12,7 @@ from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Run
 from locust_llm.load.model_mix import shares
 from locust_llm.slo.intervals import ranks
-from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE, Metric
+from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE, Metric
 
 from .selection import Floats, Selection, distribution, mean, ratio
 from .summary import Breakdown, Group, Growth, ModelShare
@@ -98,6 +98,8 @@ def breakdowns(main: Selection, run: Run) -> Iterator[Breakdown]:
     """Those of the profiling phase that divide it. ``main``: its requests."""
     third = GATE_WAIT if run.limits else TTFT_FROM_DUE if run.settings.open_loop else None
     metrics = [metric for metric in (TTFT, ITL, third) if metric is not None]
+    if not run.settings.generates:
+        metrics = [LATENCY, GATE_WAIT] if run.limits else [LATENCY]
     for by, groups in (
         ("input length", by_length(main)),
         ("limit of the ramp", by_limit(main, run)),

@@ -34,6 +34,7 @@ Mask = NDArray[np.bool_]
 AMOUNTS: Final = {
     "output_token_throughput": ("output_tokens",),
     "input_token_throughput": ("input_tokens",),
+    "input_throughput": ("inputs",),
     "total_token_throughput": ("input_tokens", "output_tokens"),
 }
 COUNTED: Final = (OK, *FAILURES, CUT)

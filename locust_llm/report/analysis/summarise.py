@@ -21,6 +21,7 @@ from locust_llm.slo.metrics import (
     ITL,
     LATENCIES,
     LENGTHS,
+    OF_OUTPUT,
     OPTIONAL_TAGS,
     PER_USER,
     TTFT,
@@ -83,16 +84,16 @@ def summarise(
     return Summary(
         conditions=conditions,
         counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
-        rows=_rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)]),
-        adjusted=_adjusted(main, percentiles) if conditions.failed or conditions.cut else (),
-        warmup=_warmup_rows(warm, gaps["warmup"], percentiles),
+        rows=_had(run, _rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)])),
+        adjusted=_had(run, _adjusted(main, percentiles)) if conditions.failed or conditions.cut else (),
+        warmup=_had(run, _warmup_rows(warm, gaps["warmup"], percentiles)),
         failures=_failures(main),
         client=verdict,
         evidence=found,
         gate=_gate(columns, run, levels, span),
         delivery=delivered,
         breakdowns=tuple(breakdowns(main, run)),
-        cancelled=_given_up(main.outcome(CANCELLED), percentiles),
+        cancelled=_had(run, _given_up(main.outcome(CANCELLED), percentiles)),
         slos=slos,
         slo_status=overall(slos),
         good=good_requests(seen) if swept is None else None,
@@ -126,6 +127,13 @@ def _of_arms(seen: Evaluation, everything: Selection) -> tuple[Evaluation, tuple
     part, through, window = of_candidate(everything, seen.run)
     seen = seen._replace(main=part, ended=through, time=window)
     return seen, judged(judge_rules(seen), seen.run, compared, pairs), compared
+
+
+def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Without those of output, where the endpoint has none: they would be empty, or zero."""
+    return (
+        rows if run.settings.generates else tuple(row for row in rows if row.tag.removeprefix("adj_") not in OF_OUTPUT)
+    )
 
 
 def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequence[Row]) -> tuple[Row, ...]:
@@ -182,7 +190,7 @@ def _throughputs(part: Selection, time: RateWindow) -> list[Row]:
     """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
     output_token_throughput, input_token_throughput, total_token_throughput."""
     ok, duration_s = part.outcome(OK), time.seconds
-    tokens_in, tokens_out = (total(ok[name]) for name in ("input_tokens", "output_tokens"))
+    tokens_in, tokens_out, inputs = (total(ok[name]) for name in ("input_tokens", "output_tokens", "inputs"))
     both = None if tokens_in is None or tokens_out is None else tokens_in + tokens_out
 
     def row(label: str, tag: str, unit: str, amount: float | None) -> Row:
@@ -192,6 +200,7 @@ def _throughputs(part: Selection, time: RateWindow) -> list[Row]:
 
     return [
         row("Request Throughput", "request_throughput", "requests/s", float(ok.size)),
+        *([] if inputs is None else [row("Input Throughput", "input_throughput", "inputs/s", inputs)]),
         row("Output Token Throughput", "output_token_throughput", "tokens/s", tokens_out),
         row("Input Token Throughput", "input_token_throughput", "tokens/s", tokens_in),
         row("Total Token Throughput", "total_token_throughput", "tokens/s", both),

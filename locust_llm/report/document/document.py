@@ -20,6 +20,7 @@ from locust_llm.slo.rules import Rules
 from locust_llm.slo.selectors import plain
 
 from .blocks import Block, Charts, Heading, Headline, Table, Text, counted, flags_of, interval, observed
+from .delivery import delivery_line, overload_line
 from .figures import details, figures
 from .headline import headline
 from .interference import stalls
@@ -27,9 +28,7 @@ from .paired import arms, side_by_side, verdict_of
 from .probe import findings, scheduler
 from .remarks import (
     SIMULATED,
-    delivery_line,
     incomplete_line,
-    overload_line,
     policy_lines,
     remarks,
     slo_line,
@@ -183,10 +182,12 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     length = _length(c.asked_input_tokens, c.input_tokens, c.input_deviation)
     if probe is None:
         yield "input length", "by stage" if axis == INPUT else length
+    if probe is None and run.settings.generates:
         yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation)
     if c.sessions is not None:
         yield "sessions", f"{c.sessions}, with {c.turns_per_session or 0:.2f} answered turns on average"
-    yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
+    if run.settings.generates or c.cached_share is not None:
+        yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
     if run.settings.goodput:
         yield "good requests", _good(run.settings.rules)
     between = ", without the pauses between repeats" if axis == REPEAT else ""
@@ -197,7 +198,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "valid answers", f"{c.schema_valid / c.schema_checked:.1%} of {c.schema_checked} with a schema"
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
-    yield "chunks", f"{counts.chunks}, {merged:.2%} of them merged{left_out}"
+    if run.settings.generates:
+        yield "chunks", f"{counts.chunks}, {merged:.2%} of them merged{left_out}"
     yield "clock", f"{c.clock or '-'} stamps"
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)

@@ -8,7 +8,7 @@ from locust_llm.core.text import cut, ends_of, many, number, title
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Breakdown, Group, Row, Summary
 from locust_llm.report.analysis.window import measured
-from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE
 
 from .blocks import LABEL, Block, Heading, Table, Text, decimals_of, label_of, marked
 
@@ -18,7 +18,9 @@ CORRELATED: Final = 0.75
 """Where requests are worth less than this share of their number, it is said."""
 MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
 """They come first in a table."""
-SHORT_NAMES: Final = {TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due"}
+SHORT_NAMES: Final = {
+    TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due", LATENCY.tag: "latency",
+}  # fmt: skip
 """Columns of a breakdown."""
 SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
 
@@ -103,9 +105,8 @@ def _breakdowns(breakdowns: Sequence[Breakdown]) -> Iterator[Block]:
         tags = {row.tag for breakdown in breakdowns for row in breakdown.groups[0].rows}
         wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
         due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
-        yield Text(
-            f"ok: successful requests, of which TTFT and ITL are; failed: share of failures{wait}{due}; * too few values"
-        )
+        first = "TTFT and ITL are" if TTFT.tag in tags else "the latency is"
+        yield Text(f"ok: successful requests, of which {first}; failed: share of failures{wait}{due}; * too few values")
 
 
 def _breakdown(breakdown: Breakdown) -> Table:

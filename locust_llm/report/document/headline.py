@@ -16,14 +16,16 @@ from locust_llm.slo.grammar import FAIL, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, TIME, TTFT
 from locust_llm.slo.selectors import plain
 
+from .delivery import overloaded
 from .paired import difference_of
 from .probe import named
-from .remarks import buffered, overloaded
+from .remarks import buffered
 
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
     "rtt": "round trip", "requests_per_s": "request throughput", "output_tokens_per_s": "output token throughput",
-    "input_tokens_per_s": "input token throughput", "total_tokens_per_s": "token throughput",
+    "input_tokens_per_s": "input token throughput", "inputs_per_s": "input throughput",
+    "total_tokens_per_s": "token throughput",
     "output_tokens_per_s_per_user": "output token throughput per user", "attainment": "share of good requests",
     "schema_valid_rate": "share of valid answers",
     "delivered": "share delivered", "completed": "share completed",
@@ -161,6 +163,10 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         found.append(f"p50 of ITL {_ms(row, 50.0)}")
     if (row := by_tag.get("output_token_throughput")) is not None and row.avg is not None:
         return [", ".join(found), f"{brief(row.avg, digits=3)} output tokens/s"]
+    if (row := by_tag.get("input_throughput")) is not None and row.avg is not None:
+        tokens = by_tag.get("input_token_throughput")
+        more = "" if tokens is None or tokens.avg is None else f", {brief(tokens.avg, digits=3)} input tokens/s"
+        return [", ".join(found), f"{brief(row.avg, digits=3)} inputs/s{more}"]
     return [", ".join(found) or "requests succeeded"]
 
 

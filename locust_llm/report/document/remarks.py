@@ -7,11 +7,9 @@ from typing import Final
 from locust_llm.core.engine_metrics import QUESTION
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, many
-from locust_llm.report.analysis.delivery import CLIENT, GATE, USERS
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Conditions, Counts, Summary
 from locust_llm.report.in_force import limit_in_brief, users_in_words
-from locust_llm.report.load_result import Delivery
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
 from locust_llm.slo.doubt import untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
@@ -46,7 +44,7 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     probe = summary.examination is not None  # its load is artificial: no remarks about it
     yield from (note for note in run.notes if not (probe and note.startswith(QUESTION)))
     if not probe:
-        yield loop_remark(summary.conditions)
+        yield loop_remark(summary.conditions, generates=run.settings.generates)
         yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
     if not probe:
@@ -117,62 +115,6 @@ def verdict_line(summary: Summary, run: Run) -> str | None:
     return f"CLIENT {summary.client.level}: {effect}. {_sentence('; '.join(summary.client.reasons))}. {advice}"
 
 
-def delivery_line(summary: Summary) -> str | None:
-    """The line above the tables when less than 98 % of the schedule was sent: the cause, with its figures."""
-    d = summary.delivery
-    if d is None or not d.cause:
-        return None
-    offered = f"{d.offered_per_s:.2f}/s"
-    if d.cause == GATE and d.in_prefill_needed is not None:
-        why = (
-            f"the prefill gate. {offered} x {d.ttft_s:.2f} s TTFT needs {d.in_prefill_needed:.1f} requests in prefill at a "
-            f"time, and the limit was {brief(d.prefill_limit, digits=3)}"
-            + " on average"
-            * ((d.prefill_limit or 0) % 1 > 0)
-        )
-    elif d.cause == CLIENT:
-        figures = [
-            f"{e.worker} used {e.cpu_share:.0%} of a core" for e in summary.evidence if (e.cpu_share or 0) > FULL_CORE
-        ]
-        reasons = figures or (summary.client.reasons if summary.client else ())
-        why = f"the load generator. {_sentence('; '.join(reasons))}"
-    elif d.cause == USERS and d.users_needed is not None:
-        rate = brief(d.users / d.busy_s, "/s", 2) if d.busy_s else "-"
-        why = (
-            f"too few users. {offered} x {d.busy_s:.2f} s per request needs {d.users_needed:.1f} users, and there were at "
-            f"most {d.users}{' (--max-users was reached)' * d.out_of_users}, which complete {rate}: more of them help if "
-            "requests then take no longer"
-        )
-    else:
-        limit = brief(d.prefill_limit, digits=3)
-        gate = "" if d.in_prefill_needed is None else f"{d.in_prefill_needed:.1f} of {limit} slots and "
-        users = "?" if d.users_needed is None else f"{d.users_needed:.1f}"
-        why = (
-            "a burst of arrivals, or arrivals just before the end of the run. "
-            f"On average {gate}{users} of {d.users} users were needed"
-        )
-    unsent = f"{d.due - d.sent} of {d.due} arrivals were not sent; {d.never_started} of them found no free user"
-    return f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
-
-
-def overload_line(summary: Summary) -> str | None:
-    """Of an open loop that the server fell behind what the headline does not say; None of any other."""
-    if summary.delivery is None or (found := summary.delivery.overload) is None:
-        return None
-    return (
-        f"OVERLOADED: {found.in_flight_middle} requests were in flight at half of the time, {found.in_flight_end} at the "
-        "stop. Latencies are those of a growing queue: a longer run has longer ones."
-    )
-
-
-def overloaded(delivery: Delivery | None) -> str | None:
-    """``offered 30/s, completed 4.5/s, and the queue grew until the end``; None where it did not."""
-    if delivery is None or delivery.overload is None:
-        return None
-    offered, completed = (brief(rate, "/s", 2) for rate in (delivery.offered_per_s, delivery.completed_per_s))
-    return f"offered {offered}, completed {completed}, and the queue grew until the end"
-
-
 def slo_line(summary: Summary) -> str | None:
     """The results of the rules in one line; None without rules."""
     if summary.slo_status is None:
@@ -203,10 +145,16 @@ def policy_lines(summary: Summary, run: Run) -> Iterator[str]:
         yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
 
 
-def loop_remark(conditions: Conditions) -> str:
-    """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission)."""
+def loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
+    """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission).
+    ``generates``: answers have a first token."""
     limit = limit_in_brief(conditions.limit_in_force) or conditions.prefill_limit
     gated = limit is not None
+    if conditions.loop == "open" and not generates:
+        return (
+            "Open loop: requests followed a schedule, however slow the server was. Request Latency starts at the send; "
+            "what a request waited before, for a free user or at the gate, is Schedule Delay."
+        )
     if conditions.loop == "open":
         gate = f" and at the gate (limit {limit})" if gated else ""
         return (
@@ -214,8 +162,12 @@ def loop_remark(conditions: Conditions) -> str:
             f"TTFT from Due starts when the request was due, so it includes the wait for a free user{gate}."
         )
     gate = (
-        f" The gate allowed {limit} in prefill at a time; Gate Wait is part of TTFT from Due, not of "
-        "Time to First Token or Request Latency."
+        f" The gate allowed {limit} {'in prefill ' * generates}at a time; Gate Wait is "
+        + (
+            "part of TTFT from Due, not of Time to First Token or Request Latency."
+            if generates
+            else "no part of Request Latency."
+        )
         if gated
         else ""
     )
@@ -259,7 +211,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     yield from (f"WARNING: {what}." for what in summary.unmade)
     if (asked := len(set(run.settings.percentiles))) > (shown := len(run.settings.columns)):
         yield f"The tables show {shown} of the {asked} percentiles asked for: the first ones between 0 and 99.9."
-    if counts.not_streamed:
+    if counts.not_streamed and run.settings.generates:
         slots = ", and the slot was held to the end" if conditions.prefill_limit is not None else ""
         yield f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time to First Token{slots}."
 

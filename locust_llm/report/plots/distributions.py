@@ -32,21 +32,31 @@ MIN_REQUESTS: Final = 5
 Mask = NDArray[np.bool_]
 
 
+WHOLE: Final = {"ttft_s": ("Time to first token", "TTFT"), "latency_s": ("Request latency", "latency")}
+"""Names of what is drawn first."""
+
+
 def distributions(columns: Columns, open_loop: bool, limits: Limits) -> Iterator[Plot]:
-    """TTFT; ITL, ICL and the longest stall; TTFT by input length; lengths. Of the profiling phase."""
+    """TTFT; ITL, ICL and the longest stall; TTFT by input length; lengths. Of the profiling phase. Where nothing is
+    generated the request latency takes the place of TTFT."""
     requests = columns.requests
     main = (requests["phase"] == "profiling").to_numpy(np.bool_)
     ok = main & (requests["outcome"] == OK).to_numpy(np.bool_)
     failed = int((main & requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)).sum())
     share = failed / (failed + int(ok.sum())) if failed else 0.0
     waits = ["gate_wait_s"] if requests["limit"].notna().any() else []
-    names = {"ttft_s": "TTFT", "gate_wait_s": "gate wait", "ttft_from_due_s": "TTFT from due"}
-    chosen = ["ttft_s", *waits, *(["ttft_from_due_s"] if open_loop or waits else [])]
+    names = {
+        "gate_wait_s": "gate wait",
+        "ttft_from_due_s": "TTFT from due",
+        **{name: what for name, (_, what) in WHOLE.items()},
+    }
+    column = "latency_s" if requests["inputs"].notna().any() else "ttft_s"
+    chosen = [column, *waits, *(["ttft_from_due_s"] if column == "ttft_s" and (open_loop or waits) else [])]
     first = [
         (names[name], hue, _ms(requests, name, ok)) for name, hue in zip(chosen, ("p50", "wait", "p95"), strict=False)
     ]
     marks = tuple(mark for name in chosen for mark in limits.get(name, ()))
-    yield from _spectrum("Time to first token, by percentile", first, marks, share)
+    yield from _spectrum(f"{WHOLE[column][0]}, by percentile", first, marks, share)
     between: list[tuple[str, str, Floats | Gaps]] = [
         ("ITL", "p50", _ms(requests, "itl_s", ok)),
         ("ICL", "decode", columns.gaps.get("profiling", Gaps())),
@@ -54,7 +64,7 @@ def distributions(columns: Columns, open_loop: bool, limits: Limits) -> Iterator
     ]
     marks = tuple(mark for name in ("itl_s", "icl", "longest_stall_s") for mark in limits.get(name, ()))
     yield from _spectrum("Between tokens, by percentile", between, marks)
-    yield from _by_length(requests, ok, limits.get("ttft_s", ()))
+    yield from _by_length(requests, ok, column, limits.get(column, ()))
     yield from _lengths(requests, ok)
 
 
@@ -116,30 +126,31 @@ def spectrum(values: Floats | Gaps, count: int) -> tuple[Floats, Floats]:
     return np.append(x, max(count, 2)), np.append(y, highest)
 
 
-def _by_length(requests: pd.DataFrame, ok: Mask, limits: tuple[Mark, ...]) -> Iterator[Plot]:
+def _by_length(requests: pd.DataFrame, ok: Mask, column: str, limits: tuple[Mark, ...]) -> Iterator[Plot]:
+    name, brief = WHOLE[column]
     length = requests["input_tokens"].to_numpy(np.float64)
-    ttft = requests["ttft_s"].to_numpy(np.float64) * 1e3
-    known = ok & ~np.isnan(length) & ~np.isnan(ttft)
-    length, ttft = length[known], ttft[known]
+    ms = requests[column].to_numpy(np.float64) * 1e3
+    known = ok & ~np.isnan(length) & ~np.isnan(ms)
+    length, ms = length[known], ms[known]
     different = np.unique(length)
     if len(different) < 2:
         return
     wide = 10 if different[-1] > LOG_LENGTH_RATIO * max(different[0], 1) else 0
-    base = log_base(ttft)
-    dots, caption = cloud(length, ttft)
-    at, median = medians(length, ttft)
+    base = log_base(ms)
+    dots, caption = cloud(length, ms)
+    at, median = medians(length, ms)
     lines = (Series("median", "p50", short(at), short(median)),) if len(at) > 1 else ()
     ends = np.interp([different[0], different[-1]], at, median).tolist() if len(at) else [np.nan, np.nan]
     yield Plot(
-        title="Time to first token by input length",
+        title=f"{name} by input length",
         caption=caption + f" The line is the median of requests of about one length (at least {MIN_REQUESTS})."
         + (LOG_NOTE if base else ""),
-        label=f"TTFT by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: median "
+        label=f"{brief} by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: median "
         f"{duration(ends[0] / 1e3)} of the shortest, {duration(ends[1] / 1e3)} of the longest",
         x=Axis(label="input tokens", unit="tokens", log=wide),
-        y=Axis(label="TTFT", unit="ms", log=base),
+        y=Axis(label=brief, unit="ms", log=base),
         series=(dots, *lines),
-        marks=within(limits, float(ttft.max()), base),
+        marks=within(limits, float(ms.max()), base),
     )  # fmt: skip
 
 

@@ -65,6 +65,9 @@ def latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot
         *_latency(requests, "ttft_s", ("Time to first token", "TTFT"), time, marks + limits.get("ttft_s", ())),
         *_latency(requests, "itl_s", ("Inter-token latency", "ITL"), time, marks + limits.get("itl_s", ())),
     ]
+    if not run.settings.generates:
+        of_rules = limits.get("latency_s", ())
+        plots = [*_latency(requests, "latency_s", ("Request latency", "latency"), time, marks + of_rules)]
     if run.stages and plots:
         which = (
             "start of each block, of the base (b) or the candidate (c)"

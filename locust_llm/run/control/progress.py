@@ -36,10 +36,12 @@ def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[st
     ]
     if ttft_ms := stats.recent_ttft.histogram().percentiles_ms(50, 99):
         found.append(f"TTFT p50 {duration(ttft_ms[0] / 1e3)}, p99 {duration(ttft_ms[1] / 1e3)}")
-    found.append(f"{stats.tokens_per_s():.0f} tokens/s")
+    if control.settings.generates:
+        found.append(f"{stats.tokens_per_s():.0f} tokens/s")
     limit = control.limit
     found.append(f"{stats.used} in prefill" if limit is None else f"gate {stats.used}/{limit}, {stats.waiting} waiting")
-    found.append(f"{stats.decoding} decoding")
+    if control.settings.generates:
+        found.append(f"{stats.decoding} decoding")
     broken, known = control.abort.standing()
     if known:
         found.append(f"SLO {broken} of {known} broken so far" if broken else f"SLO {known} of {known} held so far")

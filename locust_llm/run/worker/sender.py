@@ -168,6 +168,7 @@ class Sender:
             prefixes=s.num_prefix_prompts or 0,
             prefix_tokens=s.prefix_prompt_length or 0,
             tokenizer=tokens.load(s.tokenizer) if s.tokenizer else None,
+            batch=s.texts,
         )
         self.sessions = Sessions(
             self.prompts,

@@ -14,7 +14,8 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.delivery import arrivals, delivery, fell_behind, overload, rate_per_s
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import summarise
-from locust_llm.report.document.remarks import delivery_line, loop_remark, overload_line, overloaded
+from locust_llm.report.document.delivery import delivery_line, overload_line, overloaded
+from locust_llm.report.document.remarks import loop_remark
 from locust_llm.report.load_result import Delivery, Overload
 from locust_llm.simulator.clock import VirtualClock
 from locust_llm.simulator.cost import LLAMA_8B_H100 as H100

@@ -1,6 +1,7 @@
 """A run's summary, figure by figure, from records small enough for a pencil."""
 
 import math
+from typing import Any
 
 import pytest
 from support.records import UNIX, a_run, answered, failed
@@ -11,6 +12,7 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import Row, Summary
 from locust_llm.report.document import remarks
+from locust_llm.report.tiles import tiles
 from locust_llm.slo.metrics import EXPORTED
 
 
@@ -261,3 +263,24 @@ def test_what_is_missing_is_said() -> None:
                   "3 records of workers lost", "1 unreadable line", "did not end cleanly"):  # fmt: skip
         assert words in said
     assert "answered in one piece" in " ".join(remarks.remarks(summary, a_run()))
+
+
+def test_embeddings_have_no_rows_of_output() -> None:
+    """Two requests of 4 and 8 inputs, of 300 and 500 ms, from second 10 to second 11.5."""
+    whole: dict[str, Any] = {"streamed": False, "output_tokens": None, "asked_output_tokens": None}
+    one = answered(inputs=4, closed_at=10.3, input_tokens=40, **whole)
+    two = answered(inputs=8, sent_at=11.0, closed_at=11.5, input_tokens=80, **whole)
+    summary = summary_of(one, two, failed(), endpoint_type="embeddings", streaming=False)
+    assert [row.tag for row in summary.adjusted] == ["adj_request_latency"]
+    tags = {row.tag for row in summary.rows}
+    assert not tags & {
+        "time_to_first_token",
+        "inter_token_latency",
+        "output_token_throughput",
+        "output_sequence_length",
+    }
+    assert row(summary, "request_latency").avg == pytest.approx(400)
+    assert row(summary, "input_throughput").avg == pytest.approx(12 / 1.5)
+    assert row(summary, "input_token_throughput").avg == pytest.approx(120 / 1.5)
+    assert row(summary, "inputs").avg == 6
+    assert [name for name, *_ in tiles(summary)] == ["Latency, p50", "Inputs", "Input tokens", "Requests", "Failed"]

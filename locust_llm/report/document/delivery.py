@@ -1,0 +1,64 @@
+"""What of an open loop was not sent, or not completed, in sentences."""
+
+from locust_llm.core.text import brief
+from locust_llm.report.analysis.delivery import CLIENT, GATE, USERS
+from locust_llm.report.analysis.summary import Summary
+from locust_llm.report.load_result import Delivery
+from locust_llm.slo.client_verdict import FULL_CORE
+
+
+def delivery_line(summary: Summary) -> str | None:
+    """The line above the tables when less than 98 % of the schedule was sent: the cause, with its figures."""
+    d = summary.delivery
+    if d is None or not d.cause:
+        return None
+    offered = f"{d.offered_per_s:.2f}/s"
+    if d.cause == GATE and d.in_prefill_needed is not None:
+        why = (
+            f"the prefill gate. {offered} x {d.ttft_s:.2f} s TTFT needs {d.in_prefill_needed:.1f} requests in prefill at a "
+            f"time, and the limit was {brief(d.prefill_limit, digits=3)}"
+            + " on average"
+            * ((d.prefill_limit or 0) % 1 > 0)
+        )
+    elif d.cause == CLIENT:
+        figures = [
+            f"{e.worker} used {e.cpu_share:.0%} of a core" for e in summary.evidence if (e.cpu_share or 0) > FULL_CORE
+        ]
+        reasons = figures or (summary.client.reasons if summary.client else ())
+        reason = "; ".join(reasons)
+        why = f"the load generator. {reason[:1].upper()}{reason[1:]}"
+    elif d.cause == USERS and d.users_needed is not None:
+        rate = brief(d.users / d.busy_s, "/s", 2) if d.busy_s else "-"
+        why = (
+            f"too few users. {offered} x {d.busy_s:.2f} s per request needs {d.users_needed:.1f} users, and there were at "
+            f"most {d.users}{' (--max-users was reached)' * d.out_of_users}, which complete {rate}: more of them help if "
+            "requests then take no longer"
+        )
+    else:
+        limit = brief(d.prefill_limit, digits=3)
+        gate = "" if d.in_prefill_needed is None else f"{d.in_prefill_needed:.1f} of {limit} slots and "
+        users = "?" if d.users_needed is None else f"{d.users_needed:.1f}"
+        why = (
+            "a burst of arrivals, or arrivals just before the end of the run. "
+            f"On average {gate}{users} of {d.users} users were needed"
+        )
+    unsent = f"{d.due - d.sent} of {d.due} arrivals were not sent; {d.never_started} of them found no free user"
+    return f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
+
+
+def overload_line(summary: Summary) -> str | None:
+    """Of an open loop that the server fell behind what the headline does not say; None of any other."""
+    if summary.delivery is None or (found := summary.delivery.overload) is None:
+        return None
+    return (
+        f"OVERLOADED: {found.in_flight_middle} requests were in flight at half of the time, {found.in_flight_end} at the "
+        "stop. Latencies are those of a growing queue: a longer run has longer ones."
+    )
+
+
+def overloaded(delivery: Delivery | None) -> str | None:
+    """``offered 30/s, completed 4.5/s, and the queue grew until the end``; None where it did not."""
+    if delivery is None or delivery.overload is None:
+        return None
+    offered, completed = (brief(rate, "/s", 2) for rate in (delivery.offered_per_s, delivery.completed_per_s))
+    return f"offered {offered}, completed {completed}, and the queue grew until the end"
