@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-WORKERS ?= 2
+WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE  # a test starts some hundred processes: each would compile what it imports
 PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup

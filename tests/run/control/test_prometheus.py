@@ -13,6 +13,7 @@ from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
 from locust_llm.run.control.live_stats import LiveStats
 from locust_llm.run.control.prometheus import HISTOGRAMS, Totals, exposition, gauges
+from locust_llm.run.discovery import Discovery
 from locust_llm.web.routes import (
     Environment,  # not from locust, which ruff would put first: it patches
     serve_metrics,
@@ -112,7 +113,7 @@ def test_buckets_rise() -> None:
 def a_control(totals: Totals) -> Any:
     return SimpleNamespace(
         environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)), settings=Settings(model="m"), stages=None,
-        folder=Path("r"), survey=SimpleNamespace(model=None), draining=False, plan=SimpleNamespace(phase="profiling"),
+        folder=Path("r"), survey=Discovery(), draining=False, plan=SimpleNamespace(phase="profiling"),
         live_stats=LiveStats(), limit=None, totals=totals,
     )  # fmt: skip
 
