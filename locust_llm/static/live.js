@@ -140,10 +140,12 @@
 
   // -- the gate and the users --------------------------------------------------------------------------------------------
 
+  const typed = new Set();  // fields whose number was changed here and not sent yet: the run's does not take its place
   function field(id, value) {
-    if (value !== shown[id] && document.activeElement !== by(id)) by(id).value = value;
+    if (value !== shown[id] && !typed.has(id) && document.activeElement !== by(id)) by(id).value = value;
     shown[id] = value;
   }
+  for (const id of ["limit", "users"]) by(id).addEventListener("input", () => typed.add(id));
   function controls(status) {
     const on = status.state === "on";
     by("controls").hidden = !on;
@@ -170,16 +172,21 @@
   const turn = (limit) => change("llm/gate", { limit, ramp_s: limit === "" ? "" : by("ramp").value }, by("gate-answer"));
   by("gate").addEventListener("submit", (event) => {
     event.preventDefault();
+    typed.delete("limit");
     turn(by("limit").value);
   });
   by("people").addEventListener("submit", (event) => {
     event.preventDefault();
+    typed.delete("users");
     change("swarm", { user_count: by("users").value }, by("people-answer"));
   });
   by("open").addEventListener("click", () => turn(""));
   for (const button of document.querySelectorAll("button[data-step]")) {
     const input = button.parentElement.querySelector("input");
-    button.addEventListener("click", () => { input.value = Math.max(1, (Number(input.value) || 0) + Number(button.dataset.step)); });
+    button.addEventListener("click", () => {
+      input.value = Math.max(1, (Number(input.value) || 0) + Number(button.dataset.step));
+      typed.add(input.id);
+    });
   }
   by("stop").addEventListener("click", () => {
     by("stop").disabled = true;
