@@ -232,10 +232,13 @@ def _parse_tool(asked: dict[str, Any]) -> str:
     tools = field(asked, "tools", list) or []
     if not tools or asked.get("tool_choice") == "none" or asked["messages"][-1]["role"] == "tool":
         return ""
-    function = tools[0].get("function") if isinstance(tools[0], dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
+    return name_of(tools[0].get("function") if isinstance(tools[0], dict) else None, "body.tools.0.function")
+
+
+def name_of(tool: Any, loc: str) -> str:
+    name = tool.get("name") if isinstance(tool, dict) else None
     if not isinstance(name, str) or not name:
-        raise invalid("body.tools.0.function.name", "Field required")
+        raise invalid(f"{loc}.name", "Field required")
     return name
 
 

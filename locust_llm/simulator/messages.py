@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import api, tokens
-from .api import ARGUMENT, Asked, Ended, Form, Written, dump, field, invalid
+from .api import ARGUMENT, Asked, Ended, Form, Written, dump, field, invalid, name_of
 from .quirks import Quirks
 
 _BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
@@ -49,10 +49,7 @@ def _parse_tool(asked: dict[str, Any], content: Any) -> str:
     answers = isinstance(content, list) and any(block.get("type") == "tool_result" for block in content)
     if not tools or answers or (field(asked, "tool_choice", dict) or {}).get("type") == "none":
         return ""
-    name = tools[0].get("name") if isinstance(tools[0], dict) else None
-    if not isinstance(name, str) or not name:
-        raise invalid("body.tools.0.name", "Field required")
-    return name
+    return name_of(tools[0], "body.tools.0")
 
 
 class Events:

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from . import tokens
-from .api import ARGUMENT, NAME, Asked, Ended, Form, Messages, Written, dump, field, invalid
+from .api import ARGUMENT, NAME, Asked, Ended, Form, Messages, Written, dump, field, invalid, name_of
 from .quirks import Quirks
 
 _BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
@@ -45,10 +45,7 @@ def _parse_tool(asked: dict[str, Any], items: list[Any]) -> str:
     tools = field(asked, "tools", list) or []
     if not tools or asked.get("tool_choice") == "none" or items[-1].get("type") == "function_call_output":
         return ""
-    name = tools[0].get("name") if isinstance(tools[0], dict) else None
-    if not isinstance(name, str) or not name:
-        raise invalid("body.tools.0.name", "Field required")
-    return name
+    return name_of(tools[0], "body.tools.0")
 
 
 class Events:
