@@ -14,6 +14,8 @@ TAIL_FAR: Final = 0.02
 """On the side of rare, large values, of which a short run sees too few: report/analysis/correlation.py."""
 MIN_OF_BOTH: Final = 5
 """From so many requests of either kind on mid-P holds what it says within 1 %."""
+BEYOND: Final = 3.0
+"""What values are worth is divided by this for a bound beyond the largest: none is there to show its correlation."""
 NEEDED_ROOM: Final = 3.0
 """Times ``needed``: with that an upper end is there in more than 19 of 20 runs of independent requests."""
 
@@ -44,6 +46,20 @@ def rank_shares(size: float, share: float, low: float, high: float) -> Ends:
     if share**size > high * TAIL / TAIL_FAR:
         return below, None
     return below, min((_count(size, share, 1 - high) + 0.5) / size, 1.0)
+
+
+def beyond(largest: float, size: float, share: float, tail: float) -> float | None:
+    """A bound of the percentile of ``share`` (a half and more) where no rank is one, as too few values lie above it.
+
+    Values worth ``size`` independent ones are at most ``largest``: so the share beyond that is at most 1 - tail^(1 / size),
+    for any distribution. Further out it is assumed to fall with the square at least: what is twice as large is at most a
+    quarter as frequent, as with exponential tails, and with heavy ones that have a variance. Of mirrored values (below
+    0) the same is assumed towards 0. None: the largest is infinite or 0.
+    """
+    if not largest or math.isinf(largest):
+        return None
+    times = math.sqrt(max((1 - math.pow(tail, BEYOND / size)) / (1 - share), 1.0))
+    return largest * times if largest > 0 else largest / times
 
 
 def _count(size: float, share: float, below: float) -> float:

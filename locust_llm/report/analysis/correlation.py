@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.slo.intervals import TAIL_FAR, Ends, binomial_shares, rank_shares, student_quantile, tail_of
+from locust_llm.slo.intervals import TAIL_FAR, Ends, beyond, binomial_shares, rank_shares, student_quantile, tail_of
 
-from .selection import Floats
+from .selection import Floats, value_at
 
 MIN_VALUES: Final = 8
 """Of fewer values nothing can be said of their correlation."""
@@ -96,6 +96,8 @@ class Interval(NamedTuple):
     size: float = 0.0
     """Effective sample size."""
     short: bool = False
+    beyond: float | None = None
+    """Of a percentile without an end on the far side: a bound beyond all values that rests on an assumption."""
 
     @property
     def ends(self) -> Ends:
@@ -168,8 +170,8 @@ def _with_trend(trend: str, interval: Callable[[bool], Interval]) -> Interval:
     if not trend:
         return interval(False)
     whole, without = interval(False), interval(True)
-    low, high = (whole.low, without.high) if trend == FALLS else (without.low, whole.high)
-    return Interval(low, high, without.size, without.short)
+    lower, upper = (whole, without) if trend == FALLS else (without, whole)
+    return Interval(lower.low, upper.high, without.size, without.short, upper.beyond)
 
 
 # -- intervals -----------------------------------------------------------------------------------------------------------
@@ -183,8 +185,9 @@ def of_percentile(values: Floats, percentile: float, *, trend: str = "", looks: 
         return NONE
     if percentile < 50:
         other = {RISES: FALLS, FALLS: RISES}.get(trend, "")
-        low, high, size, short = of_percentile(-values, 100 - percentile, trend=other, looks=looks)
-        return Interval(None if high is None else -high, None if low is None else -low, size, short)
+        found = of_percentile(-values, 100 - percentile, trend=other, looks=looks)
+        high, low, far = (None if end is None else -end for end in (found.low, found.high, found.beyond))
+        return Interval(low, high, found.size, found.short, far)
     return _with_trend(trend, lambda without: _of_percentile(values, share, looks, without=without))
 
 
@@ -197,19 +200,22 @@ def _of_percentile(values: Floats, share: float, looks: int, *, without: bool) -
     at = ordered[max(math.ceil(round(share * n, 9)), 1) - 1]
     here, calm = indicator(at), _calm(values, overall, without=without)
     low, high = _shares(here, share, looks, calm=calm)
-    near = at if low is None else _at(ordered, low, up=False)
+    near = at if low is None else value_at(ordered, low, up=False)
     if near < at and (size := min(indicator(near).size, here.size * MAX_NEAR)) > here.size:
         low, _ = _shares(here._replace(size=math.sqrt(size * here.size)), share, looks, calm=calm)
-    far = ordered[-MIN_ABOVE] if high is None else min(_at(ordered, high, up=True), ordered[-MIN_ABOVE])
+    far = ordered[-MIN_ABOVE] if high is None else min(value_at(ordered, high, up=True), ordered[-MIN_ABOVE])
     if far > at and not calm:
         there = indicator(far)
         if there.size < here.size:
             _, high = _shares(there._replace(size=max(there.size, here.size / MAX_FAR)), share, looks)
     return Interval(
-        None if low is None else _at(ordered, low, up=False),
-        None if high is None else _at(ordered, high, up=True),
+        None if low is None else value_at(ordered, low, up=False),
+        None if high is None else value_at(ordered, high, up=True),
         here.size,
         here.short,
+        None
+        if high is not None or min(here.size, overall) < SHORT
+        else beyond(float(ordered[-1]), min(here.size, overall), share, TAIL_FAR / looks),
     )
 
 
@@ -276,8 +282,8 @@ def of_rate(amounts: Floats, *, trend: str = "", looks: int = 1) -> Interval:
     second it does not in the next, so they may be worth more than their number."""
     if len(amounts) < MIN_VALUES:
         return NONE
-    low, high, size, short = _with_trend(trend, lambda without: _of_rate(amounts, looks, without=without))
-    return Interval(None if low is None else max(0.0, low), high, size, short)
+    found = _with_trend(trend, lambda without: _of_rate(amounts, looks, without=without))
+    return found._replace(low=None if found.low is None else max(0.0, found.low))
 
 
 def _of_rate(amounts: Floats, looks: int, *, without: bool) -> Interval:
@@ -335,15 +341,6 @@ def _shares(found: Worth, share: float, looks: int, *, calm: bool = False) -> En
 @lru_cache(maxsize=512)
 def _ranks_of(size: float, share: float, low: float, high: float) -> Ends:
     return rank_shares(size, share, low, high)
-
-
-def _at(ordered: Floats, share: float, *, up: bool) -> float:
-    """The value at this share of all, linear between two; where one of them is infinite the one towards the end."""
-    place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
-    below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
-    if not (math.isfinite(below) and math.isfinite(above)):
-        return above if up else below
-    return below + (above - below) * (place - math.floor(place))
 
 
 def _constant(values: Floats) -> bool:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
+from locust_llm.core.text import brief
 from locust_llm.slo.client_verdict import INVALID, Verdict
 from locust_llm.slo.doubt import error_of, reason_of, stays
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
@@ -124,8 +125,9 @@ def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str, floa
         return INCONCLUSIVE, found.note, None
     by_point = seen.run.settings.slo_mode == POINT
     if by_point:  # what cut requests leave open stays open
-        found = replaced(found, ends=None, trend="")
-    holds, told = found.decides(rule), "; ".join(filter(None, (found.note, _cut(found))))
+        found = replaced(found, ends=None, trend="", beyond=None)
+    holds = found.decides(rule)
+    told = "; ".join(filter(None, (found.note, _cut(found), _assumed(rule, found))))
     if blame := _blame(rule, holds, seen.verdict, by_point=by_point):
         return INCONCLUSIVE, blame, None
     if holds is None:
@@ -143,6 +145,15 @@ def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str, floa
 
 def _gets_worse(rule: Rule, found: Found) -> bool:
     return (found.trend == RISES) == rule.op.startswith("<")
+
+
+def _assumed(rule: Rule, found: Found) -> str:
+    """What the decision rests on beside the values."""
+    if found.beyond is None or replaced(found, beyond=None).decides(rule) is not None:
+        return ""
+    bound, up = brief(found.beyond * rule.factor, rule.unit), rule.percentile is None or rule.percentile >= 50
+    far, twice, most = ("above", "twice", "at most") if up else ("below", "half", "at least")
+    return f"{most} {bound}, if {far} all that was seen {twice} the value is at most a quarter as frequent"
 
 
 def _cut(found: Found) -> str:
@@ -178,7 +189,10 @@ def longer_s(rule: Rule, found: Found, seconds: float) -> float | None:
         return None
     times = 1.0
     if rule.percentile is not None and None in found.ends and found.size:
-        times = max(times, NEEDED_ROOM * needed(rule.percentile) / found.size)
+        size = NEEDED_ROOM * needed(rule.percentile)
+        if found.beyond is not None and rule.limit > 0:  # it comes nearer about as the root of the size grows
+            size = min(size, found.size * max(found.beyond / rule.limit, rule.limit / found.beyond) ** 2)
+        times = max(times, size / found.size)
     room = abs(rule.limit - found.value)
     for end in found.ends:
         if end is not None and math.isfinite(end) and room > 0 and rule.holds(end) != rule.holds(found.value):

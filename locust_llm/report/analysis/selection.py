@@ -117,3 +117,12 @@ def mean(values: Floats) -> float | None:
 def total(values: Floats) -> float | None:
     known = values[~np.isnan(values)]
     return float(known.sum()) if len(known) else None
+
+
+def value_at(ordered: Floats, share: float, *, up: bool) -> float:
+    """The value at this share of all, linear between two; where one of them is infinite the one towards the end."""
+    place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
+    below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    if not (math.isfinite(below) and math.isfinite(above)):
+        return above if up else below
+    return below + (above - below) * (place - math.floor(place))

@@ -60,10 +60,14 @@ class Found:
     """The run is short for its own correlation."""
     trend: str = ""
     """``rises`` or ``falls``: its values were not steady over the run."""
+    beyond: float | None = None
+    """In place of an end that is not there: a bound beyond all values that rests on an assumption (slo/intervals.py)."""
 
     def decides(self, rule: Rule) -> bool | None:
         """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
         low, high = (self.value, self.value) if self.ends is None else self.ends
+        if self.beyond is not None and self.value is not None:
+            low, high = (low, self.beyond) if self.beyond > self.value else (self.beyond, high)
         held = {rule.holds(-math.inf if low is None else low), rule.holds(math.inf if high is None else high)}
         held |= {rule.holds(self.value)} if self.value is not None else {True, False}
         held |= {rule.holds(self.worst)} if self.worst is not None else set()
@@ -186,6 +190,7 @@ def _between(rule: Rule, low: Found, high: Found, cut: int, undecided: int) -> F
         undecided=undecided,
         size=min(sizes, default=None),
         short=low.short or high.short,
+        beyond=(high if rule.percentile is not None and rule.percentile >= 50 else low).beyond,
     )
 
 
@@ -206,7 +211,7 @@ def _with(value: float, interval: Interval, count: int, note: str = "") -> Found
         return Found(value, count=count, note=note or _few(count))
     low, high = interval.ends  # an interpolated percentile may lie beside its nearest ranks
     ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
-    return Found(value, ends, count, note, size=interval.size, short=interval.short)
+    return Found(value, ends, count, note, size=interval.size, short=interval.short, beyond=interval.beyond)
 
 
 def _landed(rule: Rule, value: float, failures: int, count: int) -> str:
