@@ -168,7 +168,7 @@ def _pooling(s: Settings) -> Iterator[str]:
 
 
 def too_few_requests(s: Settings) -> Iterator[str]:
-    """Rules that this run has too few requests to pass, each in a sentence: they can only fail."""
+    """Rules that this run has too few requests to pass, but by far, each in a sentence."""
     if s.staged is not None:
         return  # stages go on until they have enough
     asked = f"--request-count {s.request_count}"
@@ -183,8 +183,8 @@ def too_few_requests(s: Settings) -> Iterator[str]:
             and most < (least := needed(rule.percentile))
         ):
             yield (
-                f"{asked}: too few for {rule} to pass. The interval of {rule.stat} takes {least} independent requests, "
-                f"and {NEEDED_ROOM:g} times as many to be sure of both its ends"
+                f"{asked}: too few for {rule} to pass, unless its limit is far beyond all values. The interval of "
+                f"{rule.stat} takes {least} independent requests, and {NEEDED_ROOM:g} times as many to be sure of both its ends"
             )
 
 

@@ -2,11 +2,12 @@
 
 A cell is a process that makes latencies (independent, autoregressive, a queue, the simulator in virtual time) and a number
 of requests; many runs of it are made, and the interval of each figure of each run is held against the truth, which is that
-of all runs together. Limits are set at the truth, 3 % beside it (where a wrong verdict is one on the wrong side) and 10, 20
-and 40 % off it, where a decision is wanted, and at 5 times the truth, where a PASS is. Beside it is how often an oracle decides, who has a normal interval with the
-true standard error; and, of percentiles and shares, how often the exact method for independent requests does, of as many
-as they are worth (order statistics): it is right for any distribution, which the oracle is not. Two other methods are held
-beside ours: order statistics and exact shares, which take requests as independent, and ten sections with Student's t.
+of all runs together. Limits are set at the truth, 3 % beside it (where a wrong verdict is one on the wrong side), 10, 20 and
+40 % off it, where a decision is wanted, and at 5 times the truth, where a PASS is. Beside it is how often an oracle decides,
+who has a normal interval with the true standard error; and, of percentiles and shares, how often the exact method for
+independent requests does, of as many as they are worth (order statistics): it is right for any distribution, which the
+oracle is not. Two other methods are held beside ours: order statistics and exact shares, which take requests as
+independent, and ten sections with Student's t.
 
 With ``--abort``: how often a run is ended by an ``abort:`` rule whose limit is the truth, and after how many requests by one
 whose limit is half of it.

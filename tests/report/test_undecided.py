@@ -12,7 +12,7 @@ from locust_llm.core.storage import RECORDS
 from locust_llm.report.undecided import undecided
 from locust_llm.run import decision
 
-RULES = ("ttft p50 < 100ms", "ttft p99 < 1s", "warn: ttft p99 < 1s")
+RULES = ("ttft p50 < 100ms", "ttft p99 < 90ms", "warn: ttft p99 < 90ms")
 
 
 def records(count: int) -> list[Record]:
@@ -27,7 +27,7 @@ def fill(folder: Path, records: list[Record]) -> None:
 def test_what_is_too_few_for_a_rule_that_decides_is_named(tmp_path: Path) -> None:
     fill(tmp_path, records(100))
     (open_,) = undecided(tmp_path, a_run(slo=RULES))
-    assert open_.rule == "ttft p99 < 1s"
+    assert open_.rule == "ttft p99 < 90ms"
     assert "368" in open_.reason
     fill(tmp_path, records(600))
     assert undecided(tmp_path, a_run(slo=RULES)) == []

@@ -151,7 +151,7 @@ def _assumed(rule: Rule, found: Found) -> str:
     """What the decision rests on beside the values."""
     if found.beyond is None or replaced(found, beyond=None).decides(rule) is not None:
         return ""
-    bound, up = brief(found.beyond * rule.factor, rule.unit), rule.percentile is None or rule.percentile >= 50
+    bound, up = brief(found.beyond * rule.factor, rule.unit, 3), rule.percentile is None or rule.percentile >= 50
     far, twice, most = ("above", "twice", "at most") if up else ("below", "half", "at least")
     return f"{most} {bound}, if {far} all that was seen {twice} the value is at most a quarter as frequent"
 

@@ -159,6 +159,17 @@ def test_intervals_of_independent_values() -> None:
     assert of_share((values > 40) * 1.0).ends == pytest.approx((0.9 - 0.015 * high, 0.9 + 0.015 * low), abs=0.004)
 
 
+def test_a_bound_beyond_the_largest_of_too_few_values() -> None:
+    """Of 60 the share above the largest is at most 1 - 0.02^(3 / 60) = 17.8 %, 3.55 times 5 %: 1.885 times the value.
+    Towards 0 the same. Where failures are the largest there is none, nor where a rank is an end, nor where a run is short."""
+    found = of_percentile(whole(60), 95)
+    assert (found.high, found.beyond) == (None, pytest.approx(60 * 1.885, rel=1e-3))
+    assert of_percentile(whole(60), 5).beyond == pytest.approx(1 / 1.885, rel=1e-3)
+    assert of_percentile(np.where(whole(60) > 59, np.inf, whole(60)), 95).beyond is None
+    assert of_percentile(whole(400), 95).beyond is None
+    assert of_percentile(whole(20), 95).beyond is None
+
+
 def test_the_mean_of_skewed_values_reaches_further_up() -> None:
     """Of exponential ones; and never below 0."""
     values = -np.log(1 - (whole(400) - 0.5) / 400)
