@@ -21,7 +21,7 @@ SLOTS = 6
 """Sequences that the server decodes at a time: throughput stays where it is from six users on."""
 TTFT_S = 0.5
 """p95 at most: who comes beyond the six waits for one of them to end."""
-SECONDS = 100.0
+SECONDS = 50.0
 
 
 def load() -> Virtual:
