@@ -184,7 +184,7 @@ def too_few_requests(s: Settings) -> Iterator[str]:
         ):
             yield (
                 f"{asked}: too few for {rule} to pass, unless its limit is far beyond all values. The interval of "
-                f"{rule.stat} takes {least} independent requests, and {NEEDED_ROOM:g} times as many to be sure of both its ends"
+                f"{rule.stat} takes {least} independent requests, {NEEDED_ROOM:g} times as many to be sure of both ends"
             )
 
 

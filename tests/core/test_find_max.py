@@ -1,6 +1,7 @@
 """The highest load within the rules is found on simulated servers whose limit is known, in virtual time."""
 
 from collections.abc import Callable
+from functools import cache
 from itertools import repeat
 from random import Random
 
@@ -20,7 +21,7 @@ SLOTS = 6
 """Sequences that the server decodes at a time: throughput stays where it is from six users on."""
 TTFT_S = 0.5
 """p95 at most: who comes beyond the six waits for one of them to end."""
-SECONDS = 100.0
+SECONDS = 50.0
 
 
 def load() -> Virtual:
@@ -29,6 +30,7 @@ def load() -> Virtual:
     return Virtual(clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, clock))
 
 
+@cache  # a number of users is asked for by several tests, and always answers the same
 def closed_loop(users: float) -> Done:
     run = load()
     run.closed_loop(int(users), repeat(Request(200, 100)), stagger_s=0.13)

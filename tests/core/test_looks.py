@@ -45,9 +45,8 @@ def test_what_has_too_few_requests_to_pass_is_said_before_the_run() -> None:
         return list(too_few_requests(msgspec.convert({"host": "http://h", "slo": rules, **given}, Settings)))
 
     (line,) = few(request_count=300)
-    assert line.startswith(
-        "--request-count 300: too few for ttft p99 < 1s to pass, unless its limit is far beyond all values. The interval of p99 takes 368"
-    )
+    assert line.startswith("--request-count 300: too few for ttft p99 < 1s to pass")
+    assert "The interval of p99 takes 368" in line
     assert few(request_count=368) == []
     (line,) = few(request_rate=5.0, run_time_s=60.0)
     assert line.startswith("5 requests/s for 60 s")

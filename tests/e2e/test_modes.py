@@ -214,7 +214,7 @@ def test_a_replay_is_whole_after_a_warmup(server: Server, tmp_path: Path) -> Non
 # -- datasets and sessions ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), BOTH[1]])
+@pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), TWO])
 def test_a_dataset_is_sent_once_and_then_the_run_ends(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:

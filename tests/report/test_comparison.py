@@ -1,5 +1,6 @@
 """Runs side by side: which figures stand there, what is warned of, stage by stage, and the command."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,26 +36,38 @@ def drawn(seed: int, slower: float = 1.0, count: int = 800) -> list[Record]:
     return [answered(*ms, sent_at=10.0 + i) for i, ms in enumerate(times)]
 
 
-@pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """A base, another run of the same, a slower one with a gate."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Here lie a base, another run of the same, a slower one with a gate."""
+    place = tmp_path_factory.mktemp("runs")
     gated = [
         replace(record, asked_at=(record.sent_at or 0) - 0.2, admitted_at=record.sent_at) for record in drawn(3, 1.3)
     ]
-    return [
-        a_folder(Path("base"), drawn(1)),
-        a_folder(Path("same"), drawn(4)),
-        a_folder(Path("slow"), gated, a_run(((0.0, 1),), prefill_concurrency=1)),
-    ]
+    a_folder(place / "base", drawn(1))
+    a_folder(place / "same", drawn(4))
+    a_folder(place / "slow", gated, a_run(((0.0, 1),), prefill_concurrency=1))
+    return place
+
+
+@pytest.fixture
+def folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    monkeypatch.chdir(place)
+    return [Path("base"), Path("same"), Path("slow")]
+
+
+@pytest.fixture(scope="module")
+def found(place: Path) -> Comparison:
+    """Of the three, which several tests look at."""
+    with contextlib.chdir(place):
+        return compared([Path("base"), Path("same"), Path("slow")])
 
 
 def words(lines: Sequence[Line]) -> dict[str, str]:
     return {line.label: line.word for line in lines}
 
 
-def test_the_main_figures_of_two_equal_runs(folders: list[Path]) -> None:
-    (pair,) = compared(folders[:2]).runs
+def test_the_main_figures_of_two_equal_runs(found: Comparison) -> None:
+    pair = found.runs[0]
     assert list(words(pair.lines)) == [
         "TTFT p50 (ms)", "TTFT p95 (ms)", "TTFT p99 (ms)", "ITL p50 (ms)", "ITL p95 (ms)", "ITL p99 (ms)", "ICL p99 (ms)",
         "Longest Stall p99 (ms)", "Request Latency p50 (ms)", "Request Latency p99 (ms)", "Throughput (requests/s)",
@@ -64,8 +77,8 @@ def test_the_main_figures_of_two_equal_runs(folders: list[Path]) -> None:
     assert pair.warnings == ()
 
 
-def test_a_slower_run_with_a_gate(folders: list[Path]) -> None:
-    pair = compared(folders).runs[1]
+def test_a_slower_run_with_a_gate(found: Comparison) -> None:
+    pair = found.runs[1]
     word = words(pair.lines)
     assert {word[f"{name} (ms)"] for name in ("TTFT p50", "TTFT p95", "ITL p50", "ITL p99", "Request Latency p50")} == {
         "worse"
@@ -107,12 +120,12 @@ def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
     assert "no request succeeded or failed" in console(found)
 
 
-def test_the_document_is_120_columns_wide(folders: list[Path]) -> None:
-    text = console(compared(folders))
+def test_the_document_is_120_columns_wide(folders: list[Path], found: Comparison) -> None:
+    text = console(found)
     assert max(map(len, text.splitlines())) <= 120
     assert "slow against base" in text
     assert "!" * 120 not in text
-    assert "| TTFT p50 (ms)" in markdown(compared(folders))
+    assert "| TTFT p50 (ms)" in markdown(found)
     simulated = a_folder(Path("sim"), [replace(record, simulated=True) for record in drawn(1, count=30)])
     assert "SIMULATED" in console(compared([folders[0], simulated]))
 
@@ -156,11 +169,11 @@ def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) ->
     )
 
 
-def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("folders")
+def test_the_command(found: Comparison, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     files = ["--json", "c.json", "--markdown", "c.md"]
     assert main(["compare", "base", "same", "slow", "--verbose", *files]) == 0
-    found = compared(folders)
     assert capsys.readouterr().out == f"{console(found)}\n{WEATHER}\n"
     assert Path("c.md").read_text() == markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
@@ -171,19 +184,19 @@ def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture[str], mo
 
 
 @pytest.mark.parametrize("width", [60, 120])
-def test_the_console_ends_with_what_differs(folders: list[Path], width: int) -> None:
-    lines = of_runs(compared(folders), width).splitlines()
+def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, width: int) -> None:
+    lines = of_runs(found, width).splitlines()
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= width
     assert " ".join(lines).startswith("same against base: 0 of 13 figures differ. ")
     assert any(line.startswith("slow against base: ") for line in lines)
     assert "TTFT p50 (ms) worse" in " ".join(" ".join(lines).split())
-    swept_ = compared([swept(Path("a"), {1: 1, 2: 1}), swept(Path("b"), {1: 2, 2: 2})])
+    swept_ = compared([swept(tmp_path / "a", {1: 1, 2: 1}), swept(tmp_path / "b", {1: 2, 2: 2})])
     assert any(line.startswith("concurrency 2 ") for line in of_runs(swept_, width).splitlines())
 
 
-def test_the_same_folders_give_the_same_intervals(folders: list[Path]) -> None:
-    assert list(document(compared(folders))) == list(document(compared(folders)))
+def test_the_same_folders_give_the_same_intervals(folders: list[Path], found: Comparison) -> None:
+    assert list(document(compared(folders))) == list(document(found))
 
 
 def test_figures_that_cut_requests_leave_open_are_bounds(tmp_path: Path) -> None:

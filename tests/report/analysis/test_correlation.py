@@ -161,7 +161,7 @@ def test_intervals_of_independent_values() -> None:
 
 def test_a_bound_beyond_the_largest_of_too_few_values() -> None:
     """Of 60 the share above the largest is at most 1 - 0.02^(3 / 60) = 17.8 %, 3.55 times 5 %: 1.885 times the value.
-    Towards 0 the same. Where failures are the largest there is none, nor where a rank is an end, nor where a run is short."""
+    Towards 0 the same. Where failures are the largest there is none, nor where a rank is an end or a run is short."""
     found = of_percentile(whole(60), 95)
     assert (found.high, found.beyond) == (None, pytest.approx(60 * 1.885, rel=1e-3))
     assert of_percentile(whole(60), 5).beyond == pytest.approx(1 / 1.885, rel=1e-3)

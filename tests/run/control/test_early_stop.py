@@ -297,9 +297,10 @@ def test_what_is_called_broken_would_fail(seed: int, ttft_ms: float, failing: fl
             abort.add(records[-1])
             if text not in at and abort.broken():
                 at[text] = i + 1
-    for text, count in at.items():
-        (result,) = summarise(collect(records[:count]), a_run(slo=(text,)), 0, records[:count]).slos
-        assert result.status == FAIL, (text, count, result)
+    for count in sorted(set(at.values())):
+        broken = tuple(text for text in at if at[text] == count)
+        results = summarise(collect(records[:count]), a_run(slo=broken), 0, records[:count]).slos
+        assert [result.status for result in results] == [FAIL] * len(broken), (broken, count, results)
 
 
 def test_nothing_is_asked_of_the_formula_while_the_count_holds(monkeypatch: pytest.MonkeyPatch) -> None:
