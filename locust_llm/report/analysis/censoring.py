@@ -89,8 +89,8 @@ def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.
     """What each request counts with, in seconds or a number a second; those without a value are left out. A failure has one
     that breaks the rule, but for averages, where it is left out, and for waits before the send, which it had like any other.
 
-    ``longest_s``: no request that succeeds takes longer, as its timeout ends it; else there is no bound above. ``merged``: chunks
-    that came more than one to a read count at their soonest and at their latest.
+    ``longest_s``: no request that succeeds takes longer, as its timeout ends it; else there is no bound above.
+    ``merged``: chunks that came more than one to a read count at their soonest and at their latest.
     """
     everything = part.outcome(OK, *FAILURES, CUT, CANCELLED)
     low, high = reach(everything, metric, longest_s)

@@ -6,7 +6,8 @@ worse passes nothing. The smallest and the largest value, and what was delivered
 the run and have no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its worst
 (censoring.py), and the rule is decided where both are. A failure counts as a value that breaks the rule, whichever way that
 points (a latency of +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so. The
-client verdict voids what its own error could turn (slo/doubt.py).
+client verdict voids what its own error could turn (slo/doubt.py), but where the records and the certificate of the machine
+say how far the figure can be off: there the rule is held against both ends of that.
 
 Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up to the highest one, which
 is found. A rule that names stages must hold at each of them, one with a base at each that the base has too.
@@ -233,6 +234,7 @@ def _bounded(rule: Rule, found: Found, seen: Evaluation) -> Found | None:
         low, high = None if low is None else low - off_s, None if high is None else high + off_s
     else:
         low, high = _certified(low, high, _extremes(rule, part, seen), bounds)
+    low, high = None if low is None else min(low, *figures), None if high is None else max(high, *figures)
     return replaced(found, ends=(low, high), size=wide.size, short=wide.short)
 
 
