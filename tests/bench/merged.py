@@ -1,6 +1,6 @@
-"""Are rules decided rightly where chunks come merged? Runs against the C truth server beside burning programs; limits planted
-5 and 20 % off the true percentile on both sides. Prints a line a run, then how many rules were decided by what bounds the
-error, how many without it, and how many wrongly. Asserts nothing.
+"""Are rules decided rightly where chunks come merged? Runs against the C truth server beside burning programs; limits planted 5
+and 20 % off the true percentile on both sides. Prints a line a run, then how many rules were decided by what bounds the error,
+how many without it, and how many wrongly. Asserts nothing.
 """
 
 import argparse
@@ -103,9 +103,7 @@ def main() -> None:
                 print(f"{streams} streams beside {burning}: {error!r}", flush=True)
                 continue
             level = "-" if verdict is None else f"{verdict.level} {dict(verdict.signals)}"
-            sides = [
-                sum(status != "INCONCLUSIVE" for *_, status, _ in ((*f[:2], f[k], f[4]) for f in found)) for k in (2, 3)
-            ]
+            sides = [sum(one[at] != "INCONCLUSIVE" for one in found) for at in (2, 3)]
             wrong = [f for f in found if f[3] != "INCONCLUSIVE" and (f[3] == "PASS") != f[4]]
             print(
                 f"{streams} streams beside {burning}: {level}, {merged:.1%} merged, load {os.getloadavg()[0]:.1f}; decided "
