@@ -1,6 +1,6 @@
-"""Are rules decided rightly where chunks come merged? Runs against the C truth server beside burning programs; limits planted 5
-and 20 % off the true percentile on both sides. Prints a line a run, then how many rules were decided by what bounds the error,
-how many without it, and how many wrongly. Asserts nothing.
+"""Are rules decided rightly where chunks come merged? Runs against the C truth server beside burning programs, with limits
+5 and 20 % off the true percentile on both sides. Prints a line a run, then how many rules were decided with what bounds the
+error, how many without it, and how many wrongly. Asserts nothing.
 """
 
 import argparse
