@@ -1,6 +1,6 @@
 """Are rules decided rightly where chunks come merged? As merged.py, without a clock: true times of chunks are drawn, and a
-reader that is held up now and then reads them, with stamps as far off as the certificate's own. Limits lie 5 and 20 % off the
-true percentile of the run. Prints what was decided, with and without what bounds the error, and each wrong decision.
+reader that is held up now and then reads them, with stamps as far off as the certificate's own. Limits lie 5 and 20 %
+off the true percentile of the run. Prints what was decided, with and without what bounds the error, and what wrongly.
 """
 
 import argparse
