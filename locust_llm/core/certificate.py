@@ -179,6 +179,26 @@ def worst(some: list[Bounds]) -> Bounds:
     )  # fmt: skip
 
 
+def together(each: Sequence[Certificate | None]) -> tuple[Bounds, Bounds] | None:
+    """(of times from a send to a chunk, of gaps) over all processes that sent; None where one of them has no certificate."""
+    found = [(one.ttft, one.gap) for one in each if one is not None and one.ttft is not None and one.gap is not None]
+    if not found or len(found) < len(each):
+        return None
+    gap = worst([between for _, between in found])
+    return first_chunk(worst([ttft for ttft, _ in found]), gap), gap
+
+
+def spread(bounds: Bounds, lengths: Sequence[float]) -> Bounds:
+    """Of a difference that is spread over the tokens of an answer. It weighs most in a short one: the 5th percentile of
+    ``lengths`` (tokens) counts."""
+    tokens = max(sorted(lengths)[len(lengths) // 20], 1.0) if len(lengths) else 1.0
+    return Bounds(
+        count=bounds.count,
+        p50_ms=bounds.p50_ms / tokens, p95_ms=bounds.p95_ms / tokens, p99_ms=bounds.p99_ms / tokens,
+        max_ms=bounds.max_ms / tokens, within={share: ms / tokens for share, ms in bounds.within.items()},
+    )  # fmt: skip
+
+
 def ends(
     percentile: float, count: int, least: Quantile, reported: Quantile, most: Quantile, pairs: Sequence[Ends]
 ) -> Ends:
@@ -194,6 +214,14 @@ def ends(
     if figure is None or not lower or not upper:
         return math.inf, math.inf
     return max(0.0, figure - max(0.0, *lower)), max(0.0, min(upper) - figure)
+
+
+def most_off(bounds: Bounds, count: int, *, average: bool) -> float:
+    """By how much one of ``count`` values may be off, in ms; or their average, to which those beyond a bound, being few, add
+    little."""
+    if not average:
+        return bounds.max_ms
+    return min(ms + ranks(count, share) / max(count, 1) * bounds.max_ms for share, ms in bounds.pairs)
 
 
 def ranks(count: int, share: float) -> int:

@@ -222,6 +222,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.closed_at - self.sent_at
 
     @property
+    def latency_soonest_s(self) -> float | None:
+        """The soonest that the last chunk can have come; equal to the latency unless it came in one read with others."""
+        if self.merged and self.merged[-1][0] == len(self.chunk_us) - 1:
+            return self.merged[-1][1] / 1e6
+        return self.latency_s
+
+    @property
     def itl_s(self) -> float | None:
         """(latency - TTFT) / (output tokens - tokens of the first chunk): AIPerf's inter_token_latency, which many
         tools call TPOT. Choices come side by side, so of several the tokens of one count, on average. None below two
@@ -249,6 +256,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self.gaps_us
         blurred = {index for index, _ in self.merged}
         return tuple(gap for i, gap in enumerate(self.gaps_us) if i not in blurred and i + 1 not in blurred)
+
+    @property
+    def blurred_gaps_us(self) -> tuple[tuple[int, int], ...]:
+        """(the least, the most) that each of the other gaps can be."""
+        us, earliest = self.chunk_us, dict(self.merged)
+        return tuple(
+            (max(earliest.get(i + 1, us[i + 1]) - us[i], 0), us[i + 1] - earliest.get(i, us[i]))
+            for i in range(len(us) - 1 if earliest else 0)
+            if i in earliest or i + 1 in earliest
+        )
 
     @property
     def longest_stall_s(self) -> float | None:

@@ -7,12 +7,11 @@ more than one to a read is between the bounds that its record has, whatever the 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.core.certificate import Bounds, Ends, Quantile, ends, first_chunk, worst
+from locust_llm.core.certificate import Bounds, Ends, Quantile, ends, spread, together
 from locust_llm.core.record import OK
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.columns import Blurred, Columns
@@ -21,18 +20,13 @@ from locust_llm.report.analysis.selection import Floats, Selection
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.slo.metrics import ITL, POOLED, TTFT, TTFT_FROM_DUE
 
-SHORT: Final = 5
-"""The percentile of the lengths of answers by which their ITL is judged: a difference weighs most in a short one."""
-
 
 def certified(summary: Summary, columns: Columns, run: Run) -> Summary:
     """The summary with the plus-minus of its latencies; or with why there is none, where one was to be expected."""
     found = [health.certificate for health in run.health if health.certificate is not None]
-    ttfts = [one.ttft for one in found if one.ttft is not None]
-    between = [one.gap for one in found if one.gap is not None]
-    if not found or len(ttfts) < len(found) or len(between) < len(found):
+    if (both := together(found)) is None:
         return replace(summary, uncertified=next((one.missing for one in found if one.missing), ""))
-    ttft, gap = first_chunk(worst(ttfts), worst(between)), worst(between)
+    ttft, gap = both
     requests = columns.requests
     profiling = Selection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
     gaps, blurred = columns.gaps.get("profiling", Gaps()), columns.blurred.get("profiling")
@@ -66,23 +60,12 @@ def _per_request(ok: Selection, ttft: Bounds, gap: Bounds) -> Iterator[tuple[str
     with np.errstate(divide="ignore", invalid="ignore"):
         later = (last - first) / itl
         most = np.where(later > 0, itl + early / later, itl)
-    shortest = later[np.isfinite(later)]
-    tokens = float(np.percentile(shortest, SHORT)) if len(shortest) else 1.0
-    yield ITL.tag, *_known(itl, itl, most), _scaled(gap, 1 / max(tokens, 1.0))
+    yield ITL.tag, *_known(itl, itl, most), spread(gap, later[np.isfinite(later)].tolist())
 
 
 def _known(least: Floats, reported: Floats, most: Floats) -> tuple[Floats, Floats, Floats]:
     there = ~np.isnan(reported)
     return least[there], reported[there], most[there]
-
-
-def _scaled(bounds: Bounds, factor: float) -> Bounds:
-    """Of a difference that is spread over as many tokens."""
-    return Bounds(
-        count=bounds.count,
-        p50_ms=bounds.p50_ms * factor, p95_ms=bounds.p95_ms * factor, p99_ms=bounds.p99_ms * factor,
-        max_ms=bounds.max_ms * factor, within={share: ms * factor for share, ms in bounds.within.items()},
-    )  # fmt: skip
 
 
 def _of_values(

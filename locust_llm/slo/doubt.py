@@ -8,6 +8,8 @@ of the limit on which it is, the rule stays decided: a TTFT that may be reported
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from .client_verdict import (
     CPU_WAIT,
     GAPS_OFF,
@@ -70,6 +72,10 @@ DOUBTS: Final = {
     UNCERTIFIED: Doubt("there is no certificate", _each((*TIMED, *RATES), EITHER)),
 }  # fmt: skip
 """By signal. Failures, and how much of a schedule was sent, are what they are: no signal touches them."""
+BOUNDED: Final = ("ttft", "ttft_from_due", "request_latency", "itl", "icl")
+BOUNDING: Final = (TTFT_HIGH, MERGED, TTFT_OFF, GAPS_OFF)
+"""How far percentiles and averages of BOUNDED can be off by these signals is known, where there is a certificate: from the
+stamps around merged chunks, and from the sentinels. An INVALID one is believed in nothing."""
 MAIN: Final = {
     "TTFT": "ttft", "ITL": "itl", "Request Latency": "request_latency", "throughput": "output_tokens_per_s",
 }  # fmt: skip
@@ -83,6 +89,14 @@ def error_of(verdict: Verdict | None, rule: Rule) -> Error | None:
         return None
     errors = {error for _, error in _touching(verdict, rule)}
     return errors.pop() if len(errors) == 1 else EITHER if errors else None
+
+
+def unbounded(verdict: Verdict, rule: Rule) -> Verdict:
+    """The verdict without the signals whose error in the figure of this rule is bounded."""
+    if rule.metric not in BOUNDED or rule.base:
+        return verdict
+    left = {what: level for what, level in verdict.signals.items() if what not in BOUNDING or level == INVALID}
+    return replace(verdict, signals=left) if left or not verdict.signals else Verdict(OK)
 
 
 def stays(rule: Rule, holds: bool | None, error: Error) -> bool:

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.records import answered, failed
 
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, RETRIED
@@ -93,3 +94,14 @@ def test_only_failures_are_failures(outcome: str) -> None:
 def test_a_record_is_the_same_after_json(chunk_us: tuple[int, ...], limit: int | None, message: str) -> None:
     record = answered(200, chunk_us=chunk_us, limit=limit, message=message, sent_at=12345.678901234)
     assert msgspec.json.decode(msgspec.json.encode(record), type=type(record)) == record
+
+
+def test_what_merged_chunks_leave_open() -> None:
+    """Chunks 2 and 3 in one read, after 15 ms; the last two in another, after 38 ms."""
+    us, merged = (10_000, 30_000, 30_000, 35_000, 50_000, 50_000), ((1, 15_000), (2, 15_000), (4, 38_000), (5, 38_000))
+    record = replace(answered(1), chunk_us=us, merged=merged)
+    assert record.sharp_gaps_us == ()
+    assert record.blurred_gaps_us == ((5_000, 20_000), (0, 15_000), (5_000, 20_000), (3_000, 15_000), (0, 12_000))
+    assert (record.latency_s, record.latency_soonest_s) == (0.05, 0.038)
+    assert replace(record, merged=()).latency_soonest_s == 0.05
+    assert replace(record, merged=()).blurred_gaps_us == ()

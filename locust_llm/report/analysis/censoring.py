@@ -25,7 +25,18 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK
 from locust_llm.slo.grammar import Condition, Rule
-from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, SCHEMA_VALID, TTFT_FROM_DUE, Metric, censored, waits
+from locust_llm.slo.metrics import (
+    BY_WORD,
+    ITL,
+    LATENCY,
+    PER_USER,
+    SCHEMA_VALID,
+    TTFT,
+    TTFT_FROM_DUE,
+    Metric,
+    censored,
+    waits,
+)
 
 from .selection import Floats, Selection
 
@@ -74,14 +85,19 @@ class Bounds(NamedTuple):
         return bool(np.array_equal(self.low, self.high))
 
 
-def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.inf) -> Bounds:
+def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.inf, *, merged: bool = False) -> Bounds:
     """What each request counts with, in seconds or a number a second; those without a value are left out. A failure has one
     that breaks the rule, but for averages, where it is left out, and for waits before the send, which it had like any other.
 
     ``longest_s``: no request that succeeds takes longer, as its timeout ends it; else there is no bound above.
+    ``merged``: chunks that came more than one to a read count at their soonest and at their latest.
     """
     everything = part.outcome(OK, *FAILURES, CUT, CANCELLED)
     low, high = reach(everything, metric, longest_s)
+    open_ = low != high
+    if merged:
+        least, most = reach_of_merged(everything, metric)
+        low, high = np.where(open_, low, least), np.where(open_, high, most)
     outcome = _outcomes(everything)
     failed = outcome == "failed"
     if not waits(metric):
@@ -94,7 +110,7 @@ def values(rule: Rule, part: Selection, metric: Metric, longest_s: float = math.
     there = ~np.isnan(low)
     own = low if metric.column in MOMENTS else everything["closed_at"] - everything["sent_at"]
     found = Bounds(low, high, sent(everything), outcome == CUT).only(there)
-    return _redistributed(found, (outcome == CANCELLED)[there], own[there])
+    return _redistributed(found, (open_ & (outcome == CANCELLED))[there], own[there])
 
 
 def reach(part: Selection, metric: Metric, longest_s: float = math.inf) -> tuple[Floats, Floats]:
@@ -128,6 +144,29 @@ def reach(part: Selection, metric: Metric, longest_s: float = math.inf) -> tuple
     bound = np.where(np.isnan(bound), 0.0, bound)
     low[open_], high[open_] = bound[open_], longest[open_]
     return low, np.maximum(low, high)
+
+
+def reach_of_merged(part: Selection, metric: Metric) -> tuple[Floats, Floats]:
+    """(the least, the most) that each request can have had, by the stamps around chunks that came more than one to a read;
+    of other metrics what is reported."""
+    first, soonest, last = part["ttft_s"], part["ttft_soonest_s"], part["latency_s"]
+    reported: Floats = part[metric.column] * metric.base
+    if metric in (TTFT, TTFT_FROM_DUE):
+        return reported - (first - soonest), reported
+    if metric is LATENCY:
+        return part["latency_soonest_s"], reported
+    if metric is ITL:  # what came merged in between moves neither of its ends
+        tokens = tokens_later(part)
+        return np.maximum(part["latency_soonest_s"] - first, 0) / tokens, (last - soonest) / tokens
+    return reported, reported
+
+
+def tokens_later(part: Selection) -> Floats:
+    """Of each answer, those behind its first chunk; 1 where nothing tells, NaN where it has no ITL."""
+    itl = part["itl_s"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        later: Floats = np.where(itl > 0, (part["latency_s"] - part["ttft_s"]) / itl, np.where(itl == 0, 1.0, np.nan))
+    return later
 
 
 def hits(rule: Rule, part: Selection) -> Bounds:

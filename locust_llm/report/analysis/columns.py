@@ -29,8 +29,8 @@ Floats = NDArray[np.float64]
 
 STAMPS: Final = ("due_at", "asked_at", "admitted_at", "sent_at", "freed_at", "headers_at", "closed_at")
 DURATIONS: Final = (
-    "ttft_s", "ttft_soonest_s", "ttfo_s", "ttft_from_due_s", "itl_s", "latency_s", "longest_stall_s", "gate_wait_s",
-    "late_s", "close_lag_s", "connect_s",
+    "ttft_s", "ttft_soonest_s", "ttfo_s", "ttft_from_due_s", "itl_s", "latency_s", "latency_soonest_s",
+    "longest_stall_s", "gate_wait_s", "late_s", "close_lag_s", "connect_s",
 )  # fmt: skip
 TOKENS: Final = (
     "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "asked_input_tokens", "asked_output_tokens",

@@ -6,7 +6,8 @@ worse passes nothing. The smallest and the largest value, and what was delivered
 the run and have no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its worst
 (censoring.py), and the rule is decided where both are. A failure counts as a value that breaks the rule, whichever way that
 points (a latency of +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so. The
-client verdict voids what its own error could turn (slo/doubt.py).
+client verdict voids what its own error could turn (slo/doubt.py), but where the records and the certificate of the machine
+say how far the figure can be off: there the rule is held against both ends of that.
 
 Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up to the highest one, which
 is found. A rule that names stages must hold at each of them, one with a base at each that the base has too.
@@ -18,28 +19,36 @@ from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace
 
+from locust_llm.core.certificate import Bounds, ends, most_off, spread, together
+from locust_llm.core.record import CUT, OK
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.text import brief
 from locust_llm.slo.client_verdict import INVALID, Verdict
-from locust_llm.slo.doubt import error_of, reason_of, stays
+from locust_llm.slo.doubt import error_of, reason_of, stays, unbounded
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
-from locust_llm.slo.intervals import NEEDED_ROOM, needed
+from locust_llm.slo.intervals import NEEDED_ROOM, Ends, needed
 from locust_llm.slo.metrics import OF_SCHEDULE
 from locust_llm.slo.rules import POINT, Entry
 from locust_llm.slo.selectors import plain
 
 from .baseline import partner
+from .censoring import tokens_later
 from .compare import worse
 from .correlation import RISES
 from .delivery import CLIENT
+from .gaps import Gaps
 from .knee import at, bounds, client_distorted, unsound, within
-from .slo_figures import Evaluation, Found, figure, short_of, too_few
+from .selection import Selection
+from .slo_figures import ENDLESS_US, Evaluation, Found, bounds_of, figure, gaps_of, selected, short_of, too_few
 from .summary import Level, SloResult, SweepSummary
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
+ICL: Final = "icl"
+ITL: Final = "itl"
 MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
 
@@ -81,7 +90,15 @@ def _judged(entry: Entry, seen: Evaluation) -> SloResult | None:
     found = _against_base(rule, seen) if rule.base else figure(rule, seen)
     if found is None:
         return None
-    status, reason, longer = _decided(rule, found, seen)
+    by_point = seen.run.settings.slo_mode == POINT
+    # what cut requests leave open stays open
+    tested = replaced(found, ends=None, trend="", beyond=None) if by_point else found
+    blame = _blame(rule, tested.decides(rule), seen.verdict, by_point=by_point)
+    if blame and not by_point and (wide := _bounded(rule, found, seen)) is not None:
+        decided = found.decides(rule) == wide.decides(rule)
+        found = tested = wide
+        blame = "" if decided else f"{blame}, and the limit lies within what they leave open"
+    status, reason, longer = _decided(rule, tested, seen, blame)
     factor = rule.factor
 
     def shown(value: float | None) -> float | None:
@@ -119,16 +136,13 @@ def _against_base(rule: Rule, seen: Evaluation) -> Found | None:
     return worse(rule, base.seen, seen)
 
 
-def _decided(rule: Rule, found: Found, seen: Evaluation) -> tuple[str, str, float | None]:
+def _decided(rule: Rule, found: Found, seen: Evaluation, blame: str) -> tuple[str, str, float | None]:
     """(status, reason, how many seconds more may decide it)."""
     if found.value is None:
         return INCONCLUSIVE, found.note, None
-    by_point = seen.run.settings.slo_mode == POINT
-    if by_point:  # what cut requests leave open stays open
-        found = replaced(found, ends=None, trend="", beyond=None)
     holds = found.decides(rule)
     told = "; ".join(filter(None, (found.note, _cut(found), _assumed(rule, found))))
-    if blame := _blame(rule, holds, seen.verdict, by_point=by_point):
+    if blame:
         return INCONCLUSIVE, blame, None
     if holds is None:
         return INCONCLUSIVE, *_undecided(rule, found, seen.time.seconds)
@@ -214,6 +228,70 @@ def _blame(rule: Rule, holds: bool | None, verdict: Verdict | None, *, by_point:
     if verdict is None or error is None or stays(rule, holds, error):
         return ""
     return "" if by_point and verdict.level != INVALID else reason_of(verdict, rule)
+
+
+def _bounded(rule: Rule, found: Found, seen: Evaluation) -> Found | None:
+    """With an interval that reaches as far as merged chunks can have come sooner than their stamps, and as far as the
+    certificate says that stamps may be off; None where it is in doubt for another reason too, or has no certificate."""
+    both = together([health.certificate for health in seen.run.health])
+    left = None if seen.verdict is None else unbounded(seen.verdict, rule)
+    if both is None or found.value is None or _blame(rule, found.decides(rule), left, by_point=False):
+        return None
+    seen = seen._replace(merged=True)
+    wide, part, (bounds, gap) = figure(rule, seen), selected(rule, seen.main), both
+    figures = [value for value in (found.value, wide.value, wide.worst) if value is not None]
+    low, high = wide.ends or (min(figures), max(figures))
+    if rule.metric in (ICL, ITL):
+        later = tokens_later(part.outcome(OK))
+        bounds = gap if rule.metric == ICL else spread(gap, later[np.isfinite(later)].tolist())
+    if rule.percentile is None:
+        off_s = most_off(bounds, found.count, average=rule.stat == "avg") / 1e3
+        low, high = None if low is None else low - off_s, None if high is None else high + off_s
+    else:
+        low, high = _certified(low, high, _extremes(rule, part, seen), bounds)
+    low, high = None if low is None else min(low, *figures), None if high is None else max(high, *figures)
+    beyond = wide.beyond
+    if beyond is not None:
+        beyond += (bounds.max_ms if beyond > found.value else -bounds.max_ms) / 1e3
+    return replaced(found, ends=(low, high), size=wide.size, short=wide.short, beyond=beyond)
+
+
+def _certified(low: float | None, high: float | None, between: tuple[Gaps, Gaps], bounds: Bounds) -> Ends:
+    """The interval of a percentile, each end as much wider as the percentile may be off that it is of all values at their
+    least, or at their most."""
+    least, most = between
+    if low is not None:
+        at = max(least.within(math.floor(low * 1e6)) - 1, 0)
+        low -= _off_ms(least, at, low * 1e3, bounds)[0] / 1e3
+    if high is not None and math.isfinite(high):
+        at = min(most.within(math.ceil(high * 1e6) - 1), most.count - 1)
+        high += _off_ms(most, at, high * 1e3, bounds)[1] / 1e3
+    return low, high
+
+
+def _off_ms(values: Gaps, at: int, end_ms: float, bounds: Bounds) -> tuple[float, float]:
+    """(below, above) of the value with ``at`` smaller ones."""
+
+    def quantile(percentile: float) -> float | None:
+        return values.percentiles_ms([percentile])[0]
+
+    percentile = 100 * at / max(values.count - 1, 1)
+    return ends(percentile, values.count, quantile, lambda _: end_ms, quantile, bounds.pairs)
+
+
+def _extremes(rule: Rule, part: Selection, seen: Evaluation) -> tuple[Gaps, Gaps]:
+    """All values of a rule's metric at their least, and at their most."""
+    least, most = Gaps(), Gaps()
+    if rule.metric == ICL:
+        low, high, _ = gaps_of(part.outcome(OK, CUT), seen)
+        for all_, some in ((least, low), (most, high)):
+            for one in some:
+                all_.merge(one)
+    else:
+        known = bounds_of(rule, part, seen)
+        for all_, values, whole in ((least, known.low, np.floor), (most, known.high, np.ceil)):
+            all_.add(whole(np.clip(values * 1e6, 0, ENDLESS_US)).astype(np.int64))
+    return least, most
 
 
 # -- a rule in a sweep -------------------------------------------------------------------------------------------------

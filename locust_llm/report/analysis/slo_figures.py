@@ -88,6 +88,8 @@ class Evaluation(NamedTuple):
     """The requests of which rates are made: of a stage those that ended in its measured time, else ``main``."""
     time: RateWindow
     """What these rates are over."""
+    merged: bool = False
+    """Chunks that came more than one to a read count at their soonest and at their latest."""
 
 
 def figure(rule: Rule, seen: Evaluation) -> Found:
@@ -101,10 +103,10 @@ def figure(rule: Rule, seen: Evaluation) -> Found:
     if not part.outcome(*COUNTED).size:
         return Found(None, note=_nobody(rule, seen.main))
     if measure.tag == POOLED:
-        return _pooled(rule, part.outcome(OK, CUT), seen.records, looks)
+        return _pooled(rule, part.outcome(OK, CUT), seen, looks)
     if measure.metric is not None:
         unsent = 0 if rule.where else _unsent(measure.metric, seen.delivery)
-        return _distribution(rule, part, measure.metric, seen.run.settings.request_timeout_s, unsent, looks)
+        return _distribution(rule, part, measure.metric, bounds_of(rule, part, seen), unsent, looks)
     if measure.units is RATE:
         return _rate(rule, selected(rule, seen.ended), seen.time, looks)
     return _share(rule, part, looks)
@@ -142,9 +144,15 @@ def _unsent(metric: Metric, delivery: Delivery | None) -> int:
     return delivery.due - delivery.sent if delivery is not None and counts else 0
 
 
-def _distribution(rule: Rule, part: Selection, metric: Metric, longest_s: float, unsent: int, looks: int) -> Found:
-    """Of a number that each request has. Percentiles as in the tables: linear without failures, else nearest rank."""
-    known = values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf).in_order
+def bounds_of(rule: Rule, part: Selection, seen: Evaluation) -> Bounds:
+    """Of a number that each request has, in the order of the sends."""
+    metric, longest_s = BY_WORD[rule.metric].metric, seen.run.settings.request_timeout_s
+    assert metric is not None  # it is no figure of the whole run
+    return values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf, merged=seen.merged).in_order
+
+
+def _distribution(rule: Rule, part: Selection, metric: Metric, known: Bounds, unsent: int, looks: int) -> Found:
+    """Percentiles as in the tables: linear without failures, else nearest rank."""
     counted = part.outcome(*FAILURES).size if censored(metric) else 0
     if not len(known.low):
         return Found(None, note="no request succeeded" if counted else _none(rule.metric))
@@ -268,10 +276,10 @@ def _rate(rule: Rule, part: Selection, time: RateWindow, looks: int) -> Found:
     return _at_both(rule, known, found)
 
 
-def _pooled(rule: Rule, part: Selection, records: Iterable[Record], looks: int) -> Found:
+def _pooled(rule: Rule, part: Selection, seen: Evaluation, looks: int) -> Found:
     """Of the sharp gaps of all these requests, in stretches of as many requests each, by the time of their send. The
     silence in which a request was cut is a gap too, at least as long."""
-    low, high, silences = _gaps(part, records)
+    low, high, silences = gaps_of(part, seen)
     least, most = (_of_stretches(rule, stretches, part.size, looks) for stretches in (low, high))
     return _between(rule, least, most, part.outcome(CUT).size, silences)
 
@@ -316,7 +324,7 @@ def _of_stretches(rule: Rule, stretches: Sequence[Gaps], requests: int, looks: i
     return replace(_with(value, found, gaps.count), size=None, trend=trend)  # its size would be one of stretches
 
 
-def _gaps(part: Selection, records: Iterable[Record]) -> tuple[list[Gaps], list[Gaps], int]:
+def gaps_of(part: Selection, seen: Evaluation) -> tuple[list[Gaps], list[Gaps], int]:
     """(by stretch, the same with each silence at the end without end, how many silences). The records are read again: the
     columns do not keep which gap belongs to whom."""
     silence_us = np.round((part["closed_at"] - part["last_chunk_at"]) * 1e6)
@@ -331,15 +339,17 @@ def _gaps(part: Selection, records: Iterable[Record]) -> tuple[list[Gaps], list[
     for i, some in enumerate(np.array_split(order, STRETCHES)):
         stretch_of[some] = i
     low = [Gaps() for _ in range(STRETCHES)]
-    high = [Gaps() for _ in range(STRETCHES)] if silences else low
-    finished = (record for record in records if record.outcome != RETRIED)  # as the columns have it
+    high = [Gaps() for _ in range(STRETCHES)] if silences or seen.merged else low
+    finished = (record for record in seen.records if record.outcome != RETRIED)  # as the columns have it
     for row, (i, record) in enumerate(zip(stretch_of.tolist(), finished, strict=False)):
         if i < 0:
             continue
-        gaps_us = record.sharp_gaps_us
-        low[i].add(np.array([*gaps_us, *([silences[row]] if row in silences else ())], np.int64))
-        if silences:
-            high[i].add(np.array([*gaps_us, *([ENDLESS_US] if row in silences else ())], np.int64))
+        gaps_us, blurred = record.sharp_gaps_us, record.blurred_gaps_us if seen.merged else ()
+        known = [*gaps_us, *(least for least, _ in blurred)]
+        low[i].add(np.array([*known, silences[row]] if row in silences else known, np.int64))
+        if high is not low:
+            known = [*gaps_us, *(most for _, most in blurred)]
+            high[i].add(np.array([*known, ENDLESS_US] if row in silences else known, np.int64))
     return low, high, len(silences)
 
 

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, every, failed, mixed
 from support.stages import a_level, a_stage
 
+from locust_llm.core.certificate import Bounds, Certificate
 from locust_llm.core.record import Record
-from locust_llm.core.run import Offer, Run
+from locust_llm.core.run import Health, Offer, Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.judge import duration_in_words, longer_s, overall
 from locust_llm.report.analysis.selection import scarce
@@ -629,6 +630,50 @@ def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(soonest_ms:
     assert [result.reason for result in summary.slos if result.reason] == [
         f"the client verdict is {level}: TTFT may be too high"
     ]
+
+
+def certified(ms: float, **settings: object) -> Run:
+    """A run whose sentinels were off by as much."""
+    off = Bounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
+    one = Certificate(streams=10, chunks=100, ttft=off, gap=off)
+    return replace(
+        a_run(**settings), health=(Health(worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=one),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "status", "low", "high"),
+    [
+        ("ttft p50 < 150ms", "FAIL", 189.5, 200.5),  # all came at the soonest at 190, at the latest at 200 ms
+        ("ttft p50 < 195ms", "INCONCLUSIVE", 189.5, 200.5),
+        ("ttft p50 < 189.9ms", "INCONCLUSIVE", 189.5, 200.5),  # the certificate's half a millisecond
+        ("ttft p50 > 189.4ms", "PASS", 189.5, 200.5),
+        ("ttft avg > 189.4ms", "PASS", 189.5, 200.5),
+        ("ttft max > 189.4ms", "PASS", 189.5, 200.5),
+        ("ttft_from_due p50 > 189.4ms", "PASS", 189.5, 200.5),
+        ("itl p50 < 31ms", "PASS", 299.5 / 15, 310.5 / 15),  # the first chunk moves by 10 ms of 300
+        ("itl p50 < 20.5ms", "INCONCLUSIVE", 299.5 / 15, 310.5 / 15),
+        ("itl p50 > 19.9ms", "PASS", 299.5 / 15, 310.5 / 15),
+        ("request_latency p50 < 499ms", "FAIL", 499.5, 500.5),
+        ("icl p50 < 25ms", "PASS", 19.5, 20.5),  # of 15 gaps two lie beside the first two chunks
+        ("icl p95 < 25ms", "INCONCLUSIVE", 20, 50.5),  # they took 0 to 10 ms, and 40 to 50
+        ("longest_stall p50 < 10ms", "INCONCLUSIVE", None, None),  # nothing bounds it
+        ("attainment > 99% given ttft < 150ms", "INCONCLUSIVE", None, None),
+    ],
+)
+def test_a_certificate_and_the_records_bound_what_merged_chunks_void(
+    rule: str, status: str, low: float | None, high: float | None
+) -> None:
+    """Of each answer the first two chunks came in one read, between 190 and 200 ms, and 14 more from 240 ms on."""
+    chunks = (200, 200, *range(240, 501, 20))
+    records = [answered(*chunks, sent_at=10.0 + i, merged=((0, 190_000), (1, 190_000))) for i in range(400)]
+    found = judged(rule, records, certified(0.5, slo=(rule,)))
+    assert found.status == status
+    if low is not None:
+        assert (found.low, found.high) == (pytest.approx(low, abs=1e-3), pytest.approx(high, abs=1e-3))
+    if status == "INCONCLUSIVE":
+        assert found.reason.startswith("the client verdict is DEGRADED: ")
+    assert judged(rule, records).status == "INCONCLUSIVE"  # without a certificate
 
 
 @pytest.mark.parametrize(

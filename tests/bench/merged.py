@@ -1,0 +1,128 @@
+"""Are rules decided rightly where chunks come merged? Runs against the C truth server beside burning programs, with limits
+5 and 20 % off the true percentile on both sides. Prints a line a run, then how many rules were decided with what bounds the
+error, how many without it, and how many wrongly. Asserts nothing.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+from bench import machine
+from load import load
+from msgspec.structs import replace
+from tabulate import tabulate
+from truth import Program, build, server
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.burners import burners
+
+from locust_llm.core.record import Record
+from locust_llm.core.storage import read_run
+from locust_llm.report.analysis import judge
+from locust_llm.report.analysis.columns import collect
+from locust_llm.report.analysis.summarise import summarise
+from locust_llm.slo.client_verdict import Verdict
+
+TTFT_MS, STAGGER_MS, GAP_MS, TOKENS = 200, 100, 10, 40
+OFF = (0.8, 0.95, 1.05, 1.2)
+FIGURES = {f"{metric} p{p}": (metric, p) for metric in ("ttft", "request_latency", "itl", "icl") for p in (50, 90, 95)}
+CONDITIONS = ((20, 0), (50, 0), (100, 0), (20, 1))
+"""(streams, burning programs)"""
+
+
+def true_ms(records: list[Record], times: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Of the profiling phase, by metric: from the moments of the sends."""
+    sent = [times[record.id] for record in records if record.outcome == "ok" and record.phase == "profiling"]
+    return {
+        "ttft": np.array([each[1] - each[0] for each in sent]) * 1e3,
+        "request_latency": np.array([each[-1] - each[0] for each in sent]) * 1e3,
+        "itl": np.array([(each[-1] - each[1]) / (len(each) - 2) for each in sent]) * 1e3,
+        "icl": np.concatenate([np.diff(each[1:]) for each in sent]) * 1e3,
+    }
+
+
+def one_run(
+    program: Program, streams: int, burning: int, seconds: int
+) -> tuple[Verdict | None, float, list[tuple[str, float, str, str, bool]]]:
+    """(verdict, merged share, for each rule: figure, how far off, status without the bounds, status with them, it holds)."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder, stagger = Path(name), ("-s", str(STAGGER_MS * 1000))
+        sent = stack.enter_context(
+            server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, options=stagger)
+        )
+        stack.enter_context(burners(burning))
+        options = ["-u", str(streams), "-t", f"{seconds}s", "--output-tokens-mean", str(TOKENS), "--selftest", "auto"]
+        load_run = load(sent.port, folder / "r", options)
+        stack.close()
+        run, records = read_run(load_run.folder), load_run.records()
+    true = true_ms(records, sent.times)
+    asked = [
+        (figure, off, limit > value, f"{figure} < {limit:.4f}ms")
+        for figure, (metric, p) in FIGURES.items()
+        for off in OFF
+        for value in [float(np.percentile(true[metric], p))]
+        for limit in [value * off]
+    ]
+    run = replace(run, settings=replace(run.settings, slo=tuple(rule for *_, rule in asked)))
+    columns = collect(records)
+    after = summarise(columns, run, 0, records)
+    with patch.object(judge, "_bounded", lambda *_: None):
+        before = summarise(columns, run, 0, records)
+    merged = after.counts.merged_chunks / max(after.counts.chunks, 1)
+    statuses = zip(asked, before.slos, after.slos, strict=True)
+    return (
+        after.client,
+        merged,
+        [(figure, off, b.status, a.status, holds) for (figure, off, holds, _), b, a in statuses],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--seconds", type=int, default=6)
+    options = parser.parse_args()
+    print(machine())
+    counts: Counter[tuple[str, float, str]] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        program = build(Path(name))
+        if program is None:
+            print("no C compiler (cc): nothing is measured")
+            return
+        for i in range(options.runs):
+            streams, burning = CONDITIONS[i % len(CONDITIONS)]
+            try:
+                verdict, merged, found = one_run(program, streams, burning, options.seconds)
+            except Exception as error:
+                print(f"{streams} streams beside {burning}: {error!r}", flush=True)
+                continue
+            level = "-" if verdict is None else f"{verdict.level} {dict(verdict.signals)}"
+            sides = [sum(one[at] != "INCONCLUSIVE" for one in found) for at in (2, 3)]
+            wrong = [f for f in found if f[3] != "INCONCLUSIVE" and (f[3] == "PASS") != f[4]]
+            print(
+                f"{streams} streams beside {burning}: {level}, {merged:.1%} merged, load {os.getloadavg()[0]:.1f}; decided "
+                f"{sides[0]} without, {sides[1]} with the bounds, of {len(found)}; wrong: {wrong}", flush=True,
+            )  # fmt: skip
+            for figure, off, before, after, holds in found:
+                level = "OK" if verdict is None else verdict.level
+                counts[figure, off, f"{level} runs"] += 1
+                for what, status in (("without", before), ("with", after)):
+                    decided = status != "INCONCLUSIVE"
+                    counts[figure, off, f"{level} {what}"] += decided
+                    counts[figure, off, f"{level} wrong {what}"] += decided and (status == "PASS") != holds
+    for level in ("OK", "DEGRADED", "INVALID"):
+        heads = [f"{level} {what}" for what in ("runs", "without", "with", "wrong without", "wrong with")]
+        rows = [
+            [figure, f"{off:g}", *(counts[figure, off, head] for head in heads)] for figure in FIGURES for off in OFF
+        ]
+        print(tabulate(rows, headers=["rule", "limit / true", *heads]))
+
+
+if __name__ == "__main__":
+    main()
