@@ -68,10 +68,9 @@ class Found:
         low, high = (self.value, self.value) if self.ends is None else self.ends
         if self.beyond is not None and self.value is not None:
             low, high = (low, self.beyond) if self.beyond > self.value else (self.beyond, high)
-        held = {rule.holds(-math.inf if low is None else low), rule.holds(math.inf if high is None else high)}
-        held |= {rule.holds(self.value)} if self.value is not None else {True, False}
-        held |= {rule.holds(self.worst)} if self.worst is not None else set()
-        return held.pop() if len(held) == 1 else None
+        at = (-math.inf if low is None else low, math.inf if high is None else high, self.value, self.worst)
+        held = {rule.holds(value) for value in at if value is not None}
+        return held.pop() if len(held) == 1 and self.value is not None else None
 
 
 class Evaluation(NamedTuple):
@@ -236,7 +235,6 @@ def _average(values: Floats, note: str, trend: str, looks: int) -> Found:
 def _share(rule: Rule, part: Selection, looks: int) -> Found:
     if absent := _absent(part, rule.given):
         return Found(None, note=absent)
-
     known = hits(rule, part).in_order
     if not len(known.low):
         return Found(None, note=_none(rule.metric))
