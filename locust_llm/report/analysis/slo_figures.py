@@ -228,8 +228,7 @@ def _landed(rule: Rule, value: float, failures: int, count: int) -> str:
 
 def _average(values: Floats, note: str, trend: str, looks: int) -> Found:
     """Of values in the order of their sends."""
-    value = float(values.mean())
-    return _with(value, correlation.of_mean(values, trend=trend, looks=looks), len(values), note)
+    return _with(float(values.mean()), correlation.of_mean(values, trend=trend, looks=looks), len(values), note)
 
 
 def _share(rule: Rule, part: Selection, looks: int) -> Found:
