@@ -92,7 +92,8 @@ def figure(rule: Rule, seen: Evaluation) -> Found:
     if rule.metric in OF_SCHEDULE:
         if (d := seen.delivery) is None:
             return Found(None, note=f"a closed loop has no schedule of which something could be {rule.metric}")
-        return Found(d.share if rule.metric == "delivered" else d.completed_share, None, d.due)
+        value = d.share if rule.metric == "delivered" else d.completed_share
+        return Found(value, None, d.due, note="requests last as long as half of the run" * (value is None))
     part, looks = selected(rule, seen.main), len(seen.run.settings.looks) or 1
     if not part.outcome(*COUNTED).size:
         return Found(None, note=_nobody(rule, seen.main))

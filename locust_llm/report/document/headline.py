@@ -16,7 +16,7 @@ from locust_llm.slo.grammar import FAIL, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, TIME, TTFT
 from locust_llm.slo.selectors import plain
 
-from .delivery import overloaded
+from .delivery import overloaded, undelivered
 from .paired import difference_of
 from .probe import named
 from .remarks import buffered
@@ -40,7 +40,7 @@ MAX_DIFFERENCES: Final = 3
 
 
 def headline(summary: Summary, run: Run) -> str:
-    """Plain text without a period: what forbids to use the figures, overload, what the rules found and how much longer would
+    """Plain text without a period: what forbids to use the figures, overload or what was not sent, what the rules found and how much longer would
     decide them, failures; without rules the main figures."""
     if summary.examination is not None:
         return f"Scheduler: {named(summary.examination.diagnosis, summary.examination.symptoms)}"
@@ -67,6 +67,9 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     if (overload := overloaded(summary.delivery)) is not None:
         load = ""
         yield f"Overloaded: {overload}"
+    elif (less := undelivered(summary.delivery)) is not None:
+        load = ""
+        yield f"Not delivered: {less}"
     if summary.client is not None and summary.client.level == INVALID:
         load = ""
         yield BUFFERED_STREAMS if buffered(run) else "The load generator was too slow to measure this server"
