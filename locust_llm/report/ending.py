@@ -42,8 +42,8 @@ LINES: Final = 25
 MAX_TEXT: Final = 2
 MAX_WARNING: Final = 3
 """Lines of a rule or a remark, and of a warning; what is cut off is in the report."""
-MAX_HEADLINE: Final = 5
-"""Lines of it where nothing succeeded, for the reason in full; else it is a sentence."""
+MAX_REASON: Final = 5
+"""Lines of the headline where nothing succeeded: it has the reason in full."""
 MAX_REMARKS: Final = 3
 MAX_FAILURES: Final = 2
 """Kinds of failures."""
@@ -68,12 +68,12 @@ def columns() -> int:
 def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -> str:
     """Plain text, no line wider than ``width`` characters, control characters harmless."""
     missing = incomplete_line(summary, run)
+    fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
     first = [
         *_lines(filter(None, [missing]), width, MAX_WARNING),
-        *_wrapped(f"{status}{headline(summary, run)}.", width, MAX_HEADLINE),
+        *_wrapped(f"{status}{headline(summary, run)}.", width, MAX_REASON if fruitless else 3),
     ]
-    fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
     basis = [] if fruitless else _wrapped(_basis(summary), width, MAX_TEXT)
     table = list(_aligned(*_table(summary, run), width))
     last = _wrapped(f"Report: {folder}/report.html; all tables: summary.md beside it, or --verbose", width, 3)
@@ -123,7 +123,7 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
             yield f"  {status} {', '.join(result.rule for result in some)}: {reason}"
         else:
             known = interval(some[0])
-            figure = observed(some[0]) if known == "-" else f"95 % interval {known}"
+            figure = observed(some[0]) if known == "-" else f"95% interval {known}"
             yield f"  {status} {some[0].rule}: {'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
     if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
         yield f"  and {many(rest, 'more rule')}"

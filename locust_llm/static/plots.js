@@ -29,7 +29,7 @@ const plots = (() => {
   const units = {
     ms: (v) => (v === 0 ? "0" : v >= 1000 ? `${digits(v / 1000)} s` : v < 0.1 ? `${digits(v * 1000)} µs` : `${digits(v)} ms`),
     s: clock,
-    "%": (v) => `${digits(v)} %`,
+    "%": (v) => `${digits(v)}%`,
   };
   const written = (unit) => units[unit] || compact;
 

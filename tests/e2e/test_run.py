@@ -158,7 +158,10 @@ def test_what_outlasts_the_grace_period_is_cut_and_no_failure(server: Server, tm
     assert [record.outcome for record in got] == ["cut"] * 3
     assert all(len(record.chunk_us) > 100 for record in got)  # what came until then is kept
     said = done.stdout + done.stderr
-    assert (said.count("one of 3 requests succeeded: all were cut when the run ended"), said.count("INCOMPLETE")) == (1, 0)
+    assert (said.count("one of 3 requests succeeded: all were cut when the run ended"), said.count("INCOMPLETE")) == (
+        1,
+        0,
+    )
     assert "RequestCut('cut')" in done.stdout + done.stderr  # in Locust's own table, under a name of its own
     _until(lambda: all(row["aborted"] for row in server.rows()), 10)  # the server saw us hang up
 

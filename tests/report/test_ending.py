@@ -8,6 +8,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Offer, Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.document.remarks import remarks
 from locust_llm.report.ending import LINES, ending
 from locust_llm.slo.client_verdict import DEGRADED, Verdict
 
@@ -63,7 +64,7 @@ def test_figures_stand_below_each_other() -> None:
 def test_rules_with_one_reason_share_a_line() -> None:
     rules = ("ttft p50 < 1ms", "ttft p99 < 3s", "ttft{input=5k} p50 < 1s", "itl{input=5k} p50 < 1s")
     text = "\n".join(said(*spread(199), slo=rules))
-    assert "  FAIL ttft p50 < 1ms: 95 % interval" in text
+    assert "  FAIL ttft p50 < 1ms: 95% interval" in text
     assert text.count("no request has input=5000") == 1
     assert "INCONCLUSIVE ttft{input=5000} p50 < 1s, itl{input=5000} p50 < 1s: " in text.replace("\n  ", " ")
 

@@ -124,16 +124,16 @@ def _of_expected(found: Delivery, arrived: Selection, run: Run) -> Delivery:
     due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
     expected = found.due - float(filled(due_s, over_s, found.duration_s).mean())
     known = expected >= MIN_EXPECTED_SHARE * found.due
-    return replace(
-        found, expected=expected, completed_share=min(1.0, found.completed / expected) if known else None
-    )
+    return replace(found, expected=expected, completed_share=min(1.0, found.completed / expected) if known else None)
 
 
 def without_users(tried: Selection, run: Run, offer: Offer) -> Overload | None:
     """Whether the server fell behind before all users were busy, after which no more requests can be in flight than there
     are users: then it is not for want of users that the rest was not sent. What waits for one counts as in flight."""
     due_s, asked_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "asked_at", "closed_at"))
-    busy = np.searchsorted(np.sort(asked_s), asked_s, side="right") - np.searchsorted(np.sort(over_s), asked_s, side="right")
+    busy = np.searchsorted(np.sort(asked_s), asked_s, side="right") - np.searchsorted(
+        np.sort(over_s), asked_s, side="right"
+    )
     all_busy = asked_s[busy >= offer.most_users]
     busy_s = float(min(all_busy, default=math.inf))
     if not busy_s < offer.duration_s or overload(due_s, over_s, busy_s) is None:

@@ -124,7 +124,7 @@ def _slos(summary: Summary, run: Run) -> Iterator[Block]:
     def cells(result: SloResult) -> tuple[str, ...]:
         return result.rule, result.status, observed(result), interval(result), counted(result)
 
-    head = ("SLO", "result", "observed", "95 % interval", "count")
+    head = ("SLO", "result", "observed", "95% interval", "count")
     yield Table(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
     reasons = dict.fromkeys((result.status, result.reason) for result in summary.slos if result.reason)
     for status, reason in reasons:  # each once

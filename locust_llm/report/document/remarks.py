@@ -233,7 +233,7 @@ def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
     if g is not None and g.high < MIN_PREFILL_MS_PER_1K:
         yield (
             f"WARNING: TTFT does not grow with the prompt: {g.short_ttft_ms:.1f} ms up to {g.short_tokens:,.0f} tokens, "
-            f"{g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95 % "
+            f"{g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95% "
             f"interval {g.low:.2f} to {g.high:.2f}). A stub or a cache answers like this: the test measures no model, which "
             "must read the whole prompt."
         )
@@ -335,7 +335,13 @@ def _busy(summary: Summary) -> Iterator[str]:
 def _changed(summary: Summary, run: Run) -> Iterator[str]:
     """The client verdict at the end, where it is not the one that was shown last while the run was on."""
     live, end = run.client_live, summary.client
-    if live is None or end is None or live.level == end.level or not summary.conditions.succeeded or (summary.swept and summary.paired is None):
+    if (
+        live is None
+        or end is None
+        or live.level == end.level
+        or not summary.conditions.succeeded
+        or (summary.swept and summary.paired is None)
+    ):
         return
     more, less = sorted(end.signals.keys() - live.signals.keys()), sorted(live.signals.keys() - end.signals.keys())
     why = [f"with {', '.join(more)}"] * bool(more) + [f"without {', '.join(less)}"] * bool(less)

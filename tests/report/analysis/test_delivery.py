@@ -154,12 +154,16 @@ def test_what_a_server_that_keeps_up_has_in_flight_is_not_missing(
     due = [i / 4 + 0.125 for i in range(4 * duration_s)]
     found = delivered([answered(1000 * lasts_s, sent_at=at) for at in due], open_for(duration_s, len(due)))
     assert (found.completed, found.expected, found.completed_share) == (completed, pytest.approx(expected), share)
-    failing = [failed("http_5xx", sent_at=at) if i % 4 else answered(1000 * lasts_s, sent_at=at) for i, at in enumerate(due)]
+    failing = [
+        failed("http_5xx", sent_at=at) if i % 4 else answered(1000 * lasts_s, sent_at=at) for i, at in enumerate(due)
+    ]
     found = delivered(failing, open_for(duration_s, len(due)))
     assert found.completed_share is None or found.completed_share < 0.5
 
 
-def many_users(rate: int, each_s: float, at_once: int, users: int, duration_s: float = 20.0) -> tuple[list[Record], Run]:
+def many_users(
+    rate: int, each_s: float, at_once: int, users: int, duration_s: float = 20.0
+) -> tuple[list[Record], Run]:
     """``rate`` a second, on a server of ``at_once`` slots that serves each in ``each_s``, from at most so many users: what a
     slow twin of first come, first served says of it."""
     slots, free, records, never = [0.0] * at_once, [0.0] * users, [], 0
@@ -189,10 +193,14 @@ def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:
     assert (d.cause, d.completed, d.overload.in_flight_end) == ("server", 156, 444)
     assert d.overload.all_busy_s == pytest.approx(9.1, abs=0.2)
     assert d.completed_share == 156 / 600
-    assert headline(summary, run).startswith("Overloaded: offered 30/s, completed 7.8/s, and the queue grew until the end; ")
+    assert headline(summary, run).startswith(
+        "Overloaded: offered 30/s, completed 7.8/s, and the queue grew until the end; "
+    )
     line, cause = overload_line(summary), delivery_line(summary)
     assert line is not None and "in flight or waited for a free user" in line
-    assert cause is not None and "Cause: the server. It fell behind before all 200 users were busy, 8.9 s after" in cause
+    assert (
+        cause is not None and "Cause: the server. It fell behind before all 200 users were busy, 8.9 s after" in cause
+    )
 
 
 def test_too_few_users_of_a_server_that_keeps_up() -> None:

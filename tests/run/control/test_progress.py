@@ -93,7 +93,9 @@ def test_where_a_run_is(known: dict[str, Any], where: str) -> None:
 
 
 def test_rules_that_hold() -> None:
-    assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2)))).endswith("| SLO 2 of 2 within the limit so far")
+    assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2)))).endswith(
+        "| SLO 2 of 2 within the limit so far"
+    )
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=12), max_size=6), st.integers(1, 40))

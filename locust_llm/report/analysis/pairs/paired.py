@@ -259,7 +259,7 @@ def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairReq
         value, low, high = -value, -high, -low
     held = {end <= rule.limit for end in ((value,) if by_point else (low, high))}
     status = INCONCLUSIVE if len(held) > 1 else PASS if held.pop() else FAIL
-    reason = "" if status != INCONCLUSIVE else "its 95 % interval crosses the limit, more pairs may tell"
+    reason = "" if status != INCONCLUSIVE else "its 95% interval crosses the limit, more pairs may tell"
     return replace(
         result,
         status=INCONCLUSIVE if refusal else status,
