@@ -125,7 +125,7 @@ def some_of(names: Sequence[str], secrets: Secrets) -> str:
 
 
 TEMPLATE_TOKENS: Final = 40
-"""Allowance for the chat template, which only the server knows: roles, marks of a message, some a system prompt of their own."""
+"""Allowance for the chat template, which only the server knows: roles, marks, some a system prompt of their own."""
 
 
 class Context(NamedTuple):
@@ -189,8 +189,8 @@ def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
         yield (
             False,
             (
-                f"{tight:.0%} of the requests come within {TEMPLATE_TOKENS} tokens of {limit}: the chat template adds some, often 10 "
-                "to 40, which are not counted here, so these may fail"
+                f"{tight:.0%} of the requests come within {TEMPLATE_TOKENS} tokens of {limit}: the chat template adds some, "
+                "often 10 to 40, which are not counted here, so these may fail"
             ),
         )
     elif end:

@@ -57,8 +57,8 @@ def overload_line(summary: Summary) -> str | None:
         return None
     waiting = "" if found.all_busy_s is None else " or waited for a free user"
     return (
-        f"OVERLOADED: {found.in_flight_middle} requests were in flight{waiting} at half of the time, {found.in_flight_end} at "
-        "the stop. Latencies are those of a growing queue: a longer run has longer ones."
+        f"OVERLOADED: {found.in_flight_middle} requests were in flight{waiting} at half of the time, "
+        f"{found.in_flight_end} at the stop. Latencies are those of a growing queue: a longer run has longer ones."
     )
 
 

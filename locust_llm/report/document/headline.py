@@ -43,8 +43,8 @@ MAX_DIFFERENCES: Final = 3
 
 
 def headline(summary: Summary, run: Run) -> str:
-    """Plain text without a period: what forbids to use the figures, overload or what was not sent, what the rules found and how much longer would
-    decide them, failures; without rules the main figures."""
+    """Plain text without a period: what forbids to use the figures, overload or what was not sent, what the rules found and
+    how much longer would decide them, failures; without rules the main figures."""
     if summary.examination is not None:
         return f"Scheduler: {named(summary.examination.diagnosis, summary.examination.symptoms)}"
     if summary.paired is not None:

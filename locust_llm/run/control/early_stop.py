@@ -298,7 +298,7 @@ class EarlyStop:
         return known.count(False), len(known)
 
     def states(self) -> dict[str, tuple[str, str]]:
-        """By rule: how its figure stands so far, without an interval, which the report may need to decide; and what was counted.
+        """By rule: how its figure stands so far, without an interval, which the report looks at; and what was counted.
         ``broken`` alone is certain."""
         found = {}
         for watched in self._watched:

@@ -24,7 +24,7 @@ from locust_llm.client.retry import remarks_on
 from locust_llm.core.engine_metrics import out_of_memory
 from locust_llm.core.failures import FIRST, FirstRequests
 from locust_llm.core.jsonl import line
-from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.core.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run, UserChange
 from locust_llm.core.settings import Settings
