@@ -124,6 +124,7 @@ def test_only_the_pages_own_script_and_style_may_run() -> None:
     text = SCENES["one"]()
     policy = next(str(meta["content"]) for meta in Tags(text).named("meta") if "http-equiv" in meta)
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "img-src data:" in policy  # the icon alone, else a browser asks the server for one
     assert "unsafe" not in policy
     assert "http" not in policy
 
