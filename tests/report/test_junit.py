@@ -68,10 +68,10 @@ def test_annotations() -> None:
     summary, _ = made("ttft{name=chat,input=100} p50 < 6ms", *RULES[2:])
     assert list(annotations(summary)) == [
         "::error title=SLO FAIL%3A ttft{name=chat%2C input=100} p50 < 6ms::"
-        "observed 10.5ms (95 %25 interval 9ms to 12ms, of 200 values)\n",
+        "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO FAIL%3A warn%3A ttft p50 < 6ms::"
-        "observed 10.5ms (95 %25 interval 9ms to 12ms, of 200 values)\n",
-        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 1s::observed 0.02s (95 %25 interval 0.02s to ?, of 200 values): "
+        "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
+        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 1s::observed 0.02s (95%25 interval 0.02s to ?, of 200 values): "
         "too few samples: the interval of p99 takes 368 independent requests, there are 200; "
         "about 2 min more may tell\n",
     ]  # fmt: skip

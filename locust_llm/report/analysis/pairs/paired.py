@@ -139,7 +139,8 @@ def _refusal(count: int, verdict: Verdict | None) -> str:
     if count < LEAST:
         return f"too few pairs: {count} came to their end, and {LEAST} are needed"
     if verdict is not None and verdict.level != OK:
-        return f"the client verdict is {verdict.level}: {'; '.join(verdict.reasons)}"
+        why = f"the client verdict is {verdict.level}: {'; '.join(verdict.reasons)}"
+        return f"{why}; arms are compared where it is OK{f': {verdict.advice}' * bool(verdict.advice)}".rstrip(".")
     return ""
 
 
