@@ -6,6 +6,7 @@ from typing import Any
 from locust.env import Environment
 
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.run.locust_table import ROWS
 
 
 class RequestFailed(Exception):
@@ -48,9 +49,9 @@ def log(
             start_time=record.clock_offset_s + (record.sent_at or record.asked_at),
             url=url,
         )
-    for row, seconds in (("TTFT", record.ttft_s), ("ITL", record.itl_s), ("gate wait", record.gate_wait_s)):
+    for row, seconds in zip(ROWS, (record.ttft_s, record.itl_s, record.gate_wait_s), strict=True):
         # as in the report: latencies are those of answers, but failed requests waited at the gate like any other
-        if seconds is not None and (record.outcome == OK or row == "gate wait"):
+        if seconds is not None and (record.outcome == OK or row == ROWS[-1]):
             stats.get(record.name, row).log(seconds * 1000, 0)
 
 

@@ -32,7 +32,13 @@ from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
 from locust_llm.run.guarded import guarded
 from locust_llm.run.launch import before_load, launch_of
-from locust_llm.run.locust_table import in_rows_of, keep_no_copies_of_rows, three_digits_in_locust, without_tables
+from locust_llm.run.locust_table import (
+    in_rows_of,
+    keep_no_copies_of_rows,
+    of_others,
+    three_digits_in_locust,
+    without_tables,
+)
 from locust_llm.run.options import add_options, keep_locusts_defaults, look_through, settings_of
 from locust_llm.run.preflight import the_address
 from locust_llm.run.protocol import LOCAL, EndRun, Message
@@ -298,8 +304,10 @@ class Plugin:
         """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the exit status."""
         self._runner.stop()
         self._reported.wait()
-        if not (self._asked("verbose") or self._asked("print_stats") or self._others_sent()):
+        if self._ours() and not (self._asked("verbose") or self._asked("print_stats")):
             without_tables()
+            if line := of_others(self._runner.stats):
+                self._report += f"{line}\n"
         status = _judged(self._environment, self._runner, self._status)
         worse = [ExitStatus.INCOMPLETE] * self._incomplete
         worse += [ExitStatus.BROKEN] * locust.log.unhandled_greenlet_exception
@@ -316,10 +324,9 @@ class Plugin:
     def _asked(self, switch: str) -> bool:
         return bool(getattr(self._environment.parsed_options, switch, False))
 
-    def _others_sent(self) -> bool:
-        """Requests that are not ours, which Locust's tables alone show."""
-        ours = 0 if self._shown is None else self._shown.live_stats.counts.total()
-        return bool(self._runner.stats.total.num_requests > ours)
+    def _ours(self) -> int:
+        """Requests that are, without which Locust's tables have everything there is."""
+        return 0 if self._shown is None else self._shown.live_stats.counts.total()
 
     def _print(self) -> None:
         """The tables, last on the console."""

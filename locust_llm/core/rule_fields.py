@@ -42,7 +42,7 @@ class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         str, Option("rules", "What an undecided rule does: fail ends with status 4", "warn", choices=UNDECIDED)
     ] = FAILS
     slo_mode: Annotated[
-        str, Option("rules", "Rules judge the 95 % interval, or the point estimate alone", "point", choices=MODES)
+        str, Option("rules", "Rules judge the 95% interval, or the point estimate alone", "point", choices=MODES)
     ] = INTERVAL
     goodput: Annotated[
         str | None, Option("rules", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")

@@ -19,6 +19,7 @@ from locust_llm.report.document.paired import HEAD
 from locust_llm.report.document.paired import cells_of as cells_of_arms
 from locust_llm.report.document.probe import beside, scheduler
 from locust_llm.report.document.remarks import (
+    FIRST_FAILED,
     SIMULATED,
     foremost,
     incomplete_line,
@@ -41,11 +42,11 @@ LINES: Final = 25
 MAX_TEXT: Final = 2
 MAX_WARNING: Final = 3
 """Lines of a rule or a remark, and of a warning; what is cut off is in the report."""
+MAX_REASON: Final = 5
+"""Lines of the headline where nothing succeeded: it has the reason in full."""
 MAX_REMARKS: Final = 3
 MAX_FAILURES: Final = 2
 """Kinds of failures."""
-FIRST_FAILED: Final = "WARNING: each of the first "
-"""How the note of a run begins whose first requests have all failed; it takes the place of the kinds of failures."""
 MAX_RULES: Final = 4
 MAX_STAGES: Final = 8
 OF_INPUTS: Final = ("input_throughput",)
@@ -67,16 +68,17 @@ def columns() -> int:
 def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -> str:
     """Plain text, no line wider than ``width`` characters, control characters harmless."""
     missing = incomplete_line(summary, run)
+    fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
     first = [
         *_lines(filter(None, [missing]), width, MAX_WARNING),
-        *_wrapped(f"{status}{headline(summary, run)}.", width, 3),
+        *_wrapped(f"{status}{headline(summary, run)}.", width, MAX_REASON if fruitless else 3),
     ]
-    basis = _wrapped(_basis(summary), width, MAX_TEXT)
+    basis = [] if fruitless else _wrapped(_basis(summary), width, MAX_TEXT)
     table = list(_aligned(*_table(summary, run), width))
     last = _wrapped(f"Report: {folder}/report.html; all tables: summary.md beside it, or --verbose", width, 3)
     room = LINES - len(first) - len(basis) - len(table) - len(last) - (3 if table else 2)
-    rules = _lines(_rules(summary, run), width)
+    rules = [] if fruitless else _lines(_rules(summary, run), width)
     above = _lines(_warnings(summary, run), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
     rules = rules[: max(0, room - len(above))]
     room -= len(above) + len(rules)
@@ -98,6 +100,8 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         yield f"WARNING: {summary.paired.warning}."
     if summary.examination is not None:
         yield from (block.text for block in [*scheduler(summary.examination)][1:] if isinstance(block, Text))
+    if not summary.conditions.succeeded:  # the headline has them
+        return
     if first := [note for note in run.notes if note.startswith(FIRST_FAILED)]:  # in full, with what to do about it
         yield from first
         return
@@ -119,7 +123,7 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
             yield f"  {status} {', '.join(result.rule for result in some)}: {reason}"
         else:
             known = interval(some[0])
-            figure = observed(some[0]) if known == "-" else f"95 % interval {known}"
+            figure = observed(some[0]) if known == "-" else f"95% interval {known}"
             yield f"  {status} {some[0].rule}: {'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
     if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
         yield f"  and {many(rest, 'more rule')}"
@@ -135,7 +139,7 @@ def _basis(summary: Summary) -> str:
     artificial = summary.swept or summary.examination is not None
     if not artificial and first is not None and first.effective is not None and first.count:
         if first.effective < CORRELATED * first.count:
-            said.append(f"worth {first.effective:.0f} independent ones for TTFT")
+            said.append(f"worth {first.effective:.0f} independent ones for the mean of TTFT")
         if first.plus_minus.get(99.0):
             said.append(f"TTFT p99 measured to {ends_of(first.plus_minus[99.0])} ms")
     if summary.client is not None and not (summary.swept and summary.paired is None):

@@ -308,7 +308,7 @@ def annotations(summary: Summary) -> Iterator[str]:
 
 def sentence(result: SloResult) -> str:
     """``observed 612ms (95 % interval 590ms to 640ms, 500 requests): the reason``."""
-    details = [] if interval(result) == "-" else [f"95 % interval {interval(result)}"]
+    details = [] if interval(result) == "-" else [f"95% interval {interval(result)}"]
     details += [f"of {result.count} values"] if result.count else []
     figure = f"observed {observed(result)}" + (f" ({', '.join(details)})" if details else "")
     parts = [figure] if result.observed is not None else []

@@ -152,7 +152,9 @@ def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Seque
     data = msgspec.json.encode(described).decode().replace("<", "\\u003c")
     script, style = _static(SCRIPTS), _static(STYLES)
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
-    policy += "; base-uri 'none'; form-action 'none'"
+    policy += (
+        "; img-src data:; base-uri 'none'; form-action 'none'"  # the icon: without one a browser asks the server for it
+    )
     template = _templates().get_template("report.html")
     return template.render(
         name=run.name,

@@ -11,6 +11,9 @@ class Overload(msgspec.Struct, frozen=True, kw_only=True):
     """At half of the time."""
     in_flight_end: int
     """At the stop."""
+    all_busy_s: float | None = None
+    """When all users were busy, in seconds from the start: from then on some of these waited for one. None: they never
+    were."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +34,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     """sent / due."""
     cause: str = ""
-    """Why less than 98 % was sent: ``gate``, ``users``, ``client`` or ``end``; empty when it was not less."""
+    """Why less than 98 % was sent: ``gate``, ``users``, ``server``, ``client`` or ``end``; empty when it was not less."""
     in_prefill_needed: float | None = None
     """Requests offered a second x mean TTFT (Little's law): the requests in prefill that the rate needs; None
     without a gate."""
@@ -47,6 +50,10 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     out_of_users: bool = False
     """``--max-users`` was reached while arrivals waited."""
     completed_share: float | None = None
-    """completed / due; None: of an older version."""
+    """completed / expected, at most 1; None: requests last as long as half of the run, which is too short to tell."""
+    expected: float | None = None
+    """Of those due, without those due so shortly before the stop that they had less time than the first ten requests took,
+    which found the server idle (a mean over the ten). All where the server fell behind, and of a stage. None: of an older
+    version."""
     overload: Overload | None = None
-    """None: it did not grow by more than chance, or what was offered was not sent."""
+    """None: it did not grow by more than chance, or what was offered was not sent for another reason."""

@@ -1,18 +1,48 @@
 """Locust's own tables: three digits instead of two, percentiles as in core/histogram.py, a row for each kind of failure."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import locust.stats
 
 from locust_llm.core.failures import kind_of
 from locust_llm.core.histogram import percentiles, three_digits
+from locust_llm.core.record import RETRIED
+from locust_llm.core.text import clean, cut, duration, many
+
+ROWS: Final = ("TTFT", "ITL", "gate wait")
+"""Of the latencies of our requests, beside their own row."""
+MAX_LINE: Final = 200
 
 
 def without_tables() -> None:
     """Locust prints no tables at its end: the ending of the run has their figures."""
     logging.getLogger("locust.stats_logger").addFilter(lambda line: False)
+
+
+def of_others(stats: locust.stats.RequestStats) -> str:
+    """A line on the requests that are not ours, such as those of ``self.client``; empty without any. Ours have rows of their
+    latencies beside their own."""
+    ours = {name for name, kind in stats.entries if kind in ROWS}
+    rows = [
+        row for (name, kind), row in stats.entries.items()
+        if row.num_requests and kind not in (*ROWS, RETRIED) and not (kind == "POST" and name in ours)
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    times_ms: Counter[float] = Counter()
+    for row in rows:
+        times_ms.update(row.response_times)
+    p95 = f", p95 {duration(percentiles(times_ms, (95,))[0] / 1e3)}" if times_ms else ""
+    count, failed = sum(row.num_requests for row in rows), sum(row.num_failures for row in rows)
+    names = {(row.name, row.method) for row in rows}
+    errors = [error for error in stats.errors.values() if (error.name, error.method) in names]
+    first = max(errors, key=lambda error: error.occurrences, default=None)
+    why = "" if first is None else f" (most often {first.method} {first.name}: {first.error})"
+    said = f"Beside the LLM requests (self.client): {many(count, 'request')}{p95}, {failed} failed{why}"
+    return f"{cut(clean(said), MAX_LINE)}; --verbose has Locust's tables"
 
 
 def three_digits_in_locust() -> None:

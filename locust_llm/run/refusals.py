@@ -124,6 +124,10 @@ def some_of(names: Sequence[str], secrets: Secrets) -> str:
 # -- the context of the model ------------------------------------------------------------------------------------------
 
 
+TEMPLATE_TOKENS: Final = 40
+"""Allowance for the chat template, which only the server knows: roles, marks, some a system prompt of their own."""
+
+
 class Context(NamedTuple):
     """How many tokens a request may have."""
 
@@ -168,9 +172,12 @@ def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
             yield refuses, f"--sweep {INPUT}={largest:g}: {sentence}"
         return
     prompts, answers = zip(*_drawn(s), strict=True)
+    template = TEMPLATE_TOKENS if s.generates and s.endpoint_type != "completions" else 0
     outputs = answers if context.whole else [0] * DRAWS
     fail = _share(prompt + output > context.tokens for prompt, output in zip(prompts, outputs, strict=True))
     end = _share(prompt + output > context.tokens for prompt, output in zip(prompts, answers, strict=True))
+    full = context.tokens - template
+    tight = _share(prompt + output > full for prompt, output in zip(prompts, outputs, strict=True))
     limit = f"the model's context of {context.tokens:,} tokens"
     if fail > 0.5:
         what = f"prompts of {_mean(prompts)} tokens" + f" with answers of {_mean(answers)}" * context.whole
@@ -178,6 +185,14 @@ def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
         yield not own, f"{what} do not fit into {limit} (/v1/models)"
     elif fail:
         yield False, f"{fail:.0%} of the requests are longer than {limit}, and will fail"
+    elif tight:
+        yield (
+            False,
+            (
+                f"{tight:.0%} of the requests come within {TEMPLATE_TOKENS} tokens of {limit}: the chat template adds some, "
+                "often 10 to 40, which are not counted here, so these may fail"
+            ),
+        )
     elif end:
         yield False, f"{end:.0%} of the answers reach the end of {limit}, and will be shorter"
     elif (turns := s.session_turns_mean) > 1 and turns * (

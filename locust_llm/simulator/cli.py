@@ -87,7 +87,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--long-prefill-token-threshold", "most prompt tokens of one sequence in a step while there are others; with "
-        "partial prefills what makes a prompt long (default: 0, no limit; 4 %% of the context with those)",
+        "partial prefills what makes a prompt long (default: 0, no limit; 4%% of the context with those)",
         type=_number(int, least=0), default=0,
     )  # fmt: skip
     add("--max-num-partial-prefills", "prompts computed at a time (default: 1)", type=count, default=1)

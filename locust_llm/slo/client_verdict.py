@@ -105,7 +105,7 @@ def signals(e: Evidence) -> Iterator[Signal]:
             max(0.4, e.ttft_p99_ms * 0.002), max(20.0, e.ttft_p99_ms * 0.1),
         )  # fmt: skip
     if e.merged_share is not None:
-        yield Signal(MERGED, e.merged_share * 100, " %", 5.0, 25.0)
+        yield Signal(MERGED, e.merged_share * 100, "%", 5.0, 25.0)
     if e.read_lag_p99_ms is not None:
         # stamps are the kernel's, but a slot of the gate was returned that much too late
         yield Signal(READ_LAG, e.read_lag_p99_ms, " ms", 250.0, never)
@@ -115,7 +115,7 @@ def signals(e: Evidence) -> Iterator[Signal]:
         yield Signal(LOOP_LAG, e.loop_lag_p99_ms, " ms", 250.0, never)
     if e.cpu_share is not None:
         # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours: see remarks.py
-        yield Signal("CPU (of a core)", e.cpu_share * 100, " %", FULL_CORE * 100, never, explains=True, decides=False)
+        yield Signal("CPU (of a core)", e.cpu_share * 100, "%", FULL_CORE * 100, never, explains=True, decides=False)
     for what, off_ms, figure_ms, shares in (
         (TTFT_OFF, e.ttft_off_ms, e.ttft_p99_ms, (0.02, 0.1)),
         (GAPS_OFF, e.gap_off_ms, e.gap_p99_ms, (0.1, 0.5)),
@@ -129,7 +129,7 @@ def signals(e: Evidence) -> Iterator[Signal]:
         # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else on, 14 % with two
         # processes of ours; with 100 streams 6 to 10 % beside two programs that compute without end and 18 to 23 % beside
         # four, when the figures were still true, 38 to 43 % beside eight; with 800 streams 41 % beside two, and merged
-        yield Signal(CPU_WAIT, e.cpu_wait_share * 100, " %", 25.0, never, explains=True)
+        yield Signal(CPU_WAIT, e.cpu_wait_share * 100, "%", 25.0, never, explains=True)
 
 
 def judge(evidence: Sequence[Evidence]) -> Verdict | None:

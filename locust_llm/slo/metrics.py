@@ -75,11 +75,11 @@ INTERFERENCE_DEFINITIONS: Final = {
                   "only requests of this run, with the warmup",
     "Disturbed Gaps": "gaps of Inter Chunk Latency with another request in prefill, by the mean number over the gap, "
                       "rounded half up, so a short overlap does not count",
-    "Slower": "mean of disturbed gaps / mean of undisturbed gaps at as many decoding streams (within 9 %, at least 30 "
-              "gaps), or at the next larger number that has them; only where 90 % of the disturbed gaps have such; the "
+    "Slower": "mean of disturbed gaps / mean of undisturbed gaps at as many decoding streams (within 9%, at least 30 "
+              "gaps), or at the next larger number that has them; only where 90% of the disturbed gaps have such; the "
               "length of contexts is not controlled",
     "Decode Time lost to Prefill": "the excess of all gaps that a prefill touched over those that none did, summed, over "
-                                   "the sum of all gaps; only where 90 % of them have such to compare with",
+                                   "the sum of all gaps; only where 90% of them have such to compare with",
     "Ahead": "requests in prefill when a request was sent, and their input tokens, whole prompts",
 }  # fmt: skip
 """Of the tables of interference."""

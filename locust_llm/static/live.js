@@ -22,8 +22,8 @@
     const places = value >= 100 ? 0 : value >= 10 ? 1 : 2;
     return value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
   };
-  const LOUD = { FAIL: "loud", broken: "loud", INVALID: "loud", PASS: "pass", OK: "pass", "held so far": "pass" };
-  const kindOf = (state) => LOUD[state] || (["nothing yet", "checked at the end"].includes(state) ? "plain" : "open");
+  const LOUD = { FAIL: "loud", broken: "loud", INVALID: "loud", PASS: "pass", OK: "pass" };
+  const kindOf = (state) => LOUD[state] || (["nothing yet", "checked at the end", "within so far"].includes(state) ? "plain" : "open");
 
   // -- the server's own metrics --------------------------------------------------------------------------------------------
 
@@ -128,13 +128,14 @@
   function rules(status) {
     const sorted = [...status.rules].sort((a, b) => FIRST.indexOf(kindOf(a[1])) - FIRST.indexOf(kindOf(b[1])));
     by("rules").hidden = !sorted.length;
+    by("so-far").hidden = !sorted.some(([, state]) => state.endsWith("so far"));
     by("rules").querySelector("tbody").replaceChildren(...sorted.map(([rule, state, why]) => {
       const line = element("tr"), name = element("th", rule);
       name.scope = "row";
       line.append(name, element("td", state, kindOf(state)), element("td", why));
       return line;
     }));
-    const broken = sorted.filter(([, state]) => kindOf(state) === "loud" || state.startsWith("broken"));
+    const broken = sorted.filter(([, state]) => kindOf(state) === "loud" || state.startsWith("beyond"));
     by("broken").textContent = broken.map(([rule, state, why]) => `${rule}: ${state}${why ? ` (${why})` : ""}`).join("; ");
   }
 

@@ -29,7 +29,7 @@ const plots = (() => {
   const units = {
     ms: (v) => (v === 0 ? "0" : v >= 1000 ? `${digits(v / 1000)} s` : v < 0.1 ? `${digits(v * 1000)} µs` : `${digits(v)} ms`),
     s: clock,
-    "%": (v) => `${digits(v)} %`,
+    "%": (v) => `${digits(v)}%`,
   };
   const written = (unit) => units[unit] || compact;
 
@@ -168,6 +168,13 @@ const plots = (() => {
   const rowHeight = () => letters() + 3;
   const upright = (mark) => number(mark.x);
   const rowsOf = (all) => (all.some((mark) => mark.hue === "knee") ? 2 : all.some(upright) ? 1 : 0);
+  function crossed(u, all, [left, top, right, bottom]) {  // how much of the curves and of the upright lines a text would hide
+    const at = u.data[0].map((x) => u.valToPos(x, "x", true));
+    const hides = (ys, i) => at[i] >= left && at[i - 1] <= right && number(ys[i]) && number(ys[i - 1])
+      && Math.max(...[i - 1, i].map((j) => u.valToPos(ys[j], "y", true))) >= top && Math.min(...[i - 1, i].map((j) => u.valToPos(ys[j], "y", true))) <= bottom;
+    const lines = u.data.slice(1).reduce((sum, ys) => sum + at.filter((_, i) => i && hides(ys, i)).length, 0);
+    return lines + all.filter((mark) => upright(mark) && u.valToPos(mark.x, "x", true) >= left && u.valToPos(mark.x, "x", true) <= right).length;
+  }
   function marks(u, all) {
     const taken = [];
     const free = (box) => taken.every((other) => box[0] > other[2] || box[2] < other[0] || box[1] > other[3] || box[3] < other[1]);
@@ -197,9 +204,10 @@ const plots = (() => {
         : [at - high / 2, at + high / 2].filter((y) => y - high / 2 >= bbox.top && y + high / 2 <= bottom);
       const spots = upright(mark)
         ? [1, 2].slice(0, rowsOf(all)).map((row) => [left, bbox.top - high * (row - 0.5)])
-        : mark.beyond ? levels.flatMap((y) => edges.map((x) => [x, y])) : edges.flatMap((x) => levels.map((y) => [x, y]));
+        : mark.beyond ? levels.flatMap((y) => edges.map((x) => [x, y])) : [...edges, (edges[0] + edges[1]) / 2].flatMap((x) => levels.map((y) => [x, y]));
       const box = (x, y) => [x - 3 * ratio, y - high / 2 + 1, x + wide + 3 * ratio, y + high / 2 - 1];
-      const spot = spots.find(([x, y]) => free(box(x, y)));
+      const spot = spots.filter(([x, y]) => free(box(x, y))).map((at) => [upright(mark) ? 0 : crossed(u, all, box(...at)), at])
+        .reduce((best, one) => (best && best[0] <= one[0] ? best : one), null)?.[1];
       if (!spot) continue;
       taken.push(box(...spot));
       ctx.strokeStyle = css("back");

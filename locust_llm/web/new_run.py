@@ -143,8 +143,8 @@ def _of_users(options: Namespace) -> Iterator[Field]:
         help="Concurrent sessions. Empty with a request rate: as many as it needs. A sweep of concurrency sets them itself",
     )  # fmt: skip
     yield Field(
-        "run_time", "Run time", "text", str(run_time or ""), "until Stop", flag="-t",
-        help="Such as 90s, 10m or 1h20m; the warmup comes before it",
+        "run_time", "Run time (s, or with a unit)", "text", str(run_time or ""), "until Stop", flag="-t",
+        help="Seconds, or 10m or 1h20m; the warmup comes before it",
     )  # fmt: skip
     rate = getattr(options, "llm_spawn_rate", options.spawn_rate)
     yield Field(

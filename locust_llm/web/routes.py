@@ -4,6 +4,7 @@ Only Locust's own extension points: fields, a tab with a table, links, hooks of 
 functions that are replaced. All is behind Locust's login.
 """
 
+import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -33,6 +34,8 @@ from .new_run import groups
 from .origin import guarded, names
 from .swarm import Swarm, is_open
 from .view import View
+
+logger = logging.getLogger("locust_llm")
 
 # -- the page that prometheus scrapes --------------------------------------------------------------------------------
 
@@ -94,6 +97,10 @@ SANDBOX: Final = "sandbox allow-scripts allow-popups allow-downloads"
 """A report may run its script, and reach nothing of Locust."""
 INLINE: Final = (".html", ".md", ".svg")
 """A browser shows these, and saves other files."""
+OPEN_TO_ALL: Final = (
+    "The web page is open to the whole network (0.0.0.0), without a login: --web-host 127.0.0.1 keeps it to "
+    "this machine, --web-login asks for one"
+)
 TAB: Final = {"title": "LLM", "key": "llm"}
 COLUMNS: Final = (
     ("figure", "Times in ms"),
@@ -125,6 +132,8 @@ def attach(environment: Environment, on_asked: Callable[[Settings, Discovery], N
             f"{base}/llm{rule}", endpoint, ui.auth_required_if_enabled(_named(answer, endpoint)), methods=methods
         )
     _extend(ui, view, datasets, on_asked)
+    if options is not None and is_open(options):
+        logger.info(OPEN_TO_ALL)
     if first and not ui.userclass_picker_is_active:  # which only Locust's form has
         ui.app.before_request(lambda: _to_ours(view))
     allowed = names(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))

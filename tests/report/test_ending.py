@@ -8,6 +8,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Offer, Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.document.remarks import remarks
 from locust_llm.report.ending import LINES, ending
 from locust_llm.slo.client_verdict import DEGRADED, Verdict
 
@@ -63,7 +64,7 @@ def test_figures_stand_below_each_other() -> None:
 def test_rules_with_one_reason_share_a_line() -> None:
     rules = ("ttft p50 < 1ms", "ttft p99 < 3s", "ttft{input=5k} p50 < 1s", "itl{input=5k} p50 < 1s")
     text = "\n".join(said(*spread(199), slo=rules))
-    assert "  FAIL ttft p50 < 1ms: 95 % interval" in text
+    assert "  FAIL ttft p50 < 1ms: 95% interval" in text
     assert text.count("no request has input=5000") == 1
     assert "INCONCLUSIVE ttft{input=5000} p50 < 1s, itl{input=5000} p50 < 1s: " in text.replace("\n  ", " ")
 
@@ -93,13 +94,21 @@ def test_a_client_verdict_that_changed_is_said() -> None:
 
 
 def test_nothing_but_failures_are_told_with_their_reason() -> None:
-    lines = said(*[failed("http_status", status=404, message="no such path")] * 10)
-    assert lines[0] == "None of 10 requests succeeded: http_status."
-    assert "10 failed: http_status 404, no such path" in lines
+    """Once, with what to do about it, and nothing about figures that are not there."""
+    note = "WARNING: each of the first 10 requests failed: 10 x http_status: HTTP 404: no path (is --endpoint right?)"
+    run = replace(a_run(slo=("ttft p95 < 1s",)), notes=(note,), client_live=Verdict("OK"))
+    records = [failed("http_status", status=404, message="HTTP 404: no path")] * 12
+    summary = replace(summarise(collect(records), run), client=Verdict(DEGRADED, ("late",)))
+    lines = ending(summary, run, "reports/a").splitlines()
+    assert lines[0] == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (is --endpoint right?)."
+    assert lines[1:] == ["", "Report: reports/a/report.html; all tables: summary.md beside it, or --verbose"]
+    page = [one for one in remarks(summary, run) if "404" in one or "DEGRADED" in one or "succeeded" in one]
+    assert page == []
 
 
 def test_what_all_first_requests_failed_of_is_said_once() -> None:
     note = "WARNING: each of the first 10 requests failed: 10 x reset: by the peer"
-    lines = said(*(failed("reset", message="by the peer") for _ in range(12)), run=replace(a_run(), notes=(note,)))
+    records = [*(failed("reset", message="by the peer") for _ in range(12)), answered(5)]
+    lines = said(*records, run=replace(a_run(), notes=(note,)))
     assert [line for line in lines if "reset: by the peer" in line] == [note]
     assert not any("12 failed: reset" in line for line in lines)

@@ -45,7 +45,7 @@ def test_a_case_a_rule() -> None:
     assert [case.get("name") for case in cases] == list(RULES)
     assert {case.get("classname") for case in cases} == {"slo"}
     assert [case[0].tag for case in cases] == ["system-out", "failure", "skipped", "skipped"]
-    assert cases[1][0].get("message") == "observed 10.5ms (95 % interval 9ms to 12ms, of 200 values)"
+    assert cases[1][0].get("message") == "observed 10.5ms (95% interval 9ms to 12ms, of 200 values)"
     assert "takes 368 independent requests, there are 200" in (cases[3][0].get("message") or "")
 
 
@@ -68,10 +68,10 @@ def test_annotations() -> None:
     summary, _ = made("ttft{name=chat,input=100} p50 < 6ms", *RULES[2:])
     assert list(annotations(summary)) == [
         "::error title=SLO FAIL%3A ttft{name=chat%2C input=100} p50 < 6ms::"
-        "observed 10.5ms (95 %25 interval 9ms to 12ms, of 200 values)\n",
+        "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO FAIL%3A warn%3A ttft p50 < 6ms::"
-        "observed 10.5ms (95 %25 interval 9ms to 12ms, of 200 values)\n",
-        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 1s::observed 0.02s (95 %25 interval 0.02s to ?, of 200 values): "
+        "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
+        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 1s::observed 0.02s (95%25 interval 0.02s to ?, of 200 values): "
         "too few samples: the interval of p99 takes 368 independent requests, there are 200; "
         "about 2 min more may tell\n",
     ]  # fmt: skip
@@ -96,9 +96,9 @@ def test_only_github_gets_what_is_githubs(tmp_path: Path) -> None:
     ("result", "said"),
     [
         ({"observed": 612.34, "unit": "ms", "low": 590.0, "high": None, "count": 500},
-         "observed 612.3ms (95 % interval 590ms to ?, of 500 values)"),
+         "observed 612.3ms (95% interval 590ms to ?, of 500 values)"),
         ({"observed": float("inf"), "unit": "s", "low": 1.0, "high": float("inf"), "reason": "it failed"},
-         "observed fail (95 % interval 1s to fail): it failed"),
+         "observed fail (95% interval 1s to fail): it failed"),
         ({"reason": "there is nothing"}, "there is nothing"),
         ({"observed": 12345.6, "unit": "/s"}, "observed 12,346/s"),
     ],

@@ -7,7 +7,7 @@ from locust.stats import RequestStats, StatsError
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.run.locust_table import in_rows_of, keep_no_copies_of_rows, three_digits_in_locust
+from locust_llm.run.locust_table import in_rows_of, keep_no_copies_of_rows, of_others, three_digits_in_locust
 
 
 def test_rows_keep_no_copies_and_the_total_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +34,23 @@ def test_three_digits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(locust.stats, name, getattr(locust.stats, name))
     three_digits_in_locust()
     assert [locust.stats.bucket_response_time(ms) for ms in (12.4, 1234.0)] == [12.4, 1230.0]
+
+
+def test_what_is_not_ours_is_one_line() -> None:
+    """19 logins of 10 ms and one of a second, which fails: p95 is the nineteenth and a twentieth of the way on."""
+    stats = RequestStats()
+    for row in ("TTFT", "ITL", "gate wait", "retried"):
+        stats.get("/v1/chat/completions", row).log(12.0, 0)
+    stats.log_request("POST", "/v1/chat/completions", 5000.0, 0)
+    assert of_others(stats) == ""
+    for _ in range(19):
+        stats.log_request("POST", "/login", 10.0, 0)
+    stats.log_request("POST", "/login", 1000.0, 0)
+    stats.log_error("POST", "/login", "no\x1b[31m such user")
+    assert of_others(stats) == (
+        "Beside the LLM requests (self.client): 20 requests, p95 59.5 ms, 1 failed (most often POST /login: no\ufffd[31m "
+        "such user); --verbose has Locust's tables"
+    )
 
 
 def reported(*errors: str) -> dict[str, Any]:

@@ -216,6 +216,12 @@ def test_some_that_do_not_fit_are_a_warning() -> None:
     assert not refuses
     share = int(line.partition("%")[0])
     assert 15 <= share <= 25  # a fifth, of 1,000 draws
+    ((refuses, line),) = fits(1000, synthetic_input_tokens_mean=900.0, output_tokens_mean=80.0)
+    assert (refuses, line.partition(":")[0]) == (
+        False, "100% of the requests come within 40 tokens of the model's context of 1,000 tokens"
+    )  # fmt: skip
+    without = {"synthetic_input_tokens_mean": 900.0, "output_tokens_mean": 80.0, "endpoint_type": "completions"}
+    assert fits(1000, **without) == []  # no template
     ((refuses, line),) = fits(1000, session_turns_mean=3.0)
     assert (refuses, line.partition(",")[0]) == (False, "sessions of 3 turns grow beyond the model's context of 1")
 

@@ -68,7 +68,7 @@ def test_the_worst_of_all_processes_counts_and_is_named() -> None:
     verdict = judge([told("a"), told("b", merged_share=0.06), told("c", merged_share=0.3, loop_lag_p99_ms=260.0)])
     assert verdict is not None
     assert verdict.level == INVALID
-    assert verdict.reasons == ("c: merged chunks 30.0 % (limit 25.0 %)",)
+    assert verdict.reasons == ("c: merged chunks 30.0% (limit 25.0%)",)
 
 
 def test_what_explains_it_is_named_beside_what_is_worse() -> None:
@@ -76,7 +76,7 @@ def test_what_explains_it_is_named_beside_what_is_worse() -> None:
     assert verdict is not None
     assert verdict.level == INVALID
     assert [reason.split(" (limit")[0] for reason in verdict.reasons] == [
-        "merged chunks 30.0 %", "CPU (of a core) 93.0 %",
+        "merged chunks 30.0%", "CPU (of a core) 93.0%",
     ]  # fmt: skip
     assert verdict.advice == BUSY_ADVICE
 
@@ -85,7 +85,7 @@ def test_other_programs_are_named_as_such_and_more_processes_are_not_advised() -
     verdict = judge([told(merged_share=0.3, cpu_wait_share=0.4)])
     assert verdict is not None
     assert (verdict.level, len(verdict.reasons), verdict.advice) == (INVALID, 2, CPU_WAIT_ADVICE)
-    assert verdict.reasons[1] == f"{CPU_WAIT} 40.0 % (limit 25.0 %)"
+    assert verdict.reasons[1] == f"{CPU_WAIT} 40.0% (limit 25.0%)"
 
 
 def test_a_slow_server_is_not_the_clients_doing() -> None:
@@ -106,7 +106,7 @@ def test_a_burning_machine_is_told_apart() -> None:
     verdict = judge([recorded])
     assert verdict is not None
     assert (verdict.level, verdict.advice) == (DEGRADED, CPU_WAIT_ADVICE)
-    assert verdict.reasons[-1].startswith(f"{CPU_WAIT} 57.3 %")
+    assert verdict.reasons[-1].startswith(f"{CPU_WAIT} 57.3%")
 
 
 @pytest.mark.parametrize(

@@ -491,7 +491,7 @@ def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path
     assert [state for _, state, _ in page.live()["rules"]] == ["nothing yet", "nothing yet", "checked at the end"]
     run.abort.add(answered(100, 150))
     page.view._status = (0.0, {})
-    assert [state for _, state, _ in page.live()["rules"]] == ["held so far", "broken so far", "checked at the end"]
+    assert [state for _, state, _ in page.live()["rules"]] == ["within so far", "beyond so far", "checked at the end"]
 
 
 def test_charts_get_the_limits_of_the_rules_in_their_units(pages: Callable[..., Page], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from locust_llm.core.record import FAILURES, OK
-from locust_llm.core.run import Run
+from locust_llm.core.run import Offer, Run
 from locust_llm.core.settings import Settings
 from locust_llm.report.load_result import Delivery, Overload
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, Verdict
@@ -27,7 +27,11 @@ CHANCE_ERRORS: Final = 3.0
 FIRST: Final = 10
 """Requests that tell how long one lasts on an idle server."""
 
+MIN_EXPECTED_SHARE: Final = 0.5
+"""Of what was due; where less could be over by the stop, the share that was completed says nothing."""
+
 GATE: Final = "gate"
+SERVER: Final = "server"
 USERS: Final = "users"
 CLIENT: Final = "client"
 BURST: Final = "end"
@@ -98,14 +102,48 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
         busy_s=busy_s,
         out_of_users=offer.out_of_users,
         completed_share=completed / offer.due,
+        expected=float(offer.due),
     )
-    if found.share < MIN_DELIVERED_SHARE:
-        return replace(found, cause=_cause(found, run, verdict))
-    if through is not None:  # Steady.kept_up says it
+    if through is not None:  # Steady.kept_up says whether the server fell behind
+        return found if found.share >= MIN_DELIVERED_SHARE else replace(found, cause=_cause(found, run, verdict))
+    if found.share >= MIN_DELIVERED_SHARE:
+        due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
+        found = replace(found, overload=fell_behind(due_s, due_s + tried["ttft_from_due_s"], over_s, offer.duration_s))
+    elif (cause := _cause(found, run, verdict)) == USERS and (overload := without_users(tried, run, offer)) is not None:
+        found = replace(found, cause=SERVER, overload=overload)
+    else:
+        found = replace(found, cause=cause)
+    return found if found.overload is not None else _of_expected(found, arrived, run)
+
+
+def _of_expected(found: Delivery, arrived: Selection, run: Run) -> Delivery:
+    """The share that was completed, without what any server has in flight at the stop: it is no sign that one falls behind,
+    and in a short run much of what was due."""
+    if not arrived.size:
         return found
-    due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
-    first_s = due_s + tried["ttft_from_due_s"]
-    return replace(found, overload=fell_behind(due_s, first_s, over_s, offer.duration_s))
+    due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
+    expected = found.due - float(filled(due_s, over_s, found.duration_s).mean())
+    known = expected >= MIN_EXPECTED_SHARE * found.due
+    return replace(found, expected=expected, completed_share=min(1.0, found.completed / expected) if known else None)
+
+
+def without_users(tried: Selection, run: Run, offer: Offer) -> Overload | None:
+    """Whether the server fell behind before all users were busy, after which no more requests can be in flight than there
+    are users: then it is not for want of users that the rest was not sent. What waits for one counts as in flight."""
+    due_s, asked_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "asked_at", "closed_at"))
+    busy = np.searchsorted(np.sort(asked_s), asked_s, side="right") - np.searchsorted(
+        np.sort(over_s), asked_s, side="right"
+    )
+    all_busy = asked_s[busy >= offer.most_users]
+    busy_s = float(min(all_busy, default=math.inf))
+    if not busy_s < offer.duration_s or overload(due_s, over_s, busy_s) is None:
+        return None
+    last_s = float(due_s.max())  # what found no user is what was due last
+    unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (offer.never_started + 1)
+    due_s = np.concatenate([due_s, unsent_s])
+    over_s = np.concatenate([over_s, np.full(len(unsent_s), np.inf)])
+    middle, end = (in_flight(due_s, over_s, moment) for moment in (offer.duration_s / 2, offer.duration_s))
+    return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s)
 
 
 def fell_behind(due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
@@ -134,24 +172,25 @@ def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | Non
 
     So there is none where the first requests last nearly as long as the run: it is too short to tell.
     """
-    order = np.argsort(due_s, kind="stable")
-    at, first_s = due_s[order], (over_s - due_s)[order[:FIRST]]
-    if len(first_s) < FIRST:
+    if len(due_s) < FIRST:
         return None
-
-    def filled(moment: float) -> Floats:
-        """How many were due in the time before that one of the first requests lasted."""
-        before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
-        return np.asarray(np.searchsorted(at, moment, side="right") - before)
-
     middle, end = (in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
     due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())
     ended = due - (end - middle)
-    filling = filled(duration_s) - filled(duration_s / 2)
+    filling = filled(due_s, over_s, duration_s) - filled(due_s, over_s, duration_s / 2)
     error = math.sqrt(due + ended + float(filling.var()) / FIRST)
     if ended >= MAX_COMPLETED_SHARE * due or end - middle - float(filling.mean()) <= CHANCE_ERRORS * error:
         return None
     return Overload(in_flight_middle=middle, in_flight_end=end)
+
+
+def filled(due_s: Floats, over_s: Floats, moment: float) -> Floats:
+    """By each of the first requests, which found the server idle: how many were due within the time that it lasted before
+    ``moment``. So many are in flight in a server that keeps up (Little's law, for any schedule)."""
+    order = np.argsort(due_s, kind="stable")
+    at, first_s = due_s[order], (over_s - due_s)[order[:FIRST]]
+    before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
+    return np.asarray(np.searchsorted(at, moment, side="right") - before)
 
 
 def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:

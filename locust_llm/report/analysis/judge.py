@@ -188,7 +188,7 @@ def _undecided(rule: Rule, found: Found, seconds: float) -> tuple[str, float | N
         more = "a longer grace period (-s) may tell"
     if rule.percentile is not None and found.ends is not None and None in found.ends:
         return f"{too_few(rule, found)}; {more}", longer
-    why = "its 95 % interval crosses the limit"
+    why = "its 95% interval crosses the limit"
     if found.short:
         why = short_of(found)
     if found.ends is None:

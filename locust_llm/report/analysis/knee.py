@@ -253,7 +253,7 @@ def scalability(axis: str, levels: Sequence[Level]) -> Knee:
     low, high = kappa_interval(law, n, x, errors)
     said = (
         f"X(N) = {law.lam:.3g} N / (1 + {law.sigma:.2g} (N - 1) + {law.kappa:.2g} N (N - 1)) requests/s, "
-        f"R2 {law.r2:.3f} over {len(known)} stages, 95 % interval of kappa {max(0.0, low):.2g} to {high:.2g}"
+        f"R2 {law.r2:.3f} over {len(known)} stages, 95% interval of kappa {max(0.0, low):.2g} to {high:.2g}"
     )
     if law.r2 < MIN_R2:
         return Knee(
@@ -352,7 +352,7 @@ def best_limit(axis: str, levels: Sequence[Level]) -> Knee:
     if reach is not None:
         interval = " to ".join(supported(end, reach, digits=3) for end in ends)
     goodput = supported(most, reach, digits=3)
-    text = f"The best goodput, {goodput} requests/s (95 % interval {interval}), is at {at(axis, best)}"
+    text = f"The best goodput, {goodput} requests/s (95% interval {interval}), is at {at(axis, best)}"
     if others:
         text += f"; the interval overlaps with that of {at(axis, *others)}"
     values = [level.value for level in (best, *others)]

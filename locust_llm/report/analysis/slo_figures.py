@@ -97,7 +97,8 @@ def figure(rule: Rule, seen: Evaluation) -> Found:
     if rule.metric in OF_SCHEDULE:
         if (d := seen.delivery) is None:
             return Found(None, note=f"a closed loop has no schedule of which something could be {rule.metric}")
-        return Found(d.share if rule.metric == "delivered" else d.completed_share, None, d.due)
+        value = d.share if rule.metric == "delivered" else d.completed_share
+        return Found(value, None, d.due, note="requests last as long as half of the run" * (value is None))
     part, looks = selected(rule, seen.main), len(seen.run.settings.looks) or 1
     if not part.outcome(*COUNTED).size:
         return Found(None, note=_nobody(rule, seen.main))
@@ -389,7 +390,7 @@ def short_of(found: Found) -> str:
 def too_few(rule: Rule, found: Found) -> str:
     """Why an end of its interval is not there."""
     correlated = found.size is not None and round(found.size) < found.count
-    there = f"there are {found.count:,}" + (f", worth {found.size:,.0f}" if correlated else "")
+    there = f"there are {found.count:,}" + (f", worth {found.size:,.0f} for {rule.stat}" if correlated else "")
     least = needed(rule.percentile) if rule.percentile is not None else MIN_VALUES
     if found.size is not None and found.size > (least / SHORT_ROOM if found.short else least):
         return f"{short_of(found)}: {there}" if found.short else f"the requests are correlated: {there}"

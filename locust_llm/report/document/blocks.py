@@ -71,7 +71,7 @@ def observed(result: SloResult) -> str:
 
 def interval(result: SloResult) -> str:
     """``590ms to 640ms``; ``590ms and more`` where that is all that is known of requests which were cut."""
-    if result.low is None and result.high in (None, math.inf):
+    if (result.low is None and result.high in (None, math.inf)) or result.low == math.inf:
         return "-"
     if result.worst is not None and result.high == math.inf:
         return f"{brief(result.low, result.unit)} and more"

@@ -1,7 +1,7 @@
 """What of an open loop was not sent, or not completed, in sentences."""
 
 from locust_llm.core.text import brief
-from locust_llm.report.analysis.delivery import CLIENT, GATE, USERS
+from locust_llm.report.analysis.delivery import CLIENT, GATE, SERVER, USERS
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.load_result import Delivery
 from locust_llm.slo.client_verdict import FULL_CORE
@@ -19,6 +19,11 @@ def delivery_line(summary: Summary) -> str | None:
             f"time, and the limit was {brief(d.prefill_limit, digits=3)}"
             + " on average"
             * ((d.prefill_limit or 0) % 1 > 0)
+        )
+    elif d.cause == SERVER and d.overload is not None:
+        why = (
+            f"the server. It fell behind before all {d.users} users were busy, {brief(d.overload.all_busy_s, digits=2)} s "
+            "after the start"
         )
     elif d.cause == CLIENT:
         figures = [
@@ -50,9 +55,10 @@ def overload_line(summary: Summary) -> str | None:
     """Of an open loop that the server fell behind what the headline does not say; None of any other."""
     if summary.delivery is None or (found := summary.delivery.overload) is None:
         return None
+    waiting = "" if found.all_busy_s is None else " or waited for a free user"
     return (
-        f"OVERLOADED: {found.in_flight_middle} requests were in flight at half of the time, {found.in_flight_end} at the "
-        "stop. Latencies are those of a growing queue: a longer run has longer ones."
+        f"OVERLOADED: {found.in_flight_middle} requests were in flight{waiting} at half of the time, "
+        f"{found.in_flight_end} at the stop. Latencies are those of a growing queue: a longer run has longer ones."
     )
 
 
@@ -60,5 +66,29 @@ def overloaded(delivery: Delivery | None) -> str | None:
     """``offered 30/s, completed 4.5/s, and the queue grew until the end``; None where it did not."""
     if delivery is None or delivery.overload is None:
         return None
-    offered, completed = (brief(rate, "/s", 2) for rate in (delivery.offered_per_s, delivery.completed_per_s))
-    return f"offered {offered}, completed {completed}, and the queue grew until the end"
+    offered, completed = _rates(delivery)
+    return f"{offered}, {completed}, and the queue grew until the end"
+
+
+def undelivered(delivery: Delivery | None) -> str | None:
+    """``offered 30/s, sent 4.6/s, completed 4.5/s``, where less was sent than offered, and not because of the server."""
+    if delivery is None or not delivery.cause or delivery.overload is not None:
+        return None
+    offered, completed = _rates(delivery)
+    why = {GATE: "the prefill gate", CLIENT: "the load generator", USERS: "too few users"}.get(delivery.cause, "")
+    return f"{offered}, sent {brief(delivery.sent_per_s, '/s', 2)}, {completed}{f' ({why})' * bool(why)}"
+
+
+def completed(delivery: Delivery) -> str:
+    """``98.3%: 3.80/s by the stop, 228 of 240 that were due``, and what the share is of, where these are not all."""
+    d = delivery
+    share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
+    said = f"{share}{d.completed_per_s:.2f}/s by the stop, {d.completed} of {d.due} that were due"
+    if d.expected is None or d.due - d.expected < 0.5:
+        return said
+    left = f"{brief(d.due - d.expected, digits=2)} of them so late that an idle server would not have answered by then"
+    return f"{said}, {left}" + (": too short a run for a share" if d.completed_share is None else " (not in the share)")
+
+
+def _rates(d: Delivery) -> tuple[str, str]:
+    return f"offered {brief(d.offered_per_s, '/s', 2)}", f"completed {brief(d.completed_per_s, '/s', 2)}"

@@ -20,7 +20,7 @@ from locust_llm.slo.rules import Rules
 from locust_llm.slo.selectors import plain
 
 from .blocks import Block, Charts, Heading, Headline, Table, Text, counted, flags_of, interval, observed
-from .delivery import delivery_line, overload_line
+from .delivery import completed, delivery_line, overload_line
 from .figures import details, figures
 from .headline import headline
 from .interference import stalls
@@ -124,7 +124,7 @@ def _slos(summary: Summary, run: Run) -> Iterator[Block]:
     def cells(result: SloResult) -> tuple[str, ...]:
         return result.rule, result.status, observed(result), interval(result), counted(result)
 
-    head = ("SLO", "result", "observed", "95 % interval", "count")
+    head = ("SLO", "result", "observed", "95% interval", "count")
     yield Table(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
     reasons = dict.fromkeys((result.status, result.reason) for result in summary.slos if result.reason)
     for status, reason in reasons:  # each once
@@ -171,8 +171,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
                 "the stop"
             ),
         )
-        share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
-        yield "completed", f"{share}{d.completed_per_s:.2f}/s by the stop, {d.completed} of {d.due} that were due"
+        yield "completed", completed(d)
     limit = limit_in_words(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
     yield "prefill limit", "by stage" if axis == PREFILL else limit or "none"
     if gate is not None and not summary.swept:

@@ -1,6 +1,7 @@
 """Headline: what a run came to, in one sentence; the first line of the console, of the page and of summary.md."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -16,10 +17,10 @@ from locust_llm.slo.grammar import FAIL, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, TIME, TTFT
 from locust_llm.slo.selectors import plain
 
-from .delivery import overloaded
+from .delivery import overloaded, undelivered
 from .paired import difference_of
 from .probe import named
-from .remarks import buffered
+from .remarks import FIRST_FAILED, buffered
 
 NAMES: Final = {
     "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
@@ -35,13 +36,15 @@ STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """How the text of a knee begins that no stage may found."""
 BUFFERED_STREAMS: Final = "The streams were buffered on the way, and these figures are those of the buffer"
+MAX_KINDS: Final = 2
+"""Of failures, where all failed."""
 MAX_DIFFERENCES: Final = 3
 """Of two arms, named in the sentence."""
 
 
 def headline(summary: Summary, run: Run) -> str:
-    """Plain text without a period: what forbids to use the figures, overload, what the rules found and how much longer would
-    decide them, failures; without rules the main figures."""
+    """Plain text without a period: what forbids to use the figures, overload or what was not sent, what the rules found and
+    how much longer would decide them, failures; without rules the main figures."""
     if summary.examination is not None:
         return f"Scheduler: {named(summary.examination.diagnosis, summary.examination.symptoms)}"
     if summary.paired is not None:
@@ -59,14 +62,16 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield "No request was sent"
         return
     if not c.succeeded:
-        first = f": {summary.failures[0].outcome}" if summary.failures else ": all were cut" * bool(c.cut)
-        yield f"None of {many(c.requests, 'request')} succeeded{first}"
+        yield f"None of {many(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
         return
     load = _load(c)
     first, *others = _rules(summary, run) or _figures(summary.rows)
     if (overload := overloaded(summary.delivery)) is not None:
         load = ""
         yield f"Overloaded: {overload}"
+    elif (less := undelivered(summary.delivery)) is not None:
+        load = ""
+        yield f"Not delivered: {less}"
     if summary.client is not None and summary.client.level == INVALID:
         load = ""
         yield BUFFERED_STREAMS if buffered(run) else "The load generator was too slow to measure this server"
@@ -74,6 +79,22 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     yield from others
     if c.failed:
         yield f"{c.failed:,} of {c.succeeded + c.failed:,} requests failed"
+
+
+def _reasons(summary: Summary, run: Run) -> Iterator[str]:
+    """Why none succeeded, in full: the kinds of failures, the most frequent first, and what to do where the run knew it."""
+    c, known = summary.conditions, next((note for note in run.notes if note.startswith(FIRST_FAILED)), "")
+    for failure in summary.failures[:MAX_KINDS]:
+        several = f"{failure.count} x " * (len(summary.failures) > 1 or failure.count < c.requests)
+        said = failure.message or failure.outcome
+        todo = re.search(rf"{re.escape(said)} \((.+?)\)(?:; \d+ x |$)", known)
+        yield f"{several}{said.rstrip('.')}{f' ({todo[1]})' if todo else ''}"
+    if rest := sum(failure.count for failure in summary.failures[MAX_KINDS:]):
+        yield f"{rest} others failed"
+    if c.cut:
+        yield "all were cut when the run ended" if c.cut == c.requests else f"{c.cut} were cut when the run ended"
+    if c.cancelled:
+        yield f"{c.cancelled} were cancelled on purpose"
 
 
 def _load(c: Conditions) -> str:

@@ -129,7 +129,7 @@ def _queue(rows: tuple[Ahead, ...]) -> Table:
 
 def _slope(found: Slope) -> str:
     return (
-        f"Each 1,000 tokens ahead add {brief(found.ms_per_1k, digits=3)} ms to TTFT at the same own length (95 % interval "
+        f"Each 1,000 tokens ahead add {brief(found.ms_per_1k, digits=3)} ms to TTFT at the same own length (95% interval "
         f"{brief(found.low, digits=3)} to {brief(found.high, digits=3)}; least squares, R2 {found.r2:.2f})."
     )
 

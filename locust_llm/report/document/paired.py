@@ -9,12 +9,12 @@ from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired, Pai
 
 from .blocks import Block, Heading, Table, Text, flags_of
 
-HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95 % interval", "")
+HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95% interval", "")
 FIRST: Final = 5
 """So many figures that differ are named in the sentence."""
 NOTE: Final = (
     "Base and candidate: the mean over the blocks of what a block came to (geometric, where the interval is one of a "
-    "percentage). Difference: from base to candidate, averaged over the pairs; 95 % interval: Student's t over the pairs. "
+    "percentage). Difference: from base to candidate, averaged over the pairs; 95% interval: Student's t over the pairs. "
     "No difference to be seen: 0 lies inside. Percentiles count each failure as +infinity; averages and rates are of "
     "successful requests. Of 20 figures of two equal arms one is called better or worse by chance."
 )
@@ -29,7 +29,7 @@ def verdict_of(found: Paired) -> str:
     said = f"{name} {found.verdict} ({many(found.pairs, 'pair')}; {together})."
     called = f"{found.different} of {found.known} figures are called different"
     if found.aa:
-        return f"{said} {called}, where {0.05 * found.known:.2g} are expected of equal arms (5 %)."
+        return f"{said} {called}, where {0.05 * found.known:.2g} are expected of equal arms (5%)."
     if found.verdict != DIFFERENT:
         return f"{said} {called}; of equal arms {0.05 * found.known:.2g} would be."
     named = [difference_of(figure) for figure in found.figures if figure.different]

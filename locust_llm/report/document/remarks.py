@@ -29,6 +29,8 @@ OPEN_LOOP_METRICS: Final = ("goodput", "late", "requests_per_s", "ttft_from_due"
 """Rules about these are about arrivals, which a closed loop does not have."""
 BUFFERED: Final = "WARNING: BUFFERED STREAM"
 BUFFER_ADVICE: Final = "The streams were buffered on the way, which merges chunks too: mend that first."
+FIRST_FAILED: Final = "WARNING: each of the first "
+"""How the note of a run begins whose first requests have all failed, with what to do about it."""
 CHANGED: Final = "The client verdict changed:"
 STATUSES: Final = ((FAIL, "failed"), (INCONCLUSIVE, "inconclusive"), (PASS, "passed"))
 MAX_LINE_REASONS: Final = 3
@@ -42,7 +44,8 @@ MIN_MERGED_SHARE: Final = 0.01
 def remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that apply, the run's own notes first."""
     probe = summary.examination is not None  # its load is artificial: no remarks about it
-    yield from (note for note in run.notes if not (probe and note.startswith(QUESTION)))
+    left_out = [QUESTION] * probe + [FIRST_FAILED] * (not summary.conditions.succeeded)  # the headline has the latter
+    yield from (note for note in run.notes if not note.startswith(tuple(left_out)))
     if not probe:
         yield loop_remark(summary.conditions, generates=run.settings.generates)
         yield from _read_as_open(summary, run)
@@ -61,8 +64,6 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
 def foremost(summary: Summary, run: Run) -> Iterator[str]:
     """Those that a reader of the console must know, what went wrong first."""
     found = list(remarks(summary, run))
-    if not summary.conditions.succeeded:  # the headline has it
-        found = [remark for remark in found if not remark.startswith("none of the")]
     yield from (remark for remark in found if remark.startswith("ERROR"))
     yield from (remark for remark in found if remark.startswith(("WARNING", CHANGED)))
     yield from (remark for remark in found if remark in run.notes and not remark.startswith(("ERROR", "WARNING")))
@@ -102,6 +103,8 @@ def verdict_line(summary: Summary, run: Run) -> str | None:
     """The line above the tables when the load generator distorted the figures; None when it did not."""
     if summary.client is None or summary.client.level == OK:
         return None
+    if summary.client.level != INVALID and not summary.conditions.succeeded and summary.examination is None:
+        return None  # there are no figures
     sound = " and ".join(untouched(summary.client)) if summary.examination is None else ""
     effect = (
         f"do not use these figures{f' but for {sound}' if sound else ''}, the load generator distorted them"
@@ -183,8 +186,6 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     conditions, counts = summary.conditions, summary.counts
     if not conditions.requests:
         yield "No request was recorded in the profiling phase: there is nothing to report."
-    elif not conditions.succeeded:
-        yield "No request succeeded: there is no latency to report."
     if run.stopping_at is None:
         yield "WARNING: the run did not end cleanly: requests that were still running are missing."
     if conditions.cut and counts.cut_ages_s is not None:
@@ -232,7 +233,7 @@ def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
     if g is not None and g.high < MIN_PREFILL_MS_PER_1K:
         yield (
             f"WARNING: TTFT does not grow with the prompt: {g.short_ttft_ms:.1f} ms up to {g.short_tokens:,.0f} tokens, "
-            f"{g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95 % "
+            f"{g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95% "
             f"interval {g.low:.2f} to {g.high:.2f}). A stub or a cache answers like this: the test measures no model, which "
             "must read the whole prompt."
         )
@@ -334,7 +335,13 @@ def _busy(summary: Summary) -> Iterator[str]:
 def _changed(summary: Summary, run: Run) -> Iterator[str]:
     """The client verdict at the end, where it is not the one that was shown last while the run was on."""
     live, end = run.client_live, summary.client
-    if live is None or end is None or live.level == end.level or (summary.swept and summary.paired is None):
+    if (
+        live is None
+        or end is None
+        or live.level == end.level
+        or not summary.conditions.succeeded
+        or (summary.swept and summary.paired is None)
+    ):
         return
     more, less = sorted(end.signals.keys() - live.signals.keys()), sorted(live.signals.keys() - end.signals.keys())
     why = [f"with {', '.join(more)}"] * bool(more) + [f"without {', '.join(less)}"] * bool(less)

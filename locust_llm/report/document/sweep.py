@@ -89,7 +89,7 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
         yield "good", lambda level: "-" if level.attainment is None else f"{level.attainment:.1%}"
         yield "goodput", lambda level: number(level.goodput_per_s, 4)
     if limits and any(level.goodput_low is not None for level in levels):
-        yield "95 % interval", lambda level: f"{number(level.goodput_low, 4)} to {number(level.goodput_high, 4)}"
+        yield "95% interval", lambda level: f"{number(level.goodput_low, 4)} to {number(level.goodput_high, 4)}"
     if any(level.slo_status for level in levels):
         yield "SLO", lambda level: level.slo_status or "-"
     if any(map(client_distorted, levels)):

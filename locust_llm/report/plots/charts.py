@@ -33,7 +33,7 @@ class Chart(NamedTuple):
 CHARTS: Final = (
     Chart("Running in the server", "requests", "", "running", caption="Requests in the server's batch."),
     Chart("Waiting in the server", "requests", "", "waiting", caption="Requests in the server's queue."),
-    Chart("KV cache in use", "in use", "%", "kv_used", factor=100, caption="At 100 % the server preempts, or lets wait."),
+    Chart("KV cache in use", "in use", "%", "kv_used", factor=100, caption="At 100% the server preempts, or lets wait."),
     Chart("Preemptions per second", "preemptions/s", "/s", "preemptions", "rate",
         caption="Requests thrown out of the KV cache."),
     Chart("Prefix cache hits", "hits", "%", "cache_hits", "share", "cache_queries", 100,

@@ -20,8 +20,8 @@ from .model import LOG_NOTE, Axis, Floats, Limits, Mark, Plot, Series, cloud, lo
 
 SPECTRUM_POINTS: Final = 150
 TICKS: Final = (
-    (1.0, "0 %"), (2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1e3, "99.9 %"), (1e4, "99.99 %"), (1e5, "99.999 %"),
-    (1e6, "99.9999 %"), (1e7, "99.99999 %"),
+    (1.0, "0%"), (2.0, "50%"), (10.0, "90%"), (100.0, "99%"), (1e3, "99.9%"), (1e4, "99.99%"), (1e5, "99.999%"),
+    (1e6, "99.9999%"), (1e7, "99.99999%"),
 )  # fmt: skip
 BINS: Final = 50
 LOG_LENGTH_RATIO: Final = 30

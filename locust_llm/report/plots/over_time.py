@@ -246,14 +246,19 @@ def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...]) -> Iterator
         group=GROUP,
         low=True,
     )
-    others = [_steps("decoding", "decode", edges, decoding)]
+    decodes = bool(decoding.max() > 0)  # not where whole answers come at once, of embeddings too
+    others = [_steps("decoding", "decode", edges, decoding)] * decodes
     if gated:
         others.append(_steps("waiting at the gate", "wait", edges, waiting, "area"))
+    if not others:
+        return
+    shown = ["Decoding"] * decodes + ["waiting at the gate" if decodes else "Waiting at the gate"] * gated
+    most = f"decoding over time: at most {brief(decoding.max(), digits=3)}; " * decodes
+    most += f"waiting at the gate at most {brief(waiting.max(), digits=3)}; " * gated
     yield Plot(
-        title="Decoding, and waiting at the gate" if gated else "Decoding",
-        caption=f"{each}. Decoding: between the first token and the end.",
-        label=f"Requests decoding over time: at most {brief(decoding.max(), digits=3)}"
-        + (f"; waiting at the gate at most {brief(waiting.max(), digits=3)}" if gated else ""),
+        title=", and ".join(shown),
+        caption=f"{each}.{' Decoding: between the first token and the end.' * decodes}",
+        label=f"Requests {most}".rstrip("; "),
         x=time.axis,
         y=Axis(label="requests"),
         series=tuple(others[::-1]),

@@ -169,7 +169,7 @@ def _good(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plo
         best = max(measured, key=lambda level: level.goodput_per_s or 0.0)
         yield Plot(
             title="Goodput",
-            caption=f"Good requests per second, with their 95 % interval{_conditions(sweep)}, and all successful ones. "
+            caption=f"Good requests per second, with their 95% interval{_conditions(sweep)}, and all successful ones. "
             "Where they diverge, answers are too slow.",
             label=f"goodput: best {brief(best.goodput_per_s, digits=3)} per second at {best.value:g}",
             x=x,
@@ -179,7 +179,7 @@ def _good(sweep: SweepSummary, x: Axis, knees: tuple[Mark, ...]) -> Iterator[Plo
         )
     met = _curve("attainment", "ok", sweep.levels, _percent)
     if met.x:
-        figures = ", ".join(f"{brief(y)} % at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None)
+        figures = ", ".join(f"{brief(y)}% at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None)
         yield Plot(
             title="Attainment",
             caption=f"The share of good requests{_conditions(sweep)}; a failed one is not good.",

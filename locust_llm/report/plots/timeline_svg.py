@@ -281,7 +281,8 @@ class TimelinePlot:
         if any(self.wait(row, line) for row, line in enumerate(self.rows)):
             yield f'<rect {bar} x="0" fill="{hue["wait"]}"/>', "waiting at the gate"
         yield f'<rect {bar} x="0" fill="{hue["prefill"]}"/>', "in prefill"
-        yield f'<path d="M3 0h0m14 0h0m14 0h0" {dots}/>', "decoding, each chunk a dot"
+        if any(len(line.chunks) > 1 for line in self.rows):
+            yield f'<path d="M3 0h0m14 0h0m14 0h0" {dots}/>', "decoding, each chunk a dot"
         if any(self.stalls(row, line) for row, line in enumerate(self.rows)):
             stroke = f'<path d="M0 0h34" stroke="{hue["stall"]}" stroke-width="3"/>'
             yield stroke, f"no chunk for over {duration(self.shown.slow / 1e3)}"

@@ -298,11 +298,12 @@ class EarlyStop:
         return known.count(False), len(known)
 
     def states(self) -> dict[str, tuple[str, str]]:
-        """By rule: how it stands so far, and by what."""
+        """By rule: how its figure stands so far, without an interval, which the report looks at; and what was counted.
+        ``broken`` alone is certain."""
         found = {}
         for watched in self._watched:
             holds, tally = watched.holds, watched.tally
-            state = "nothing yet" if holds is None else "held so far" if holds else "broken so far"
+            state = "nothing yet" if holds is None else "within so far" if holds else "beyond so far"
             counted = holds is not None and isinstance(tally, Count)
             found[str(watched.rule)] = ("broken" if self._is_broken(watched) else state), str(tally) if counted else ""
         return found

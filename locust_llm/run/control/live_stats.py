@@ -15,6 +15,8 @@ from locust_llm.core.record import CANCELLED, CUT, OK, Record
 from locust_llm.core.run import Health
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge
 
+SETTLED_S: Final = 5.0
+"""Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a start is slow."""
 WINDOW_S: Final = 10
 """Seconds that recent percentiles are of."""
 RATE_S: Final = 5.0
@@ -76,6 +78,8 @@ class LiveStats:
         self._reads_of_these = 0
         self._in_flight: dict[str, tuple[int, int, int]] = {}
         self._clients: dict[str, Client] = {}
+        self._first_at: float | None = None
+        """When the first request of the profiling phase was over."""
         self._reads: dict[str, int] = {}
         self._all_reads = 0
         """Since the first status of each process."""
@@ -91,6 +95,7 @@ class LiveStats:
         self.output_tokens += record.output_tokens or 0
         self._reads_of_these += record.reads
         if record.phase == PROFILING:
+            self._first_at = self._clock() if self._first_at is None else self._first_at
             self._client(record.worker).add(record)
 
     def update(
@@ -162,6 +167,9 @@ class LiveStats:
         return (self._all_reads - before) * per_read / max(now - since, 1e-9)
 
     def client(self) -> Verdict | None:
-        """The client verdict, were the run over now; None before any request of the profiling phase is."""
+        """The client verdict, were the run over now; None until ``SETTLED_S`` after the first request of the profiling phase
+        was over."""
+        if self._first_at is None or self._clock() - self._first_at < SETTLED_S:
+            return None
         clients = {worker: client for worker, client in self._clients.items() if client.requests}
         return judge([client.evidence(worker) for worker, client in clients.items()])

@@ -44,7 +44,11 @@ def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[st
         found.append(f"{stats.decoding} decoding")
     broken, known = control.abort.standing()
     if known:
-        found.append(f"SLO {broken} of {known} broken so far" if broken else f"SLO {known} of {known} held so far")
+        found.append(
+            f"SLO {broken} of {known} beyond the limit so far"
+            if broken
+            else f"SLO {known} of {known} within the limit so far"
+        )
     if client is not None:
         found.append(f"client {client.level}")
     return found

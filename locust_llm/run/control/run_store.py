@@ -24,7 +24,7 @@ from locust_llm.client.retry import remarks_on
 from locust_llm.core.engine_metrics import out_of_memory
 from locust_llm.core.failures import FIRST, FirstRequests
 from locust_llm.core.jsonl import line
-from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.core.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run, UserChange
 from locust_llm.core.settings import Settings
@@ -190,6 +190,8 @@ class RunStore:
         self._notes = list(survey.notes)
         self._missing: list[str] = []
         """What the result lacks, a line each."""
+        self._fruitless = False
+        """No request succeeded: the headline says so, and why."""
         self._retried = self._resent = 0
         """Attempts that were refused and followed by another one."""
         self._first, self._key = FirstRequests(), has_key(headers)
@@ -336,9 +338,7 @@ class RunStore:
         if not counts.total():
             self.add_gap("no request was sent: there is nothing to report")
         elif not (counts[OK] or counts[CANCELLED]):
-            failed, cut = counts.total() - counts[CUT], f"{counts[CUT]} were cut when the run ended"
-            why = "all of them failed" if not counts[CUT] else f"{failed} failed, {cut}" if failed else cut
-            self.add_gap(f"none of the {counts.total()} requests succeeded: {why}")
+            self._fruitless = True
 
     def report(self, facts: Run, *, verbose: bool = False) -> str:
         """Make the reports; what the console shall show, ``verbose``: with all tables."""
@@ -370,7 +370,7 @@ class RunStore:
     @property
     def incomplete(self) -> bool:
         """Something is missing of the result, whatever the rules make of the rest."""
-        return bool(self._missing)
+        return bool(self._missing) or self._fruitless
 
     def close(self) -> None:
         if self.poller is not None:

@@ -139,7 +139,7 @@ def test_why() -> None:
     error_rate = judged("error_rate < 5%", HUNG)
     assert (error_rate.observed, error_rate.worst) == (0, pytest.approx(100 * 16 / 148))
     assert error_rate.reason == (
-        "its 95 % interval crosses the limit, a longer grace period (-s) may tell; "
+        "its 95% interval crosses the limit, a longer grace period (-s) may tell; "
         "16 of the requests were cut, 16 of them undecided"
     )
 

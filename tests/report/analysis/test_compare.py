@@ -283,7 +283,7 @@ def test_an_interval_across_the_limit_decides_nothing(tmp_path: Path, monkeypatc
     a_folder(Path("base"), drawn(400, 1))
     result = judged("ttft p95 within 1% of base", drawn(400, 2))
     assert result.status == "INCONCLUSIVE"
-    assert "its 95 % interval crosses the limit" in result.reason
+    assert "its 95% interval crosses the limit" in result.reason
     few = judged("ttft p99 within 5% of base", drawn(300, 2))
     assert few.status == "INCONCLUSIVE"
     assert "the interval of p99 takes 368 independent requests, there are 300" in few.reason

@@ -15,6 +15,7 @@ from locust_llm.report.analysis.delivery import arrivals, delivery, fell_behind,
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.document.delivery import delivery_line, overload_line, overloaded
+from locust_llm.report.document.headline import headline
 from locust_llm.report.document.remarks import loop_remark
 from locust_llm.report.load_result import Delivery, Overload
 from locust_llm.simulator.clock import VirtualClock
@@ -30,6 +31,12 @@ def open_run(due: int, never_started: int = 0, limits: tuple[tuple[float, int], 
     """An open loop of 100 s: ``due`` arrivals."""
     run = a_run(limits, **({"request_rate": 1.0, "users": 10} | settings))
     return replace(run, offer=Offer(due=due, never_started=never_started, duration_s=100.0, most_users=10))
+
+
+def open_for(duration_s: float, due: int, never_started: int = 0) -> Run:
+    run = open_run(due, never_started)
+    assert run.offer is not None
+    return replace(run, offer=replace(run.offer, duration_s=duration_s))
 
 
 def delivered(records: list[Record], run: Run, verdict: Verdict | None = None) -> Delivery:
@@ -130,6 +137,80 @@ def test_the_first_line_of_an_overloaded_run() -> None:
     assert "OVERLOADED: 91 requests were in flight at half of the time, 181 at the stop." in line
     assert overloaded(summary.delivery) == "offered 2/s, completed 0.19/s, and the queue grew until the end"
     assert overload_line(summarise(collect([answered(1)]), open_run(1))) is None
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "lasts_s", "completed", "expected", "share"),
+    [
+        (10, 2.0, 32, 32, 1.0),  # 4 a second: 8 in flight at the stop, as at any moment
+        (10, 0.1, 40, 40, 1.0),
+        (10, 4.9, 20, 20, 1.0),
+        (10, 6.0, 16, 16, None),  # too short: more than half of what was due is in flight
+    ],
+)
+def test_what_a_server_that_keeps_up_has_in_flight_is_not_missing(
+    duration_s: float, lasts_s: float, completed: int, expected: float, share: float | None
+) -> None:
+    due = [i / 4 + 0.125 for i in range(4 * duration_s)]
+    found = delivered([answered(1000 * lasts_s, sent_at=at) for at in due], open_for(duration_s, len(due)))
+    assert (found.completed, found.expected, found.completed_share) == (completed, pytest.approx(expected), share)
+    failing = [
+        failed("http_5xx", sent_at=at) if i % 4 else answered(1000 * lasts_s, sent_at=at) for i, at in enumerate(due)
+    ]
+    found = delivered(failing, open_for(duration_s, len(due)))
+    assert found.completed_share is None or found.completed_share < 0.5
+
+
+def many_users(
+    rate: int, each_s: float, at_once: int, users: int, duration_s: float = 20.0
+) -> tuple[list[Record], Run]:
+    """``rate`` a second, on a server of ``at_once`` slots that serves each in ``each_s``, from at most so many users: what a
+    slow twin of first come, first served says of it."""
+    slots, free, records, never = [0.0] * at_once, [0.0] * users, [], 0
+    for i in range(int(rate * duration_s)):
+        due = (i + 0.5) / rate
+        user, slot = free.index(min(free)), slots.index(min(slots))
+        asked = max(due, free[user])
+        if asked > duration_s:
+            never += 1
+            continue
+        slots[slot] = free[user] = max(asked, slots[slot]) + each_s
+        records.append(answered(1000 * (free[user] - asked), sent_at=asked, due_at=due))
+    run = open_for(duration_s, int(rate * duration_s), never)
+    assert run.offer is not None
+    return records, replace(run, offer=replace(run.offer, most_users=users, out_of_users=never > 0))
+
+
+def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:
+    """30 a second, four at a time for 0.5 s: 8 a second. By second 0.0166 + i/30 there are 22 more in flight each second, so
+    200 users are busy some 9 s after the start. Of 600 due, 160 less the 4 under way are completed, and none is missing in
+    what waits: 600 less 156."""
+    records, run = many_users(30, 0.5, 4, 200)
+    summary = summarise(collect(records), run)
+    d = summary.delivery
+    assert d is not None
+    assert d.overload is not None
+    assert (d.cause, d.completed, d.overload.in_flight_end) == ("server", 156, 444)
+    assert d.overload.all_busy_s == pytest.approx(9.1, abs=0.2)
+    assert d.completed_share == 156 / 600
+    assert headline(summary, run).startswith(
+        "Overloaded: offered 30/s, completed 7.8/s, and the queue grew until the end; "
+    )
+    line, cause = overload_line(summary), delivery_line(summary)
+    assert line is not None
+    assert "in flight or waited for a free user" in line
+    assert cause is not None
+    assert "Cause: the server. It fell behind before all 200 users were busy, 8.9 s after" in cause
+
+
+def test_too_few_users_of_a_server_that_keeps_up() -> None:
+    """As many slots as anybody asks for, each for 2 s: 20 users complete 10 a second of 30."""
+    records, run = many_users(30, 2.0, 1000, 20)
+    summary = summarise(collect(records), run)
+    assert summary.delivery is not None
+    assert (summary.delivery.cause, summary.delivery.overload) == ("users", None)
+    first = "Not delivered: offered 30/s, sent 10/s, completed 9/s (too few users); "
+    assert headline(summary, run).startswith(first)
 
 
 def test_all_sent_needs_no_cause() -> None:

@@ -214,7 +214,7 @@ def test_the_best_limit_and_those_that_are_as_good() -> None:
 
     alone = limits((1, 2, 3), (4, 5, 6), (2, 3, 3.9))
     assert (alone.value, alone.low, alone.high) == (2, 2, 2)
-    assert alone.text == "The best goodput, 5 requests/s (95 % interval 4 to 6), is at prefill-concurrency 2."
+    assert alone.text == "The best goodput, 5 requests/s (95% interval 4 to 6), is at prefill-concurrency 2."
     alike = limits((1, 2, 3), (4, 5, 6), (3, 4.9, 7), (3, 4, 4.1))
     assert (alike.value, alike.low, alike.high) == (2, 2, 8)
     assert "the interval overlaps with that of prefill-concurrency 4 and 8" in alike.text

@@ -52,6 +52,8 @@ def test_of_a_load_test(settings: dict[str, object], expected: str) -> None:
 def test_failures_are_in_it() -> None:
     assert said(*spread(199), failed(), slo=("ttft p50 < 3s",)).endswith("; 1 of 200 requests failed")
     assert said(failed(), failed()) == "None of 2 requests succeeded: reset"
+    kinds = [failed(), failed("timeout", message="after 3 s"), failed("timeout", message="after 4 s"), failed("cut")]
+    assert said(*kinds) == ("None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were cut when the run ended")
     assert said() == "No request was sent"
 
 
@@ -71,9 +73,9 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
 
 def test_a_buffer_on_the_way_is_not_blamed_on_the_load_generator() -> None:
     run = replace(a_run(), notes=("WARNING: BUFFERED STREAM: 9 of 9 answers came whole",))
-    summary = replace(summarise(collect(spread(199)), run), client=Verdict(INVALID, ("merged chunks 100 %",)))
+    summary = replace(summarise(collect(spread(199)), run), client=Verdict(INVALID, ("merged chunks 100%",)))
     assert headline(summary, run).startswith("The streams were buffered on the way")
     assert verdict_line(summary, run) == (
-        "CLIENT INVALID: do not use these figures. Merged chunks 100 %. "
+        "CLIENT INVALID: do not use these figures. Merged chunks 100%. "
         "The streams were buffered on the way, which merges chunks too: mend that first."
     )

@@ -87,7 +87,7 @@ def test_the_client_was_not_up_to_it() -> None:
 
 def test_slope() -> None:
     text = said(stream(40, 40), PREFILL, answered(100, sent_at=13.0), slope=LONG)
-    assert "Each 1,000 tokens ahead add 25.3 ms to TTFT at the same own length (95 % interval 23.2 to 27.4;" in text
+    assert "Each 1,000 tokens ahead add 25.3 ms to TTFT at the same own length (95% interval 23.2 to 27.4;" in text
 
 
 def test_a_sample_says_so() -> None:

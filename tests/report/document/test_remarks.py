@@ -35,7 +35,7 @@ def mixed(base_ms: float, ms_per_token: float, noise: float = 0.0, count: int = 
 def test_a_ttft_that_does_not_depend_on_the_prompt_is_warned_of() -> None:
     told = said(mixed(300, 0))
     assert "WARNING: TTFT does not grow with the prompt: 300.0 ms" in told
-    assert "0.00 ms for each 1,000 tokens (95 % interval 0.00 to 0.00). A stub or a cache" in told
+    assert "0.00 ms for each 1,000 tokens (95% interval 0.00 to 0.00). A stub or a cache" in told
     assert "does not grow" in said(mixed(300, 0.0003, noise=0.001))  # it parses what it does not read
 
 

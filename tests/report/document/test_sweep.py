@@ -113,7 +113,7 @@ def test_columns_that_would_say_nothing_are_left_out() -> None:
     assert "client" in heads(a_level(1, client="DEGRADED"))
     good = {"attainment": 0.5, "goodput_per_s": 2.0, "goodput_low": 1.0, "goodput_high": 3.0}
     assert "goodput" in heads(a_level(1, **good))
-    assert "95 % interval" in heads(a_level(1, **good), axis="prefill-concurrency")
+    assert "95% interval" in heads(a_level(1, **good), axis="prefill-concurrency")
 
 
 def test_stages_that_found_nothing_stand_above_everything() -> None:

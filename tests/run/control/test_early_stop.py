@@ -321,6 +321,9 @@ def test_states_by_pencil() -> None:
     for ms in (100, 120, 200):
         abort.add(answered(ms))
     states = abort.states()
-    assert states["ttft p50 < 150ms"] == ("held so far", "1 of 3 requests are beyond the limit, and 50% of them may be")
+    assert states["ttft p50 < 150ms"] == (
+        "within so far",
+        "1 of 3 requests are beyond the limit, and 50% of them may be",
+    )
     assert states["ttft max < 150ms"][0] == "broken"
-    assert states["ttft avg < 1s"] == ("held so far", "")
+    assert states["ttft avg < 1s"] == ("within so far", "")

@@ -151,6 +151,9 @@ def test_the_client_verdict_so_far(clock: Clock) -> None:
     stats = LiveStats(clock)
     assert stats.client() is None
     stats.add(answered(5, 10, admitted_at=9.9999))
+    clock.now += 4.9
+    assert stats.client() is None  # too few to say it
+    clock.now += 0.1
     assert stats.client().level == "OK"
     tell(stats, "local", health=Health(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1))
     assert stats.client().level == "DEGRADED"

@@ -54,7 +54,7 @@ def test_a_sentence_with_everything() -> None:
     gated.live_stats.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=Verdict(DEGRADED)) == (
         "profiling 12/45 s | 42/110 requests | 2 failed | TTFT p50 150 ms, p99 199 ms | 0 tokens/s | gate 3/3, 13 waiting | "
-        "9 decoding | SLO 1 of 3 broken so far | client DEGRADED"
+        "9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
     )
 
 
@@ -93,7 +93,9 @@ def test_where_a_run_is(known: dict[str, Any], where: str) -> None:
 
 
 def test_rules_that_hold() -> None:
-    assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2)))).endswith("| SLO 2 of 2 held so far")
+    assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2)))).endswith(
+        "| SLO 2 of 2 within the limit so far"
+    )
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=12), max_size=6), st.integers(1, 40))

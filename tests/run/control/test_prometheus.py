@@ -81,7 +81,8 @@ def test_gauges_say_how_the_run_stands() -> None:
 
 
 def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
-    stats = LiveStats()
+    moments = iter([0.0, *[10.0] * 50])  # a verdict takes some seconds
+    stats = LiveStats(lambda: next(moments))
     stats.add(answered(5, 10))
     stats.update(
         "local", used=0, waiting=0, decoding=0, health=Health(worker="local", cpu_share=1, loop_lag_p99_ms=300.0)

@@ -139,7 +139,8 @@ def _refusal(count: int, verdict: Verdict | None) -> str:
     if count < LEAST:
         return f"too few pairs: {count} came to their end, and {LEAST} are needed"
     if verdict is not None and verdict.level != OK:
-        return f"the client verdict is {verdict.level}: {'; '.join(verdict.reasons)}"
+        why = f"the client verdict is {verdict.level}: {'; '.join(verdict.reasons)}"
+        return f"{why}; arms are compared where it is OK{f': {verdict.advice}' * bool(verdict.advice)}".rstrip(".")
     return ""
 
 
@@ -259,7 +260,7 @@ def _judged(rule: Rule, result: SloResult, refusal: str, found: Sequence[PairReq
         value, low, high = -value, -high, -low
     held = {end <= rule.limit for end in ((value,) if by_point else (low, high))}
     status = INCONCLUSIVE if len(held) > 1 else PASS if held.pop() else FAIL
-    reason = "" if status != INCONCLUSIVE else "its 95 % interval crosses the limit, more pairs may tell"
+    reason = "" if status != INCONCLUSIVE else "its 95% interval crosses the limit, more pairs may tell"
     return replace(
         result,
         status=INCONCLUSIVE if refusal else status,
