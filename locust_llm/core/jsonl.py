@@ -132,7 +132,8 @@ def contradiction(record: Record) -> str:
     if abs(asked_at + record.clock_offset_s) > MAX_UNIX_S:
         return "its date is out of range"
     if not us:
-        return "" if record.first_output is None and not record.merged else "indices of chunks without a chunk"
+        none = record.first_output is None and not record.merged and not record.chunk_tokens
+        return "" if none else "indices of chunks without a chunk"
     if tuple(sorted(us)) != us:
         return "chunk_us is not rising"
     if us[0] < 0 or us[-1] > MAX_REQUEST_S * 1e6:
@@ -143,6 +144,8 @@ def contradiction(record: Record) -> str:
         return "first_output is beyond the last chunk"
     if record.merged and max(index for index, _ in record.merged) >= len(us):
         return "merged has an index beyond the last chunk"
+    if record.chunk_tokens and sum(chunks for _, chunks in record.chunk_tokens) != len(us):
+        return "chunk_tokens are not of its chunks"
     return ""
 
 

@@ -63,6 +63,7 @@ def summary_json(summary: Summary, run: Run) -> bytes:
         "locust_llm": {
             "conditions": summary.conditions,
             "counts": summary.counts,
+            "speculation": summary.speculation or None,
             "gate": summary.gate,
             "delivery": summary.delivery,
             "breakdowns": summary.breakdowns,
