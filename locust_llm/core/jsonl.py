@@ -162,6 +162,8 @@ def metrics(record: Record) -> dict[str, _Value]:
         ("input_sequence_length", record.input_tokens, "tokens"),
         ("output_sequence_length", record.output_tokens, "tokens"),
         ("reasoning_token_count", record.reasoning_tokens, "tokens"),
+        ("inputs", record.inputs, "inputs"),
+        ("tokens_per_chunk", record.tokens_per_chunk if record.chunk_tokens else None, "tokens"),
         ("usage_prompt_cache_read_tokens", record.cached_tokens, "tokens"),
         ("http_req_connecting", _ms(record.connect_s), "ms"),
         ("prefill_gate_wait", _ms(record.gate_wait_s), "ms"),
