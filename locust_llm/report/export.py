@@ -153,8 +153,12 @@ def _totals(summary: Summary) -> Sequence[Row]:
         ("Total Output Sequence Length", "total_osl", "tokens", sums.get("output_sequence_length")),
         ("Total Draft Tokens", "total_draft_tokens", "tokens", drafted or None),
         ("Total Accepted Draft Tokens", "total_accepted_draft_tokens", "tokens", accepted if drafted else None),
-        ("Overall Draft Acceptance Rate", "spec_decode_overall_draft_acceptance_rate", "%",
-         100 * accepted / drafted if drafted else None),
+        (
+            "Overall Draft Acceptance Rate",
+            "spec_decode_overall_draft_acceptance_rate",
+            "%",
+            100 * accepted / drafted if drafted else None,
+        ),
     )
     return [Row(label=label, tag=tag, unit=unit, avg=value) for label, tag, unit, value in totals if value is not None]
 
@@ -227,7 +231,9 @@ def _endpoint(s: Settings) -> dict[str, Any]:
     """AIPerf has rerank by the API that its body is of, and no protocols of others."""
     kind = {"rerank": "cohere_rankings"}.get(s.endpoint_type, s.endpoint_type)
     found = {"type": kind if kind in ENDPOINT_TYPES else "chat", "path": s.endpoint, "streaming": s.streaming}
-    return found | ({"per_chunk_usage": True, "use_server_token_count": True} if s.per_chunk_usage and kind == "chat" else {})
+    return found | (
+        {"per_chunk_usage": True, "use_server_token_count": True} if s.per_chunk_usage and kind == "chat" else {}
+    )
 
 
 def _arrivals(s: Settings, summary: Summary) -> dict[str, Any]:

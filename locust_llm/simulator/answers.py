@@ -95,6 +95,10 @@ class Answer:
         """So many tokens are there since the last step."""
         return self.before < count <= self.count
 
+    def as_sent(self, body: dict[str, Any]) -> bytes:
+        """An answer in one piece; malformed it lacks its end."""
+        return api.dump(body)[: -1 if self.quirks.malformed else None]
+
     def break_connection(self, fault: str) -> None:
         self.connection.answer = None
         if fault == "reset":
@@ -145,7 +149,7 @@ class WholeAnswer(Answer):
         )
         body = self.asked.form.whole(ended)
         before = monotonic()
-        self.connection.respond(200, body)
+        self.connection.respond(200, self.as_sent(body))
         self.row.first_at = before, monotonic()
         self.row.output_tokens = self.count
         self.close_row()
@@ -364,7 +368,7 @@ class PooledAnswer(Answer):
         if self.connection.answer is not self:  # the client has hung up meanwhile
             return
         before = monotonic()
-        self.connection.respond(200, self._body())
+        self.connection.respond(200, self.as_sent(self._body()))
         self.row.first_at = before, monotonic()
         self.close_row()
         self.connection.answered()

@@ -45,7 +45,8 @@ def choice(**fields: Any) -> dict[str, Any]:
 
 def chat_end(empty: dict[str, Any]) -> Callable[[str, int], bytes]:
     return lambda reason, tokens: (
-        event({**choice(**empty, finish_reason=reason), "usage": {"prompt_tokens": 7, "completion_tokens": tokens}}) + DONE
+        event({**choice(**empty, finish_reason=reason), "usage": {"prompt_tokens": 7, "completion_tokens": tokens}})
+        + DONE
     )
 
 
@@ -58,7 +59,9 @@ def responses_end(reason: str, tokens: int) -> bytes:
 
 def messages_end(reason: str, tokens: int) -> bytes:
     reason = {"length": "max_tokens", "stop": "end_turn"}[reason]
-    return typed("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": tokens}) + typed("message_stop")
+    return typed("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": tokens}) + typed(
+        "message_stop"
+    )
 
 
 ERROR = event({"error": {"message": DIED, "code": 500}})
@@ -76,13 +79,14 @@ FORMS: dict[str, Form] = {
         typed("error", code="server_error", message=DIED), responses_end("cancelled", 3),
     ),
     "messages": Form(
-        lambda number: typed("content_block_delta", index=0, delta={"type": "text_delta", "text": f"w{number}"}), messages_end,
+        lambda number: typed("content_block_delta", index=0, delta={"type": "text_delta", "text": f"w{number}"}),
+        messages_end,
         typed("error", error={"type": "overloaded_error", "message": DIED}),
         typed("error", error={"type": "api_error", "message": DIED}),
     ),
 }  # fmt: skip
 VECTORS: dict[str, Callable[[int], dict[str, Any]]] = {
-    "embeddings": lambda count: {"data": [{"index": i, "embedding": [0.5]} for i in range(count)], "usage": {"prompt_tokens": 7}},
+    "embeddings": lambda count: {"data": [{"index": i, "embedding": [0.5]} for i in range(count)]},
     "rerank": lambda count: {"results": [{"index": i, "relevance_score": 0.5} for i in range(count)]},
 }  # fmt: skip
 PROTOCOLS = (*FORMS, *VECTORS)
@@ -118,7 +122,8 @@ def both(steps: list[Step]) -> tuple[Callable[[Form], list[Step]], Callable[[Any
 
 
 FAULTS: tuple[Fault, ...] = (
-    Fault("none: three tokens, an end", lambda form: streamed(form, 3, form.end("length", 3)), lambda make: whole(make(INPUTS))),
+    Fault("none: three tokens, an end", lambda form: streamed(form, 3, form.end("length", 3)),
+          lambda make: whole(make(INPUTS))),
     Fault("HTTP 500", *both(whole({"error": {"message": DIED}}, 500))),
     Fault("HTTP 429", *both(whole({"error": {"message": "slow down"}}, 429))),
     Fault("HTTP 503, plain text", *both(whole("busy", 503, "text/plain"))),
@@ -131,7 +136,8 @@ FAULTS: tuple[Fault, ...] = (
           lambda make: [*half(make(INPUTS)), ["close"]]),
     Fault("connection reset in the middle", lambda form: [*streamed(form, 3, ends=False), ["sleep", 20], ["reset"]],
           lambda make: [*half(make(INPUTS)), ["sleep", 20], ["reset"]]),
-    Fault("bad JSON", lambda form: streamed(form, 3, b"data: {broken\n\n", form.end("stop", 3)), lambda make: whole('{"data": [')),
+    Fault("bad JSON", lambda form: streamed(form, 3, b"data: {broken\n\n", form.end("stop", 3)),
+          lambda make: whole('{"data": [')),
     Fault("an HTML page with status 200", *both(whole("<html>welcome</html>", 200, "text/html"))),
     Fault("JSON of something else", *both(whole({"hello": "world"}))),
     Fault("the events of another protocol",
@@ -142,8 +148,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("no vector or score at all", None, lambda make: whole(make(0))),
     Fault("no first token in time", lambda form: [*streamed(form, 0, ends=False), ["stall"]], None,
           (("first_token_timeout_s", 0.1),)),
-    Fault("silence in the middle", lambda form: [*streamed(form, 3, ends=False), ["stall"]],
-          lambda make: [*half(make(INPUTS)), ["stall"]], (("gap_timeout_s", 0.1),)),
+    Fault("silence in the middle", lambda form: [*streamed(form, 3, ends=False), ["stall"]], None,
+          (("gap_timeout_s", 0.1),)),
     Fault("not over in time", lambda form: [*streamed(form, 3, ends=False), ["stall"]],
           lambda make: [*half(make(INPUTS)), ["stall"]], (("timeout_s", 0.1),)),
 )  # fmt: skip
