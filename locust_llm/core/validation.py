@@ -149,6 +149,7 @@ def _pooling(s: Settings) -> Iterator[str]:
         ("--output-tokens-stddev", s.output_tokens_stddev),
         ("--first-token-timeout", s.first_token_timeout_s != usual.first_token_timeout_s),
         ("--gpu-hour", s.gpu_hour),
+        ("--tools", s.tools),
     ):
         if given:
             yield f"{kind} generates no tokens: leave out {flag}"

@@ -20,7 +20,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int | None = None
     """Over the window; None: the server gives a rate alone, and ``share`` is the mean of its readings."""
     tokens_per_step: float | None = None
-    """1 + accepted / drafts: what a step gives a request that decodes (vLLM's mean acceptance length)."""
+    """Of a step with a draft: 1 + accepted / drafts (vLLM's mean acceptance length)."""
     window_s: float
     """From the last reading before the profiling phase, or the first in it, to the last in it."""
 

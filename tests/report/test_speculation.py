@@ -56,7 +56,9 @@ def test_what_is_of_chunks_and_what_of_tokens_is_said(tmp_path: Path, counted: b
     assert "Inter Token Latency (ms per token)" in said
     assert "Inter Chunk Latency (ms per chunk of 3.0)" in said
     assert ("--per-chunk-usage asks the server" in said) == (not counted)
-    assert "Speculative decoding (vLLM): 60.0% of 400 draft tokens were accepted, 3.40 tokens a step" in said
+    assert (
+        "Speculative decoding (vLLM): 60.0% of 400 draft tokens were accepted, 3.40 tokens a step with a draft" in said
+    )
     exported = msgspec.json.decode((tmp_path / "profile_export_aiperf.json").read_bytes())
     assert exported["spec_decode_overall_draft_acceptance_rate"] == {"unit": "%", "avg": 60.0}
     assert (exported["total_draft_tokens"]["avg"], exported["total_accepted_draft_tokens"]["avg"]) == (400, 240)

@@ -322,7 +322,7 @@ def speculation_line(of: Speculation) -> str:
     where = f"{of.engine}, {of.source}" if of.source else of.engine
     if of.drafted is None:
         return f"Speculative decoding ({where}): {of.share:.1%} of the draft tokens were accepted, by the server's own rate."
-    steps = "" if of.tokens_per_step is None else f", {of.tokens_per_step:.2f} tokens a step"
+    steps = "" if of.tokens_per_step is None else f", {of.tokens_per_step:.2f} tokens a step with a draft"
     return (
         f"Speculative decoding ({where}): {of.share:.1%} of {of.drafted:,} draft tokens were accepted{steps}, by its "
         f"counters over {duration(of.window_s)} of the profiling phase."
