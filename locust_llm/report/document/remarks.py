@@ -308,7 +308,8 @@ def _chunks(counts: Counts, succeeded: int) -> Iterator[str]:
     known = counts.chunks_counted == succeeded
     yield (
         f"A chunk held {tokens:.2f} tokens on average ({'counted' if known else 'all tokens over all chunks, not counted'} "
-        "with each chunk): Inter Chunk Latency and Longest Stall are between chunks; Inter Token Latency is per token"
+        "with each chunk; speculative decoding, an interval of the server's, or a server too busy to write each token "
+        "by itself): Inter Chunk Latency and Longest Stall are between chunks; Inter Token Latency is per token"
         + (
             "."
             if known
