@@ -237,6 +237,7 @@ class LLMUser(HttpUser):
             data = request_body(
                 settings.endpoint_type, model, turn.messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
+                per_chunk_usage=settings.per_chunk_usage,
                 **fields,
             )  # fmt: skip
             max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)

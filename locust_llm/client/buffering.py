@@ -99,12 +99,6 @@ class Buffering:
                 "buffer on the way lets them go when it is full (a proxy, compression, a server that flushes seldom). "
                 "Gaps and Longest Stall are those of the buffer; Inter Token Latency, a mean, is nearly right."
             )
-        if self.tokens_a_chunk is not None and self.tokens_a_chunk > TOKENS_A_CHUNK:
-            yield (
-                f"A chunk has {self.tokens_a_chunk:.2f} tokens on average (an interval of the server's, speculative "
-                "decoding, or a server too busy to write each token by itself): Inter Token Latency goes by tokens, Inter "
-                "Chunk Latency by chunks."
-            )
 
 
 def way_of(record: Record) -> str:

@@ -278,6 +278,7 @@ def _record(
         merged=merged,
         first_output=answer.first_output,
         first_chunk_tokens=answer.first_chunk_tokens,
+        chunk_tokens=answer.chunk_tokens,
         early_us=stream.early_us,
         outcome=outcome,
         status=stream.status,

@@ -43,6 +43,7 @@ _NAMES: Final = {
     "cache_queries": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
     "cache_hits": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total", "cached_tokens_total",
         "prompt_tokens_cached_total"),
+    "drafts": ("spec_decode_num_drafts_total",),
     "drafted": ("spec_decode_num_draft_tokens_total",),
     "accepted": ("spec_decode_num_accepted_tokens_total",),
     "acceptance": ("spec_accept_rate",),
@@ -106,9 +107,10 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_queries: float | None = None
     cache_hits: float | None = None
     """Tokens looked for in the prefix cache, and found."""
+    drafts: float | None = None
     drafted: float | None = None
     accepted: float | None = None
-    """Tokens of speculative decoding that were proposed, and kept."""
+    """Of speculative decoding: proposals, their tokens, and those that were kept."""
     acceptance: float | None = None
     """accepted / drafted of the last steps, where the server says no more."""
     ttft_s: float | None = None

@@ -44,6 +44,10 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
         bool, Option("server", "Refuse a --model that the server does not list; without, it is sent as it is given")
     ] = True
     streaming: Annotated[bool, Option("server", "Ask for a stream of events")] = True
+    per_chunk_usage: Annotated[
+        bool,
+        Option("server", "Ask for a count of tokens with each chunk (vLLM), as a chunk may hold several"),
+    ] = False
     max_tokens_field: Annotated[
         str,
         Option(

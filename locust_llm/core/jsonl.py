@@ -132,7 +132,8 @@ def contradiction(record: Record) -> str:
     if abs(asked_at + record.clock_offset_s) > MAX_UNIX_S:
         return "its date is out of range"
     if not us:
-        return "" if record.first_output is None and not record.merged else "indices of chunks without a chunk"
+        none = record.first_output is None and not record.merged and not record.chunk_tokens
+        return "" if none else "indices of chunks without a chunk"
     if tuple(sorted(us)) != us:
         return "chunk_us is not rising"
     if us[0] < 0 or us[-1] > MAX_REQUEST_S * 1e6:
@@ -143,6 +144,8 @@ def contradiction(record: Record) -> str:
         return "first_output is beyond the last chunk"
     if record.merged and max(index for index, _ in record.merged) >= len(us):
         return "merged has an index beyond the last chunk"
+    if record.chunk_tokens and sum(chunks for _, chunks in record.chunk_tokens) != len(us):
+        return "chunk_tokens are not of its chunks"
     return ""
 
 
@@ -159,6 +162,8 @@ def metrics(record: Record) -> dict[str, _Value]:
         ("input_sequence_length", record.input_tokens, "tokens"),
         ("output_sequence_length", record.output_tokens, "tokens"),
         ("reasoning_token_count", record.reasoning_tokens, "tokens"),
+        ("inputs", record.inputs, "inputs"),
+        ("tokens_per_chunk", record.tokens_per_chunk if record.chunk_tokens else None, "tokens"),
         ("usage_prompt_cache_read_tokens", record.cached_tokens, "tokens"),
         ("http_req_connecting", _ms(record.connect_s), "ms"),
         ("prefill_gate_wait", _ms(record.gate_wait_s), "ms"),

@@ -17,6 +17,7 @@ the number."""
 Micros = Annotated[int, msgspec.Meta(ge=0, le=10**13)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+TokensOfChunk = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 # The closed set of outcomes of a request. OK, and the three that the load generator causes itself, are no failures.
 OK: Final = (
@@ -96,6 +97,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_output: Count | None = None
     """Index of the first chunk that is no reasoning."""
     first_chunk_tokens: Count = 1
+    chunk_tokens: tuple[tuple[TokensOfChunk, Count], ...] = ()
+    """The tokens of the chunks, as the server counted with each of them, as runs of equal ones: (tokens, how many chunks in
+    a row). Empty: it did not count, or of several choices."""
     early_us: Whole | None = None
     """When an event without content came first (a role, an empty text), microseconds after ``sent_at``, if that was
     more than a millisecond before the first chunk."""
@@ -242,6 +246,23 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def gaps_us(self) -> tuple[int, ...]:
         """Gaps between neighbouring chunks, in microseconds, merged ones included."""
         return tuple(b - a for a, b in pairwise(self.chunk_us))
+
+    @property
+    def chunks_counted(self) -> bool:
+        """The server counted the tokens of each chunk."""
+        return bool(self.chunk_tokens)
+
+    @property
+    def tokens_per_chunk(self) -> float | None:
+        """Mean; where the server did not count with each chunk, of the answer's tokens but for the one that ends it, which
+        has no text. None without chunks, and where one a chunk was assumed."""
+        if not self.chunk_us:
+            return None
+        if self.chunk_tokens:
+            return sum(tokens * chunks for tokens, chunks in self.chunk_tokens) / len(self.chunk_us)
+        if self.output_tokens is None or self.tokens_from != "usage":
+            return None
+        return (self.output_tokens - (self.finish_reason == "stop")) / len(self.chunk_us)
 
     @property
     def shared(self) -> int:

@@ -16,7 +16,7 @@ from locust_llm.slo.metrics import BY_WORD, OF_OUTPUT, OF_SCHEDULE, POOLED, SCHE
 from .arms import BASE, LEAST
 from .foreign_text import is_secret
 from .option import options_of, out_of_range
-from .settings import Settings, of_stage
+from .settings import POOLING, Settings, of_stage
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, duration
 
 MAX_PERCENTILES: Final = 50
@@ -102,6 +102,10 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield f"{' and '.join(modes)} exclude each other: give one of them"
     if s.model and s.model_mix:
         yield "--model and --model-mix exclude each other: give one of them"
+    if s.per_chunk_usage and s.endpoint_type in (*POOLING, "responses", "messages"):
+        yield f"--per-chunk-usage is of chat and completions: {s.endpoint_type} has no such count"
+    elif s.per_chunk_usage and not s.streaming:
+        yield "--per-chunk-usage needs --streaming: an answer in one piece has no chunks"
     if s.user_centric_rate and s.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
     if s.fixed_schedule and not s.input_file:
@@ -145,6 +149,7 @@ def _pooling(s: Settings) -> Iterator[str]:
         ("--output-tokens-stddev", s.output_tokens_stddev),
         ("--first-token-timeout", s.first_token_timeout_s != usual.first_token_timeout_s),
         ("--gpu-hour", s.gpu_hour),
+        ("--tools", s.tools),
     ):
         if given:
             yield f"{kind} generates no tokens: leave out {flag}"

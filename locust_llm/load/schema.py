@@ -112,9 +112,11 @@ def _decoded(schema: Any) -> Any:
 
 
 def tools_of(path: str) -> list[dict[str, Any]]:
-    """Of a ``--tools`` file. Raises ValueError of one sentence, and OSError."""
+    """Of a ``--tools`` file. Raises ValueError of one sentence."""
     try:
         found: Any = msgspec.json.decode(small_text(path))
+    except OSError as error:
+        raise ValueError(f"--tools {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"--tools {path}: is no JSON: {error}") from None
     if not isinstance(found, list) or not found:

@@ -7,6 +7,7 @@ knows. Neither usage nor ``[DONE]`` is ever required: transformers ends without 
 import json
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES: Final = 1 << 16
 """A longer body of an error is a page, or no message: its JSON is not looked at, as objects made of it may be large."""
 MAX_COUNT: Final = 1 << 53
+MAX_CHUNK_TOKENS: Final = 1 << 31
 
 Count = int | float | None
 """A count as servers write it: proxies that know only one kind of number make 6 into 6.0."""
@@ -97,6 +99,8 @@ class Completion:
         self._decode, self._event = protocol.decode, protocol.event
         self.chunk_reads: list[int] = []
         """For each chunk the number of the read that brought it."""
+        self.counted_by: list[int] = []
+        """Tokens of the whole answer up to each chunk, where the server counts with each of them."""
         self.early_read: int | None = None
         """The read that brought the first event, where that is before the first chunk."""
         self.done_read: int | None = None
@@ -260,6 +264,21 @@ class Completion:
     @property
     def choices(self) -> int:
         return 1 + len(self.others)
+
+    @property
+    def chunk_tokens(self) -> tuple[tuple[int, int], ...]:
+        """See Record. None where a count is missing, falls, or is of one of several choices."""
+        counts, tokens = self.counted_by, list[list[int]]()
+        if len(counts) != len(self.chunk_reads) or self.others:
+            return ()
+        for before, now in pairwise((0, *counts)):
+            if not 0 <= now - before <= MAX_CHUNK_TOKENS:
+                return ()
+            if tokens and tokens[-1][0] == now - before:
+                tokens[-1][1] += 1
+            else:
+                tokens.append([now - before, 1])
+        return tuple((each, chunks) for each, chunks in tokens)
 
     def outcome(self) -> tuple[str, str]:
         """(outcome, message) of a response with status 2xx whose bytes all came."""

@@ -49,6 +49,7 @@ class Choices(Protocol[Message[Any]]):
 
     length_fields = ("max_tokens", "max_completion_tokens")
     stream_fields: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
+    count_fields: ClassVar[dict[str, Any]] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
     def event(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
         if message.error or message.object == "error":
@@ -66,13 +67,14 @@ class Choices(Protocol[Message[Any]]):
                     answer.others.add(choice.index)
                 elif answer.deltas is not None:
                     answer.deltas.append(delta)
-        if chunk and not answer.chunk_reads and message.usage is not None:
-            answer.first_chunk_tokens = count(message.usage.completion_tokens) or 1
         if output and answer.first_output is None:
             answer.first_output = len(answer.chunk_reads)
-        if message.usage is not None:
+        if (usage := message.usage) is not None:
+            if chunk and (so_far := count(usage.completion_tokens)) is not None:
+                answer.counted_by.append(so_far)
+                answer.first_chunk_tokens = answer.first_chunk_tokens if answer.chunk_reads else so_far or 1
             answer.closing = answer.closing or bool(answer.finished)
-            _count(answer, message.usage, final=not message.choices)
+            _count(answer, usage, final=not message.choices)
         return chunk
 
     def whole(self, answer: Completion, body: bytes) -> None:

@@ -30,9 +30,16 @@ def request_body(
     *,
     streaming: bool = True,
     max_tokens_field: str = "max_tokens",
+    per_chunk_usage: bool = False,
     **body: Any,
 ) -> bytes:
     """The JSON of a request. ``kind``: one of PROTOCOLS. ``body`` adds to it and wins."""
-    protocol = PROTOCOLS[kind]
-    request = protocol.body(model, messages, max_tokens, streaming=streaming, max_tokens_field=max_tokens_field)
+    request = PROTOCOLS[kind].body(
+        model,
+        messages,
+        max_tokens,
+        streaming=streaming,
+        max_tokens_field=max_tokens_field,
+        per_chunk_usage=per_chunk_usage,
+    )
     return msgspec.json.encode(request | body)

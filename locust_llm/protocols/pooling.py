@@ -67,7 +67,8 @@ class Pooling(Protocol[Pooled]):
         elif (results := message.results if message.data is None else message.data) is None:
             answer.malformed = "JSON without vectors or scores: " + error_line(body)
         else:
-            answer.add_results(None if message.data is None else len(results))
+            fewer = message.data is None and results  # of rerank with ``top_n``
+            answer.add_results(None if fewer else len(results))
         if (usage := message.usage) is not None:
             answer.count(input_=usage.total_tokens if usage.prompt_tokens is None else usage.prompt_tokens)
         elif message.meta is not None and message.meta.tokens is not None:

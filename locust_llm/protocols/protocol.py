@@ -22,6 +22,8 @@ class Protocol(ABC, Generic[M]):
     """Fields of the body that limit the output in tokens; the first unless ``--max-tokens-field`` names another."""
     stream_fields: ClassVar[dict[str, Any]] = {"stream": True}
     """What asks for a stream."""
+    count_fields: ClassVar[dict[str, Any]] = {}
+    """What asks for a count of tokens with each event of a stream; empty: it has no such thing."""
     least_texts: ClassVar[int] = 1
     """Messages that a request must have: rerank takes a query and a document."""
     streams: ClassVar[bool] = True
@@ -48,9 +50,17 @@ class Protocol(ABC, Generic[M]):
             self.event(answer, message, body)
 
     def body(
-        self, model: str | None, messages: Messages, max_tokens: int | None, *, streaming: bool, max_tokens_field: str
+        self,
+        model: str | None,
+        messages: Messages,
+        max_tokens: int | None,
+        *,
+        streaming: bool,
+        max_tokens_field: str,
+        per_chunk_usage: bool = False,
     ) -> dict[str, Any]:
-        """Of a request. ``max_tokens_field``: of those in ``length_fields``; another one counts for nothing."""
+        """Of a request. ``max_tokens_field``: of those in ``length_fields``; another one counts for nothing.
+        ``per_chunk_usage``: ask for a count of tokens with each event."""
         request = self.prompt(messages)
         if model is not None:
             request["model"] = model
@@ -58,6 +68,7 @@ class Protocol(ABC, Generic[M]):
             request[max_tokens_field if max_tokens_field in self.length_fields else self.length_fields[0]] = max_tokens
         if streaming:
             request |= self.stream_fields
+            request |= self.count_fields if per_chunk_usage else {}
         return request
 
     def tokenized(self, messages: Messages) -> dict[str, Any]:

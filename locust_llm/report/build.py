@@ -49,6 +49,7 @@ from . import export as junit
 from . import text as tables
 from .html import page
 from .plus_minus import certified
+from .speculation import speculation
 
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
@@ -132,12 +133,19 @@ def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | No
 def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: bool = False) -> tuple[Summary, Run]:
     """The tables first, then all else, each file by itself."""
     unmade: list[str] = []
+    history = History()
+    try:
+        history = read_history(folder)
+    except OSError as error:
+        unmade.append(f"the server's metrics could not be read: {reason(error)}")
+    before = len(unmade)
     try:
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
     except Exception as error:  # unexpected facts must not hide the records
         run = replaced(_unknown(folder, columns.requests), unread=(f"run.json cannot be used ({reason(error)})",))
-        unmade.clear()
+        del unmade[before:]
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
+    summary = replaced(summary, speculation=tuple(speculation(history, run)))
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
         """None: there is no such file, not even an old one."""
@@ -170,11 +178,6 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
         shown = scene(columns, run, RecordFile(folder / RECORDS).since)
     except Exception as error:
         unmade.append(f"there is no timeline: {reason(error)}")
-    history = History()
-    try:
-        history = read_history(folder)
-    except OSError as error:
-        unmade.append(f"the server's metrics could not be read: {reason(error)}")
     make(TIMELINE_FILE, lambda: drawing.drawing(shown, run).encode() if shown is not None and shown.records else None)
     before = len(unmade)
     make(HTML_FILE, html)
@@ -224,6 +227,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         steady=summary.steady,
         interference=summary.interference,
         examination=summary.examination,
+        speculation=summary.speculation,
         sweep=summary.sweep,
         unread=summary.unread,
         definitions=DEFINITIONS,

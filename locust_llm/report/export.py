@@ -24,6 +24,8 @@ from .text import markdown
 
 SCHEMA: Final = "1.4"
 UNITS: Final = {"requests/s": "requests/sec", "tokens/s": "tokens/sec", "tokens/s/gpu": "tokens/sec/gpu"}
+ENDPOINT_TYPES: Final = ("chat", "completions", "responses", "messages", "embeddings", "cohere_rankings")
+"""AIPerf's names of the protocols."""
 STATS: Final = ("avg", "min", "max", "sum", *(f"p{p:g}" for p in EXPORTED), "std")
 """AIPerf's columns of the CSV, in its order."""
 COLUMNS_BEFORE: Final = (
@@ -63,6 +65,7 @@ def summary_json(summary: Summary, run: Run) -> bytes:
         "locust_llm": {
             "conditions": summary.conditions,
             "counts": summary.counts,
+            "speculation": summary.speculation or None,
             "gate": summary.gate,
             "delivery": summary.delivery,
             "breakdowns": summary.breakdowns,
@@ -138,6 +141,8 @@ def _totals(summary: Summary) -> Sequence[Row]:
     """AIPerf's counters and sums; single numbers."""
     c = summary.conditions
     sums = {row.tag: row.sum for row in summary.rows}
+    drafts = [of for of in summary.speculation if of.drafted]
+    drafted, accepted = sum(of.drafted or 0 for of in drafts), sum(of.accepted or 0 for of in drafts)
     totals: Iterable[tuple[str, str, str, float | None]] = (
         ("Request Count", "request_count", "requests", c.succeeded),
         ("Error Request Count", "error_request_count", "requests", c.failed or None),
@@ -146,6 +151,14 @@ def _totals(summary: Summary) -> Sequence[Row]:
         ("Benchmark Duration", "benchmark_duration", "sec", c.duration_s),
         ("Total Input Sequence Length", "total_isl", "tokens", sums.get("input_sequence_length")),
         ("Total Output Sequence Length", "total_osl", "tokens", sums.get("output_sequence_length")),
+        ("Total Draft Tokens", "total_draft_tokens", "tokens", drafted or None),
+        ("Total Accepted Draft Tokens", "total_accepted_draft_tokens", "tokens", accepted if drafted else None),
+        (
+            "Overall Draft Acceptance Rate",
+            "spec_decode_overall_draft_acceptance_rate",
+            "%",
+            100 * accepted / drafted if drafted else None,
+        ),
     )
     return [Row(label=label, tag=tag, unit=unit, avg=value) for label, tag, unit, value in totals if value is not None]
 
@@ -200,11 +213,27 @@ def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
         "osl": {"mean": s.output_tokens_mean, "stddev": s.output_tokens_stddev},
     }
     return {
-        "models": {"items": [{"name": summary.conditions.model or "unknown"}]},
-        "endpoint": {"urls": [s.host or "http://localhost"], "type": "chat", "streaming": s.streaming},
+        "models": _models(summary),
+        "endpoint": {"urls": [s.host or "http://localhost"], **_endpoint(s)},
         "datasets": [{"name": "main", "type": "synthetic", "prompts": lengths}],
         "phases": [{key: value for key, value in phase.items() if value is not None}],
     }
+
+
+def _models(summary: Summary) -> dict[str, Any]:
+    mix = summary.conditions.model_mix
+    if mix:
+        return {"strategy": "weighted", "items": [{"name": one.model, "weight": one.asked} for one in mix]}
+    return {"items": [{"name": summary.conditions.model or "unknown"}]}
+
+
+def _endpoint(s: Settings) -> dict[str, Any]:
+    """AIPerf has rerank by the API that its body is of, and no protocols of others."""
+    kind = {"rerank": "cohere_rankings"}.get(s.endpoint_type, s.endpoint_type)
+    found = {"type": kind if kind in ENDPOINT_TYPES else "chat", "path": s.endpoint, "streaming": s.streaming}
+    return found | (
+        {"per_chunk_usage": True, "use_server_token_count": True} if s.per_chunk_usage and kind == "chat" else {}
+    )
 
 
 def _arrivals(s: Settings, summary: Summary) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import api, tokens
 from . import api as events
-from .sequence import Sequence
+from .sequence import Sequence, drafted
 from .telemetry import Row
 from .tokens import WORDS
 
@@ -33,13 +33,15 @@ class Answer:
         self.server, self.connection, self.asked, self.row, self.quirks = server, connection, asked, row, quirks
         self.transport = connection.transport
         self.first_word = server.random.randrange(len(WORDS))
-        self.count = 0
+        self.count, self.before = 0, -1
         self.first_at = self.last_at = 0.0
         max_tokens, self.finish_reason = asked.max_tokens, "length"
         if 0 <= quirks.eos < max_tokens and not asked.ignore_eos:
             max_tokens, self.finish_reason = max(1, quirks.eos), "stop"
         self.said_reason = "tool_calls" if asked.tool else self.finish_reason  # a call is whole at any length
-        self.sequence = Sequence(asked.prompt_tokens, max_tokens, self._block_keys(max_tokens))
+        steps = drafted(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
+        self.max_tokens, self.accepted = max_tokens, iter(steps)
+        self.sequence = Sequence(asked.prompt_tokens, len(steps) or max_tokens, self._block_keys(max_tokens))
 
     def start(self) -> None:
         self.server.engine.add(self.sequence, self.on_token)
@@ -48,11 +50,15 @@ class Answer:
         raise NotImplementedError
 
     def counted(self) -> int:
-        """One more token; how many there are."""
+        """The tokens of one more step; how many there are."""
         now, metrics = monotonic(), self.server.metrics
-        self.count += 1
-        metrics.generation_tokens += 1
-        if self.count > 1:
+        self.before, accepted = self.count, next(self.accepted, 0)
+        if self.count and self.quirks.draft_tokens:
+            metrics.drafted(self.quirks.draft_tokens, accepted)
+        new = min(1 + accepted, self.max_tokens - self.count)
+        self.count += new
+        metrics.generation_tokens += new
+        if self.before > 0:
             metrics.gap(now - self.last_at)
         else:
             self.first_at = now
@@ -60,7 +66,7 @@ class Answer:
             self.server.prefilled(self.asked, now)
         self.last_at = now
         if self.sequence.is_finished:
-            metrics.finished(self.sequence, self.finish_reason, self.row.arrived_at, self.first_at, now)
+            metrics.finished(self.sequence, self.count, self.finish_reason, self.row.arrived_at, self.first_at, now)
         return self.count
 
     def hang_up(self, fault: str = "") -> None:
@@ -82,8 +88,16 @@ class Answer:
 
     def fault_due(self) -> str:
         """What goes wrong after as many tokens as there are: error, cut or reset, or nothing."""
-        quirks, count = self.quirks, self.count
-        return "error" if quirks.error == count else "cut" if quirks.cut == count else "reset" * (quirks.reset == count)
+        quirks = self.quirks
+        return next((fault for fault in ("error", "cut", "reset") if self.reached(getattr(quirks, fault))), "")
+
+    def reached(self, count: int) -> bool:
+        """So many tokens are there since the last step."""
+        return self.before < count <= self.count
+
+    def as_sent(self, body: dict[str, Any]) -> bytes:
+        """An answer in one piece; malformed it lacks its end."""
+        return api.dump(body)[: -1 if self.quirks.malformed else None]
 
     def break_connection(self, fault: str) -> None:
         self.connection.answer = None
@@ -135,7 +149,7 @@ class WholeAnswer(Answer):
         )
         body = self.asked.form.whole(ended)
         before = monotonic()
-        self.connection.respond(200, body)
+        self.connection.respond(200, self.as_sent(body))
         self.row.first_at = before, monotonic()
         self.row.output_tokens = self.count
         self.close_row()
@@ -181,11 +195,11 @@ class StreamedAnswer(Answer):
 
     def on_token(self) -> None:
         quirks, last = self.quirks, self.sequence.is_finished
-        count = self.counted()
-        word = _WORDS[(self.first_word + count - 1) % len(_WORDS)]
-        self.text += word if count > 1 else word[1:]
-        reasoning = count <= quirks.reasoning
-        if last or (count - 1) % quirks.tokens_per_chunk == 0 or count == quirks.reasoning:
+        count, before = self.counted(), self.before
+        words = b"".join(_WORDS[(self.first_word + number) % len(_WORDS)] for number in range(before, count))
+        self.text += words if before else words[1:]
+        reasoning, each = before < quirks.reasoning, quirks.tokens_per_chunk
+        if last or (count - 1) // each > (before - 1) // each or self.reached(quirks.reasoning):
             self._write_chunk(reasoning, last)
         self._after_tokens()
 
@@ -248,7 +262,7 @@ class StreamedAnswer(Answer):
                 self.connection.answered()
             else:
                 self.break_connection(fault)
-        elif self.quirks.stall == self.count:
+        elif self.reached(self.quirks.stall):
             self._hold(self.quirks.stall_s)
 
     def _write(self, data: bytes, count: int = 0, *, end: bool = False) -> None:
@@ -354,7 +368,7 @@ class PooledAnswer(Answer):
         if self.connection.answer is not self:  # the client has hung up meanwhile
             return
         before = monotonic()
-        self.connection.respond(200, self._body())
+        self.connection.respond(200, self.as_sent(self._body()))
         self.row.first_at = before, monotonic()
         self.close_row()
         self.connection.answered()

@@ -143,9 +143,9 @@ class Connection(asyncio.Protocol):
     # from the server
 
     def respond(self, status: int, body: Any, extra_headers: str = "") -> None:
-        """``body``: JSON, or text as it is."""
+        """``body``: an object, JSON as it is, or text as it is."""
         kind = "text/plain; version=0.0.4; charset=utf-8" if isinstance(body, str) else "application/json"
-        data = body.encode() if isinstance(body, str) else api.dump(body)
+        data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else api.dump(body)
         head = (
             f"HTTP/1.1 {status} {_phrase(status)}\r\n{_SERVER_LINE}Content-Type: {kind}\r\n"
             f"Content-Length: {len(data)}\r\n{extra_headers}{self._connection_line()}\r\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args, get_type_hints
 
+MAX_DRAFT_TOKENS: Final = 64
 HEADER: Final = b"x-simulate"
 
 
@@ -16,6 +17,8 @@ class Quirks:
     role: Literal["first", "early", "none"] = "first"  # with the first token; or before the request even queues
     role_content: Literal["empty", "null", "absent"] = "empty"
     tokens_per_chunk: int = 1  # the first comes alone: vLLM's --stream-interval
+    draft_tokens: int = 0  # speculative decoding: so many are proposed for each step after the first token
+    acceptance: float = 0.7  # probability of each to be accepted, if those before it were
     finish: Literal["last", "own", "none"] = (
         "last"  # finish_reason with the last content, in a chunk of its own, nowhere
     )
@@ -63,6 +66,8 @@ def parse(text: str, base: Quirks) -> Quirks:
     changed = replace(base, **changes)
     if changed.tokens_per_chunk < 1:
         raise ValueError("tokens_per_chunk must be at least 1")
+    if not (0 <= changed.draft_tokens <= MAX_DRAFT_TOKENS and 0 <= changed.acceptance <= 1):
+        raise ValueError(f"draft_tokens must be 0 to {MAX_DRAFT_TOKENS}, and acceptance 0 to 1")
     return changed
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from random import Random
 from typing import NamedTuple
 
 from .cost import BLOCK_SIZE
@@ -156,3 +157,18 @@ class Decoding:
         if self.round_at is not None:
             self.round_at.append(at)
         return list(self._ends.pop(self.rounds, ()))
+
+
+def drafted(max_tokens: int, num_draft_tokens: int, acceptance: float, random: Random) -> list[int]:
+    """Speculative decoding: how many draft tokens are accepted in each step until there are max_tokens. The prefill brings
+    one token, each step after it one and those accepted before the first that is not. Empty without draft tokens."""
+    if not num_draft_tokens:
+        return []
+    steps, count = [0], 1
+    while count < max_tokens:
+        accepted = 0
+        while accepted < num_draft_tokens and random.random() < acceptance:
+            accepted += 1
+        steps.append(accepted)
+        count += 1 + accepted
+    return steps

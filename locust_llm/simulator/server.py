@@ -46,6 +46,8 @@ class Server:
         self.engine, self.front, self.names, self.caching = engine, front, front.names, front.caching
         self.truth = Truth(full=front.full_truth)
         self.metrics = Metrics(front.names[0], front.max_model_len)
+        if front.quirks.draft_tokens:
+            self.metrics.drafts = 0, 0, 0
         self.random = Random(front.seed)
         self.connections: set[Connection] = set()
         self.num_open = 0

@@ -65,6 +65,7 @@ class Metrics:
         }
         self.gap = self.histograms["inter_token_latency_seconds"].observe
         self.prompt_tokens = self.generation_tokens = 0
+        self.drafts: tuple[int, int, int] | None = None  # of speculative decoding: drafts, their tokens, those accepted
         self.success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.rejections = dict.fromkeys(REJECTIONS, 0)
 
@@ -72,8 +73,13 @@ class Metrics:
         self.prompt_tokens += prompt_tokens
         self.histograms["time_to_first_token_seconds"].observe(ttft_s)
 
-    def finished(self, sequence: Sequence, reason: str, arrived_at: float, first_at: float, done_at: float) -> None:
-        count = sequence.num_output_tokens
+    def drafted(self, num_tokens: int, num_accepted: int) -> None:
+        drafts, tokens, accepted = self.drafts or (0, 0, 0)
+        self.drafts = drafts + 1, tokens + num_tokens, accepted + num_accepted
+
+    def finished(
+        self, sequence: Sequence, count: int, reason: str, arrived_at: float, first_at: float, done_at: float
+    ) -> None:
         started_at = arrived_at if sequence.started_at is None else max(arrived_at, sequence.started_at)
         self.success[reason] += 1
         observed = {
@@ -112,6 +118,13 @@ class Metrics:
             "prompt_tokens": ("Number of prefill tokens processed.", self.prompt_tokens),
             "generation_tokens": ("Number of generation tokens processed.", self.generation_tokens),
         }
+        if self.drafts is not None:
+            drafts, tokens, accepted = self.drafts
+            counters |= {
+                "spec_decode_num_drafts": ("Number of spec decoding drafts.", drafts),
+                "spec_decode_num_draft_tokens": ("Number of draft tokens.", tokens),
+                "spec_decode_num_accepted_tokens": ("Number of accepted tokens.", accepted),
+            }
         for name, (text, value) in counters.items():
             yield from (_head(f"{name}_total", text, "counter"), f"vllm:{name}_total{{{engine}}} {float(value)}")
         yield _head("request_success_total", "Count of successfully processed requests.", "counter")

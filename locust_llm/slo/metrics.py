@@ -59,6 +59,9 @@ LENGTHS: Final = (
     Metric("Inputs per Request", "inputs", "inputs", "inputs", 1.0, "texts of embeddings, documents of rerank"),
     Metric("Output Tokens per Request", "output_sequence_length", "tokens", "output_tokens", 1.0,
            "as the server counted, with reasoning; else one per chunk, and the report notes the estimate"),
+    Metric("Tokens per Chunk", "tokens_per_chunk", "tokens", "tokens_per_chunk", 1.0,
+           "mean over the chunks of a request: as the server counted with each chunk, else output tokens / chunks; "
+           "where it is above one, Inter Chunk Latency is longer than Inter Token Latency"),
     Metric("Cached Tokens per Request", "usage_prompt_cache_read_tokens", "tokens", "cached_tokens", 1.0,
            "input tokens that the server had in its prefix cache"),
     Metric("Reasoning Tokens per Request", "reasoning_token_count", "tokens", "reasoning_tokens", 1.0,
@@ -108,7 +111,13 @@ def censored(metric: Metric) -> bool:
 
 
 OPTIONAL_TAGS: Final = frozenset(
-    {"time_to_first_output_token", "inputs", "usage_prompt_cache_read_tokens", "reasoning_token_count"}
+    {
+        "time_to_first_output_token",
+        "inputs",
+        "usage_prompt_cache_read_tokens",
+        "reasoning_token_count",
+        "tokens_per_chunk",
+    }
 )
 """Rows that are left out where they are empty or equal to another row."""
 OF_OUTPUT: Final = {
@@ -120,7 +129,7 @@ OF_OUTPUT: Final = {
     **dict.fromkeys(
         ("output_token_throughput", "output_token_throughput_per_user", "total_token_throughput"), "input_tokens_per_s"
     ),
-    "output_sequence_length": "", "usage_prompt_cache_read_tokens": "", "reasoning_token_count": "",
+    "output_sequence_length": "", "usage_prompt_cache_read_tokens": "", "reasoning_token_count": "", "tokens_per_chunk": "",
 }  # fmt: skip
 """What answers that are not generated (embeddings, rerank) have not, by tag; and the measure to use in its place."""
 OUTPUT_LABELS: Final = frozenset(

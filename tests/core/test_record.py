@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import answered, failed
 
+from locust_llm.core.jsonl import line, parse_line
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, RETRIED
 
 CHUNKS = st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted).map(tuple)
@@ -105,3 +106,21 @@ def test_what_merged_chunks_leave_open() -> None:
     assert (record.latency_s, record.latency_soonest_s) == (0.05, 0.038)
     assert replace(record, merged=()).latency_soonest_s == 0.05
     assert replace(record, merged=()).blurred_gaps_us == ()
+
+
+def test_tokens_per_chunk() -> None:
+    """Nine tokens in three chunks; without counts by chunk the token that ends an answer is in none of them."""
+    counted = answered(1, 2, 3, output_tokens=10, chunk_tokens=((1, 1), (4, 2)), finish_reason="stop")
+    assert (counted.tokens_per_chunk, counted.chunks_counted) == (3.0, True)
+    assert answered(1, 2, 3, output_tokens=10, finish_reason="stop").tokens_per_chunk == 3.0
+    assert answered(1, 2, 3, output_tokens=9, finish_reason="length").tokens_per_chunk == 3.0
+    assert answered(1, 2, 3, tokens_from="chunks").tokens_per_chunk is None
+    assert answered().tokens_per_chunk is None
+
+
+def test_chunk_tokens_are_read_back_and_those_of_other_chunks_are_refused() -> None:
+    known = answered(1, 2, 3, chunk_tokens=((1, 1), (4, 2)))
+    assert parse_line(line(known)) == known
+    assert b"chunk_tokens" not in line(answered(1, 2, 3))  # as older folders have them
+    with pytest.raises(ValueError, match="chunk_tokens are not of its chunks"):
+        parse_line(line(answered(1, 2, 3, chunk_tokens=((1, 1), (4, 9)))))

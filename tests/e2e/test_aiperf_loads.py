@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.records import a_run, answered, failed
@@ -26,7 +27,11 @@ lines = (folder / "profile_export.jsonl").read_bytes().splitlines()
 records = [MetricRecordInfo.model_validate_json(line) for line in lines]
 run = DataLoader().load_run(folder)
 print(json.dumps({
-    "ttft_p50": data.time_to_first_token.p50,
+    "ttft_p50": data.time_to_first_token and data.time_to_first_token.p50,
+    "endpoint": [str(data.input_config.endpoint.type), data.input_config.endpoint.streaming],
+    "models": [model.name for model in data.input_config.models.items],
+    "of_record": sorted(records[0].metrics),
+    "input_throughput": (getattr(data, "input_throughput", None) or {}).get("avg"),
     "phase": data.input_config.phases[0].model_dump(mode="json", include={"concurrency", "prefill_concurrency"}),
     "errors": [error.count for error in data.error_summary],
     "record_ttft": [r.metrics["time_to_first_token"].value for r in records if "time_to_first_token" in r.metrics],
@@ -35,6 +40,9 @@ print(json.dumps({
     "model": run.metadata.model,
 }))
 """
+
+
+EXPECTED = ("ttft_p50", "phase", "errors", "record_ttft", "record_errors", "rows", "model")
 
 
 def aiperf_python() -> str:
@@ -46,7 +54,7 @@ def aiperf_python() -> str:
     return python
 
 
-def loaded(folder: Path) -> dict[str, object]:
+def loaded(folder: Path) -> dict[str, Any]:
     done = subprocess.run([aiperf_python(), "-c", LOADER, str(folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
@@ -63,7 +71,7 @@ def test_aiperf_loads_both_files(tmp_path: Path) -> None:
     ]
     (tmp_path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
     write(tmp_path, a_run(((0.0, 2),), users=30, prefill_concurrency=3, prefill_concurrency_ramp_duration=30.0))
-    assert loaded(tmp_path) == {
+    assert {name: value for name, value in loaded(tmp_path).items() if name in EXPECTED} == {
         "ttft_p50": 200.0,
         "phase": {"concurrency": 30, "prefill_concurrency": 3},
         "errors": [1, 1],
@@ -78,6 +86,41 @@ def test_aiperf_loads_a_run_without_a_model_a_host_or_users(tmp_path: Path) -> N
     (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100)) + b"\n")
     write(tmp_path, a_run(host="", model=None, users=None, prefill_concurrency=3))
     assert loaded(tmp_path)["model"] == "unknown"
+
+
+CHUNKED = {"chunk_tokens": ((1, 1), (4, 2)), "output_tokens": 9, "first_chunk_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "more"),
+    [
+        ("completions", "completions", {}),
+        ("responses", "responses", {}),
+        ("messages", "messages", {}),
+        ("embeddings", "embeddings", {"streaming": False}),
+        ("rerank", "cohere_rankings", {"streaming": False}),
+        ("llamacpp", "chat", {}),  # a protocol of a locustfile, which AIPerf has not
+        ("chat", "chat", {"per_chunk_usage": True, "model": None, "model_mix": "base=60,adapter:a/b=40"}),
+    ],
+)
+def test_aiperf_loads_the_exports_of_each_protocol(tmp_path: Path, kind: str, name: str, more: dict[str, Any]) -> None:
+    pooled = {"streamed": False, "inputs": 4, "output_tokens": None, "finish_reason": None, "tokens_from": "usage"}
+    records = [
+        answered(id=str(i), closed_at=10.2, **pooled) if more.get("streaming") is False
+        else answered(100, 120, 150, id=str(i), **(CHUNKED if more else {}))
+        for i in range(3)
+    ]  # fmt: skip
+    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))
+    write(tmp_path, a_run(endpoint_type=kind, **more))
+    found = loaded(tmp_path)
+    assert found["endpoint"] == [name, more.get("streaming", True)]
+    assert found["models"] == (["base", "adapter:a/b"] if "model_mix" in more else ["m"])
+    assert found["rows"] == 3
+    assert ("inter_token_latency" in found["of_record"], "inputs" in found["of_record"]) == (
+        ("streaming" not in more), ("streaming" in more),
+    )  # fmt: skip
+    of_inputs = pytest.approx(60.0, abs=1e-3) if "streaming" in more else None  # 12 in 0.2 s
+    assert found["input_throughput"] == of_inputs
 
 
 def plotted(folder: Path) -> tuple[set[str], str]:

@@ -128,6 +128,9 @@ def test_a_file_of_tools(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(ValueError, match=why) as refused:
             tools_of(str(file))
+    for path, why in (("none.json", "No such file or directory"), (str(tmp_path), "Is a directory")):
+        with pytest.raises(ValueError, match=f"^--tools {path}: {why}$"):
+            tools_of(path)
         assert str(refused.value).startswith(f"--tools {file}: ")
 
 

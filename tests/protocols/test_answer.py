@@ -351,3 +351,31 @@ def test_a_finish_reason_that_says_broken_off_is_a_failure_and_the_chunks_stay(r
     answer.add((1, "message", b'{"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]}' % reason.encode()))
     assert answer.outcome() == ("stream_error", f"finish_reason {reason}")
     assert answer.chunk_reads == [0]
+
+
+def with_count(tokens: int | None, index: int = 0, **content: Any) -> dict[str, Any]:
+    return {**delta(index, **content), "usage": {"completion_tokens": tokens}}
+
+
+def test_tokens_of_each_chunk_as_the_server_counts_them() -> None:
+    """A count with an event that is no chunk (a role, half of a letter) is of the chunk after it."""
+    several = [with_count(tokens, content="x") for tokens in (1, 4, 7, 8)]
+    got = answer(with_count(0, role="assistant"), *several, with_count(9), with_count(11, content="x"), counted(12))
+    assert got.chunk_tokens == ((1, 1), (3, 2), (1, 1), (3, 1))
+    assert (got.first_chunk_tokens, got.output_tokens) == (1, 12)
+    assert answer(with_count(5, content="x"), with_count(5, content="y")).chunk_tokens == ((5, 1), (0, 1))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [with_count(1, content="x"), delta(content="y")],  # one is missing
+        [with_count(2, content="x"), with_count(1, content="y")],  # it falls
+        [with_count(1, content="x"), with_count(1, 1, content="y")],  # each choice has its own
+        [with_count(None, content="x")],
+        [with_count(2**40, content="x")],
+        [],
+    ],
+)
+def test_counts_that_do_not_say_what_each_chunk_has(messages: list[Any]) -> None:
+    assert answer(*messages, STOP).chunk_tokens == ()

@@ -30,3 +30,13 @@ def test_of_parts_only_the_text_is_said() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "b"}, 7]
     assert text_of({"role": "user", "content": parts}) == "ab"
     assert text_of({"role": "assistant", "tool_calls": []}) == ""
+
+
+def test_a_count_with_each_chunk_is_asked_for_where_the_protocol_has_one() -> None:
+    def options(kind: str, **how: bool) -> object:
+        body = request_body(kind, "m", [{"role": "user", "content": "hi"}], 5, per_chunk_usage=True, **how)  # type: ignore[arg-type]
+        return msgspec.json.decode(body).get("stream_options")
+
+    both = {"include_usage": True, "continuous_usage_stats": True}
+    assert [options(kind) for kind in ("chat", "completions", "responses", "messages")] == [both, both, None, None]
+    assert options("chat", streaming=False) is None

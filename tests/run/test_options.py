@@ -77,6 +77,18 @@ REFUSED: Final = [
         "--endpoint-type rerank generates no tokens: leave out --output-tokens-mean",
     ),
     (
+        ["--endpoint-type", "rerank", "--tools", "tools.json"],
+        "--endpoint-type rerank generates no tokens: leave out --tools",
+    ),
+    (
+        ["--endpoint-type", "messages", "--per-chunk-usage"],
+        "--per-chunk-usage is of chat and completions: messages has no such count",
+    ),
+    (
+        ["--no-streaming", "--per-chunk-usage"],
+        "--per-chunk-usage needs --streaming: an answer in one piece has no chunks",
+    ),
+    (
         ["--endpoint-type", "embeddings", "--session-turns-mean", "2"],
         "--endpoint-type embeddings has no conversation: leave out --session-turns-mean",
     ),

@@ -38,7 +38,7 @@ def test_one_request_by_hand():
     for gap in (0.02, 0.04):
         metrics.gap(gap)
     metrics.generation_tokens += 3
-    metrics.finished(sequence, "length", arrived_at=10.0, first_at=11.5, done_at=11.56)
+    metrics.finished(sequence, sequence.num_output_tokens, "length", arrived_at=10.0, first_at=11.5, done_at=11.56)
     found = samples(metrics.text(STATE))
     sums = {
         "time_to_first_token_seconds": 1.5,

@@ -3,17 +3,21 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.slo.metrics import Metric
+from locust_llm.slo.metrics import ITL, POOLED, Metric
 
 from .summary import Row
 
 Floats = NDArray[np.float64]
+
+SEVERAL: Final = 1.05
+"""Tokens per chunk, on average, above which it is said what is of chunks and what of tokens."""
 
 
 @dataclass(frozen=True)
@@ -126,3 +130,11 @@ def value_at(ordered: Floats, share: float, *, up: bool) -> float:
     if not (math.isfinite(below) and math.isfinite(above)):
         return above if up else below
     return below + (above - below) * (place - math.floor(place))
+
+
+def of_chunks(rows: Sequence[Row], tokens: float | None) -> tuple[Row, ...]:
+    """What latencies are of, where chunks hold several ``tokens`` on average."""
+    if tokens is None or tokens <= SEVERAL:
+        return tuple(row for row in rows if row.tag != "tokens_per_chunk")
+    per = {ITL.tag: "per token", POOLED: f"per chunk of {tokens:.1f}"}
+    return tuple(msgspec.structs.replace(row, per=per.get(row.tag, "")) for row in rows)

@@ -24,6 +24,7 @@ from locust_llm.slo.metrics import (
     OF_OUTPUT,
     OPTIONAL_TAGS,
     PER_USER,
+    POOLED,
     TTFT,
     WAIT_TAGS,
     Metric,
@@ -40,7 +41,7 @@ from .judge import judge_rules, judge_sweep, overall
 from .occupancy import Occupancy, gate_use, occupancy
 from .pairs.blocks import of_candidate
 from .pairs.paired import judged, paired
-from .selection import Floats, Selection, adjusted, distribution, mean, ratio, total
+from .selection import Floats, Selection, adjusted, distribution, mean, of_chunks, ratio, total
 from .slo_figures import Evaluation
 from .summary import Conditions, Counts, Failure, GateUse, Row, SloResult, Summary, SweepSummary
 from .window import RateWindow, ended_in, measured, pauses, steady
@@ -81,10 +82,12 @@ def summarise(
     delivered = delivery(main, run, verdict, None if within is None else ended)
     seen = Evaluation(main, run, verdict, delivered, records, ended, time)
     seen, slos, compared = _of_rules(seen, everything, swept)
+    counts = _counts(main, warm.size, run, broken_lines, gaps["profiling"])
+    rows = _rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)])
     return Summary(
         conditions=conditions,
-        counts=_counts(main, warm.size, run, broken_lines, gaps["profiling"]),
-        rows=_had(run, _rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *goodput_rows(seen)])),
+        counts=counts,
+        rows=of_chunks(_had(run, rows), counts.tokens_per_chunk),
         adjusted=_had(run, _adjusted(main, percentiles)) if conditions.failed or conditions.cut else (),
         warmup=_had(run, _warmup_rows(warm, gaps["warmup"], percentiles)),
         failures=_failures(main),
@@ -140,7 +143,7 @@ def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequ
     ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
 
     def row(metric: Metric) -> Row:
-        if metric.tag == "inter_chunk_latency":
+        if metric.tag == POOLED:
             return _gap_row(metric, gaps, percentiles)
         found = distribution(metric, (finished if metric.tag in WAIT_TAGS else ok)[metric.column], percentiles)
         return replace(found, effective=_effective(ok, metric)) if metric in (TTFT, ITL) else found
@@ -370,6 +373,8 @@ def _counts(part: Selection, warmup: int, run: Run, broken_lines: int, gaps: Gap
         tokens_unknown=ok.count("tokens_from", ""),
         gaps_left_out=int(np.maximum(ok["chunks"] - 1, 0).sum()) - gaps.count,
         gaps_exact=gaps.exact,
+        tokens_per_chunk=ratio(ok["tokens_per_chunk"] * ok["chunks"], ok["chunks"]),
+        chunks_counted=int(np.nansum(ok["chunks_counted"])),
         retransmits=int(np.nansum(part["retransmits"])),
     )
 

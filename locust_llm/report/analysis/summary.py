@@ -8,6 +8,7 @@ from locust_llm.report.in_force import Course
 from locust_llm.report.interference_result import Interference
 from locust_llm.report.load_result import Delivery
 from locust_llm.report.paired_result import Paired
+from locust_llm.report.speculation import Speculation
 from locust_llm.slo.client_verdict import Evidence, Verdict
 
 
@@ -19,6 +20,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     count: int | None = None
     """How many values it is made of; None: a single number (in ``avg``), no distribution."""
+    per: str = ""
+    """What it is of, where chunks hold several tokens: ``per token``, ``per chunk of 3.2``."""
     effective: float | None = None
     """Effective sample size: so many independent values would say as much of its mean rank; None: not asked."""
     avg: float | None = None
@@ -125,8 +128,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     records_lost: int
     broken_lines: int
     chunks: int
+    """Of successful requests."""
     merged_chunks: int
-    """Chunks of successful requests, and how many of them came more than one to a read."""
     ttft_upper_bounds: int
     """Successful requests whose first chunk came together with others: it may have arrived sooner."""
     not_streamed: int
@@ -136,6 +139,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     gaps_left_out: int
     """Gaps next to a chunk that may have come sooner than its stamp, for something else came in the same read."""
     gaps_exact: bool
+    tokens_per_chunk: float | None = None
+    chunks_counted: int = 0
+    """Successful requests with a count of tokens in each chunk."""
     retransmits: int = 0
     """TCP segments that had to be sent again to the server."""
 
@@ -383,6 +389,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None: the run has no arms."""
     unread: tuple[str, ...] = ()
     """Of the first broken lines, which it is and why."""
+    speculation: tuple[Speculation, ...] = ()
     unmade: tuple[str, ...] = ()
     """What could not be made of the reports, and why: one line each."""
 

@@ -49,8 +49,9 @@ Block = Heading | Headline | Text | Table
 
 
 def label_of(row: Row) -> str:
-    """``Time to First Token (ms)``; counts name their unit already."""
-    return row.label if row.unit in ("tokens", "requests") else f"{row.label} ({row.unit})"
+    """``Time to First Token (ms)``, ``Inter Token Latency (ms per token)``; counts name their unit already."""
+    unit = f"{row.unit} {row.per}" if row.per else row.unit
+    return row.label if row.unit in ("tokens", "requests") else f"{row.label} ({unit})"
 
 
 def flags_of(flags: Mapping[str, str]) -> str:

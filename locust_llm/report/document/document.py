@@ -10,6 +10,7 @@ from locust_llm.core.record import FAILURES
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.core.text import cut, many
+from locust_llm.report.analysis.selection import SEVERAL
 from locust_llm.report.analysis.summary import Conditions, Failure, ModelShare, SloResult, Summary
 from locust_llm.report.analysis.window import measured
 from locust_llm.report.in_force import limit_in_words
@@ -198,7 +199,12 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
     if run.settings.generates:
-        yield "chunks", f"{counts.chunks}, {merged:.2%} of them merged{left_out}"
+        held = f", {tokens:.2f} tokens each" if (tokens := counts.tokens_per_chunk or 0) > SEVERAL else ""
+        yield "chunks", f"{counts.chunks}{held}, {merged:.2%} of them merged{left_out}"
+    for of in summary.speculation:
+        steps = "" if of.tokens_per_step is None else f"; {of.tokens_per_step:.2f} tokens a step with a draft"
+        drafted = "" if of.drafted is None else f" of {of.drafted:,}, over {of.window_s:.1f} s"
+        yield "draft tokens accepted", f"{of.share:.1%}{drafted}{steps}{f' ({of.source})' if of.source else ''}"
     yield "clock", f"{c.clock or '-'} stamps"
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)

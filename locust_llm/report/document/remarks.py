@@ -6,10 +6,11 @@ from typing import Final
 
 from locust_llm.core.engine_metrics import QUESTION
 from locust_llm.core.run import Run
-from locust_llm.core.text import brief, many
-from locust_llm.report.analysis.selection import scarce
+from locust_llm.core.text import brief, duration, many
+from locust_llm.report.analysis.selection import SEVERAL, scarce
 from locust_llm.report.analysis.summary import Conditions, Counts, Summary
 from locust_llm.report.in_force import limit_in_brief, users_in_words
+from locust_llm.report.speculation import Speculation
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
 from locust_llm.slo.doubt import untouched
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
@@ -56,6 +57,8 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
         yield from _unrealistic(summary, run)
         yield from _too_few(summary, run)
     yield from _tokens(summary.counts, summary.conditions.succeeded)
+    yield from _chunks(summary.counts, summary.conditions.succeeded)
+    yield from map(speculation_line, summary.speculation)
     yield from _clock(summary)
     yield from _busy(summary)
     yield from _changed(summary, run)
@@ -294,8 +297,38 @@ def _tokens(counts: Counts, succeeded: int) -> Iterator[str]:
         yield (
             f"WARNING: the server counted the tokens (usage) of {counts.tokens_from_usage} of {succeeded} requests; of "
             f"{counts.tokens_from_chunks} they are estimated as one per chunk, of {counts.tokens_unknown} unknown. Token "
-            "rates and Inter Token Latency are only as good as that."
+            "rates and Inter Token Latency are only as good as that; gaps are between chunks, whatever these hold."
         )
+
+
+def _chunks(counts: Counts, succeeded: int) -> Iterator[str]:
+    """What is of chunks and what of tokens, where these differ."""
+    tokens = counts.tokens_per_chunk
+    if tokens is None or tokens <= SEVERAL:
+        return
+    known = counts.chunks_counted == succeeded
+    yield (
+        f"A chunk held {tokens:.2f} tokens on average ({'counted' if known else 'all tokens over all chunks, not counted'} "
+        "with each chunk; speculative decoding, an interval of the server's, or a server too busy to write each token "
+        "by itself): Inter Chunk Latency and Longest Stall are between chunks; Inter Token Latency is per token"
+        + (
+            "."
+            if known
+            else ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
+        )
+    )
+
+
+def speculation_line(of: Speculation) -> str:
+    """``Speculative decoding (vLLM): 61.7 % of 2,000 draft tokens were accepted, ...``."""
+    where = f"{of.engine}, {of.source}" if of.source else of.engine
+    if of.drafted is None:
+        return f"Speculative decoding ({where}): {of.share:.1%} of the draft tokens were accepted, by the server's own rate."
+    steps = "" if of.tokens_per_step is None else f", {of.tokens_per_step:.2f} tokens a step with a draft"
+    return (
+        f"Speculative decoding ({where}): {of.share:.1%} of {of.drafted:,} draft tokens were accepted{steps}, by its "
+        f"counters over {duration(of.window_s)} of the profiling phase."
+    )
 
 
 def _clock(summary: Summary) -> Iterator[str]:

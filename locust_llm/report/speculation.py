@@ -1,0 +1,48 @@
+"""Speculative decoding: how many draft tokens the server accepted over the profiling phase, by its own counters."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from locust_llm.core.engine_metrics import EngineSample, History, grown
+from locust_llm.core.run import Run
+
+
+class Speculation(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one server."""
+
+    engine: str
+    source: str = ""
+    """The address of its metrics; empty: the server's own."""
+    share: float
+    """Accepted, of the draft tokens."""
+    drafted: int | None = None
+    accepted: int | None = None
+    """Over the window; None: the server gives a rate alone, and ``share`` is the mean of its readings."""
+    tokens_per_step: float | None = None
+    """Of a step with a draft: 1 + accepted / drafts (vLLM's mean acceptance length)."""
+    window_s: float
+    """From the last reading before the profiling phase, or the first in it, to the last in it."""
+
+
+def speculation(history: History, run: Run) -> Iterator[Speculation]:
+    """Of each server that drafted."""
+    for name in sorted(history.names):
+        ended_at = run.stopping_at or run.ended_at or float("inf")
+        samples = history.between(name, run.profiling_at, ended_at)
+        if samples and (found := _of(samples, "simulator" if run.simulated else samples[-1].engine)) is not None:
+            yield found
+
+
+def _of(samples: list[EngineSample], engine: str) -> Speculation | None:
+    drafted, accepted, drafts = (grown(samples, field) for field in ("drafted", "accepted", "drafts"))
+    rates = [sample.acceptance for sample in samples if sample.acceptance is not None]
+    window_s, source = samples[-1].at - samples[0].at, samples[-1].source
+    if drafted and accepted is not None:
+        return Speculation(
+            engine=engine, source=source, share=accepted / drafted, drafted=round(drafted), accepted=round(accepted),
+            tokens_per_step=1 + accepted / drafts if drafts else None, window_s=window_s,
+        )  # fmt: skip
+    if rates:
+        return Speculation(engine=engine, source=source, share=sum(rates) / len(rates), window_s=window_s)
+    return None
