@@ -14,13 +14,10 @@ REASONING: Final = ("reasoning_content", "reasoning")
 
 
 class Answer(Record, frozen=True, kw_only=True, dict=True):
-    """What ``chat()`` returns: all that a record has, and what the assistant answered.
+    """What ``chat()`` returns: all that a record has, and what the assistant answered."""
 
-    ``message`` is that of the assistant here; what a record's ``message`` tells, why a request failed, is ``error``.
-    """
-
-    @cached_property  # type: ignore[misc]
-    def message(self) -> dict[str, Any]:  # type: ignore[override]
+    @cached_property
+    def message(self) -> dict[str, Any]:
         """The assistant's whole message, ready to append to the messages of the next turn: text, reasoning (in the field
         in which it came) and tool calls, joined from the chunks; of several choices the first. Of a failed request what
         came of it. Made when it is asked for.
@@ -45,12 +42,6 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
         which should be JSON. Raises as ``message`` does."""
         calls: list[dict[str, Any]] = self.message.get("tool_calls", [])
         return calls
-
-    @property
-    def error(self) -> str:
-        """Why the request failed, in one line; empty of one that went well."""
-        failure: str = msgspec.structs.asdict(self)["message"]
-        return failure
 
 
 def answered(record: Record, deltas: Sequence[Delta | Text] | None) -> Answer:

@@ -384,8 +384,8 @@ class LLMUser(HttpUser):
         if record.outcome == OK and record.finish_reason in USUAL:
             return record, ""
         secrets = secrets_of(prepared.headers, self.sender.own_headers)
-        message, reason = shown(record.message, secrets), record.finish_reason
-        record = replace(record, message=message, finish_reason=None if reason is None else shown(reason, secrets))
+        message, reason = shown(record.error, secrets), record.finish_reason
+        record = replace(record, error=message, finish_reason=None if reason is None else shown(reason, secrets))
         if record.outcome == OK:
             return record, ""
         if retried:

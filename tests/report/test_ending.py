@@ -44,7 +44,7 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
         notes=tuple(f"WARNING: {HOSTILE} {i}" for i in range(9)), simulated=True, records_lost=3,
         offer=Offer(due=1000, never_started=5, duration_s=100.0, most_users=7), client_live=Verdict(DEGRADED),
     )  # fmt: skip
-    others = [failed("http_status", status=500, message=HOSTILE), failed("reset")]
+    others = [failed("http_status", status=500, error=HOSTILE), failed("reset")]
     lines = said(*spread(400, merged=((0, 0), (1, 0))), *others, run=run, width=width)
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= width
@@ -93,13 +93,13 @@ def test_a_client_verdict_that_changed_is_said() -> None:
 
 
 def test_nothing_but_failures_are_told_with_their_reason() -> None:
-    lines = said(*[failed("http_status", status=404, message="no such path")] * 10)
+    lines = said(*[failed("http_status", status=404, error="no such path")] * 10)
     assert lines[0] == "None of 10 requests succeeded: http_status."
     assert "10 failed: http_status 404, no such path" in lines
 
 
 def test_what_all_first_requests_failed_of_is_said_once() -> None:
     note = "WARNING: each of the first 10 requests failed: 10 x reset: by the peer"
-    lines = said(*(failed("reset", message="by the peer") for _ in range(12)), run=replace(a_run(), notes=(note,)))
+    lines = said(*(failed("reset", error="by the peer") for _ in range(12)), run=replace(a_run(), notes=(note,)))
     assert [line for line in lines if "reset: by the peer" in line] == [note]
     assert not any("12 failed: reset" in line for line in lines)
