@@ -1,6 +1,6 @@
 """Answer: the record of a request with the assistant's message, as ``chat()`` returns it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
         deltas: Sequence[Delta | Text] | None = self.__dict__.get("deltas", ())
         if deltas is None:
             raise ValueError("the answer was not kept: leave out keep_text=False")
-        return joined(deltas)
+        return {**joined(deltas), **self.__dict__.get("more", {})}
 
     @property
     def text(self) -> str:
@@ -44,10 +44,10 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
         return calls
 
 
-def answered(record: Record, deltas: Sequence[Delta | Text] | None) -> Answer:
-    """``deltas``: of its chunks; None: they were not kept."""
+def answered(record: Record, deltas: Sequence[Delta | Text] | None, more: Mapping[str, Any] | None = None) -> Answer:
+    """``deltas``: of its chunks; None: they were not kept. ``more``: further fields of its message."""
     answer = Answer(**msgspec.structs.asdict(record))
-    answer.__dict__["deltas"] = deltas
+    answer.__dict__.update(deltas=deltas, more=more or {})
     return answer
 
 
