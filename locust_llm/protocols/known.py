@@ -27,8 +27,8 @@ def headers_as(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str
     key, given = "", {name.lower() for name in headers}
     for name, value in PROTOCOLS[own].headers("?").items():
         before, asked, _ = value.partition("?")
-        if asked and headers.get(name, "").startswith(before):
-            key = headers[name].removeprefix(before)
+        if asked and (own_value := headers.get(name, "")).startswith(before):
+            key = own_value.removeprefix(before)
     more = PROTOCOLS[kind].headers(key)
     return {name: value for name, value in more.items() if name.lower() not in given} | dict(headers)
 

@@ -230,3 +230,4 @@ def test_the_key_in_the_place_of_another_protocol() -> None:
         "x-api-key": "k", "authorization": "Bearer own"
     }  # fmt: skip
     assert headers_as("messages", {}, "chat") == version
+    assert headers_as("chat", version, "messages") == version
