@@ -28,6 +28,8 @@ class KeptResponses:
         self._lost: str | None = None
         self.id: str | None = None
         """Of the last answer; None: it failed, or has none."""
+        self._calls = False
+        """The last answer calls a tool."""
 
     def asked(self, messages: Messages, settings: Settings) -> tuple[Messages, dict[str, Any]]:
         """(messages to send, fields beside them)."""
@@ -41,16 +43,17 @@ class KeptResponses:
         if sender.settings.responses_state != "server":
             return
         self.id = stream.answer.response_id if record.outcome == OK and stream is not None else None
+        self._calls = stream is not None and bool(stream.answer.calls)
         if record.outcome == OK and self.id is None:
             _say(sender.epoch, f"an answer has no id, {WHOLE}")
         if record.failed and record.status in LOST and self._from is not None:
             self._lost = self._from
             _say(sender.epoch, f"the server has no answer {self._from}, {WHOLE}: {record.error}")
 
-    def mark(self, record: Record, sender: Sender) -> dict[str, str]:
+    def mark(self, sender: Sender) -> dict[str, str]:
         """What the last answer's message gets for a next turn that is no answer to a call of a tool: after a call none, as
         servers refuse to go on without the tool's answer."""
-        if self.id is None or record.finish_reason != "tool_calls":
+        if self.id is None or not self._calls:
             return marked(self.id)
         _say(sender.epoch, f"an answer calls a tool that no turn answers, {WHOLE}")
         return {}

@@ -184,7 +184,7 @@ class LLMUser(HttpUser):
                 if record.outcome != OK:
                     break
                 if more:
-                    conversation.add_answer(self.text, answer_tokens(record), **self._kept.mark(record, sender))
+                    conversation.add_answer(self.text, answer_tokens(record), **self._kept.mark(sender))
         finally:
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return records

@@ -26,8 +26,8 @@ def of_run(epoch: int, settings: Settings = SERVER) -> Any:
     return SimpleNamespace(settings=settings, epoch=epoch)
 
 
-def said(id_: str | None) -> Any:
-    return SimpleNamespace(answer=SimpleNamespace(response_id=id_))
+def said(id_: str | None, *, calls: bool = False) -> Any:
+    return SimpleNamespace(answer=SimpleNamespace(response_id=id_, calls={0: True} if calls else {}))
 
 
 def test_a_turn_sends_what_is_new(caplog: pytest.LogCaptureFixture) -> None:
@@ -35,7 +35,7 @@ def test_a_turn_sends_what_is_new(caplog: pytest.LogCaptureFixture) -> None:
     assert kept.asked(TURN, CLIENT) == (TURN, {})
     assert kept.asked(TURN, SERVER) == ([ASKS], {"previous_response_id": "r1"})
     kept.ended(answered(1), said("r2"), of_run(-1))
-    assert (kept.id, kept.mark(answered(1), of_run(-1))) == ("r2", {"response_id": "r2"})
+    assert (kept.id, kept.mark(of_run(-1))) == ("r2", {"response_id": "r2"})
     assert caplog.records == []
 
 
@@ -47,9 +47,9 @@ def test_what_falls_back_to_the_whole_conversation_says_so_once(caplog: pytest.L
             kept.ended(lost, None, of_run(-2))
             assert (kept.id, kept.asked(TURN, SERVER)) == (None, (TURN, {}))
             kept.ended(answered(1), said(None), of_run(-2))
-            assert kept.mark(answered(1), of_run(-2)) == {}
-            kept.ended(answered(1), said("r2"), of_run(-2))
-            assert kept.mark(answered(1, finish_reason="tool_calls"), of_run(-2)) == {}
+            assert kept.mark(of_run(-2)) == {}
+            kept.ended(answered(1), said("r2", calls=True), of_run(-2))
+            assert kept.mark(of_run(-2)) == {}
     assert [record.message.partition(",")[0] for record in caplog.records] == [
         "the server has no answer r1", "an answer has no id", "an answer calls a tool that no turn answers"
     ]  # fmt: skip

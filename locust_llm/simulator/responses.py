@@ -24,7 +24,7 @@ from .api import (
 )
 from .quirks import Quirks
 
-MAX_KEPT: Final = 10_000
+MAX_KEPT: Final = 2_000
 _KEPT: Final[OrderedDict[str, Messages]] = OrderedDict()  # conversations by the id of their last answer
 _BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
 
@@ -37,11 +37,9 @@ def _parse(asked: dict[str, Any]) -> Written:
         raise invalid("body.input", "Field required")
     instructions = field(asked, "instructions", str)
     found = _kept(field(asked, "previous_response_id", str))
-    calls = False  # the last item was one: several are of one message, as in the other forms
     for index, item in enumerate(items):
         role, text = _parse_item(item, f"body.input.{index}")
-        was_call, calls = calls or (bool(found) and found[-1][0] == "assistant"), item.get("type") == "function_call"
-        if calls and was_call:
+        if found and found[-1][0] == "assistant" and item.get("type") == "function_call":  # as in the other forms
             text = "\n".join(filter(None, (found.pop()[1], text)))
         found.append((role, text))
     system: Messages = [("system", instructions)] if instructions else []
