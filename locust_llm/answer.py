@@ -1,6 +1,6 @@
 """Answer: the record of a request with the assistant's message, as ``chat()`` returns it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,13 +14,10 @@ REASONING: Final = ("reasoning_content", "reasoning")
 
 
 class Answer(Record, frozen=True, kw_only=True, dict=True):
-    """What ``chat()`` returns: all that a record has, and what the assistant answered.
+    """What ``chat()`` returns: all that a record has, and what the assistant answered."""
 
-    ``message`` is that of the assistant here; what a record's ``message`` tells, why a request failed, is ``error``.
-    """
-
-    @cached_property  # type: ignore[misc]
-    def message(self) -> dict[str, Any]:  # type: ignore[override]
+    @cached_property
+    def message(self) -> dict[str, Any]:
         """The assistant's whole message, ready to append to the messages of the next turn: text, reasoning (in the field
         in which it came) and tool calls, joined from the chunks; of several choices the first. Of a failed request what
         came of it. Made when it is asked for.
@@ -31,7 +28,7 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
         deltas: Sequence[Delta | Text] | None = self.__dict__.get("deltas", ())
         if deltas is None:
             raise ValueError("the answer was not kept: leave out keep_text=False")
-        return joined(deltas)
+        return {**joined(deltas), **self.__dict__.get("more", {})}
 
     @property
     def text(self) -> str:
@@ -46,17 +43,11 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
         calls: list[dict[str, Any]] = self.message.get("tool_calls", [])
         return calls
 
-    @property
-    def error(self) -> str:
-        """Why the request failed, in one line; empty of one that went well."""
-        failure: str = msgspec.structs.asdict(self)["message"]
-        return failure
 
-
-def answered(record: Record, deltas: Sequence[Delta | Text] | None) -> Answer:
-    """``deltas``: of its chunks; None: they were not kept."""
+def answered(record: Record, deltas: Sequence[Delta | Text] | None, more: Mapping[str, Any] | None = None) -> Answer:
+    """``deltas``: of its chunks; None: they were not kept. ``more``: further fields of its message."""
     answer = Answer(**msgspec.structs.asdict(record))
-    answer.__dict__["deltas"] = deltas
+    answer.__dict__.update(deltas=deltas, more=more or {})
     return answer
 
 

@@ -98,7 +98,7 @@ class Checker:
             kind=s.endpoint_type,
         )
         record = exchange(self.line, self.gate, request, 0.0)
-        failure = shown(f"{record.outcome}: {without_page(record.message)}", self.secrets, most=LINE_BYTES)
+        failure = shown(f"{record.outcome}: {without_page(record.error)}", self.secrets, most=LINE_BYTES)
         self.failed = "" if record.outcome == OK else failure
         self.advice = "" if record.outcome == OK else advice(record.status, failure, s, key=has_key(self.headers))
         return Asked(record, self._early_s()) if record.outcome == OK else None

@@ -37,6 +37,7 @@ from locust_llm.run.worker.sender import Sender, sender_of
 
 from . import events
 from .answer import Answer, answer_tokens, answered, joined
+from .kept_responses import KeptResponses, marked
 from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
 from .turn import Turn
 
@@ -70,6 +71,7 @@ class LLMUser(HttpUser):
         self._plain_key: tuple[Any, ...] | None = None
         self._plain: tuple[requests.PreparedRequest, bytes]
         self._wanted: Wanted | None = None
+        self._kept = KeptResponses()
         self.client.headers.update(
             {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
         )
@@ -127,7 +129,7 @@ class LLMUser(HttpUser):
         record = self._send(permit, turn, name, headers, keep_text, body)
         stream = self.line.stream
         kept = stream.answer.deltas if stream is not None else [] if keep_text else None
-        return answered(record, kept)
+        return answered(record, kept, marked(self._kept.id))
 
     def session(
         self,
@@ -182,7 +184,7 @@ class LLMUser(HttpUser):
                 if record.outcome != OK:
                     break
                 if more:
-                    conversation.add_answer(self.text, answer_tokens(record))
+                    conversation.add_answer(self.text, answer_tokens(record), **self._kept.mark(sender))
         finally:
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return records
@@ -230,12 +232,13 @@ class LLMUser(HttpUser):
             request_id = f"{sender.worker}-{self.number}-{self._requests}"
             session = turn.session or request_id
             model = side.set_model or self.model or turn.model or side.model
-            asked = {**sender.extra, **(turn.body or {}), **body, **side.body}
+            messages, kept = self._kept.asked(turn.messages, settings)
+            asked = {**sender.extra, **kept, **(turn.body or {}), **body, **side.body}
             self._wanted = wanted(asked)  # an answer with a form of its own ends by itself
             sized = turn.sized and self._wanted is None
             fields = {**(length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
             data = request_body(
-                settings.endpoint_type, model, turn.messages, turn.output_tokens,
+                settings.endpoint_type, model, messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
                 per_chunk_usage=settings.per_chunk_usage,
                 **fields,
@@ -369,6 +372,7 @@ class LLMUser(HttpUser):
         record, failure = self._public(record, prepared, stream, retried=retried)
         if self._wanted is not None and record.outcome == OK and stream is not None:
             record = replace(record, schema_valid=fits(self._wanted, joined(stream.answer.deltas or ())))
+        self._kept.ended(record, stream, self.sender)
         self.sender.finished(record)
         if record.failed and not self.sender.settings.open_loop:
             self._rests_until = record.asked_at + FAILED_S
@@ -385,8 +389,8 @@ class LLMUser(HttpUser):
         if record.outcome == OK and record.finish_reason in USUAL:
             return record, ""
         secrets = secrets_of(prepared.headers, self.sender.own_headers)
-        message, reason = shown(record.message, secrets), record.finish_reason
-        record = replace(record, message=message, finish_reason=None if reason is None else shown(reason, secrets))
+        message, reason = shown(record.error, secrets), record.finish_reason
+        record = replace(record, error=message, finish_reason=None if reason is None else shown(reason, secrets))
         if record.outcome == OK:
             return record, ""
         if retried:

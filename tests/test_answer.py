@@ -11,7 +11,7 @@ from locust_llm.core.record import Record
 from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS
 
-RECORD = Record(id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=2.0, message="the end")
+RECORD = Record(id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=2.0, error="the end")
 
 
 def of(*deltas: dict[str, Any], kind: str = "chat") -> Answer:

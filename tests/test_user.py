@@ -167,7 +167,7 @@ def test_a_user_without_a_parsed_command_line_is_possible(user: User) -> None:
 # -- attempts, with an exchange that answers as it is told ------------------------------------------------------------------
 
 PERMIT = Permit("profiling")
-BUSY = {"status": 429, "message": "HTTP 429: slow down"}
+BUSY = {"status": 429, "error": "HTTP 429: slow down"}
 
 
 class Attempts:
@@ -220,7 +220,7 @@ def test_each_attempt_has_a_record_and_the_latency_from_due_spans_them(
     user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = failed("rate_limited", asked_at=10.0, sent_at=10.0, retry_after_s=3.0, **BUSY)
-    again = failed("unavailable", asked_at=13.0, sent_at=13.0, status=503, message="HTTP 503")
+    again = failed("unavailable", asked_at=13.0, sent_at=13.0, status=503, error="HTTP 503")
     good = answered(200, asked_at=14.0, sent_at=14.0)
     attempts = Attempts(user, monkeypatch, busy, again, good, max_retries=2)
     record = attempts.go()
@@ -294,9 +294,9 @@ def test_killed_before_the_first_was_sent_the_permit_goes_back(user: User, monke
 
 def test_no_secret_is_in_a_message_a_name_or_a_record(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     message = "HTTP 401: the key sk-secret is not known; you sent Bearer sk-secret"
-    attempts = Attempts(user, monkeypatch, failed("http_status", message=message))
+    attempts = Attempts(user, monkeypatch, failed("http_status", error=message))
     record = attempts.go()
-    assert record.message == attempts.kept[0].message == "HTTP 401: the key *** is not known; you sent Bearer ***"
+    assert record.error == attempts.kept[0].error == "HTTP 401: the key *** is not known; you sent Bearer ***"
     assert "secret" not in attempts.shown[0]
 
 

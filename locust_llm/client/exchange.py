@@ -282,7 +282,7 @@ def _record(
         early_us=stream.early_us,
         outcome=outcome,
         status=stream.status,
-        message=message,
+        error=message,
         finish_reason=answer.finish_reason,
         streamed=stream.streamed,
         choices=answer.choices,
@@ -305,4 +305,4 @@ def _unsent(
     fields: dict[str, Any], request: Request, asked_at: float, closed_at: float, outcome: str, message: str
 ) -> Record:
     due_at = asked_at if request.due_at is None else request.due_at
-    return Record(**fields, due_at=due_at, asked_at=asked_at, closed_at=closed_at, outcome=outcome, message=message)
+    return Record(**fields, due_at=due_at, asked_at=asked_at, closed_at=closed_at, outcome=outcome, error=message)

@@ -67,7 +67,7 @@ class FirstRequests:
             self._seen = FIRST
         if not record.failed:
             return ()
-        kind = record.outcome, kind_of(record.message)
+        kind = record.outcome, kind_of(record.error)
         first, count = self._failed.get(kind, (record, 0))
         self._failed[kind] = first, count + 1
         if self._seen < FIRST or sum(count for _, count in self._failed.values()) < FIRST:

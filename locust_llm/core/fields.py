@@ -276,6 +276,16 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
     session_turn_delay_stddev: Annotated[float, Option("prompts", "Its standard deviation", "500", "ms", DELAY_MS)] = (
         0.0
     )
+    responses_state: Annotated[
+        str,
+        Option(
+            "prompts",
+            "Who keeps the conversation of Responses: client sends all of it in each turn, server goes on by "
+            "previous_response_id",
+            "server",
+            choices=("client", "server"),
+        ),
+    ] = "client"
     session_header: Annotated[
         str | None,
         Option("prompts", "Header for the id of the session, if the server routes by it", "X-Session-Id", "NAME"),

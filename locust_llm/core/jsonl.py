@@ -205,7 +205,7 @@ def _error(record: Record) -> _Error | None:
     """Not only for failures: a reader that ignores ``was_cancelled`` must not take a cut request for a success."""
     if record.outcome == OK:
         return None
-    message = record.message or FAILURES.get(record.outcome, record.outcome)
+    message = record.error or FAILURES.get(record.outcome, record.outcome)
     return _Error(record.status if record.failed or record.outcome == RETRIED else 499, record.outcome, message)
 
 

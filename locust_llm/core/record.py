@@ -21,7 +21,7 @@ TokensOfChunk = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 # The closed set of outcomes of a request. OK, and the three that the load generator causes itself, are no failures.
 OK: Final = (
-    "ok"  # it has content and a finish_reason; ``message`` notes if the model ended at once, or if [DONE] was its end
+    "ok"  # it has content and a finish_reason; ``error`` notes if the model ended at once, or if [DONE] was its end
 )
 CANCELLED: Final = "cancelled"  # on purpose: the user, the code of a task, or a cancellation that was asked for
 CUT: Final = "cut"  # still running when the grace period at the end of the run ended
@@ -106,8 +106,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     outcome: str = OK
     status: Count | None = None
-    message: str = ""
-    """The failure in one line without secrets; at most 4 kB."""
+    error: str = msgspec.field(default="", name="message")
+    """The failure in one line without secrets, at most 4 kB; of one that is ok a remark. In files it is ``message``."""
     sample: str = ""
     """The answer as received, without secrets, at most 4 kB; only of the first failure of its kind in a process."""
     retry_after_s: float | None = None

@@ -131,6 +131,10 @@ def _contradictions(s: Settings) -> Iterator[str]:
             yield f"{flag} has nothing to apply to: give --warmup-request-count or --warmup-duration too"
     if s.warmup_concurrency and s.users is None:
         yield "--warmup-concurrency needs the number of users after it (-u)"
+    if s.responses_state == "server" and s.endpoint_type != "responses":
+        yield f"--responses-state server needs --endpoint-type responses: {s.endpoint_type} has no state"
+    if s.responses_state == "server" and s.candidate:
+        yield "--responses-state server and --candidate exclude each other: one server does not have the other's answers"
     if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
         yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
 

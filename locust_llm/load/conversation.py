@@ -85,9 +85,10 @@ class Conversation:
         delay_s = turn.delay_s if number and turn.delay_s is not None else self._think_s(number)
         return self._ask(number, output_tokens, delay_s, turn.at_s, turn.body)
 
-    def add_answer(self, reply: str, tokens: int | None = None) -> None:
-        """The answer to the last request. ``tokens``: as the server counted it, without reasoning; None: estimated."""
-        self._messages.append({"role": "assistant", "content": reply})
+    def add_answer(self, reply: str, tokens: int | None = None, **more: Any) -> None:
+        """The answer to the last request. ``tokens``: as the server counted it, without reasoning; None: estimated.
+        ``more``: fields of its message."""
+        self._messages.append({"role": "assistant", "content": reply, **more})
         self._answered = True
         if self._tokens is not None:
             self._tokens += self._prompts.tokens(reply) if tokens is None else tokens

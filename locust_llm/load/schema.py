@@ -47,11 +47,24 @@ class Wanted(NamedTuple):
 def wanted(body: Mapping[str, Any]) -> Wanted | None:
     """By the fields of a request's body; None: nothing that could be looked at."""
     text = next((schema for _, schema in _of_text(body)), None)
-    choice = body.get("tool_choice")
+    choice, name = _choice(body.get("tool_choice"))
     arguments = {} if choice == "none" else {name: schema for _, name, schema in _of_tools(body.get("tools"))}
+    if name in arguments:
+        arguments = {name: arguments[name]}
     if text is None and not arguments:
         return None
-    return Wanted(text, arguments, bool(arguments) and (choice in ("required", "any") or isinstance(choice, dict)))
+    return Wanted(text, arguments, bool(arguments) and choice not in (None, "none", "auto"))
+
+
+def _choice(choice: Any) -> tuple[Any, str]:
+    """(kind of a ``tool_choice`` of any protocol, name of the tool that it asks for)."""
+    if not isinstance(choice, dict):
+        return choice, ""
+    kind = "allowed_tools" if choice.get("type") == "allowed_tools" else "function"
+    inner = choice.get(kind, choice)
+    if not isinstance(inner, dict):
+        return None, ""
+    return inner.get("mode") if kind == "allowed_tools" else choice.get("type"), str(inner.get("name") or "")
 
 
 def check(body: Mapping[str, Any]) -> None:
@@ -63,10 +76,11 @@ def check(body: Mapping[str, Any]) -> None:
 
 
 def _of_text(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(field, schema): of OpenAI, its Responses, vLLM, SGLang and llama.cpp."""
-    text = body.get("text")
+    """(field, schema): of OpenAI, its Responses, Anthropic, vLLM, SGLang and llama.cpp."""
+    text, config = body.get("text"), body.get("output_config")
     for field, form in (("response_format", body.get("response_format")),
-                        ("text", text.get("format") if isinstance(text, dict) else None)):  # fmt: skip
+                        ("text", text.get("format") if isinstance(text, dict) else None),
+                        ("output_config", config.get("format") if isinstance(config, dict) else None)):  # fmt: skip
         kind = form.get("type") if isinstance(form, dict) else None
         if isinstance(form, dict) and kind == "json_schema":
             inner = form.get("json_schema")

@@ -130,6 +130,10 @@ class Completion:
         """There was anything to read, in a stream or in a whole answer."""
         self.deltas: list[Delta | Text] | None = [] if keep_text else None
         """Of the first choice, as they came; None: they are not kept."""
+        self.calls: dict[Any, bool] = {}
+        """By the index of each tool call whether any of its arguments came; of protocols that name its parts."""
+        self.response_id: str | None = None
+        """By which a later request can go on from this answer, where the server keeps it."""
         self.results: int | None = None
         """Vectors, one for each input; None: it is none of these."""
         self.counted = 0
@@ -199,6 +203,7 @@ class Completion:
         self, index: Index, *, id_: str | None = None, name: str | None = None, arguments: Any = ""
     ) -> bool:
         """A part of a tool call: its begin, with its id and the name of the function, or more of its arguments."""
+        self.calls[index] = bool(arguments) or (not id_ and self.calls.get(index, False))
         if self.deltas is None:
             return self._keep(None)
         part: dict[str, Any] = {"index": index, "function": {"arguments": arguments}}

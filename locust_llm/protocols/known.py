@@ -1,5 +1,6 @@
 """The protocols by name, as ``--endpoint-type`` has them: ours, and those that a locustfile adds."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +22,17 @@ PROTOCOLS: Final[dict[str, Protocol[Any]]] = {
 }
 
 
+def headers_as(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str]:
+    """``headers`` of requests of the protocol ``own``, with those that another one, ``kind``, adds: the key in its place."""
+    key, given = "", {name.lower() for name in headers}
+    for name, value in PROTOCOLS[own].headers("?").items():
+        before, asked, _ = value.partition("?")
+        if asked and (own_value := headers.get(name, "")).startswith(before):
+            key = own_value.removeprefix(before)
+    more = PROTOCOLS[kind].headers(key)
+    return {name: value for name, value in more.items() if name.lower() not in given} | dict(headers)
+
+
 def request_body(
     kind: str,
     model: str | None,
@@ -33,8 +45,9 @@ def request_body(
     per_chunk_usage: bool = False,
     **body: Any,
 ) -> bytes:
-    """The JSON of a request. ``kind``: one of PROTOCOLS. ``body`` adds to it and wins."""
-    request = PROTOCOLS[kind].body(
+    """The JSON of a request. ``kind``: one of PROTOCOLS. ``body`` adds to it and wins; its tools may be as chat has them."""
+    protocol = PROTOCOLS[kind]
+    request = protocol.body(
         model,
         messages,
         max_tokens,
@@ -42,4 +55,4 @@ def request_body(
         max_tokens_field=max_tokens_field,
         per_chunk_usage=per_chunk_usage,
     )
-    return msgspec.json.encode(request | body)
+    return msgspec.json.encode(request | protocol.fields(body))

@@ -6,12 +6,14 @@ from typing import Any, Final
 import msgspec
 
 from .answer import Completion, Count, Index, count, error_line, error_text
-from .protocol import Messages, Protocol, text_of
+from .protocol import NO_PARAMETERS, Messages, Protocol, function_of, name_of, schema_of, text_of
 
 VERSION: Final = "2023-06-01"
 """Of the API, in the header ``anthropic-version``; there is no later one."""
 REASONS: Final = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
 """Each stop_reason in the words of chat completions; others stay as they are."""
+CHOICES: Final = {"required": "any"}
+"""Of tools, where the words differ."""
 
 
 class Usage(msgspec.Struct, gc=False):
@@ -78,6 +80,22 @@ class AnthropicMessages(Protocol[Event]):
                 turns.append(turn)
         return {"system": "\n\n".join(systems), "messages": turns} if systems else {"messages": turns}
 
+    def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
+        found, choice = dict(asked), asked.get("tool_choice")
+        if isinstance(tools := asked.get("tools"), list):
+            found["tools"] = [_tool(tool) for tool in tools]
+        if isinstance(choice, str):
+            found["tool_choice"] = {"type": CHOICES.get(choice, choice)}
+        elif name := name_of(choice):
+            found["tool_choice"] = {"type": "tool", "name": name}
+        if "parallel_tool_calls" in found and not found.pop("parallel_tool_calls") and tools:
+            found["tool_choice"] = {**(found.get("tool_choice") or {"type": "auto"}), "disable_parallel_tool_use": True}
+        if (form := schema_of(asked.get("response_format"))) is not None:
+            del found["response_format"]
+            schema = {"type": "json_schema", "schema": form.get("schema")}
+            found["output_config"] = {**(asked.get("output_config") or {}), "format": schema}
+        return found
+
     def headers(self, key: str) -> dict[str, str]:
         return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
 
@@ -91,7 +109,9 @@ class AnthropicMessages(Protocol[Event]):
             return bool(delta.partial_json) and answer.add_tool_call(message.index, arguments=delta.partial_json)
         if kind == "content_block_start" and (block := message.content_block) is not None:
             if block.type == "tool_use":
-                return answer.add_tool_call(message.index, id_=block.id, name=block.name)
+                return answer.add_tool_call(
+                    message.index, id_=block.id, name=block.name, arguments=_written(block.input)
+                )
             return answer.add_text(block.text) or answer.add_reasoning(block.thinking)
         if message.error or kind == "error":
             answer.fail(error_text(message.error or data.decode("utf-8", "replace")), data)
@@ -115,13 +135,18 @@ class AnthropicMessages(Protocol[Event]):
             answer.malformed = "JSON that is no message: " + error_line(body)
         for index, block in enumerate(message.content or ()):
             if block.type == "tool_use":
-                arguments = msgspec.json.encode(block.input or {}).decode()
+                arguments = _written(block.input) or "{}"
                 answer.add_tool_call(index, id_=block.id, name=block.name, arguments=arguments)
             answer.add_reasoning(block.thinking)
             answer.add_text(block.text)
         if message.stop_reason:
             answer.finish(REASONS.get(message.stop_reason, message.stop_reason))
         _count(answer, message.usage)
+
+
+def _written(input_: Any) -> str:
+    """Arguments that came as an object; nothing for an empty one, whose deltas may follow."""
+    return msgspec.json.encode(input_).decode() if input_ else ""
 
 
 def _count(answer: Completion, usage: Usage | None) -> None:
@@ -134,6 +159,14 @@ def _count(answer: Completion, usage: Usage | None) -> None:
 
 
 # -- the input ---------------------------------------------------------------------------------------------------------
+
+
+def _tool(tool: Any) -> Any:
+    function = function_of(tool)
+    if function is None:
+        return tool
+    renamed = {"input_schema" if name == "parameters" else name: value for name, value in function.items()}
+    return {"input_schema": NO_PARAMETERS, **renamed}
 
 
 def _turn(message: dict[str, Any]) -> dict[str, Any]:

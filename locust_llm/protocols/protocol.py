@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from .answer import Completion
 
 Messages = list[dict[str, Any]]
 """Of a conversation, in the form of chat completions; what ``Answer.message`` is, too."""
+NO_PARAMETERS: Final = {"type": "object", "properties": {}}
+"""Of a function that names none."""
 
 
 M = TypeVar("M")
@@ -26,6 +28,8 @@ class Protocol(ABC, Generic[M]):
     """What asks for a count of tokens with each event of a stream; empty: it has no such thing."""
     least_texts: ClassVar[int] = 1
     """Messages that a request must have: rerank takes a query and a document."""
+    least_tokens: ClassVar[int] = 1
+    """Of output that a request may ask for."""
     streams: ClassVar[bool] = True
     """False: answers are whole always, and have no tokens of output."""
 
@@ -35,6 +39,11 @@ class Protocol(ABC, Generic[M]):
     @abstractmethod
     def prompt(self, messages: Messages) -> dict[str, Any]:
         """The fields of the body that carry the conversation."""
+
+    def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Further fields of the body, given as chat completions have them; what is in this protocol's own form stays as it
+        is."""
+        return asked
 
     @abstractmethod
     def event(self, answer: Completion, message: M, data: bytes) -> bool:
@@ -82,6 +91,26 @@ class Protocol(ABC, Generic[M]):
     def headers(self, key: str) -> dict[str, str]:
         """Of every request. ``key``: of the API; empty for none."""
         return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def function_of(tool: Any) -> dict[str, Any] | None:
+    """Of one of chat's ``tools``, flat or not; None: it is no function."""
+    if not isinstance(tool, dict) or tool.get("type", "function") != "function" or "input_schema" in tool:
+        return None
+    function = tool.get("function", tool)
+    return {name: value for name, value in function.items() if name != "type"} if isinstance(function, dict) else None
+
+
+def name_of(choice: Any) -> Any:
+    """Of the function that a ``tool_choice`` of chat names; None: it names none."""
+    function = choice.get("function", choice) if isinstance(choice, dict) and choice.get("type") == "function" else None
+    return function.get("name") if isinstance(function, dict) else None
+
+
+def schema_of(form: Any) -> dict[str, Any] | None:
+    """What a ``response_format`` of chat has of a JSON schema: ``name``, ``schema``, ...; None: it has none."""
+    inner = form.get("json_schema") if isinstance(form, dict) and form.get("type") == "json_schema" else None
+    return inner if isinstance(inner, dict) else None
 
 
 def text_of(message: dict[str, Any]) -> str:

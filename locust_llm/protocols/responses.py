@@ -1,12 +1,13 @@
-"""Responses (OpenAI, "Responses"): typed events, one named delta for each kind of output; its whole input in each turn."""
+"""Responses (OpenAI, "Responses"): typed events, one named delta for each kind of output; turns may go on from an answer."""
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
 
 from .answer import Completion, Count, Index, error_line, error_text
-from .protocol import Messages, Protocol, text_of
+from .protocol import NO_PARAMETERS, Messages, Protocol, function_of, name_of, schema_of, text_of
 
 
 class InputDetails(msgspec.Struct, gc=False):
@@ -49,6 +50,7 @@ class Incomplete(msgspec.Struct, gc=False):
 class Response(msgspec.Struct, gc=False):
     """A whole answer; the last event of a stream has it too."""
 
+    id: Any = None
     status: str | None = None
     output: list[Item] | None = None
     usage: Usage | None = None
@@ -63,6 +65,7 @@ class Event(msgspec.Struct, gc=False):
     delta: Any = None
     output_index: Index = None
     item: Item | None = None
+    arguments: Any = None
     response: Response | None = None
     error: Any = None
     message: Any = None
@@ -71,7 +74,11 @@ class Event(msgspec.Struct, gc=False):
 TEXT: Final = "response.output_text.delta"
 ARGUMENTS: Final = "response.function_call_arguments.delta"
 REASONING: Final = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
+BEGUN: Final = "response.output_item.added"
+ITEMS: Final = frozenset({BEGUN, "response.output_item.done"})
 LAST: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+RESPONSE_ID: Final = "response_id"
+"""Field of an assistant's message: how the server names it, if it keeps it."""
 REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length"}
 """Why an answer is incomplete, in the words of chat completions."""
 
@@ -79,11 +86,30 @@ REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length"}
 class Responses(Protocol[Event]):
     path = "/v1/responses"
     length_fields = ("max_output_tokens",)
+    least_tokens = 16  # of OpenAI
     decode: Callable[[bytes], Event] = staticmethod(msgspec.json.Decoder(Event).decode)
     decode_whole: Callable[[bytes], Response] = staticmethod(msgspec.json.Decoder(Response).decode)
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        return {"input": [item for message in messages for item in _items(message)]}
+        """System messages at the beginning are instructions, which each request has: vLLM drops those of earlier turns from
+        what it keeps."""
+        systems = leading_systems(messages)
+        items = [item for message in messages[len(systems) :] for item in _items(message)]
+        if not items:
+            return {"input": [item for message in messages for item in _items(message)]}
+        return {"instructions": "\n\n".join(map(text_of, systems)), "input": items} if systems else {"input": items}
+
+    def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
+        found = dict(asked)
+        if isinstance(tools := asked.get("tools"), list):
+            found["tools"] = [_tool(tool) for tool in tools]
+        if name := name_of(asked.get("tool_choice")):
+            found["tool_choice"] = {"type": "function", "name": name}
+        if isinstance(form := asked.get("response_format"), dict):
+            del found["response_format"]
+            plain = {name: value for name, value in form.items() if name != "json_schema"}
+            found["text"] = {**(asked.get("text") or {}), "format": {**plain, **(schema_of(form) or {})}}
+        return found
 
     def event(self, answer: Completion, message: Event, data: bytes) -> bool:
         kind = message.type
@@ -95,8 +121,10 @@ class Responses(Protocol[Event]):
             return bool(message.delta) and answer.add_tool_call(message.output_index, arguments=message.delta)
         if kind == "response.refusal.delta":
             return answer.add_refusal(message.delta)
-        if kind == "response.output_item.added" and (item := message.item) is not None and item.type == "function_call":
-            return answer.add_tool_call(message.output_index, id_=item.call_id, name=item.name)
+        if kind in ITEMS and (item := message.item) is not None and item.type == "function_call":
+            return _call(answer, message.output_index, item, begins=kind == BEGUN)
+        if kind == "response.function_call_arguments.done" and answer.calls.get(message.output_index) is False:
+            return bool(message.arguments) and answer.add_tool_call(message.output_index, arguments=message.arguments)
         if kind in LAST and message.response is not None:
             _ended(answer, message.response, data)
             answer.end()
@@ -114,6 +142,15 @@ class Responses(Protocol[Event]):
         for index, item in enumerate(response.output or ()):
             _whole(answer, index, item)
         _ended(answer, response, body)
+
+
+def _call(answer: Completion, index: Index, item: Item, *, begins: bool) -> bool:
+    """An item that begins, or that has ended: then it brings what no event has brought before."""
+    if begins or index not in answer.calls:
+        return answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.arguments or "")
+    if item.arguments and not answer.calls[index]:
+        return answer.add_tool_call(index, arguments=item.arguments)
+    return False
 
 
 def _whole(answer: Completion, index: int, item: Item) -> None:
@@ -141,16 +178,38 @@ def _ended(answer: Completion, response: Response, data: bytes) -> None:
         )
     if response.error or response.status in ("failed", "cancelled"):
         answer.fail(error_text(response.error or f"status {response.status}"), data)
-    elif (why := response.incomplete_details) is not None and why.reason:
+        return
+    answer.response_id = response.id if isinstance(response.id, str) and response.id else None
+    if (why := response.incomplete_details) is not None and why.reason:
         answer.finish(REASONS.get(why.reason, why.reason))
     elif response.status == "incomplete":
         answer.finish("length")
     elif response.status == "completed":
-        called = any(item.type == "function_call" for item in response.output or ())
+        called = answer.calls or any(item.type == "function_call" for item in response.output or ())
         answer.finish("tool_calls" if called else "stop")
 
 
 # -- the input ---------------------------------------------------------------------------------------------------------
+
+
+def leading_systems(messages: Messages) -> Messages:
+    return list(takewhile(lambda message: message.get("role") == "system", messages))
+
+
+def continued(messages: Messages, lost: str | None = None) -> tuple[str | None, Messages]:
+    """(id of the last answer of the server that has one, messages to send with it: those since then, and the system's);
+    (None, all of them) where no answer has one, or it is ``lost``, or nothing came since then."""
+    for index in range(len(messages) - 1, -1, -1):
+        if id_ := messages[index].get(RESPONSE_ID):
+            news = messages[index + 1 :]
+            return (id_, leading_systems(messages) + news) if news and id_ != lost else (None, messages)
+    return None, messages
+
+
+def _tool(tool: Any) -> Any:
+    """Flat; as in chat it is not strict unless it says so, which here is the default."""
+    function = function_of(tool)
+    return tool if function is None else {"type": "function", "parameters": NO_PARAMETERS, "strict": False, **function}
 
 
 def _items(message: dict[str, Any]) -> list[dict[str, Any]]:

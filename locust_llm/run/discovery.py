@@ -14,13 +14,7 @@ from typing import Any, Final
 import gevent
 import msgspec
 
-from locust_llm.client.api import (
-    LENGTH_PROMPT,
-    LENGTH_TOKENS,
-    WAYS,
-    length_fields,
-    obeyed,
-)
+from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed
 from locust_llm.client.exchange import SIMULATOR, UserConnection
 from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
@@ -30,11 +24,23 @@ from locust_llm.load.model_mix import canonical
 from locust_llm.load.prompts import Lengths, Prompts, fit
 from locust_llm.load.schema import MISSING, available, wanted
 from locust_llm.protocols.answer import Completion, Count, count, status_message
-from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.known import PROTOCOLS, headers_as, request_body
 
 from .identity import TIMEOUT_S, identify
 from .options import extras
-from .refusals import BUSY, answered, context_of, fit_to_show, has_key, no_completion, refused, some_of, too_long
+from .refusals import (
+    BUSY,
+    PROBE_TIMEOUT_S,
+    answered,
+    context_of,
+    fit_to_show,
+    forgets,
+    has_key,
+    no_completion,
+    refused,
+    some_of,
+    too_long,
+)
 
 logger = logging.getLogger("locust_llm")
 
@@ -45,7 +51,6 @@ MAX_PROBE_WORDS: Final = 1_500
 """Length of the longest probe, in words."""
 TOKENS_A_WORD: Final = 6
 """No tokenizer of a language model takes more for the words of a prompt: a probe has to fit into the context."""
-PROBE_TIMEOUT_S: Final = 120.0
 WAITING_AFTER_S: Final = 3.0
 """After this wait for an answer the console has a line about it."""
 LINE_BYTES: Final = 2_000
@@ -138,14 +143,16 @@ def discover(
 
 def _ask(
     settings: Settings, headers: Mapping[str, str], line: UserConnection, verify: bool | str, method: str, path: str,
-    data: bytes = b"", *, timeout_s: float,
+    data: bytes = b"", *, timeout_s: float, kind: str = "",
 ) -> Answer:  # fmt: skip
+    """``kind``: a protocol whose headers go along, as the request is one of it."""
     waiting = gevent.spawn_later(
         WAITING_AFTER_S, logger.warning,
         f"Waiting for {settings.host}{path}, at most {timeout_s:g} s; the load has not started",
     )  # fmt: skip
     try:
-        return fetch(method, settings.host + path, headers, data, line=line, verify=verify, timeout_s=timeout_s)
+        sent = headers_as(kind, headers, settings.endpoint_type) if kind else headers
+        return fetch(method, settings.host + path, sent, data, line=line, verify=verify, timeout_s=timeout_s)
     finally:
         waiting.kill(block=False)
 
@@ -181,6 +188,8 @@ def _survey(
     if settings.probe:
         found = _measure(ask, settings, found, key=key)
         found = _keep_length(ask, settings, found, key=key) if settings.generates else found
+        if settings.responses_state == "server" and (why := forgets(ask, settings, model)):
+            raise DiscoveryFailed(f"--responses-state server: {why}")
     return msgspec.structs.replace(found, notes=tuple(shown(note, secrets, most=LINE_BYTES) for note in found.notes))
 
 
@@ -328,9 +337,9 @@ def _tokenize(ask: Ask, settings: Settings, model: str | None, text: str) -> int
 
 def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bool = False) -> int | None:
     """A chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would refuse every other one."""
-    least = PROTOCOLS[settings.endpoint_type].least_texts
+    own = PROTOCOLS[settings.endpoint_type]
     body = request_body(
-        settings.endpoint_type, model, [{"role": "user", "content": text}] * least, 1,
+        settings.endpoint_type, model, [{"role": "user", "content": text}] * own.least_texts, own.least_tokens,
         streaming=False, max_tokens_field=settings.max_tokens_field,
     )  # fmt: skip
     try:
@@ -338,7 +347,7 @@ def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bo
     except FetchFailed as error:
         raise DiscoveryFailed(f"a first request to {settings.host}{settings.endpoint} failed: {error}") from error
     _look_for_refusal(ask, settings, model, answer, key=key)
-    return (_completion(settings, answer).input_tokens or 0) // least or None
+    return (_completion(settings, answer).input_tokens or 0) // own.least_texts or None
 
 
 def _look_for_refusal(ask: Ask, settings: Settings, model: str | None, answer: Answer, *, key: bool) -> None:
@@ -363,7 +372,7 @@ def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = 
     probes, extra = list(found.probes), extras(settings)
     chosen = any(name in extra for way in WAYS for name in way)
     for way in ((), *(() if chosen else WAYS)):
-        tokens = 1 if chosen else LENGTH_TOKENS
+        tokens = PROTOCOLS[settings.endpoint_type].least_tokens if chosen else LENGTH_TOKENS
         body = request_body(
             settings.endpoint_type, found.model, [{"role": "user", "content": LENGTH_PROMPT}], tokens, streaming=False,
             max_tokens_field=settings.max_tokens_field, **extra | length_fields(way, LENGTH_TOKENS),

@@ -17,7 +17,7 @@ from locust_llm.core.sweep import INPUT
 from locust_llm.core.text import cut
 from locust_llm.load.dataset import Summary
 from locust_llm.load.lengths import independent, mix, normal
-from locust_llm.protocols.answer import count, error_line, error_text
+from locust_llm.protocols.answer import Completion, count, error_line, error_text, status_message
 from locust_llm.protocols.known import PROTOCOLS, request_body
 
 PAGE: Final = re.compile(r"<(!doctype )?html", re.IGNORECASE)
@@ -25,8 +25,9 @@ TOO_LONG: Final = re.compile(r"context (length|size|window)|max_model_len|maximu
 NO_MODEL: Final = re.compile(
     r"\bmodel\b.*(not (exist|found)|unknown|invalid)|(unknown|invalid|no such) model", re.IGNORECASE
 )
+PROBE_TIMEOUT_S: Final = 120.0
 OTHERS_TIMEOUT_S: Final = 10.0
-"""Of a request for one token to another endpoint."""
+"""Of a request for a token to another endpoint."""
 DRAWS: Final = 1_000
 """Of lengths, for the share of the requests that are too long."""
 BUSY: Final = (429, 503)
@@ -65,6 +66,8 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
     if status in (400, 404, 422) and (NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)):
         flag = "--model-mix" if s.model_mix else "--model"
         return f"is {flag} right? With --no-model-check it may be one that the server does not list"
+    if status in (400, 404) and s.responses_state == "server" and NO_ANSWER.search(message):
+        return f"the server does not have the answer that the turn goes on from: {KEEPS}"
     if status in (404, 405):
         return f"the server has no {s.endpoint}: is --endpoint right, or --endpoint-type?"
     if status in BUSY:
@@ -228,20 +231,51 @@ def _mean(lengths: Sequence[int]) -> str:
     return f"{sum(lengths) / len(lengths):.0f}"
 
 
+# -- Responses that the server keeps ------------------------------------------------------------------------------------
+
+NO_ANSWER: Final = re.compile(r"response\b.*not found|previous[ _]response", re.IGNORECASE)
+"""An answer that a request would go on from."""
+KEEPS: Final = "vLLM keeps answers with VLLM_ENABLE_RESPONSES_API_STORE=1; --responses-state client needs no state"
+
+
+def forgets(ask: Callable[..., Answer], settings: Settings, model: str | None) -> str:
+    """Why no turn can go on from an answer of this server by its id; empty where it can. Both turns say the same, so the
+    second prompt, with the first before it, is longer. ``ask``: see Ask."""
+    own, before = PROTOCOLS[settings.endpoint_type], 0
+    more: dict[str, Any] = {}
+    for _ in range(2):
+        texts = [{"role": "user", "content": LENGTH_PROMPT}]
+        body = request_body(settings.endpoint_type, model, texts, own.least_tokens, streaming=False, **more)
+        try:
+            answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
+        except FetchFailed as error:
+            return f"a turn was not answered: {error}"
+        if answer.status != 200:
+            return f"a turn was answered with HTTP {answer.status}, {status_message(answer.body).rstrip('.')}; {KEEPS}"
+        completion = Completion(own)
+        completion.whole(answer.body)
+        if completion.response_id is None and not more:
+            return f"its answers have no id; {KEEPS}"
+        if 0 < (completion.input_tokens or 0) <= before:
+            return f"the server ignores previous_response_id: both turns had {before} input tokens; {KEEPS}"
+        more, before = {"previous_response_id": completion.response_id}, completion.input_tokens or 0
+    return ""
+
+
 # -- other protocols ---------------------------------------------------------------------------------------------------
 
 
 def answered(ask: Callable[..., Answer], settings: Settings, model: str | None, until: float = math.inf) -> list[str]:
-    """The protocols which the server answers beside that of the settings, each asked for one token. ``ask``: see Ask."""
+    """The protocols which the server answers beside that of the settings, each asked for a token or a few. ``ask``: see
+    Ask."""
     found = []
     for name, protocol in PROTOCOLS.items():
         if name == settings.endpoint_type or (left_s := until - time.monotonic()) <= 0.1:
             continue
-        body = request_body(
-            name, model, [{"role": "user", "content": LENGTH_PROMPT}] * protocol.least_texts, 1, streaming=False
-        )
+        texts = [{"role": "user", "content": LENGTH_PROMPT}] * protocol.least_texts
+        body = request_body(name, model, texts, protocol.least_tokens, streaming=False)
         try:
-            answer = ask("POST", protocol.path, body, timeout_s=min(left_s, OTHERS_TIMEOUT_S))
+            answer = ask("POST", protocol.path, body, timeout_s=min(left_s, OTHERS_TIMEOUT_S), kind=name)
         except FetchFailed:
             continue
         if answer.status == 200 and not no_completion(answer.body):

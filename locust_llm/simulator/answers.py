@@ -83,6 +83,19 @@ class Answer:
         self.server.num_open -= 1
         self.server.truth.done(row, aborted=aborted)
 
+    def said(self) -> tuple[str | None, str]:
+        """(reasoning, text)."""
+        words = [WORDS[index % len(WORDS)] for index in range(self.first_word, self.first_word + self.count)]
+        cut = 0 if self.quirks.eos == 0 and self.finish_reason == "stop" else len(words)
+        return " ".join(words[: self.quirks.reasoning]) or None, " ".join(words[self.quirks.reasoning : cut])
+
+    def keep(self) -> None:
+        """Where a later request may go on from it."""
+        if self.asked.keep is not None:
+            _, text = self.said()
+            text = api.dump({api.ARGUMENT: text}).decode() if self.asked.tool else text
+            self.asked.keep(self.row.answer_id, text)
+
     def usage(self) -> dict[str, Any]:
         return events.usage(self.asked.prompt_tokens, self.count, self.sequence.num_cached_tokens)
 
@@ -134,10 +147,8 @@ class WholeAnswer(Answer):
     def _respond(self) -> None:
         if self.connection.answer is not self:  # the client has hung up meanwhile
             return
-        words = [WORDS[index % len(WORDS)] for index in range(self.first_word, self.first_word + self.count)]
-        cut = 0 if self.quirks.eos == 0 and self.finish_reason == "stop" else len(words)
-        reasoning = " ".join(words[: self.quirks.reasoning]) or None
-        content = " ".join(words[self.quirks.reasoning : cut])
+        self.keep()
+        reasoning, content = self.said()
         ended = api.Ended(
             self.row.answer_id,
             self.server.names[0],
@@ -241,6 +252,7 @@ class StreamedAnswer(Answer):
             self._write_end(finish_with_usage)
 
     def _write_end(self, finish_with_usage: dict[str, Any] | None) -> None:
+        self.keep()
         found = self.chunks.end(self.usage(), finish_with_usage, include_usage=self.asked.include_usage)
         self._write(b"".join(map(self.frame, found)) + self._done(), end=True)
 

@@ -43,6 +43,7 @@ class Asked:
     include_usage: bool
     continuous_usage: bool
     tool: str = ""  # name of the function that the answer calls; empty: it is text
+    keep: Callable[[str, str], None] | None = None  # takes id and text of the answer, for requests that go on from it
 
     @property
     def prompt_tokens(self) -> int:
@@ -55,6 +56,7 @@ class Written(NamedTuple):
     pieces: list[str]  # of the prompt, one a token
     length_field: str  # which limits the output
     tool: str = ""
+    keep: Callable[[str, str], None] | None = None
 
 
 class Events(Protocol):
@@ -101,7 +103,7 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
     """``names``: those the model goes by. Raises RefusedError."""
     asked = parse_object(body)
     check_model(asked, names)
-    pieces, name, tool = form.parse(asked)
+    pieces, name, tool, keep = form.parse(asked)
     stream = field(asked, "stream", bool) or False
     options = field(asked, "stream_options", dict) or {}
     if options and not stream:
@@ -113,12 +115,10 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
     if max_tokens is not None and max_tokens < 1:
         raise RefusedError(400, f"{name} must be at least 1, got {max_tokens}. {_value(name, max_tokens)}", param=name)
     if max_tokens is not None and max_tokens > max_model_len:
+        most = f"{name}={max_tokens} cannot be greater than max_model_len={max_model_len}"
         raise RefusedError(
-            400,
-            f"{name}={max_tokens} cannot be greater than max_model_len={max_model_len}. "
-            f"Please request fewer output tokens. {_value(name, max_tokens)}",
-            param=name,
-        )
+            400, f"{most}. Please request fewer output tokens. {_value(name, max_tokens)}", param=name
+        )  # fmt: skip
     prompt_tokens = len(pieces)
     room = max_model_len - prompt_tokens
     if room < (max_tokens or 1):
@@ -133,15 +133,11 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
             param="input_tokens",
         )
     return Asked(
-        form=form,
-        pieces=pieces,
-        max_tokens=max_tokens or min(form.max_tokens, room),
-        ignore_eos=asked.get("ignore_eos") is True,
-        stream=stream,
+        form=form, pieces=pieces, max_tokens=max_tokens or min(form.max_tokens, room), tool=tool, keep=keep,
+        ignore_eos=asked.get("ignore_eos") is True, stream=stream,
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
-        tool=tool,
-    )
+    )  # fmt: skip
 
 
 def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str, Any]:
@@ -197,7 +193,8 @@ def field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
 
 def _parse_chat(asked: dict[str, Any]) -> Written:
     messages = _parse_messages(asked)
-    return Written(tokens.chat_pieces(messages), _length_field(asked), _parse_tool(asked))
+    tool = tool_called(asked, messages[-1][0] == "tool", "function")
+    return Written(tokens.chat_pieces(messages), _length_field(asked), tool)
 
 
 def _parse_completion(asked: dict[str, Any]) -> Written:
@@ -227,30 +224,45 @@ def _parse_messages(asked: dict[str, Any]) -> Messages:
     return [_parse_message(message, f"body.messages.{index}") for index, message in enumerate(messages)]
 
 
-def _parse_tool(asked: dict[str, Any]) -> str:
-    """The first of the tools is called, once: not in answer to what a tool gave."""
-    tools = field(asked, "tools", list) or []
-    if not tools or asked.get("tool_choice") == "none" or asked["messages"][-1]["role"] == "tool":
+def tool_called(asked: dict[str, Any], answered: bool, inner: str = "") -> str:
+    """The tool that the request names, else its first, once: not in answer to what a tool gave. ``inner``: where tools and
+    choices have the name, if not in themselves."""
+    choice = asked.get("tool_choice")
+    names = [_name(tool, inner) for tool in field(asked, "tools", list) or ()]
+    if "" in names:
+        raise invalid(".".join(filter(None, (f"body.tools.{names.index('')}", inner, "name"))), "Field required")
+    if not names or answered or (choice.get("type") if isinstance(choice, dict) else choice) == "none":
         return ""
-    return name_of(tools[0].get("function") if isinstance(tools[0], dict) else None, "body.tools.0.function")
+    named = _name(choice, inner)
+    if named and named not in names:
+        raise invalid("body.tool_choice", f"there is no tool {named}")
+    return named or names[0]
 
 
-def name_of(tool: Any, loc: str) -> str:
-    name = tool.get("name") if isinstance(tool, dict) else None
-    if not isinstance(name, str) or not name:
-        raise invalid(f"{loc}.name", "Field required")
-    return name
+def _name(tool: Any, inner: str) -> str:
+    found = tool.get(inner) if inner and isinstance(tool, dict) else tool
+    name = found.get("name") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def written(arguments: Any) -> str:
+    """Of a call, the same in each form."""
+    try:
+        return dump(json.loads(arguments)).decode()
+    except (TypeError, ValueError, RecursionError):
+        return str(arguments)
 
 
 def _parse_message(message: Any, loc: str) -> tuple[str, str]:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise invalid(loc, "Input should have a role")
     content = message.get("content") or ""
-    if isinstance(content, str):
-        return message["role"], content
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        return message["role"], "\n".join(str(part.get("text", "")) for part in content)
-    raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
+        content = "\n".join(str(part.get("text", "")) for part in content)
+    if not isinstance(content, str):
+        raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
+    functions = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    return message["role"], "\n".join(filter(None, (content, *(written(f.get("arguments")) for f in functions))))
 
 
 # -- the bytes of an answer ------------------------------------------------------------------------------------------
@@ -261,12 +273,9 @@ PING = b":\n\n"
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
-    return {
-        "prompt_tokens": prompt_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "completion_tokens": completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
-    }
+    total, cached = prompt_tokens + completion_tokens, {"cached_tokens": cached_tokens}
+    return {"prompt_tokens": prompt_tokens, "total_tokens": total, "completion_tokens": completion_tokens,
+            "prompt_tokens_details": cached}  # fmt: skip
 
 
 def chat_completion(ended: Ended) -> dict[str, Any]:
@@ -276,13 +285,7 @@ def chat_completion(ended: Ended) -> dict[str, Any]:
     if tool:
         call = _call(answer_id, tool, dump({ARGUMENT: content}).decode())
         message |= {"content": None, "tool_calls": [call]}  # type: ignore[dict-item]
-    choice = {
-        "index": 0,
-        "message": message,
-        "logprobs": None,
-        "finish_reason": finish_reason,
-        "stop_reason": None,
-    }
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
     return {**_head(answer_id, "chat.completion", model), "choices": [choice], "usage": used}
 
 
@@ -385,16 +388,12 @@ def _head(answer_id: str, kind: str, model: str) -> dict[str, Any]:
 
 
 CHAT = Form(
-    "chatcmpl",
-    _parse_chat,
+    "chatcmpl", _parse_chat,
     lambda answer_id, model, quirks, reason, asked: Chunks(answer_id, model, quirks, reason, tool=asked.tool),
     chat_completion,
-)
+)  # fmt: skip
 COMPLETIONS = Form(
-    "cmpl",
-    _parse_completion,
+    "cmpl", _parse_completion,
     lambda answer_id, model, quirks, reason, asked: Chunks(answer_id, model, quirks, reason, chat=False),
-    completion,
-    DEFAULT_PLAIN_MAX_TOKENS,
-    opens=False,
-)
+    completion, DEFAULT_PLAIN_MAX_TOKENS, opens=False,
+)  # fmt: skip

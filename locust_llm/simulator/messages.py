@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import api, tokens
-from .api import ARGUMENT, Asked, Ended, Form, Written, dump, field, invalid, name_of
+from .api import ARGUMENT, Asked, Ended, Form, Written, dump, field, invalid, tool_called
 from .quirks import Quirks
 
 _BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
@@ -25,8 +25,24 @@ def _parse(asked: dict[str, Any]) -> Written:
         loc = f"body.messages.{index}"
         if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
             raise invalid(loc, "Input should have the role user or assistant")
-        found.append((message["role"], _text(message.get("content"), f"{loc}.content")))
-    return Written(tokens.chat_pieces(found), "max_tokens", _parse_tool(asked, messages[-1]["content"]))
+        found += _turns(message["role"], message.get("content"), f"{loc}.content")
+    for index, tool in enumerate(field(asked, "tools", list) or ()):
+        if isinstance(tool, dict) and not isinstance(tool.get("input_schema"), dict):
+            raise invalid(f"body.tools.{index}.input_schema", "Field required")
+    field(asked, "tool_choice", dict)
+    return Written(tokens.chat_pieces(found), "max_tokens", tool_called(asked, found[-1][0] == "tool"))
+
+
+def _turns(role: str, content: Any, loc: str) -> api.Messages:
+    """Each answer of a tool is a message of its own, as in the other forms."""
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        return [(role, _text(content, loc))]
+    results = [block for block in content if block.get("type") == "tool_result"]
+    rest = [block for block in content if block.get("type") != "tool_result"]
+    if any(not isinstance(block.get("tool_use_id"), str) for block in results):
+        raise invalid(f"{loc}.tool_use_id", "Field required")
+    turns = [("tool", _text(block.get("content") or "", loc)) for block in results]
+    return [*turns, (role, _text(rest, loc))] if rest or not results else turns
 
 
 def _text(content: Any, loc: str) -> str:
@@ -34,22 +50,15 @@ def _text(content: Any, loc: str) -> str:
         return content
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise invalid(loc, "Input should be a valid string or list of blocks")
-    return "\n".join(_of_block(block, loc) for block in content)
+    return "\n".join(filter(None, (_of_block(block, loc) for block in content)))
 
 
 def _of_block(block: dict[str, Any], loc: str) -> str:
-    if block.get("type") == "tool_use":
-        return dump(block.get("input")).decode()
-    return _text(block.get("content") or "", loc) if block.get("type") == "tool_result" else str(block.get("text", ""))
-
-
-def _parse_tool(asked: dict[str, Any], content: Any) -> str:
-    """The first of the tools is called, once: not in answer to what a tool gave."""
-    tools = field(asked, "tools", list) or []
-    answers = isinstance(content, list) and any(block.get("type") == "tool_result" for block in content)
-    if not tools or answers or (field(asked, "tool_choice", dict) or {}).get("type") == "none":
-        return ""
-    return name_of(tools[0], "body.tools.0")
+    if block.get("type") != "tool_use":
+        return str(block.get("text", ""))
+    if not isinstance(block.get("input"), dict):
+        raise invalid(f"{loc}.input", "Input should be a valid dictionary")
+    return dump(block["input"]).decode()
 
 
 class Events:

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections import OrderedDict
+from typing import Any, Final
 
 from . import tokens
-from .api import ARGUMENT, NAME, Asked, Ended, Form, Messages, Written, dump, field, invalid, name_of
+from .api import (
+    ARGUMENT,
+    NAME,
+    Asked,
+    Ended,
+    Form,
+    Messages,
+    RefusedError,
+    Written,
+    dump,
+    field,
+    invalid,
+    tool_called,
+    written,
+)
 from .quirks import Quirks
 
+MAX_KEPT: Final = 2_000
+_KEPT: Final[OrderedDict[str, Messages]] = OrderedDict()  # conversations by the id of their last answer
 _BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
 
 
@@ -19,15 +36,40 @@ def _parse(asked: dict[str, Any]) -> Written:
     if not isinstance(items, list) or not items:
         raise invalid("body.input", "Field required")
     instructions = field(asked, "instructions", str)
-    found: Messages = [("system", instructions)] if instructions else []
-    found += [_parse_item(item, f"body.input.{index}") for index, item in enumerate(items)]
-    return Written(tokens.chat_pieces(found), "max_output_tokens", _parse_tool(asked, items))
+    found = _kept(field(asked, "previous_response_id", str))
+    for index, item in enumerate(items):
+        role, text = _parse_item(item, f"body.input.{index}")
+        if found and found[-1][0] == "assistant" and item.get("type") == "function_call":  # as in the other forms
+            text = "\n".join(filter(None, (found.pop()[1], text)))
+        found.append((role, text))
+    system: Messages = [("system", instructions)] if instructions else []
+
+    def keep(answer_id: str, text: str) -> None:
+        _KEPT[answer_id] = [*found, ("assistant", text)]
+        if len(_KEPT) > MAX_KEPT:
+            _KEPT.popitem(last=False)
+
+    tool = tool_called(asked, found[-1][0] == "tool")
+    stored = None if asked.get("store") is False else keep
+    return Written(tokens.chat_pieces([*system, *found]), "max_output_tokens", tool, stored)
+
+
+def _kept(answer_id: str | None) -> Messages:
+    """The conversation up to this answer, without its system messages: vLLM drops those."""
+    if answer_id is None:
+        return []
+    if answer_id not in _KEPT:
+        message = f"Response with id '{answer_id}' not found."
+        raise RefusedError(404, message, kind="invalid_request_error", param="response_id")
+    return [message for message in _KEPT[answer_id] if message[0] != "system"]
 
 
 def _parse_item(item: Any, loc: str) -> tuple[str, str]:
     kind = item.get("type", "message") if isinstance(item, dict) else None
+    if kind in ("function_call", "function_call_output") and not isinstance(item.get("call_id"), str):
+        raise invalid(f"{loc}.call_id", "Field required")
     if kind == "function_call":
-        return "assistant", str(item.get("arguments", ""))
+        return "assistant", written(item.get("arguments"))
     if kind == "function_call_output":
         return "tool", str(item.get("output", ""))
     if kind != "message" or not isinstance(item.get("role"), str):
@@ -38,14 +80,6 @@ def _parse_item(item: Any, loc: str) -> tuple[str, str]:
     if not isinstance(content, str):
         raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
     return item["role"], content
-
-
-def _parse_tool(asked: dict[str, Any], items: list[Any]) -> str:
-    """The first of the tools is called, once: not in answer to what a tool gave."""
-    tools = field(asked, "tools", list) or []
-    if not tools or asked.get("tool_choice") == "none" or items[-1].get("type") == "function_call_output":
-        return ""
-    return name_of(tools[0], "body.tools.0")
 
 
 class Events:

@@ -187,7 +187,7 @@ def wrong(records: list[Record]) -> Counter[str]:
         given_up = record.outcome in (CANCELLED, CUT)
         retried = record.outcome == RETRIED and bool(expected & {"rate_limited", "unavailable"})
         if record.outcome not in expected and not given_up and not retried:
-            found[f"{record.session}: {record.outcome} ({record.message[:60]})"] += 1
+            found[f"{record.session}: {record.outcome} ({record.error[:60]})"] += 1
     return found
 
 

@@ -105,7 +105,7 @@ def test_answers_of_every_form_are_good(scripted: Scripted, form: str) -> None:
     line = UserConnection()
     record = run(scripted, form, steps, line)
     expected = {
-        "outcome": OK, "message": "", "status": 200, "output_tokens": 3, "input_tokens": 7, "tokens_from": "usage",
+        "outcome": OK, "error": "", "status": 200, "output_tokens": 3, "input_tokens": 7, "tokens_from": "usage",
         "finish_reason": "stop", "first_output": 0, "streamed": True,
     } | special  # fmt: skip
     assert {field: getattr(record, field) for field in expected} == expected
@@ -162,7 +162,7 @@ def test_failures_have_their_names_and_keep_what_came(scripted: Scripted, what: 
     gate, line = Gate(1), UserConnection()
     record = exchange(line, gate, scripted.request(what, steps), 0.0)
     assert (record.outcome, len(record.chunk_us)) == (outcome, chunks)
-    assert message in record.message
+    assert message in record.error
     assert record.failed
     assert gate.used == 0
     assert scripted.row(what).id == what  # and it was not sent a second time
@@ -254,7 +254,7 @@ def test_who_closes_a_used_connection_later_was_heard(scripted: Scripted) -> Non
 def test_a_timeout_keeps_what_came(scripted: Scripted) -> None:
     line = UserConnection()
     record = run(scripted, "stalled", stream(3, cut="stall"), line, timeout_s=0.6)
-    assert (record.outcome, record.message, len(record.chunk_us)) == ("timeout", "not finished within 0.6 s", 3)
+    assert (record.outcome, record.error, len(record.chunk_us)) == ("timeout", "not finished within 0.6 s", 3)
     assert record.sent_at is not None
     assert record.closed_at - record.sent_at >= 0.59
     assert line.connection is None
@@ -273,7 +273,7 @@ def test_no_first_token_in_time(scripted: Scripted) -> None:
     gate, line = Gate(1), UserConnection()
     limits = {"first_token_timeout_s": 0.2, "gap_timeout_s": 0.07, "timeout_s": 5}
     record = exchange(line, gate, scripted.request("no-first", stream(0, cut="stall"), **limits), 0.0)
-    assert (record.outcome, record.message) == ("first_token_timeout", "no first token within 0.2 s")
+    assert (record.outcome, record.error) == ("first_token_timeout", "no first token within 0.2 s")
     assert (record.failed, record.chunk_us, record.status) == (True, (), 200)
     assert (gate.used, line.connection, scripted.row("no-first").end) == (0, None, "gone")
 
@@ -283,7 +283,7 @@ def test_a_gap_that_is_too_long(scripted: Scripted) -> None:
     limits = {"first_token_timeout_s": 5, "gap_timeout_s": 0.3, "timeout_s": 5}
     line = UserConnection()
     record = run(scripted, "gap", stream(20, each_ms=20, cut="stall"), line, **limits)
-    assert (record.outcome, record.message, len(record.chunk_us)) == ("gap_timeout", "nothing more for 0.3 s", 20)
+    assert (record.outcome, record.error, len(record.chunk_us)) == ("gap_timeout", "nothing more for 0.3 s", 20)
     assert record.ttft_s is not None
     assert record.close_lag_s is not None
     assert record.close_lag_s >= 0.3
@@ -297,7 +297,7 @@ def test_an_answer_whose_connection_stays_open_behind_its_done_is_complete(scrip
     began = time.monotonic()
     record = run(scripted, "open behind done", steps, line, gap_timeout_s=60)
     assert 1 < time.monotonic() - began < 10
-    assert (record.outcome, record.message, len(record.chunk_us)) == (OK, NO_END, 3)
+    assert (record.outcome, record.error, len(record.chunk_us)) == (OK, NO_END, 3)
     assert record.close_lag_s is not None
     assert 0 <= record.close_lag_s < 0.5
     assert line.connection is None
@@ -319,7 +319,7 @@ def test_an_answer_beyond_its_bounds_is_given_up(scripted: Scripted) -> None:
 def test_an_error_status_says_more_than_the_time_out_that_follows(scripted: Scripted) -> None:
     steps = [send(head(500, "text/plain", Content_Length="100") + b"out of mem"), ["stall"]]
     record = run(scripted, "500-stalled", steps, first_token_timeout_s=0.2)
-    assert (record.outcome, record.message) == ("http_status", "HTTP 500: out of mem")
+    assert (record.outcome, record.error) == ("http_status", "HTTP 500: out of mem")
 
 
 @pytest.mark.parametrize(("tokens", "after_s"), [(3, 0.25), (0, 0.25), (3, 0.0), (0, 0.0)])
@@ -329,7 +329,7 @@ def test_given_up_on_purpose(scripted: Scripted, tokens: int, after_s: float) ->
     request = scripted.request(name, steps, cancel_after_s=after_s, timeout_s=1000)
     with Timeout(10):
         record = exchange(line, gate, request, 0.0)
-    assert (record.outcome, record.message) == (CANCELLED, f"given up on purpose after {after_s:g} s")
+    assert (record.outcome, record.error) == (CANCELLED, f"given up on purpose after {after_s:g} s")
     assert not record.failed
     assert record.sent_at is not None
     assert record.closed_at - record.sent_at >= after_s
@@ -550,11 +550,11 @@ def test_an_early_answer_to_a_large_body_is_heard(scripted: Scripted) -> None:
     line = UserConnection()
     request = scripted.request("413", [*too_large, ["close"]], unread=b"x" * 20_000_000)
     record = exchange(line, Gate(), request, 0.0)
-    assert (record.outcome, record.message) == ("http_status", "HTTP 413: too large")
+    assert (record.outcome, record.error) == ("http_status", "HTTP 413: too large")
     assert line.connection is None  # half of the body was not sent
     patient = scripted.request("413-open", [*too_large, ["sleep", 2000]], unread=b"x" * 20_000_000, timeout_s=0.6)
     record = exchange(line, Gate(), patient, 0.0)  # it neither reads nor closes
-    assert (record.outcome, record.message) == ("http_status", "HTTP 413: too large")
+    assert (record.outcome, record.error) == ("http_status", "HTTP 413: too large")
     assert line.connection is None
 
 
@@ -573,7 +573,7 @@ def test_no_connection_no_send(scripted: Scripted, monkeypatch: pytest.MonkeyPat
     gate = Gate(1)
     monkeypatch.setattr(exchange_module, "Connection", refuse)
     record = exchange(UserConnection(), gate, scripted.request("never", stream(1)), 0.0)
-    assert (record.outcome, record.message, record.sent_at, record.admitted_at) == (
+    assert (record.outcome, record.error, record.sent_at, record.admitted_at) == (
         "refused", "scripted: refused", None, None,
     )  # fmt: skip
     assert gate.used == 0
@@ -883,4 +883,4 @@ def test_embeddings_hold_their_slot_to_the_end_and_have_a_vector_for_each_input(
         assert (record.outcome, record.inputs, record.input_tokens, record.tokens_from) == (outcome, inputs, 9, "usage")
         assert (record.streamed, record.ttft_s, record.output_tokens, record.finish_reason) == (False, None, None, None)
         assert (record.freed_at or 0.0) >= record.closed_at
-    assert record.message == "2 of 3 inputs have a vector"
+    assert record.error == "2 of 3 inputs have a vector"

@@ -379,7 +379,7 @@ def test_a_mistake_of_ours_ends_one_request_not_the_thread(scripted: Scripted, m
     monkeypatch.setattr(Response, "arrived", broken)
     good, bad = several(scripted, "poisoned", 2, lambda n: stream(5, each_ms=5, word="poison" if n else "fine"))
     assert good[0].outcome == OK
-    assert (bad[0].outcome, "KeyError" in bad[0].message) == ("malformed", True)
+    assert (bad[0].outcome, "KeyError" in bad[0].error) == ("malformed", True)
     assert run(scripted, "after", stream(1))[0].outcome == OK
 
 

@@ -60,13 +60,13 @@ def test_who_waits_gets_a_record_and_who_comes_is_refused(
     records = [job.get() for job in jobs[where == "_give_up" :]]
     assert {record.outcome for record in records} == {CLIENT_ERROR}
     assert len(records[-1].chunk_us) == 2  # what had come until then
-    assert all(record.message.startswith(DIED) for record in records)
+    assert all(record.error.startswith(DIED) for record in records)
     assert fourth.get().outcome in (OK, CLIENT_ERROR, "malformed")
     began = time.monotonic()
     after = ask(scripted, gate, f"{name}, after", stream(1))
     assert (after.outcome, after.sent_at) == (CLIENT_ERROR, None)
     assert time.monotonic() - began < 1
-    assert (gate.used, reader.open_streams, reader_failure()) == (0, 0, after.message)
+    assert (gate.used, reader.open_streams, reader_failure()) == (0, 0, after.error)
     monkeypatch.undo()
 
 
@@ -95,5 +95,5 @@ def test_an_answer_that_cannot_be_decoded_ends_one_request(
 
     monkeypatch.setattr(Response, "_frame", broken)
     poisoned = ask(scripted, Gate(), "poisoned", stream(3, word="poison"))
-    assert (poisoned.outcome, "KeyError" in poisoned.message) == ("malformed", True)
+    assert (poisoned.outcome, "KeyError" in poisoned.error) == ("malformed", True)
     assert (ask(scripted, Gate(), "beside", stream(3)).outcome, reader.failure) == (OK, "")

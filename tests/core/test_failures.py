@@ -44,7 +44,7 @@ def test_names_stay_few_whatever_a_server_writes() -> None:
 
 
 def failed(message: str) -> Record:
-    return replace(answered(1), outcome="http_status", message=message)
+    return replace(answered(1), outcome="http_status", error=message)
 
 
 def test_first_requests_that_all_fail_are_known_once() -> None:
@@ -52,7 +52,7 @@ def test_first_requests_that_all_fail_are_known_once() -> None:
     messages = [f"HTTP 404: no {number}" for number in range(7)] + ["HTTP 500: died"] * 3
     known = [first.add(failed(message)) for message in messages]
     assert known[:-1] == [()] * 9
-    assert [(record.message, count) for record, count in known[-1]] == [("HTTP 404: no 0", 7), ("HTTP 500: died", 3)]
+    assert [(record.error, count) for record, count in known[-1]] == [("HTTP 404: no 0", 7), ("HTTP 500: died", 3)]
     assert [first.add(failed("HTTP 404: no")) for _ in range(FIRST)] == [()] * FIRST
 
 

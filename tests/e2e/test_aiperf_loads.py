@@ -64,9 +64,9 @@ def test_aiperf_loads_both_files(tmp_path: Path) -> None:
     records = [
         answered(100, 120, 150, admitted_at=10.0, headers_at=10.05, cached_tokens=5, connect_s=0.001, session="s"),
         answered(300, 340, sent_at=11.0, id="b", merged=((1, 320_000),)),
-        failed("http_status", status=500, message="boom", id="c"),
+        failed("http_status", status=500, error="boom", id="c"),
         failed("cut", chunk_us=(5000,), first_output=0, id="d"),
-        failed("refused", sent_at=None, id="e", message=""),
+        failed("refused", sent_at=None, id="e", error=""),
         answered(50, phase="warmup", sent_at=1.0, id="f"),
     ]
     (tmp_path / "profile_export.jsonl").write_bytes(b"".join(line(record) + b"\n" for record in records))

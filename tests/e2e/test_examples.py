@@ -162,15 +162,22 @@ def test_rag(server: Server, tmp_path: Path) -> None:
     assert counts["retrieve"] >= 9  # not through the gate
 
 
-def test_agent(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [
+    ("--endpoint-type", "chat"), ("--endpoint-type", "messages"),
+    ("--endpoint-type", "responses", "--responses-state", "server"),
+    pytest.param(("--endpoint-type", "responses"), marks=pytest.mark.full),
+], ids=lambda words: "-".join(words[1::2]))  # fmt: skip
+def test_agent(server: Server, tmp_path: Path, words: tuple[str, ...]) -> None:
     """A second turn follows on each call of the tool: the message was joined, and the server took it."""
-    got, counts = ran_and_counted(server, tmp_path / "r", "agent.py", "-u", "2", "--request-count", "8")
+    got, counts = ran_and_counted(server, tmp_path / "r", "agent.py", "-u", "2", "--request-count", "8", *words)
     names = Counter(record.name for record in got)
     assert 0 <= names["question"] - names["answer"] <= 2  # the last of each user may be alone
     assert {record.finish_reason for record in got if record.name == "question"} == {"tool_calls"}
     assert {record.finish_reason for record in got if record.name == "answer"} == {"length"}
     assert counts["login"] == 2
     assert {record.name: record.schema_valid for record in got} == {"question": True, "answer": None}
+    # the question, the call and its answer, whether they are sent again or kept by the server
+    assert len({(record.name, record.input_tokens) for record in got}) == 2
 
 
 def test_two_models(server: Server, tmp_path: Path) -> None:

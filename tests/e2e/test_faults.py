@@ -125,7 +125,7 @@ def keeps(record: Record) -> str:
 
 
 def seen(what: str, record: Record) -> Seen:
-    name = f"ok: {record.message}" if record.outcome == OK else f"{record.outcome}: {kind_of(record.message)}"
+    name = f"ok: {record.error}" if record.outcome == OK else f"{record.outcome}: {kind_of(record.error)}"
     return Seen(what, name, slot(record), keeps(record))
 
 

@@ -69,11 +69,11 @@ def check(name: str, record: Record, *, busy: bool = False) -> None:
     """``busy``: so much else is read that a time limit may be over before what ends it is."""
     expected = CATALOGUE[name].outcomes.split()
     timeouts = {"first_token_timeout", "timeout"} if busy or "timeout" in expected else set()
-    assert record.outcome in {*expected, *timeouts}, (name, record.outcome, record.message)
+    assert record.outcome in {*expected, *timeouts}, (name, record.outcome, record.error)
     assert record.response_bytes < (8 << 20) + (1 << 18)
     assert len(record.chunk_us) < 3000 + 4000
     if record.outcome == OK:
-        assert record.message == NO_END
+        assert record.error == NO_END
 
 
 def test_all_of_them_at_once_end_in_time_and_harm_nobody(port: int) -> None:

@@ -199,7 +199,7 @@ def test_vllms_shapes(vllm: Server) -> None:
     assert (plain.outcome, plain.output_tokens, plain.tokens_from) == (OK, 6, "usage")
     at_once = ask(vllm.url, temperature=0, logit_bias={"2": 100})
     assert (at_once.outcome, at_once.chunk_us) == (OK, ())
-    assert "the model ended at once" in at_once.message
+    assert "the model ended at once" in at_once.error
     continuous = ask(vllm.url, stream_options={"include_usage": True, "continuous_usage_stats": True}, ignore_eos=True)
     assert (continuous.outcome, continuous.output_tokens) == (OK, 6)
 
@@ -216,7 +216,7 @@ def test_vllms_shapes(vllm: Server) -> None:
 def test_vllms_errors(vllm: Server, how: dict[str, Any], status: int, says: str) -> None:
     record = ask(vllm.url, **how)
     assert (record.outcome, record.status, record.broke_in) == ("http_status", status, "headers")
-    assert says in record.message
+    assert says in record.error
 
 
 def in_prefill(records: list[Record]) -> int:

@@ -152,7 +152,7 @@ def test_its_shapes(llamacpp: int) -> None:
     assert (at_once.outcome, at_once.output_tokens, at_once.chunk_us) == (OK, 1, ())
     too_long = ask(url, "word " * 20_000)
     assert (too_long.outcome, too_long.status) == ("http_status", 400)
-    assert "exceeds the available context size" in too_long.message
+    assert "exceeds the available context size" in too_long.error
 
 
 def test_what_check_says_of_it(llamacpp: int) -> None:

@@ -128,8 +128,8 @@ def test_a_conversation_with_a_tool_as_input() -> None:
     said = {"type": "output_text", "text": "Well", "annotations": []}
     assert body == {
         "model": "m", "max_output_tokens": 5, "stream": True,
+        "instructions": "Be brief.",
         "input": [
-            {"role": "system", "content": "Be brief."},
             {"role": "user", "content": [{"type": "input_text", "text": "Look"},
                                          {"type": "input_image", "image_url": "data:image/png;base64,AA"}]},
             {"type": "message", "role": "assistant", "status": "completed", "content": [said]},

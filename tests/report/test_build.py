@@ -27,7 +27,7 @@ FILES = ["profile_export.jsonl", "profile_export_aiperf.csv", "profile_export_ai
 RECORDS = (
     answered(200, 220, 300, admitted_at=9.9, asked_at=9.8, due_at=9.8),
     answered(100, 500, sent_at=11.0, admitted_at=11.0, id="b"),
-    failed("http_status", sent_at=12.0, status=500, message="boom", id="c"),
+    failed("http_status", sent_at=12.0, status=500, error="boom", id="c"),
 )
 
 

@@ -45,7 +45,7 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
         notes=tuple(f"WARNING: {HOSTILE} {i}" for i in range(9)), simulated=True, records_lost=3,
         offer=Offer(due=1000, never_started=5, duration_s=100.0, most_users=7), client_live=Verdict(DEGRADED),
     )  # fmt: skip
-    others = [failed("http_status", status=500, message=HOSTILE), failed("reset")]
+    others = [failed("http_status", status=500, error=HOSTILE), failed("reset")]
     lines = said(*spread(400, merged=((0, 0), (1, 0))), *others, run=run, width=width)
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= width
@@ -97,7 +97,7 @@ def test_nothing_but_failures_are_told_with_their_reason() -> None:
     """Once, with what to do about it, and nothing about figures that are not there."""
     note = "WARNING: each of the first 10 requests failed: 10 x http_status: HTTP 404: no path (is --endpoint right?)"
     run = replace(a_run(slo=("ttft p95 < 1s",)), notes=(note,), client_live=Verdict("OK"))
-    records = [failed("http_status", status=404, message="HTTP 404: no path")] * 12
+    records = [failed("http_status", status=404, error="HTTP 404: no path")] * 12
     summary = replace(summarise(collect(records), run), client=Verdict(DEGRADED, ("late",)))
     lines = ending(summary, run, "reports/a").splitlines()
     assert lines[0] == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (is --endpoint right?)."
@@ -108,7 +108,7 @@ def test_nothing_but_failures_are_told_with_their_reason() -> None:
 
 def test_what_all_first_requests_failed_of_is_said_once() -> None:
     note = "WARNING: each of the first 10 requests failed: 10 x reset: by the peer"
-    records = [*(failed("reset", message="by the peer") for _ in range(12)), answered(5)]
+    records = [*(failed("reset", error="by the peer") for _ in range(12)), answered(5)]
     lines = said(*records, run=replace(a_run(), notes=(note,)))
     assert [line for line in lines if "reset: by the peer" in line] == [note]
     assert not any("12 failed: reset" in line for line in lines)

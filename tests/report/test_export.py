@@ -64,7 +64,7 @@ def test_a_line() -> None:
 
 
 def test_a_failure_keeps_what_was_measured() -> None:
-    said = json.loads(line(failed("truncated", chunk_us=(200_000,), first_output=0, status=200, message="no end")))
+    said = json.loads(line(failed("truncated", chunk_us=(200_000,), first_output=0, status=200, error="no end")))
     assert said["metrics"]["time_to_first_token"]["value"] == 200.0
     assert said["error"] == {"code": 200, "type": "truncated", "message": "no end"}
 
@@ -95,7 +95,7 @@ def test_a_record_survives_its_line(
         chunk_us=chunk_us,
         first_output=0 if chunk_us else None,
         name=name,
-        message=message,
+        error=message,
         outcome=outcome,
         merged=tuple((i, 0) for i in range(min(merged, len(chunk_us)))),
     )
@@ -103,8 +103,8 @@ def test_a_record_survives_its_line(
 
 
 def test_text_that_is_no_unicode_loses_no_record() -> None:
-    record = answered(200, message="file \udcff", name="n")
-    assert parse_line(line(record)).message == "file ?"
+    record = answered(200, error="file \udcff", name="n")
+    assert parse_line(line(record)).error == "file ?"
     assert parse_line(line(record)).chunk_us == (200_000,)
 
 
@@ -120,7 +120,7 @@ def exported(*records: Record, run: Run | None = None) -> dict[str, object]:
 
 
 def test_the_summary_as_json() -> None:
-    error, warm = failed(status=503, message="no"), answered(9, phase="warmup")
+    error, warm = failed(status=503, error="no"), answered(9, phase="warmup")
     said = exported(answered(100, 300), answered(300, 500), error, warm)
     assert said["schema_version"] == "1.4"
     ttft = said["time_to_first_token"]

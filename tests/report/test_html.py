@@ -57,7 +57,7 @@ def some(count: int = 300) -> list[Record]:
             records.append(answered(ttft, sent_at=at, outcome="cancelled", closed_at=at + 0.5, id=str(i)))
         elif 100 < i < 130 and rng.random() < 0.6:
             records.append(
-                failed(rng.choice(["http_status", "reset"]), sent_at=at, status=500, message=HOSTILE, id=str(i))
+                failed(rng.choice(["http_status", "reset"]), sent_at=at, status=500, error=HOSTILE, id=str(i))
             )
         else:
             records.append(
@@ -90,7 +90,7 @@ def swept() -> Run:
 SCENES: dict[str, Callable[[], str]] = {
     "gate": lambda: made(some(), a_run(((0.0, 1), (10.0, 2), (20.0, 4)), slo=RULES, prefill_concurrency=4)),
     "sweep": lambda: made(some(), swept(), a_sweep),
-    "failures": lambda: made([failed("refused", sent_at=10.0 + i, message=HOSTILE) for i in range(30)], a_run()),
+    "failures": lambda: made([failed("refused", sent_at=10.0 + i, error=HOSTILE) for i in range(30)], a_run()),
     "one": lambda: made([answered(100, 120)], a_run()),
     "empty": lambda: made([], a_run(slo=RULES)),
 }

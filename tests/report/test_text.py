@@ -114,7 +114,7 @@ def test_cancelled_requests_have_what_they_had() -> None:
 
 
 def test_failures_have_a_table_and_fail_in_another() -> None:
-    text = shown(*[answered(100)] * 9, failed("http_status", status=500, message="boom 1"), percentiles=(50.0, 99.0))
+    text = shown(*[answered(100)] * 9, failed("http_status", status=500, error="boom 1"), percentiles=(50.0, 99.0))
     adjusted = text[text.index("every failure as +infinity") :]
     assert cells(adjusted, "Request Latency (ms)") == ["Request Latency (ms)", "100.0", "fail*", "10"]
     assert cells(text, "http_status") == ["http_status", "chat", "500", "1", "boom 1"]
@@ -171,7 +171,7 @@ def test_percentiles_up_to_99_9() -> None:
 @pytest.mark.parametrize("render", [console, markdown])
 def test_nothing_from_outside_gets_through(render: object) -> None:
     run = a_run(model=HOSTILE, host=HOSTILE)
-    summary = summarise(collect([failed("stream_error", message=HOSTILE, name=HOSTILE)]), run)
+    summary = summarise(collect([failed("stream_error", error=HOSTILE, name=HOSTILE)]), run)
     text = render(summary, run)  # type: ignore[operator]
     assert "\x1b" not in text
     assert "\u202e" not in text

@@ -11,17 +11,22 @@ from locust_llm.answer import joined
 from locust_llm.client.response import Response
 from locust_llm.core.record import OK
 from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.protocols.responses import continued
 
 KINDS = ("chat", "completions", "responses", "messages")
 THREE = [{"role": "user", "content": "one " * words} for words in (1, 2, 3)]
 WITH_TOOLS = ("chat", "responses", "messages")
+SESSION: tuple[list[dict[str, Any]], ...] = ([], [
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c", "function": {"name": "look_up", "arguments": '{"text": "the river runs slow"}'}}
+    ]},
+    {"role": "tool", "tool_call_id": "c", "content": "nothing"},
+])  # fmt: skip
+"""What follows HELLO."""
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello there"}]
 FUNCTION = {"name": "look_up", "description": "", "parameters": {"type": "object"}}
-TOOLS: dict[str, Any] = {
-    "chat": {"type": "function", "function": FUNCTION},
-    "responses": {"type": "function", **FUNCTION},
-    "messages": {"name": "look_up", "input_schema": {"type": "object"}},
-}
+TOOL = {"type": "function", "function": FUNCTION}
+NOW = {"type": "function", "function": {"name": "now"}}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +83,7 @@ def test_reasoning_then_text(server: Simulator, kind: str) -> None:
 @pytest.mark.parametrize("kind", WITH_TOOLS)
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_tool_session(server: Simulator, kind: str, streaming: bool) -> None:
-    more = {"tools": [TOOLS[kind]], "streaming": streaming}
+    more = {"tools": [TOOL], "streaming": streaming}
     stream, outcome = ask(server, kind, **more)
     message = joined(stream.answer.deltas or ())
     (call,) = message["tool_calls"]
@@ -89,6 +94,38 @@ def test_a_tool_session(server: Simulator, kind: str, streaming: bool) -> None:
     given = [*HELLO, message, {"role": "tool", "tool_call_id": call["id"], "content": "nothing"}]
     stream, outcome = ask(server, kind, given, **more)
     assert (outcome, len(joined(stream.answer.deltas or ())["content"].split())) == ((OK, ""), 4)
+    # 20 tokens of HELLO; the call {"text":"the river runs slow"}: 13, and 5 of its message; the tool's answer: 1 and 5
+    counted = [ask(server, kind, [*HELLO, *turns], **more)[0].answer.input_tokens for turns in SESSION]
+    assert counted == [20, 20 + 13 + 5 + 1 + 5]
+
+
+@pytest.mark.parametrize("kind", WITH_TOOLS)
+def test_which_tool_is_called(server: Simulator, kind: str) -> None:
+    for choice, name in (("auto", "look_up"), ("required", "look_up"), (NOW, "now"), ("none", None)):
+        message = joined(ask(server, kind, tools=[TOOL, NOW], tool_choice=choice)[0].answer.deltas or ())
+        assert [call["function"]["name"] for call in message.get("tool_calls", [])] == [name] * (name is not None)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_response_goes_on_from_the_one_before(server: Simulator, streaming: bool) -> None:
+    """With the same tokens as the whole conversation; the system message is said each time."""
+    said: list[dict[str, Any]] = list(HELLO)
+    for turn in range(3):
+        more: dict[str, Any] = {"tools": [TOOL] if turn == 0 else [], "streaming": streaming}
+        whole, news = ask(server, "responses", said, **more)[0], said
+        if turn:
+            id_, news = continued(said)
+            more["previous_response_id"] = id_
+        answer = ask(server, "responses", news, **more)[0].answer
+        assert (answer.input_tokens, len(news)) == (whole.answer.input_tokens, 2)
+        message = joined(answer.deltas or ())
+        said += [message | {"response_id": answer.response_id}, {"role": "user", "content": "go on"}]
+        if "tool_calls" in message:
+            said[-1] = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "nothing"}
+    stream, (outcome, why) = ask(server, "responses", previous_response_id="resp-0")
+    assert (stream.status, outcome, why) == (404, "http_status", "HTTP 404: Response with id 'resp-0' not found.")
+    id_ = ask(server, "responses", store=False)[0].answer.response_id
+    assert ask(server, "responses", previous_response_id=id_)[0].status == 404
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,6 +146,12 @@ def test_a_fault_means_the_same_in_each(server: Simulator, kind: str, quirks: st
     ("responses", {"input": []}, "body.input"), ("responses", {"input": [7]}, "body.input.0"),
     ("responses", {"tools": [{"type": "function"}]}, "body.tools.0.name"), ("messages", {"max_tokens": None}, "max_tokens"),
     ("messages", {"messages": [{"role": "bot", "content": ""}]}, "body.messages.0"), ("messages", {"tools": [7]}, "tools"),
+    ("messages", {"tools": [{"type": "custom", "name": "x"}]}, "body.tools.0.input_schema"),
+    ("chat", {"tools": [FUNCTION]}, "body.tools.0.function.name"),
+    ("responses", {"input": [{"type": "function_call_output", "output": ""}]}, "body.input.0.call_id"),
+    ("messages", {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id"),
+    ("messages", {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": "x"}]}]}, "content.input"),
+    ("chat", {"tools": [TOOL], "tool_choice": NOW}, "there is no tool now"),
     ("messages", {"messages": [{"role": "user", "content": 7}]}, "body.messages.0.content"),
 ])  # fmt: skip
 def test_what_is_refused(server: Simulator, kind: str, body: dict[str, Any], message: str) -> None:

@@ -48,7 +48,7 @@ def records(count: int) -> list[Record]:
             case 0:
                 return answered(100, 120, **stamps, phase="warmup")
             case 1:
-                return failed("http_status", **stamps, status=500, message=f"boom {i}")
+                return failed("http_status", **stamps, status=500, error=f"boom {i}")
             case 2:
                 return failed("reset", **stamps | {"sent_at": None, "admitted_at": None})
             case 3:

@@ -109,6 +109,7 @@ def _prompts(s: Settings) -> str:
                 f"a system prompt of {s.shared_system_prompt_length} tokens" if s.shared_system_prompt_length else "",
                 f"{s.num_prefix_prompts} prefixes of {s.prefix_prompt_length} tokens" if s.num_prefix_prompts else "",
                 f"{s.session_turns_mean:g} turns" if s.session_turns_mean != 1 else "",
+                "state on the server" if s.responses_state == "server" else "",
                 f"more fields {s.extra_inputs}" if s.extra_inputs else "",
             ),
         )

@@ -43,7 +43,7 @@ OTHER_NUMBERS: Final = (
 )  # fmt: skip
 TEXTS: Final = (
     "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",
-    "worker", "message", "arm",
+    "worker", "error", "arm",
 )  # fmt: skip
 
 # What the tables and plots need: the narrower, the more requests fit into memory (220 bytes each).
@@ -55,7 +55,7 @@ SUMMARY_NUMBERS: Final = tuple(
     if name not in ("headers_at", "close_lag_s", "longest_stall_s")
 )  # fmt: skip
 SUMMARY_TEXTS: Final = (
-    "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "message", "arm",
+    "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "error", "arm",
 )  # fmt: skip
 SINGLE_PRECISION: Final = frozenset(
     {*TOKENS, "status", "limit", "turn", "pair", "retransmits", "schema_valid", "inputs", "chunks_counted"}
@@ -162,7 +162,7 @@ def frames(records: Iterable[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
 
-KIND_OF: Final[dict[str, Callable[[str], str]]] = {"message": kind_of}
+KIND_OF: Final[dict[str, Callable[[str], str]]] = {"error": kind_of}
 
 
 class _Codes(dict[str | None, int]):

@@ -233,7 +233,7 @@ def _given_up(part: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:
 
 def _failures(part: Selection) -> tuple[Failure, ...]:
     """Most frequent first."""
-    failed = part.requests.loc[part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "message"]]
+    failed = part.requests.loc[part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "error"]]
     kinds = failed.groupby(list(failed.columns), observed=True, dropna=False).size()
     rows = [
         Failure(outcome=outcome, name=name, status=None if math.isnan(status) else int(status), count=n, message=first)

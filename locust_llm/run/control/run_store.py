@@ -228,8 +228,8 @@ class RunStore:
         self.totals.add(record)
         if all_failed := self._first.add(record):
             self.add_note(f"WARNING: {self._why(all_failed)}")
-        if record.failed and not self._out_of_memory and out_of_memory(record.message, None):
-            self._out_of_memory = record.message
+        if record.failed and not self._out_of_memory and out_of_memory(record.error, None):
+            self._out_of_memory = record.error
         if self.buffering.add(record):
             for remark in self.buffering.remarks():
                 logger.warning(remark)
@@ -244,8 +244,8 @@ class RunStore:
         """The first requests have failed: each kind with what to do about it."""
         found = []
         for first, count in failed:
-            todo = advice(first.status, first.message, self.settings, key=self._key)
-            found.append(f"{count} x {first.outcome}: {first.message}{f' ({todo})' if todo else ''}")
+            todo = advice(first.status, first.error, self.settings, key=self._key)
+            found.append(f"{count} x {first.outcome}: {first.error}{f' ({todo})' if todo else ''}")
         return f"each of the first {FIRST} requests failed: {'; '.join(found)}"
 
     def add_note(self, note: str) -> None:

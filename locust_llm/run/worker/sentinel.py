@@ -118,7 +118,7 @@ class Sentinels:
                 else:
                     failures += 1
                     gevent.sleep(0.1)
-            self._missing = f"the sentinel streams failed ({record.outcome}: {record.message})"
+            self._missing = f"the sentinel streams failed ({record.outcome}: {record.error})"
         except Exception as error:  # whatever it is, it must not reach the run
             self._missing = f"the sentinel streams failed ({type(error).__name__}: {error})"
         finally:

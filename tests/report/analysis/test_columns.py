@@ -34,7 +34,7 @@ def test_pooled_gaps_are_the_records_sharp_gaps(records: list[Record]) -> None:
 def test_each_column_is_the_records_property() -> None:
     records = [
         answered(200, 240, admitted_at=9.9, due_at=9.0, connect_s=0.01, simulated=True, cached_tokens=3),
-        failed("http_status", status=500, message="oops"),
+        failed("http_status", status=500, error="oops"),
         answered(100, phase="warmup", outcome="cut", streamed=False),
     ]
     wide, narrow = frames(records)[0], collect(records).requests
@@ -67,9 +67,9 @@ def test_no_records() -> None:
 def test_messages_without_end_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "MAX_KINDS", 2)
     words = ["one", "two", "three", "four", "one"]
-    requests = collect(failed("reset", message=f"{word} 7") for word in words).requests
+    requests = collect(failed("reset", error=f"{word} 7") for word in words).requests
     other = "(messages of other kinds)"
-    assert requests["message"].tolist() == ["one 7", "two 7", other, other, "one 7"]
+    assert requests["error"].tolist() == ["one 7", "two 7", other, other, "one 7"]
 
 
 def test_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

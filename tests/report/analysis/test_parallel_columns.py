@@ -16,10 +16,10 @@ from locust_llm.report.analysis.columns import collect, joined
 
 RECORDS: list[Record] = [
     *(answered(10.0 + i, 20.0 + 2 * i, name=f"n{i % 3}", model="a" if i < 9 else "b", id=str(i)) for i in range(12)),
-    *(failed("reset", message=f"reset after {i} bytes", id=f"f{i}") for i in range(5)),
+    *(failed("reset", error=f"reset after {i} bytes", id=f"f{i}") for i in range(5)),
     answered(7, 9, phase="warmup"),
-    failed("http_status", status=500, message="boom 7"),
-    *(failed("reset", message=f"reset after {i} bytes", worker="w2") for i in range(5, 8)),
+    failed("http_status", status=500, error="boom 7"),
+    *(failed("reset", error=f"reset after {i} bytes", worker="w2") for i in range(5, 8)),
 ]
 
 

@@ -134,10 +134,10 @@ def test_cut_and_cancelled_are_neither() -> None:
 
 def test_failures_of_one_kind_share_a_line() -> None:
     summary = summary_of(
-        failed("http_status", status=400, message="request ab12 has 4096 tokens"),
-        failed("http_status", status=400, message="request cd34 has 512 tokens"),
-        failed("http_status", status=500, message="request ef56 has 1 tokens"),
-        failed("reset", name="other", message=""),
+        failed("http_status", status=400, error="request ab12 has 4096 tokens"),
+        failed("http_status", status=400, error="request cd34 has 512 tokens"),
+        failed("http_status", status=500, error="request ef56 has 1 tokens"),
+        failed("reset", name="other", error=""),
     )
     lines = [(f.outcome, f.name, f.status, f.count, f.message) for f in summary.failures]
     assert lines[0] == ("http_status", "chat", 400, 2, "request ab12 has 4096 tokens")

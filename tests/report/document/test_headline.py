@@ -52,7 +52,7 @@ def test_of_a_load_test(settings: dict[str, object], expected: str) -> None:
 def test_failures_are_in_it() -> None:
     assert said(*spread(199), failed(), slo=("ttft p50 < 3s",)).endswith("; 1 of 200 requests failed")
     assert said(failed(), failed()) == "None of 2 requests succeeded: reset"
-    kinds = [failed(), failed("timeout", message="after 3 s"), failed("timeout", message="after 4 s"), failed("cut")]
+    kinds = [failed(), failed("timeout", error="after 3 s"), failed("timeout", error="after 4 s"), failed("cut")]
     assert said(*kinds) == ("None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were cut when the run ended")
     assert said() == "No request was sent"
 

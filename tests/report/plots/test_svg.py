@@ -170,7 +170,7 @@ def test_of_a_simulator_it_says_so() -> None:
 def test_nothing_from_outside_becomes_part_of_it() -> None:
     run = msgspec.structs.replace(a_run(), name=HOSTILE, model=HOSTILE, server=HOSTILE)
     for title in ("", HOSTILE + "\udcff"):  # the last: a byte on the command line that is no UTF-8
-        svg = drawn(*two(), answered(9, name=HOSTILE, message=HOSTILE, outcome=HOSTILE, id="h"), run=run, title=title)
+        svg = drawn(*two(), answered(9, name=HOSTILE, error=HOSTILE, outcome=HOSTILE, id="h"), run=run, title=title)
         names = {element.tag for element in Shown(svg).root.iter()}
         assert names <= {SVG + name for name in ("svg", "title", "desc", "rect", "path", "g", "text")}
         assert not {"\u202e", "\x00", "\udcff"} & set(svg)

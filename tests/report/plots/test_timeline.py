@@ -66,7 +66,7 @@ def test_what_became_of_a_request_is_at_the_end_of_its_line() -> None:
         steady(10.0),
         failed("reset", sent_at=10.2, closed_at=10.9, id="b"),
         answered(100, sent_at=10.3, outcome="cancelled", closed_at=10.6),
-        failed("refused", sent_at=None, asked_at=10.4, closed_at=10.5, message="\u202e<b>"),
+        failed("refused", sent_at=None, asked_at=10.4, closed_at=10.5, error="\u202e<b>"),
     )
     assert [row.outcome for row in found.rows] == ["", "failed", "cancelled", "failed"]
     assert found.rows[1].closed == pytest.approx(found.rows[1].asked + 700)

@@ -219,7 +219,7 @@ RECORDS = st.builds(
     chunk_us=st.lists(st.integers(0, 2**40), max_size=5).map(tuple),
     merged=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**40)), max_size=3).map(tuple),
     outcome=st.sampled_from([OK, *FAILURES]),
-    message=st.text(max_size=8),
+    error=st.text(max_size=8),
     streamed=st.booleans(),
     input_tokens=COUNTS,
     output_tokens=COUNTS,
