@@ -27,7 +27,7 @@ from locust_llm.core.phases import label_of, stage_of
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.load.conversation import Ask
 from locust_llm.load.formats import Item
-from locust_llm.load.prompts import Drawn
+from locust_llm.load.media import MediaError, counted
 from locust_llm.load.schema import Wanted, fits, wanted
 from locust_llm.protocols.answer import USUAL
 from locust_llm.protocols.known import PROTOCOLS, request_body
@@ -114,7 +114,7 @@ class LLMUser(HttpUser):
         prompts, asked = self.sender.prompts, input_tokens
         drawn = None
         if messages is None:
-            drawn = prompts.batch() if asked is None else [Drawn(prompts.text(asked), asked, prompts.output_tokens())]
+            drawn = prompts.batch() if asked is None else [prompts.drawn(asked)]
             system = prompts.system
             messages = [*([system] if system else ()), *(one.message for one in drawn)]
             asked = sum(one.input_tokens for one in drawn)
@@ -183,6 +183,10 @@ class LLMUser(HttpUser):
                     break
                 if more:
                     conversation.add_answer(self.text, answer_tokens(record))
+        except MediaError as wrong:  # of what the control could read: the run ends
+            sender.permits.put_back(permit)
+            sender.failure = str(wrong)
+            raise StopUser from None
         finally:
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return records
@@ -248,7 +252,7 @@ class LLMUser(HttpUser):
                 "name": name or settings.endpoint, "model": sent, "phase": label_of(permit.phase),
                 "stage": stage_of(permit.phase), "session": session, "turn": turn.number,
                 "arm": side.name, "pair": 0 if block is None else block.pair, "asked_input_tokens": turn.input_tokens,
-                **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
+                **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens), **counted(turn.messages),
             }  # fmt: skip
 
             def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:

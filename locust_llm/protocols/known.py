@@ -4,6 +4,8 @@ from typing import Any, Final
 
 import msgspec
 
+from locust_llm.load.media import as_json
+
 from .chat import Chat
 from .completions import Completions
 from .messages import AnthropicMessages
@@ -35,4 +37,4 @@ def request_body(
     """The JSON of a request. ``kind``: one of PROTOCOLS. ``body`` adds to it and wins."""
     protocol = PROTOCOLS[kind]
     request = protocol.body(model, messages, max_tokens, streaming=streaming, max_tokens_field=max_tokens_field)
-    return msgspec.json.encode(request | body)
+    return msgspec.json.encode(request | body, enc_hook=as_json)

@@ -24,6 +24,8 @@ class Protocol(ABC, Generic[M]):
     """What asks for a stream."""
     least_texts: ClassVar[int] = 1
     """Messages that a request must have: rerank takes a query and a document."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """What a message may hold beside text: image, audio."""
     streams: ClassVar[bool] = True
     """False: answers are whole always, and have no tokens of output."""
 

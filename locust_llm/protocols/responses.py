@@ -78,6 +78,7 @@ REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length"}
 
 class Responses(Protocol[Event]):
     path = "/v1/responses"
+    takes = ("image", "audio")
     length_fields = ("max_output_tokens",)
     decode: Callable[[bytes], Event] = staticmethod(msgspec.json.Decoder(Event).decode)
     decode_whole: Callable[[bytes], Response] = staticmethod(msgspec.json.Decoder(Response).decode)

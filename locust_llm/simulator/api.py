@@ -249,7 +249,7 @@ def _parse_message(message: Any, loc: str) -> tuple[str, str]:
     if isinstance(content, str):
         return message["role"], content
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        return message["role"], "\n".join(str(part.get("text", "")) for part in content)
+        return message["role"], "\n".join(map(tokens.part_text, content))
     raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
 
 

@@ -40,7 +40,7 @@ def _text(content: Any, loc: str) -> str:
 def _of_block(block: dict[str, Any], loc: str) -> str:
     if block.get("type") == "tool_use":
         return dump(block.get("input")).decode()
-    return _text(block.get("content") or "", loc) if block.get("type") == "tool_result" else str(block.get("text", ""))
+    return _text(block.get("content") or "", loc) if block.get("type") == "tool_result" else tokens.part_text(block)
 
 
 def _parse_tool(asked: dict[str, Any], content: Any) -> str:
