@@ -21,6 +21,9 @@ from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, duration
 
 MAX_PERCENTILES: Final = 50
 MAX_METRICS_URLS: Final = 64
+MAX_PIXELS: Final = 64e6
+MAX_SAMPLES: Final = 32e6
+"""Of a synthetic picture or sound: to make it takes seconds, and some 200 MB."""
 
 
 def mistakes(s: Settings) -> Iterator[str]:
@@ -183,6 +186,11 @@ def _media(s: Settings) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
         return
+    pixels, samples = s.image_width_mean * s.image_height_mean, s.audio_length_mean * max(s.media.rates) * 1000
+    if pixels > MAX_PIXELS:
+        yield f"pictures of {pixels / 1e6:.0f} megapixels are too large: at most {MAX_PIXELS / 1e6:.0f} are made"
+    if samples > MAX_SAMPLES:
+        yield f"sounds of {samples / 1e6:.0f} million samples are too long: at most {MAX_SAMPLES / 1e6:.0f} are made"
     if kinds and s.input_file:
         yield "--image-... and --audio-... are of synthetic prompts: with --input-file a row names its own (image, audio)"
 

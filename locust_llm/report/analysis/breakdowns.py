@@ -103,7 +103,7 @@ def breakdowns(main: Selection, run: Run) -> Iterator[Breakdown]:
     for by, groups in (
         ("input length", by_length(main)),
         ("images", by_images(main)),
-        ("image size (kilopixels of the request)", by_pixels(main)),
+        ("image size (thousands of pixels)", by_pixels(main)),
         ("limit of the ramp", by_limit(main, run)),
         ("rate of the ramp", by_rate(main, run)),
         (TURN, by_turn(main)),
