@@ -153,8 +153,7 @@ class LLMUser(HttpUser):
         Raises:
             StopUser: the run is ending.
         """
-        sender = self.sender
-        permit = self._permit()
+        sender, permit = self.sender, self._permit()
         try:
             item = permit.item if permit.item is not None else sender.item(permit.phase)
         except GateClosed:
@@ -225,8 +224,7 @@ class LLMUser(HttpUser):
         body: dict[str, Any],
     ) -> Record:  # fmt: skip
         """Send one request; returns its record."""
-        sender = self.sender
-        settings = sender.settings
+        sender, settings = self.sender, self.sender.settings
         try:
             block = sender.block(permit.phase)
             side = sender.side(block)
@@ -238,6 +236,8 @@ class LLMUser(HttpUser):
             self._wanted = wanted(asked)  # an answer with a form of its own ends by itself
             sized = turn.sized and self._wanted is None
             fields = {**(length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
+            if media := counted(turn.messages):
+                sender.turns.take()
             data = request_body(
                 settings.endpoint_type, model, turn.messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
@@ -252,7 +252,7 @@ class LLMUser(HttpUser):
                 "name": name or settings.endpoint, "model": sent, "phase": label_of(permit.phase),
                 "stage": stage_of(permit.phase), "session": session, "turn": turn.number,
                 "arm": side.name, "pair": 0 if block is None else block.pair, "asked_input_tokens": turn.input_tokens,
-                **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens), **counted(turn.messages),
+                **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens), **media,
             }  # fmt: skip
 
             def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:

@@ -23,7 +23,7 @@ COLUMNS: Final = {"image": IMAGE, "images": IMAGE, "audio": AUDIO, "audios": AUD
 MAX_BYTES: Final = 64 << 20
 """Of a file."""
 KEPT_BYTES: Final = 256 << 20
-"""Of what a process keeps encoded: of more, the files are read again."""
+"""Of the files that a process keeps encoded: of more, they are read again."""
 HEAD_BYTES: Final = 1 << 18
 """In which a picture says how large it is; in a JPEG the camera's notes and a preview may come before."""
 _SLICE: Final = 3 << 16
@@ -56,24 +56,23 @@ class Facts(NamedTuple):
 
 
 class Medium:
-    """One picture or sound, as the text that it is in a request: put in as it is, without another look at its megabytes."""
+    """One picture or sound in base64: put into a request as it is, without another look at its megabytes."""
 
-    __slots__ = ("facts", "size", "text")
+    __slots__ = ("_base64", "facts", "size")
 
     def __init__(self, facts: Facts, base64: Iterable[bytes], size: int) -> None:
         """``base64``: its parts; ``size``: of the file in bytes."""
-        self.facts, self.size = facts, size
-        self.text = b"".join((b'"data:%b;base64,' % facts.media_type.encode(), *base64, b'"'))
+        self.facts, self.size, self._base64 = facts, size, tuple(base64)
 
     @property
     def url(self) -> msgspec.Raw:
-        """A data URL, as JSON."""
-        return msgspec.Raw(self.text)
+        """A data URL, as JSON. Joined when it is asked for, as what is joined has megabytes, and most of it is shared."""
+        return msgspec.Raw(b"".join((b'"data:%b;base64,' % self.facts.media_type.encode(), *self._base64, b'"')))
 
     @property
     def base64(self) -> msgspec.Raw:
         """As JSON."""
-        return msgspec.Raw(b'"' + memoryview(self.text)[len(self.facts.media_type) + len('"data:;base64,') :])
+        return msgspec.Raw(b"".join((b'"', *self._base64, b'"')))
 
     @property
     def part(self) -> dict[str, Any]:
@@ -188,10 +187,10 @@ class Store:
             return {"type": name, name: {"url": ref}}
         if (medium := self._kept.get(ref)) is None:
             medium = self._kept[ref] = self._read(ref)
-            self._bytes += len(medium.text)
+            self._bytes += medium.size
         self._kept.move_to_end(ref)
         while self._bytes > self._most and len(self._kept) > 1:
-            self._bytes -= len(self._kept.popitem(last=False)[1].text)
+            self._bytes -= self._kept.popitem(last=False)[1].size
         return medium.part
 
     def _read(self, ref: str) -> Medium:

@@ -76,7 +76,7 @@ def main() -> None:
     server = multiprocessing.get_context("fork").Process(target=serve, args=(listener,), daemon=True)
     server.start()
     one = png(SIDE, SIDE, Random(1)).finished(Random(1))
-    print(f"a picture of {SIDE} x {SIDE}: {one.size / 1e6:.2f} MB, {len(one.text) / 1e6:.2f} MB in the request")
+    print(f"a picture of {SIDE} x {SIDE}: {one.size / 1e6:.2f} MB, {len(bytes(one.url)) / 1e6:.2f} MB in the request")
     print("| requests | MB each | sent late p50 (ms) | p99 (ms) | most (ms) | ok |")
     for number in range(args.times):
         for name, more in (("text", []), ("two pictures", PICTURES)):

@@ -28,7 +28,7 @@ PIXEL = b64encode(b"GIF89a\x02\x00\x03\x00").decode()
 
 
 def file_of(medium: Medium) -> bytes:
-    return b64decode(json.loads(medium.text).partition(",")[2])
+    return b64decode(json.loads(bytes(medium.url)).partition(",")[2])
 
 
 def pixels(data: bytes) -> tuple[int, int, bytes]:
@@ -53,7 +53,7 @@ def pixels(data: bytes) -> tuple[int, int, bytes]:
 def test_pictures_differ_in_their_last_row_alone(width: int, height: int) -> None:
     begun = png(width, height, Random(1))
     one, other = (begun.finished(random) for random in (Random(2), Random(3)))
-    assert one.text == begun.finished(Random(2)).text
+    assert one.url == begun.finished(Random(2)).url
     first, second = pixels(file_of(one)), pixels(file_of(other))
     assert first[:2] == (width, height)
     above = 3 * width * (height - 1)
@@ -107,7 +107,7 @@ def test_the_same_seed_gives_the_same_bytes_and_no_two_pictures_are_alike() -> N
     assert bodies("1/1/media") != first
     media = Media(ASKED, "x")
     drawn = [medium(part) for _ in range(20) for part in media.parts()]
-    assert len({one.text for one in drawn}) == 60
+    assert len({bytes(one.url) for one in drawn}) == 60
     assert len({one.facts for one in drawn if one.facts.width}) > 5
 
 
@@ -256,7 +256,7 @@ def test_rows_with_media_become_messages(folder: Path) -> None:
     }  # fmt: skip
     last = second.next()
     assert last is not None
-    assert json.loads(medium(last.messages[-1]["content"][1]).text) == f"data:image/gif;base64,{PIXEL}"
+    assert json.loads(bytes(medium(last.messages[-1]["content"][1]).url)) == f"data:image/gif;base64,{PIXEL}"
 
 
 def test_a_picture_of_a_sharegpt_row_is_in_its_first_turn(folder: Path) -> None:

@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 from locust.env import Environment
 
-import gevent
 from gevent.event import Event
 from msgspec.structs import replace
 
@@ -55,7 +54,7 @@ from locust_llm.run.protocol import (
     pack,
 )
 
-from .alarm import Alarm
+from .alarm import Alarm, Turns
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
 from .sentinel import Sentinels
@@ -124,6 +123,7 @@ class Sender:
         self._stage_watch: HealthMonitor | None = None
         self.failure_kinds = FailureKinds()
         """For Locust's table, and for a sample of each."""
+        self.turns = Turns()
         self.retry_random = Random()
         """Spreads retries."""
         self.prompts: Prompts
@@ -182,7 +182,7 @@ class Sender:
             seed=s.random_seed,
             worker=order.worker,
             models=models(s.model_mix) if s.model_mix else None,
-            parts=Store(s.input_file, pause=gevent.sleep).parts if s.input_file else None,
+            parts=Store(s.input_file, pause=self.turns.take).parts if s.input_file else None,
         )
         self.extra = extras(s)
         self.counts_sessions = bool(s.input_file or s.num_sessions)
