@@ -27,7 +27,7 @@ from locust_llm.core.phases import label_of, stage_of
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.load.conversation import Ask
 from locust_llm.load.formats import Item
-from locust_llm.load.prompts import Drawn
+from locust_llm.load.media import MediaError, counted
 from locust_llm.load.schema import Wanted, fits, wanted
 from locust_llm.protocols.answer import USUAL
 from locust_llm.protocols.known import PROTOCOLS, request_body
@@ -116,7 +116,7 @@ class LLMUser(HttpUser):
         prompts, asked = self.sender.prompts, input_tokens
         drawn = None
         if messages is None:
-            drawn = prompts.batch() if asked is None else [Drawn(prompts.text(asked), asked, prompts.output_tokens())]
+            drawn = prompts.batch() if asked is None else [prompts.drawn(asked)]
             system = prompts.system
             messages = [*([system] if system else ()), *(one.message for one in drawn)]
             asked = sum(one.input_tokens for one in drawn)
@@ -155,8 +155,7 @@ class LLMUser(HttpUser):
         Raises:
             StopUser: the run is ending.
         """
-        sender = self.sender
-        permit = self._permit()
+        sender, permit = self.sender, self._permit()
         try:
             item = permit.item if permit.item is not None else sender.item(permit.phase)
         except GateClosed:
@@ -185,6 +184,10 @@ class LLMUser(HttpUser):
                     break
                 if more:
                     conversation.add_answer(self.text, answer_tokens(record), **self._kept.mark(sender))
+        except MediaError as wrong:  # of what the control could read: the run ends
+            sender.permits.put_back(permit)
+            sender.failure = str(wrong)
+            raise StopUser from None
         finally:
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return records
@@ -223,8 +226,7 @@ class LLMUser(HttpUser):
         body: dict[str, Any],
     ) -> Record:  # fmt: skip
         """Send one request; returns its record."""
-        sender = self.sender
-        settings = sender.settings
+        sender, settings = self.sender, self.sender.settings
         try:
             block = sender.block(permit.phase)
             side = sender.side(block)
@@ -237,6 +239,8 @@ class LLMUser(HttpUser):
             self._wanted = wanted(asked)  # an answer with a form of its own ends by itself
             sized = turn.sized and self._wanted is None
             fields = {**(length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
+            if media := counted(turn.messages):
+                sender.turns.take()
             data = request_body(
                 settings.endpoint_type, model, messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
@@ -252,7 +256,7 @@ class LLMUser(HttpUser):
                 "name": name or settings.endpoint, "model": sent, "phase": label_of(permit.phase),
                 "stage": stage_of(permit.phase), "session": session, "turn": turn.number,
                 "arm": side.name, "pair": 0 if block is None else block.pair, "asked_input_tokens": turn.input_tokens,
-                **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
+                **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens), **media,
             }  # fmt: skip
 
             def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:

@@ -7,6 +7,8 @@ from locust_llm.load.arrivals import PATTERNS
 from .option import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, Range
 from .rule_fields import RuleFields
 
+PIXELS: Final = Range(0, 16_384)
+AUDIO_S: Final = Range(0, 600)
 MAX_RESPONSE_BYTES: Final = 1 << 26
 """Default for a whole answer, with headers and framing: 200,000 chunks of 300 bytes, more than any model writes."""
 
@@ -213,6 +215,40 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
     batch_size_text: Annotated[
         int,
         Option("prompts", "Inputs of a request: texts of embeddings, documents of rerank", "32", range=Range(1, 4096)),
+    ] = 1
+    image_width_mean: Annotated[
+        float, Option("prompts", "Mean width of synthetic pictures; 0: there are none", "1024", "pixels", PIXELS)
+    ] = 0.0
+    image_width_stddev: Annotated[float, Option("prompts", "Its standard deviation", "200", "pixels", PIXELS)] = 0.0
+    image_height_mean: Annotated[
+        float, Option("prompts", "Mean height of synthetic pictures", "768", "pixels", PIXELS)
+    ] = 0.0
+    image_height_stddev: Annotated[float, Option("prompts", "Its standard deviation", "150", "pixels", PIXELS)] = 0.0
+    image_batch_size: Annotated[
+        int, Option("prompts", "Synthetic pictures in each request", "4", range=Range(0, 256))
+    ] = 1
+    image_format: Annotated[
+        str,
+        Option(
+            "prompts",
+            "Format of synthetic pictures; jpeg and random need the extra images",
+            "jpeg",
+            choices=("png", "jpeg", "random"),
+        ),
+    ] = "png"
+    audio_length_mean: Annotated[
+        float,
+        Option("prompts", "Mean length of synthetic sounds; 0: there are none", "10", "seconds", AUDIO_S),
+    ] = 0.0
+    audio_length_stddev: Annotated[float, Option("prompts", "Its standard deviation", "3", "seconds", AUDIO_S)] = 0.0
+    audio_sample_rates: Annotated[
+        str, Option("prompts", "Sample rates of synthetic sounds, each has one of them", "16,44.1", "kHz,...")
+    ] = "16"
+    audio_format: Annotated[
+        str, Option("prompts", "Format of synthetic sounds: 16 bits, one channel", "wav", choices=("wav",))
+    ] = "wav"
+    audio_batch_size: Annotated[
+        int, Option("prompts", "Synthetic sounds in each request", "2", range=Range(0, 256))
     ] = 1
     seq_dist: Annotated[
         str | None,

@@ -136,6 +136,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: Count | None = None
     """Texts of embeddings, documents of rerank; None: the request was for an answer that is generated."""
 
+    images: Count | None = None
+    """Pictures in the request, those of earlier turns too; None: there are none."""
+    image_bytes: Count | None = None
+    """Of their files; None: one of them was a URL, which the server fetched."""
+    image_pixels: Count | None = None
+    audio_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
+    """How long the sounds in it are together; None: there are none, or it is not known (MP3, a URL)."""
+
     resent: Count = 0
     """How often it was sent again, on a new connection, as the server was just closing the old one; ``sent_at`` is of the
     last send."""

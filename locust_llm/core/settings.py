@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.load.model_mix import weights
+from locust_llm.load.pictures import Asked, rates
 from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.rules import Rules
 
@@ -60,6 +61,20 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
     def texts(self) -> int:
         """Of a synthetic request: prompts, or inputs with the query of rerank."""
         return self.batch_size_text + (self.endpoint_type == "rerank")
+
+    @property
+    def media(self) -> Asked:
+        """Of synthetic pictures and sounds. Raises ValueError."""
+        return Asked(
+            width=(self.image_width_mean, self.image_width_stddev),
+            height=(self.image_height_mean, self.image_height_stddev),
+            images=self.image_batch_size,
+            formats=("png", "jpeg") if self.image_format == "random" else (self.image_format,),
+            seconds=(self.audio_length_mean, self.audio_length_stddev),
+            rates=rates(self.audio_sample_rates),
+            sounds=self.audio_batch_size,
+            seed=self.random_seed or 0,
+        )
 
     @property
     def open_loop(self) -> bool:

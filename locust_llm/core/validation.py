@@ -21,6 +21,9 @@ from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, duration
 
 MAX_PERCENTILES: Final = 50
 MAX_METRICS_URLS: Final = 64
+MAX_PIXELS: Final = 64e6
+MAX_SAMPLES: Final = 32e6
+"""Of a synthetic picture or sound: to make it takes seconds, and some 200 MB."""
 
 
 def mistakes(s: Settings) -> Iterator[str]:
@@ -29,6 +32,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _limits(s)
     yield from _contradictions(s)
     yield from _pooling(s)
+    yield from _media(s)
     yield from _stages(s)
     yield from _until_decided(s)
     yield from _arms(s)
@@ -174,6 +178,30 @@ def _pooling(s: Settings) -> Iterator[str]:
     for what, metric in dict.fromkeys((*of_rules, *good)):
         if instead := OF_OUTPUT.get(BY_WORD[metric].tag):
             yield f"{what}: {s.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
+
+
+def _media(s: Settings) -> Iterator[str]:
+    """Of synthetic pictures and sounds."""
+    if bool(s.image_width_mean) != bool(s.image_height_mean):
+        yield "--image-width-mean and --image-height-mean need each other"
+    for kind, mean, usual in (("image", s.image_width_mean, Settings()), ("audio", s.audio_length_mean, Settings())):
+        others = (option.field for option in options_of(Settings) if option.field.startswith(f"{kind}_"))
+        for name in others if not mean else ():
+            if "mean" not in name and getattr(s, name) != getattr(usual, name):
+                first = "--image-width-mean and --image-height-mean" if kind == "image" else "--audio-length-mean"
+                yield f"--{name.replace('_', '-')} has nothing to apply to: give {first} too"
+    try:
+        kinds = s.media.kinds
+    except ValueError as error:
+        yield str(error)
+        return
+    pixels, samples = s.image_width_mean * s.image_height_mean, s.audio_length_mean * max(s.media.rates) * 1000
+    if pixels > MAX_PIXELS:
+        yield f"pictures of {pixels / 1e6:.0f} megapixels are too large: at most {MAX_PIXELS / 1e6:.0f} are made"
+    if samples > MAX_SAMPLES:
+        yield f"sounds of {samples / 1e6:.0f} million samples are too long: at most {MAX_SAMPLES / 1e6:.0f} are made"
+    if kinds and s.input_file:
+        yield "--image-... and --audio-... are of synthetic prompts: with --input-file a row names its own (image, audio)"
 
 
 def too_few_requests(s: Settings) -> Iterator[str]:

@@ -3,6 +3,7 @@
 Pure state without clock and network: ``next`` gives the next request and its think time, ``add_answer`` takes the answer.
 """
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -10,10 +11,13 @@ import msgspec
 
 from .formats import Item, Turn
 from .lengths import normal
+from .media import Refs
 from .model_mix import Model
-from .prompts import Prompts
+from .prompts import Prompts, with_parts
 
 Message = dict[str, Any]
+Parts = Callable[[Refs], list[dict[str, Any]]]
+"""Of the content of a message: pictures and sounds that a row names. May raise MediaError."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,11 +55,12 @@ class Conversation:
         turns: int = 1,
         delay_ms: tuple[float, float] = (0.0, 0.0),
         model: str | None = None,
+        parts: Parts | None = None,
     ) -> None:
         """``item``: a session of a file; its answers are not sent. None: ``turns`` made-up prompts. ``delay_ms``: mean and
         standard deviation of the think time (normal, cut at 0), for turns whose file names none. ``model``: that all its
-        turns ask for; None: that of the run."""
-        self.id, self.model = id, model
+        turns ask for; None: that of the run. ``parts``: of the pictures and sounds that a row names."""
+        self.id, self.model, self._parts = id, model, parts
         self.turns = turns if item is None else len(item.turns)
         self._prompts, self._item, self._random, self._delay_ms = prompts, item, random, delay_ms
         self._turn = 0
@@ -70,7 +75,7 @@ class Conversation:
         return self.turns - self._turn
 
     def next(self) -> Ask | None:
-        """The next request; None: the session is over."""
+        """The next request; None: the session is over. Raises MediaError where a picture of its row cannot be read."""
         if not self._answered or self._turn == self.turns:
             return None
         number, self._turn, self._answered = self._turn, self._turn + 1, False
@@ -117,6 +122,10 @@ class Conversation:
             text = prompts.text(turn.input_tokens, turn.hash_ids)
             self._messages.append({"role": "user", "content": text})
             self._count(turn.input_tokens)
+        if turn.media and self._parts is not None:
+            last = self._messages[-1]
+            content = with_parts(last.get("content"), self._parts(turn.media))
+            self._messages = [*self._messages[:-1], {**last, "content": content}]
 
     def _extend(self, messages: list[Message]) -> None:
         """A system message of the file joins the shared one: two in a row are more than most chat templates take."""
@@ -183,10 +192,11 @@ class Sessions:
         seed: int | None = None,
         worker: int = 0,
         models: Model | None = None,
+        parts: Parts | None = None,
     ) -> None:
-        """``turns``: mean and standard deviation (normal, cut at 1); ``delay_ms``: see Conversation. ``models``: draws that
-        of each session, apart from all else: the rest is the same with and without a mix."""
-        self._prompts, self._delay_ms = prompts, delay_ms
+        """``turns``: mean and standard deviation (normal, cut at 1); ``delay_ms``, ``parts``: see Conversation.
+        ``models``: draws that of each session, apart from all else: the rest is the same with and without a mix."""
+        self._prompts, self._delay_ms, self._parts = prompts, delay_ms, parts
         self._turns = normal(*turns)
         self._random = Random(None if seed is None else f"{seed}/{worker}/sessions")
         self._models = models
@@ -208,7 +218,9 @@ class Sessions:
         # its think times do not depend on those of others, which interleave as their answers come
         random, model = Random(self._random.getrandbits(64)), self.model()
         if item is not None:
-            return Conversation(self._prompts, item, id=item.id, random=random, delay_ms=self._delay_ms, model=model)
+            return Conversation(
+                self._prompts, item, id=item.id, random=random, delay_ms=self._delay_ms, model=model, parts=self._parts
+            )
         name = f"{random.getrandbits(64):016x}{self._prompts.salt}"
         turns = self._turns(random)
         return Conversation(self._prompts, id=name, random=random, turns=turns, delay_ms=self._delay_ms, model=model)

@@ -4,6 +4,7 @@ A pass in the file's order is a stream; other orders, and files whose rows belon
 a row, 20 with sessions).
 """
 
+import os
 import random
 from array import array
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from . import access_log as logs
-from . import formats, schema
+from . import formats, media, schema
 from .access_log import TABLES, Table
 from .formats import JSON_KINDS, DatasetError, Item, RowError, Turn
 from .rows import Index, Row, RowFile
@@ -25,6 +26,9 @@ CHECK_ROWS: Final = 100_000
 """Part of a file that ``check`` reads, up to the first of both."""
 CHECK_SCHEMAS: Final = 1_000
 """Turns whose schemas it looks at: a millisecond each, if all differ."""
+MAX_SEEN: Final = 100_000
+MAX_SEEN_CHARS: Final = 4096
+"""Of names of pictures that need not be looked at again."""
 _MAX_REASONS: Final = 5
 
 
@@ -70,6 +74,8 @@ class Dataset:
         self.read_bytes = 0
         """Of these rows."""
         self._broken_lines: set[int] = set()
+        self._seen: set[str] = set()
+        """Pictures and sounds that can be read."""
         self.file = RowFile(path)
         self.kind, self.table = recognise(self.file, kind, columns or {})
         self._index: Index | None = None
@@ -172,6 +178,7 @@ class Dataset:
             try:
                 if self.table is None:
                     name, new = formats.parse(self.kind, row.data, row.line)
+                    self._look(new)
                 else:
                     name, new = logs.parse(self.table, row.data, row.line)
             except RowError as wrong:
@@ -180,6 +187,18 @@ class Dataset:
             turns += new
             self.left_out += not new
         return Item(id=name or str(rows[0].line), turns=tuple(turns), row=rows[0].line) if turns else None
+
+    def _look(self, turns: list[Turn]) -> None:
+        """Can the pictures and sounds be read? Raises RowError."""
+        for column, ref in (named for turn in turns for named in turn.media):
+            if ref in self._seen:
+                continue
+            try:
+                media.look(os.path.dirname(self.file.path), column, ref)
+            except media.MediaError as wrong:
+                raise RowError(str(wrong), field=wrong.field) from None
+            if len(ref) < MAX_SEEN_CHARS and len(self._seen) < MAX_SEEN:
+                self._seen.add(ref)
 
     def _lose(self, row: Row, wrong: RowError) -> None:
         """Raise what is wrong with a row, or count it."""
@@ -252,6 +271,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     synthetic: int
     """Turns without a text, which get synthetic prompts."""
+    images: int
+    sounds: int
+    """Turns with pictures, and with sounds, of their own."""
     timed: int
     """Sessions that have a time."""
     span_s: float | None
@@ -266,6 +288,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         parts = [f"{self.rows:,} rows", f"{self.sessions:,} sessions", f"{self.turns:,} turns"]
         parts += [f"{self.input_tokens:,.0f} input tokens per turn"] if self.input_tokens is not None else []
         parts += [f"{self.output_tokens:,.0f} output tokens per turn"] if self.output_tokens is not None else []
+        parts += [f"{self.images:,} with pictures"] if self.images else []
+        parts += [f"{self.sounds:,} with sounds"] if self.sounds else []
         parts += [f"over {self.span_s:,.0f} s"] if self.span_s is not None else []
         parts += [f"{self.left_out:,} rows left out"] if self.left_out else []
         parts += [f"{self.broken:,} rows broken"] if self.broken else []
@@ -291,7 +315,7 @@ def check(
     """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one the first part; a file
     with sessions also for its index, which is made of all of it. Raises DatasetError."""
     dataset = Dataset(path, kind=kind, columns=columns, timed=timed, skip_broken=skip_broken)
-    sessions = turns = synthetic = timed_sessions = looked_at = 0
+    sessions = turns = synthetic = timed_sessions = looked_at = images = sounds = 0
     first_at, last_at = float("inf"), float("-inf")
     counts = {"input_tokens": [0, 0], "output_tokens": [0, 0]}
     whole = True
@@ -307,6 +331,8 @@ def check(
             if turn.body and looked_at <= CHECK_SCHEMAS:
                 _check_schema(path, turn)
             synthetic += turn.messages is None
+            kinds = {media.COLUMNS[column] for column, _ in turn.media}
+            images, sounds = images + (media.IMAGE in kinds), sounds + (media.AUDIO in kinds)
             for name, total in counts.items():
                 tokens = getattr(turn, name)
                 if tokens is not None:
@@ -324,6 +350,8 @@ def check(
         sessions=sessions,
         turns=turns,
         synthetic=synthetic,
+        images=images,
+        sounds=sounds,
         timed=timed_sessions,
         span_s=last_at - first_at if timed_sessions else None,
         left_out=dataset.left_out,

@@ -9,6 +9,8 @@
 - openai: ``messages``; or ``prompt`` and ``output_tokens``, vLLM's custom dataset (0.32); or the ``body`` of a batch file.
 - single_turn: ``text`` or ``texts``, ``timestamp``, ``delay``, ``output_length``, ``session_id``, ``extra``. AIPerf 0.13.
 
+A row with a text, or a turn, may name pictures and sounds: ``image``, ``images``, ``audio``, ``audios`` (media.py).
+
 The names that AIPerf has are AIPerf's (``--custom-dataset-type``). Lengths are tokens, times milliseconds (or ISO 8601).
 """
 
@@ -20,6 +22,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from .media import MediaError, refs
 from .numbers import SECONDS, TOKENS, read_number
 
 JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
@@ -82,6 +85,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Prefix blocks of 512 tokens, shared where the ids are equal (Mooncake; arXiv 2407.00079, section 4)."""
     body: dict[str, Any] = {}
     """More fields of the request's body: model, tools, temperature."""
+    media: tuple[tuple[str, str], ...] = ()
+    """(field, its text) of each picture and sound: a path, a URL or a data URL. Apart from ``messages``, which are sent as
+    they are: whatever is named there, nothing is read for it."""
     row: int
     """Its line in the file."""
 
@@ -154,7 +160,8 @@ def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
     if key is None:
         raise RowError(f"a row of {kind} needs {_either(JSON_KINDS[kind])}, and this one has none")
     if kind == "sharegpt":
-        return name, _conversation(fields[key], key, line)
+        turns = _conversation(fields[key], key, line)
+        return name, [msgspec.structs.replace(turn, media=_media(fields)) for turn in turns[:1]] + turns[1:]
     if kind == "multi_turn":
         return name, _turns(fields[key], line)
     return name, [_turn(fields, key, line, whole=key not in ("text_input", "input_length"))]
@@ -187,9 +194,9 @@ def _turn(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
         key = "messages" if fields["messages"] is not None else "prompt"
     else:
         raise RowError(f"{key} must be an object", field=key)
-    for media in ("image", "images", "audio", "audios", "video", "videos"):
-        if fields.get(media) and key != "messages":
-            raise RowError(f"{media} is not supported here: use messages, whose content may have parts", field=media)
+    for video in ("video", "videos"):
+        if fields.get(video) and key != "messages":
+            raise RowError(f"{video} is not supported here: use messages, whose content may have parts", field=video)
     used = {
         name: value for name, value in fields.items() if name not in _CONTENT_FIELDS or name in (key, "input_length")
     }
@@ -209,8 +216,16 @@ def _turn(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
         delay_s=None if row.delay is None else row.delay / 1e3,
         hash_ids=row.hash_ids or (),
         body=body,
+        media=_media(fields),
         row=line,
     )
+
+
+def _media(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    try:
+        return refs(fields)
+    except MediaError as wrong:
+        raise RowError(str(wrong), field=wrong.field) from None
 
 
 def _messages(row: _Row, key: str, body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from .lengths import Sizes, independent, normal
+from .pictures import Media
 from .tokens import Tokenizer, size, stretch
 
 TOKENS_A_WORD: Final = 1.35
@@ -78,10 +79,19 @@ class Drawn(NamedTuple):
     input_tokens: int
     """Of the request as far as it is made here: chat template, system prompt, prefix and the length that was drawn."""
     output_tokens: int
+    media: Sequence[dict[str, Any]] = ()
+    """Parts of the content behind the text: a cache of prefixes begins with that, and the number in it."""
 
     @property
     def message(self) -> dict[str, Any]:
-        return {"role": "user", "content": self.text}
+        return {"role": "user", "content": with_parts(self.text, self.media)}
+
+
+def with_parts(content: str | list[dict[str, Any]] | None, parts: Sequence[dict[str, Any]]) -> Any:
+    """The content of a message, with pictures and sounds behind it."""
+    if not parts:
+        return content
+    return [*([{"type": "text", "text": content}] if isinstance(content, str) else content or ()), *parts]
 
 
 class Prompts:
@@ -101,11 +111,13 @@ class Prompts:
         prefix_tokens: int = 0,
         tokenizer: Tokenizer | None = None,
         batch: int = 1,
+        media: Media | None = None,
     ) -> None:
         """``sizes``: draws input and output tokens together; None: each of its own, normal with this mean and standard
         deviation, cut at 1. ``prefixes``: how many the pool holds, at most as many as the
         corpus has words. Without a seed what is shared is that of seed 0, since processes must agree on it.
-        ``batch``: texts of a request, each of a length that is drawn."""
+        ``batch``: texts of a request, each of a length that is drawn. ``media``: the pictures and sounds of each."""
+        self._pictures = media
         self.lengths, self.tokenizer, self._batch = lengths, tokenizer, batch
         self.off = 0
         """Prompts so far that have not exactly the tokens asked for; counted only with a tokenizer."""
@@ -138,10 +150,14 @@ class Prompts:
         """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the system prompt counts."""
         tokens, output_tokens = self._sizes(self._draws)
         if not first:
-            return Drawn(self.text(tokens), tokens, output_tokens)
+            return Drawn(self.text(tokens), tokens, output_tokens, self._media())
         tokens += self._prefix_tokens
         text = self.text(tokens, prefix=self._draws.choice(self._prefixes) if self._prefixes else ("", 0))
-        return Drawn(text, tokens + self.system_tokens, output_tokens)
+        return Drawn(text, tokens + self.system_tokens, output_tokens, self._media())
+
+    def drawn(self, input_tokens: int) -> Drawn:
+        """A new prompt of this length."""
+        return Drawn(self.text(input_tokens), input_tokens, self.output_tokens(), self._media())
 
     def batch(self, first: bool = True) -> list[Drawn]:
         """The texts of a request: of a prompt one, of embeddings and rerank several."""
@@ -155,6 +171,8 @@ class Prompts:
         """From now on lengths and prefixes are drawn from this seed, while texts stay unlike all that were there before;
         blocks of hash ids and prompts of a file differ by the salt, where that is not empty."""
         self._draws, self.salt = random.Random(f"{seed}/lengths"), salt
+        if self._pictures is not None:
+            self._pictures.begin_block(f"{seed}/media")
 
     def output_tokens(self) -> int:
         """For a prompt that is given."""
@@ -196,6 +214,9 @@ class Prompts:
         if self.tokenizer is not None:
             return self.tokenizer.count(text)
         return len(text.split()) * self.lengths.tokens_a_word
+
+    def _media(self) -> Sequence[dict[str, Any]]:
+        return () if self._pictures is None else self._pictures.parts()
 
     def _next_number(self) -> str:
         self._number = (self._number + _STRIDE) % _NUMBERS

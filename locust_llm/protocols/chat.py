@@ -101,6 +101,7 @@ class Choices(Protocol[Message[Any]]):
 
 class Chat(Choices):
     path = "/v1/chat/completions"
+    takes = ("image", "audio")
     decode = staticmethod(msgspec.json.Decoder(Message[Choice]).decode)
 
     def prompt(self, messages: Messages) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
+from locust_llm.load.media import as_json
+
 from .chat import Chat
 from .completions import Completions
 from .messages import AnthropicMessages
@@ -55,4 +57,4 @@ def request_body(
         max_tokens_field=max_tokens_field,
         per_chunk_usage=per_chunk_usage,
     )
-    return msgspec.json.encode(request | protocol.fields(body))
+    return msgspec.json.encode(request | protocol.fields(body), enc_hook=as_json)

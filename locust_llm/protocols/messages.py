@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
+from locust_llm.load.media import Medium
+
 from .answer import Completion, Count, Index, count, error_line, error_text
 from .protocol import NO_PARAMETERS, Messages, Protocol, function_of, name_of, schema_of, text_of
 
@@ -62,6 +64,7 @@ class Event(msgspec.Struct, gc=False):
 
 class AnthropicMessages(Protocol[Event]):
     path = "/v1/messages"
+    takes = ("image",)
     decode: Callable[[bytes], Event] = staticmethod(msgspec.json.Decoder(Event).decode)
     decode_whole: Callable[[bytes], Message] = staticmethod(msgspec.json.Decoder(Message).decode)
 
@@ -202,7 +205,11 @@ def _block(part: Any) -> Any:
     if not isinstance(part, dict) or part.get("type") != "image_url":
         return part
     image = part.get("image_url")
-    url = str(image.get("url") if isinstance(image, dict) else image)
+    url = image.get("url") if isinstance(image, dict) else image
+    if isinstance(url, Medium):
+        source = {"type": "base64", "media_type": url.facts.media_type, "data": url.base64}
+        return {"type": "image", "source": source}
+    url = str(url)
     if url.startswith("data:") and ";base64," in url:
         kind, _, data = url.removeprefix("data:").partition(";base64,")
         return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}

@@ -30,6 +30,8 @@ class Protocol(ABC, Generic[M]):
     """Messages that a request must have: rerank takes a query and a document."""
     least_tokens: ClassVar[int] = 1
     """Of output that a request may ask for."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """What a message may hold beside text: image, audio."""
     streams: ClassVar[bool] = True
     """False: answers are whole always, and have no tokens of output."""
 

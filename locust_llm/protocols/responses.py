@@ -85,6 +85,7 @@ REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length"}
 
 class Responses(Protocol[Event]):
     path = "/v1/responses"
+    takes = ("image", "audio")
     length_fields = ("max_output_tokens",)
     least_tokens = 16  # of OpenAI
     decode: Callable[[bytes], Event] = staticmethod(msgspec.json.Decoder(Event).decode)

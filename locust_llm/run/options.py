@@ -34,7 +34,9 @@ from locust_llm.load.access_log import columns_of
 from locust_llm.load.dataset import Summary
 from locust_llm.load.dataset import check as check_dataset
 from locust_llm.load.lengths import mix
+from locust_llm.load.media import AUDIO, IMAGE
 from locust_llm.load.model_mix import weights
+from locust_llm.load.pictures import made
 from locust_llm.load.user_file import irregular, small_text
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.run.address import base_url, page_url
@@ -51,6 +53,7 @@ from .flags import (
     refuse,
     unknown_options,
 )
+from .refusals import refuses_media
 from .schedule import rate_of
 
 PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("probe.py", "--headless")}
@@ -158,6 +161,9 @@ def check(options: Namespace, **known: Any) -> Settings:
         )
     if not PROTOCOLS[settings.endpoint_type].streams and "--streaming" in sys.argv[1:]:
         refuse(f"--endpoint-type {settings.endpoint_type} answers in one piece: leave out --streaming")
+    for kind in settings.media.kinds:
+        if not_taken := refuses_media(settings.endpoint_type, kind):
+            refuse(not_taken)
     if options.web_datasets and not os.path.isdir(options.web_datasets):
         refuse(f"--web-datasets {options.web_datasets}: there is no such folder")
     rate = options.spawn_rate
@@ -198,6 +204,10 @@ def look_through(s: Settings) -> Summary | None:
     if s.model_mix:
         weights(s.model_mix)
     extras(s)
+    try:
+        made(s.media)  # also so that processes which are forked have them
+    except ImportError as error:
+        raise ValueError(f"--image-format {s.image_format}: {error}") from None
     if s.tokenizer:
         for path in (s.tokenizer, os.path.join(s.tokenizer, "tokenizer.json")):
             if why := irregular(path):
@@ -217,6 +227,9 @@ def look_through(s: Settings) -> Summary | None:
         raise ValueError(
             f"{s.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: {s.endpoint_type} has no conversation"
         )
+    for kind, some in ((IMAGE, dataset.images), (AUDIO, dataset.sounds)):
+        if some and (not_taken := refuses_media(s.endpoint_type, kind)):
+            raise ValueError(f"{s.input_file}: {not_taken}")
     return dataset
 
 

@@ -17,6 +17,7 @@ from locust_llm.core.sweep import INPUT
 from locust_llm.core.text import cut
 from locust_llm.load.dataset import Summary
 from locust_llm.load.lengths import independent, mix, normal
+from locust_llm.load.media import AUDIO, IMAGE
 from locust_llm.protocols.answer import Completion, count, error_line, error_text, status_message
 from locust_llm.protocols.known import PROTOCOLS, request_body
 
@@ -104,6 +105,18 @@ def no_completion(body: bytes) -> str:
 
 def _quotes(message: str, model: str) -> bool:
     return re.search(rf"['\"`=]{re.escape(model)}(['\"`.]|$)", message) is not None
+
+
+# -- pictures and sounds ----------------------------------------------------------------------------------------------
+
+
+def refuses_media(endpoint_type: str, kind: str) -> str:
+    """Why none of this kind can be sent; empty where it can."""
+    if kind in PROTOCOLS[endpoint_type].takes:
+        return ""
+    some = {IMAGE: "pictures", AUDIO: "sounds"}[kind]
+    takes = [name for name, protocol in PROTOCOLS.items() if kind in protocol.takes]
+    return f"--endpoint-type {endpoint_type} takes no {some}: use {' or '.join(takes)}"
 
 
 # -- names of models -------------------------------------------------------------------------------------------------

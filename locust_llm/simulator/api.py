@@ -258,7 +258,7 @@ def _parse_message(message: Any, loc: str) -> tuple[str, str]:
         raise invalid(loc, "Input should have a role")
     content = message.get("content") or ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        content = "\n".join(str(part.get("text", "")) for part in content)
+        content = "\n".join(map(tokens.part_text, content))
     if not isinstance(content, str):
         raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
     functions = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]

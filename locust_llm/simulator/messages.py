@@ -55,7 +55,7 @@ def _text(content: Any, loc: str) -> str:
 
 def _of_block(block: dict[str, Any], loc: str) -> str:
     if block.get("type") != "tool_use":
-        return str(block.get("text", ""))
+        return tokens.part_text(block)
     if not isinstance(block.get("input"), dict):
         raise invalid(f"{loc}.input", "Input should be a valid dictionary")
     return dump(block["input"]).decode()

@@ -76,7 +76,7 @@ def _parse_item(item: Any, loc: str) -> tuple[str, str]:
         raise invalid(loc, "Input should be a message with a role, a function_call or a function_call_output")
     content = item.get("content") or ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        content = "\n".join(str(part.get("text", "")) for part in content)
+        content = "\n".join(map(tokens.part_text, content))
     if not isinstance(content, str):
         raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
     return item["role"], content

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
+from typing import Any
 from zlib import crc32
 
 from .cost import BLOCK_SIZE
@@ -58,3 +60,51 @@ def block_keys(pieces: Sequence[str]) -> list[int]:
 
 def prompt_pieces(text: str, *, add_special_tokens: bool = True) -> list[str]:
     return [_BEGIN_OF_TEXT] * add_special_tokens + _PIECE.findall(text)
+
+
+# -- pictures and sounds -----------------------------------------------------------------------------------------------
+
+_PATCH = 28  # pixels of the side of what is one token: Qwen2-VL, 14 and two of them merged
+_MOST_TOKENS = 16_384  # of a picture: larger ones are scaled down to so many
+_UNKNOWN_TOKENS = 1024  # of one that is not at hand: that of 896 x 896
+_A_SECOND = 25  # tokens of a sound: Qwen2-Audio, 40 ms each
+_HEAD = 1 << 16  # characters of base64 in which a file says what it is
+
+
+def part_text(part: dict[str, Any]) -> str:
+    """Of a part of a message: a text; of a picture or a sound as many characters as it has tokens, each of which is a token,
+    and others where it is another one."""
+    kind = str(part.get("type"))
+    held = part.get("source") if kind == "image" else part.get("image_url" if kind == "input_image" else kind)
+    if kind not in ("image_url", "input_image", "image", "input_audio", "audio_url"):
+        return str(part.get("text", ""))
+    value = held.get("url", held.get("data")) if isinstance(held, dict) else held
+    data = value.partition(",")[2] if isinstance(value, str) and value.startswith("data:") else str(value)
+    own = chr(0xE000 + crc32(data[-4096:].encode("utf-8", "replace"), len(data)) % 6400)
+    try:
+        head = b64decode(data[:_HEAD], validate=True)
+    except ValueError:
+        head = b""
+    count = _audio_tokens(head, len(data) * 3 // 4) if "audio" in kind else _image_tokens(*_size(head))
+    return own * count
+
+
+def _image_tokens(width: int, height: int) -> int:
+    if not width or not height:
+        return _UNKNOWN_TOKENS
+    return min(-(-width // _PATCH) * -(-height // _PATCH), _MOST_TOKENS)
+
+
+def _audio_tokens(head: bytes, size: int) -> int:
+    """By the bytes a second in the header of a WAV; anything else is taken for 128 kbit/s."""
+    wav = head[:4] == b"RIFF" and head[8:16] == b"WAVEfmt "
+    a_second = (int.from_bytes(head[28:32], "little") if wav else 0) or 16_000
+    return min(max(1, round(size / a_second * _A_SECOND)), _MOST_TOKENS) if head else _UNKNOWN_TOKENS
+
+
+def _size(head: bytes) -> tuple[int, int]:
+    """Width and height of a PNG or a JPEG; (0, 0) of anything else."""
+    if head[12:16] == b"IHDR":
+        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    frame = re.match(rb"\xff\xd8(?s:.*?)\xff[\xc0-\xc3]..\x08(..)(..)", head, re.DOTALL) if head else None
+    return (int.from_bytes(frame[2], "big"), int.from_bytes(frame[1], "big")) if frame else (0, 0)

@@ -57,6 +57,10 @@ PER_USER: Final = Metric(
 LENGTHS: Final = (
     Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0, "as the server counted"),
     Metric("Inputs per Request", "inputs", "inputs", "inputs", 1.0, "texts of embeddings, documents of rerank"),
+    Metric("Images per Request", "num_images", "images", "images", 1.0, "pictures, those of earlier turns too"),
+    Metric("Image Pixels per Request", "image_pixels", "megapixels", "image_pixels", 1e-6, "of all of them"),
+    Metric("Image Bytes per Request", "image_bytes", "MB", "image_bytes", 1e-6, "of their files, before base64"),
+    Metric("Audio per Request", "audio_duration", "s", "audio_s", 1.0, "how long the sounds are, together"),
     Metric("Output Tokens per Request", "output_sequence_length", "tokens", "output_tokens", 1.0,
            "as the server counted, with reasoning; else one per chunk, and the report notes the estimate"),
     Metric("Tokens per Chunk", "tokens_per_chunk", "tokens", "tokens_per_chunk", 1.0,
@@ -114,6 +118,10 @@ OPTIONAL_TAGS: Final = frozenset(
     {
         "time_to_first_output_token",
         "inputs",
+        "num_images",
+        "image_pixels",
+        "image_bytes",
+        "audio_duration",
         "usage_prompt_cache_read_tokens",
         "reasoning_token_count",
         "tokens_per_chunk",

@@ -8,10 +8,12 @@ from typing import Any, Final, NoReturn
 
 STAGES: Final = ("stage", "concurrency", "request-rate", "prefill-concurrency", "input-tokens")
 """Selectors of stages, by the value of what the sweep changes: by any name, or by that of what it must be."""
-SELECTORS: Final = ("class", "input", "name", "model", "turn", *STAGES)
+SELECTORS: Final = ("class", "input", "name", "model", "turn", "images", *STAGES)
 TURNS: Final = ("first", "later")
 COLUMNS: Final = {"class": "user_class", "name": "name", "model": "model"}
 """Selectors of requests by a value that they have, and what a record calls it."""
+IMAGES: Final = "images"
+"""The selector by the number of pictures in a request."""
 INPUT: Final = "input"
 """The selector by length: of the prompt as delivered, else as asked, in tokens."""
 
@@ -38,7 +40,7 @@ def selectors(text: str) -> tuple[tuple[str, str], ...]:
             refuse(f"{key} is given twice: use one value")
         if value.startswith('"'):
             value = value[1:-1].replace('""', '"')
-        if key == "input":
+        if key in (INPUT, IMAGES):
             value = _range(*lengths(value.strip()))
         if key in STAGES:
             value = _stages(*stage_values(value.strip()))
@@ -56,6 +58,8 @@ def predicates(where: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Predicat
             yield COLUMNS[key], partial(_equals, value)
         elif key == "turn":
             yield key, partial(_is_first, value == "first")
+        elif key == IMAGES:
+            yield key, partial(_counts, *lengths(value))
         elif key == INPUT:
             yield key, partial(_lies_in, *lengths(value))
 
@@ -70,6 +74,11 @@ def _is_first(first: bool, turn: Any) -> Any:
 
 def _lies_in(low: float, high: float, length: Any) -> Any:
     return (low <= length) & (length < high)
+
+
+def _counts(low: float, high: float, count: Any) -> Any:
+    """Where there are none, there is no value."""
+    return _lies_in(low, high, count) | ((count != count) & (low <= 0))
 
 
 def lengths(value: str) -> tuple[float, float]:

@@ -1,6 +1,8 @@
 """Counts by hand, and that /tokenize can't disagree with usage."""
 
+import struct
 import time
+from base64 import b64encode
 
 import pytest
 from hypothesis import given
@@ -86,3 +88,38 @@ def test_counting_a_long_prompt_does_not_hold_up_a_server():
         tokens.count_text(text)
         took.append(time.perf_counter() - start)
     assert min(took) < 0.1  # 2 ms where nothing else runs
+
+
+def data_url(head: bytes, size: int = 0) -> str:
+    return "data:application/octet-stream;base64," + b64encode(head.ljust(size, b"\0")).decode()
+
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 280, 57)
+JPEG = b"\xff\xd8\xff\xe0\0\x04ab\xff\xc0\0\x11\x08" + struct.pack(">HH", 57, 280)
+WAV = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + struct.pack("<HHIIHH", 1, 1, 16_000, 32_000, 2, 16)
+
+
+@pytest.mark.parametrize(
+    ("part", "count"),
+    [
+        ({"type": "image_url", "image_url": {"url": data_url(PNG)}}, 10 * 3),  # 280 / 28, and 57 / 28 rounded up
+        ({"type": "input_image", "image_url": data_url(JPEG)}, 10 * 3),
+        ({"type": "image", "source": {"type": "base64", "data": data_url(PNG).partition(",")[2]}}, 10 * 3),
+        ({"type": "image_url", "image_url": {"url": "http://x/a.png"}}, 1024),
+        ({"type": "image_url", "image_url": None}, 1024),
+        ({"type": "input_audio", "input_audio": {"data": data_url(WAV, 64_000).partition(",")[2]}}, 50),  # two seconds
+        ({"type": "input_audio", "input_audio": {"data": data_url(b"ID3", 16_000).partition(",")[2]}}, 25),
+        ({"type": "text", "text": "Hello there"}, 2),
+        ({}, 0),
+    ],
+)
+def test_a_picture_is_tokens_by_its_size_and_a_sound_by_its_length(part, count):
+    assert tokens.count_text(tokens.part_text(part)) == count
+
+
+def test_another_picture_is_other_tokens():
+    """Else a prefix cache would take one for the other."""
+    one, same, other = (
+        tokens.part_text({"type": "input_image", "image_url": data_url(PNG + end)}) for end in (b"a", b"a", b"b")
+    )
+    assert one == same != other

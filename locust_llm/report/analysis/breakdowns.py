@@ -102,6 +102,8 @@ def breakdowns(main: Selection, run: Run) -> Iterator[Breakdown]:
         metrics = [LATENCY, GATE_WAIT] if run.limits else [LATENCY]
     for by, groups in (
         ("input length", by_length(main)),
+        ("images", by_images(main)),
+        ("image size (thousands of pixels)", by_pixels(main)),
         ("limit of the ramp", by_limit(main, run)),
         ("rate of the ramp", by_rate(main, run)),
         (TURN, by_turn(main)),
@@ -124,6 +126,26 @@ def by_length(main: Selection) -> Groups:
     for i in range(1, len(edges)):
         if (here := at == i).any():
             yield bucket(edges[i - 1], edges), main.where(here)
+
+
+def by_images(main: Selection) -> Groups:
+    """By how many pictures there are in a request, none too."""
+    count = np.nan_to_num(main["images"])
+    if count.any():
+        for low, high, here in _ranges(count):
+            yield f"{low}" if low == high else f"{low}-{high}", main.where(here)
+
+
+def by_pixels(main: Selection) -> Groups:
+    """By buckets of the pixels of all pictures of a request, in thousands."""
+    size = np.ceil(main["image_pixels"] / 1000)
+    known = np.unique(size[size >= 1])
+    if len(known):
+        edges = bucket_edges(known.astype(np.int64).tolist())
+        at = np.searchsorted(edges, size, side="right")  # NaN sorts behind all
+        for i in range(1, len(edges)):
+            if (here := at == i).any():
+                yield bucket(edges[i - 1], edges), main.where(here)
 
 
 def lengths(part: Selection) -> Floats:

@@ -35,11 +35,12 @@ DURATIONS: Final = (
 TOKENS: Final = (
     "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "asked_input_tokens", "asked_output_tokens",
 )  # fmt: skip
+MEDIA: Final = ("images", "image_bytes", "image_pixels", "audio_s")
 FLAGS: Final = ("ttft_is_upper_bound", "streamed", "simulated")
 OTHER_NUMBERS: Final = (
     "status", "limit", "user", "stage", "pair", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
     "bad_stamps", "reads",
-    "request_bytes", "response_bytes", "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted",
+    "request_bytes", "response_bytes", "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA,
 )  # fmt: skip
 TEXTS: Final = (
     "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",
@@ -50,7 +51,7 @@ TEXTS: Final = (
 SUMMARY_NUMBERS: Final = tuple(
     name for name in (
         "clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us", "rtt_us", "retransmits",
-        "limit", "turn", "pair", "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted",
+        "limit", "turn", "pair", "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA,
     )
     if name not in ("headers_at", "close_lag_s", "longest_stall_s")
 )  # fmt: skip
@@ -58,7 +59,7 @@ SUMMARY_TEXTS: Final = (
     "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "error", "arm",
 )  # fmt: skip
 SINGLE_PRECISION: Final = frozenset(
-    {*TOKENS, "status", "limit", "turn", "pair", "retransmits", "schema_valid", "inputs", "chunks_counted"}
+    {*TOKENS, "status", "limit", "turn", "pair", "retransmits", "schema_valid", "inputs", "chunks_counted", "images"}
 )
 """Whole numbers that single precision holds exactly (below 2^24)."""
 

@@ -345,6 +345,7 @@ def slowness(record: Record, given: Iterable[Condition]) -> float | None:
 def _selected_by(record: Record, column: str) -> Any:
     """What a selector looks at."""
     if column != INPUT:
-        return getattr(record, column)
+        value = getattr(record, column)
+        return math.nan if value is None else value
     tokens = record.asked_input_tokens if record.input_tokens is None else record.input_tokens
     return math.nan if tokens is None else tokens

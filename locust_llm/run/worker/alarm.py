@@ -13,7 +13,10 @@ from typing import Final
 
 import gevent
 from gevent.event import Event
+from gevent.lock import BoundedSemaphore
 
+TURN_S: Final = 0.001
+"""A timer, however short: without one the event loop would not look at what is due."""
 _CLOCK_MONOTONIC: Final = 1
 _ABSOLUTE: Final = 1
 _itimerspec: Final = Struct("qqqq")
@@ -70,3 +73,16 @@ class Alarm:
             seconds, rest = divmod(self._sleepers[0][0], 1)
             ns = min(int(rest * 1e9), 999_999_999)  # a double just below 1 makes a whole second, which is refused
             self._set_time(self._fd, _ABSOLUTE, _itimerspec.pack(0, 0, int(seconds), ns), None)
+
+
+class Turns:
+    """For what takes milliseconds of the event loop, such as to build a request of megabytes: one greenlet after the other,
+    and between two the loop turns, so that what is due then is sent."""
+
+    def __init__(self) -> None:
+        self._one = BoundedSemaphore(1)
+
+    def take(self) -> None:
+        """Returns when it is this greenlet's turn."""
+        with self._one:
+            gevent.sleep(TURN_S)

@@ -27,7 +27,9 @@ from locust_llm.core.settings import Settings
 from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
 from locust_llm.load.lengths import independent, mix, normal
+from locust_llm.load.media import Store
 from locust_llm.load.model_mix import models
+from locust_llm.load.pictures import Media
 from locust_llm.load.prompts import Prompts
 from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
@@ -52,7 +54,7 @@ from locust_llm.run.protocol import (
     pack,
 )
 
-from .alarm import Alarm
+from .alarm import Alarm, Turns
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
 from .sentinel import Sentinels
@@ -105,6 +107,7 @@ class Sender:
         """Requests that the gate has admitted, and that are over."""
         self.ttfts_s: list[float] = []
         """Of the first chunks since the last status."""
+        self.failure = ""  # why this process can send nothing more
         self.activity = ""
         """For the progress line: where a schedule of the users' own is, such as the probe's."""
         self.lease = Lease(self.urgent, shared=self._shared, on_enter=self._count)
@@ -120,6 +123,7 @@ class Sender:
         self._stage_watch: HealthMonitor | None = None
         self.failure_kinds = FailureKinds()
         """For Locust's table, and for a sample of each."""
+        self.turns = Turns()
         self.retry_random = Random()
         """Spreads retries."""
         self.prompts: Prompts
@@ -169,6 +173,7 @@ class Sender:
             prefix_tokens=s.prefix_prompt_length or 0,
             tokenizer=tokens.load(s.tokenizer) if s.tokenizer else None,
             batch=s.texts,
+            media=Media(s.media, None if s.random_seed is None else f"{s.random_seed}/{order.worker}/media"),
         )
         self.sessions = Sessions(
             self.prompts,
@@ -177,6 +182,7 @@ class Sender:
             seed=s.random_seed,
             worker=order.worker,
             models=models(s.model_mix) if s.model_mix else None,
+            parts=Store(s.input_file, pause=self.turns.take).parts if s.input_file else None,
         )
         self.extra = extras(s)
         self.counts_sessions = bool(s.input_file or s.num_sessions)
@@ -337,7 +343,7 @@ class Sender:
             reads=reads_so_far() - self._sentinels.reads,
             clock_error_s=self.clock.error_s,
             health=None if self._watch is None else self._watch.so_far(self.worker, lags=STATUS_LAGS),
-            failure=reader_failure(),
+            failure=reader_failure() or self.failure,
             activity=self.activity,
             at=at,
         )
@@ -358,7 +364,7 @@ class Sender:
             missed=self._missed,
             undelivered=undelivered,
             health=None if self._watch is None else self._health(self._watch),
-            failure=reader_failure(),
+            failure=reader_failure() or self.failure,
         )
 
     def _health(self, watch: HealthMonitor) -> Health:

@@ -14,7 +14,10 @@ from locust_llm.core.run import Run
 from locust_llm.report.analysis.breakdowns import MAX_RAMP_RANGES, breakdowns, lengths, model_mix, sessions
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection
+from locust_llm.report.analysis.slo_figures import selected
 from locust_llm.report.analysis.summary import Breakdown, Group
+from locust_llm.run.control.early_stop import RuleMonitor
+from locust_llm.slo.grammar import parse
 
 
 def part(*records: Record) -> Selection:
@@ -230,3 +233,25 @@ def test_the_phase_of_a_run_starts_where_its_clock_says() -> None:
     run = replace(a_run(request_rate=4.0, request_rate_ramp_duration=4.0), profiling_at=UNIX + 100)
     found = broken_down(answered(1, due_at=100.5), answered(1, due_at=103.5), run=run)["rate of the ramp"]
     assert sizes(found) == [("0-1/s", 1, 0), ("3-4/s", 1, 0), ("whole phase", 2, 0)]
+
+
+def test_by_pictures_and_their_size() -> None:
+    """Only where there are pictures; a request without one is in no bucket of sizes, nor one whose pictures are URLs."""
+    found = broken_down(
+        answered(100, 110), answered(300, 330, images=1, image_pixels=99_500), answered(500, 510, images=1),
+        answered(900, 950, images=2, image_pixels=2_000_000), failed(images=2, image_pixels=2_000_000),
+    )  # fmt: skip
+    assert sizes(found["images"]) == [("0", 1, 0), ("1", 2, 0), ("2", 1, 1)]
+    assert p50s(found["images"].groups[2])[0] == 900
+    by_size = next(breakdown for by, breakdown in found.items() if by.startswith("image size"))
+    assert sizes(by_size) == [("100", 1, 0), ("2k", 1, 1)]
+    assert "images" not in broken_down(answered(100, 110), answered(300, 330))
+
+
+def test_a_rule_by_pictures() -> None:
+    some = part(answered(100, 110), answered(300, 330, images=1), answered(900, 950, images=2))
+    for text, count in (("images=2", 1), ("images=1..3", 2), ("images=0", 1), ("images=0..2", 2), ("images=3..", 0)):
+        rule = parse(f"ttft{{{text}}} p95 < 1s")
+        assert selected(rule, some).size == count, text
+        record = answered(300, 330, images=2)
+        assert RuleMonitor(rule)._selects(record) == (text in ("images=2", "images=1..3"))

@@ -1,0 +1,312 @@
+"""Media: pictures and sounds of a request: encoded once, counted, read from beside their dataset and from nowhere else.
+
+A row names them by a path below the dataset's own folder, an http(s) URL (passed on as it is) or a data URL. Whoever can
+upload a dataset chooses these texts: a path that leads out of the folder, by ``..`` or by a link, is refused before anything
+there is touched, and what is no picture and no sound is never sent.
+"""
+
+import io
+import os
+import re
+import stat
+import wave
+from binascii import Error, a2b_base64, b2a_base64
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+IMAGE, AUDIO = "image", "audio"
+COLUMNS: Final = {"image": IMAGE, "images": IMAGE, "audio": AUDIO, "audios": AUDIO}
+"""Fields of a row, each one text or a list of them, and what they hold; AIPerf's names."""
+MAX_BYTES: Final = 64 << 20
+"""Of a file."""
+KEPT_BYTES: Final = 256 << 20
+"""Of the files that a process keeps encoded: of more, they are read again."""
+HEAD_BYTES: Final = 1 << 18
+"""In which a picture says how large it is; in a JPEG the camera's notes and a preview may come before."""
+_SLICE: Final = 3 << 16
+"""Bytes that are encoded in one go: half a millisecond, in which nobody else runs. Of three bytes come four characters."""
+_DATA_URL: Final = re.compile(r"data:(image|audio)/([a-z0-9.+-]+);base64,(?=[A-Za-z0-9+/])", re.IGNORECASE)
+_JPEG_SIZES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
+_BARE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
+"""Markers of JPEG: those of a frame, and those without a length."""
+
+Refs = Iterable[tuple[str, str]]
+"""(field of the row, its text)."""
+
+
+class MediaError(ValueError):
+    """Why it cannot be sent; ``field``: of the row, where that is known."""
+
+    def __init__(self, what: str, field: str = "") -> None:
+        super().__init__(what)
+        self.field = field
+
+
+class Facts(NamedTuple):
+    """What is known of a picture or a sound."""
+
+    media_type: str
+    pixels: int | None = None
+    seconds: float | None = None
+    width: int = 0
+    height: int = 0
+
+
+class Medium:
+    """One picture or sound in base64: put into a request as it is, without another look at its megabytes."""
+
+    __slots__ = ("_base64", "facts", "size")
+
+    def __init__(self, facts: Facts, base64: Iterable[bytes], size: int) -> None:
+        """``base64``: its parts; ``size``: of the file in bytes."""
+        self.facts, self.size, self._base64 = facts, size, tuple(base64)
+
+    @property
+    def url(self) -> msgspec.Raw:
+        """A data URL, as JSON. Joined when it is asked for, as what is joined has megabytes, and most of it is shared."""
+        return msgspec.Raw(b"".join((b'"data:%b;base64,' % self.facts.media_type.encode(), *self._base64, b'"')))
+
+    @property
+    def base64(self) -> msgspec.Raw:
+        """As JSON."""
+        return msgspec.Raw(b"".join((b'"', *self._base64, b'"')))
+
+    @property
+    def part(self) -> dict[str, Any]:
+        """Of a message's content, in the form of chat completions; the protocols know where it stands for itself."""
+        if self.facts.media_type.startswith(IMAGE):
+            return {"type": "image_url", "image_url": {"url": self}}
+        return {"type": "input_audio", "input_audio": {"data": self, "format": self.facts.media_type.partition("/")[2]}}
+
+
+def as_json(value: Any) -> msgspec.Raw:
+    """For an encoder of msgspec, which asks about what it does not know."""
+    if isinstance(value, Medium):
+        return value.url if value.facts.media_type.startswith(IMAGE) else value.base64
+    raise NotImplementedError(f"{type(value).__name__} is no JSON")
+
+
+# -- what is in a request ----------------------------------------------------------------------------------------------
+
+
+def counted(messages: Iterable[dict[str, Any]]) -> dict[str, int | float | None]:
+    """Fields of the record for the pictures and sounds in messages of chat completions; none without any. None: of one of
+    them it is not known, as it is behind a URL. What tokens such a request has nobody knows beforehand."""
+    found = [one for message in messages for one in _of_message(message)]
+    if not found:
+        return {}
+    images = [(facts, size) for kind, facts, size in found if kind == IMAGE]
+    sounds = [facts.seconds for kind, facts, _ in found if kind == AUDIO]
+    whole = bool(images) and all(facts.pixels is not None for facts, _ in images)
+    return {
+        "images": len(images) or None,
+        "image_bytes": sum(size for _, size in images) if images and all(size for _, size in images) else None,
+        "image_pixels": sum(facts.pixels or 0 for facts, _ in images) if whole else None,
+        "audio_s": sum(filter(None, sounds)) if sounds and None not in sounds else None,
+        "asked_input_tokens": None,
+    }
+
+
+def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, Facts, int]]:
+    """(kind, facts, bytes) of each."""
+    content = message.get("content")
+    for part in content if isinstance(content, list) else ():
+        kind = str(part.get("type")) if isinstance(part, dict) else ""
+        held = part.get(kind) if kind in ("image_url", "input_audio", "audio_url") else None
+        value = held.get("url", held.get("data")) if isinstance(held, dict) else held
+        if value is None and kind != "image":
+            continue
+        if isinstance(value, Medium):
+            yield IMAGE if kind == "image_url" else AUDIO, value.facts, value.size
+            continue
+        facts, size = Facts(""), 0
+        if isinstance(value, str) and (match := _DATA_URL.match(value)):
+            try:
+                facts, size = of_data_url(value)
+            except MediaError:  # it is the server's to say
+                facts, size = Facts(""), (len(value) - match.end()) * 3 // 4
+        yield IMAGE if kind.startswith(IMAGE) else AUDIO, facts, size
+
+
+# -- of a dataset ------------------------------------------------------------------------------------------------------
+
+
+def refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What a row names: pictures, then sounds. Raises MediaError."""
+    found: list[tuple[str, str]] = []
+    for column in COLUMNS:
+        value = fields.get(column)
+        texts = [value] if isinstance(value, str) else value
+        if texts is None:
+            continue
+        if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
+            raise MediaError(f"{column} takes a path, a URL or a data URL, or a list of them", column)
+        found += [(column, text) for text in texts]
+    return tuple(found)
+
+
+def look(folder: str, column: str, ref: str) -> None:
+    """Is it there, and what its column says? Reads a file's beginning. Raises MediaError."""
+    kind, shown = COLUMNS[column], ref if len(ref) <= 60 else ref[:57] + "..."
+    try:
+        if ref.startswith("data:"):
+            facts, _ = of_data_url(ref)
+        elif _is_url(ref):
+            return
+        else:
+            with _opened(folder, ref) as file:
+                facts = facts_of(file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size)
+    except MediaError as wrong:
+        raise MediaError(f"{column} {shown!r}: {wrong}", column) from None
+    if not facts.media_type.startswith(kind):
+        raise MediaError(f"{column} {shown!r}: that is {facts.media_type}", column)
+
+
+class Store:
+    """The media of a dataset, of one process: each file read and encoded once, as long as there is room for it."""
+
+    def __init__(self, dataset: str, pause: Callable[[], object] = lambda: None, most: int = KEPT_BYTES) -> None:
+        """``pause``: lets others run, between two slices of a large file."""
+        self._folder, self._pause, self._most = os.path.dirname(dataset), pause, most
+        self._kept: OrderedDict[str, Medium] = OrderedDict()
+        self._bytes = 0
+
+    def parts(self, named: Refs) -> list[dict[str, Any]]:
+        """Of a message's content. Raises MediaError."""
+        return [self._part(COLUMNS[column], ref) for column, ref in named]
+
+    def _part(self, kind: str, ref: str) -> dict[str, Any]:
+        if ref.startswith("data:"):
+            facts, size = of_data_url(ref)
+            return Medium(facts, [ref.partition(",")[2].encode()], size).part
+        if _is_url(ref):
+            name = f"{kind}_url"
+            return {"type": name, name: {"url": ref}}
+        if (medium := self._kept.get(ref)) is None:
+            medium = self._kept[ref] = self._read(ref)
+            self._bytes += medium.size
+        self._kept.move_to_end(ref)
+        while self._bytes > self._most and len(self._kept) > 1:
+            self._bytes -= self._kept.popitem(last=False)[1].size
+        return medium.part
+
+    def _read(self, ref: str) -> Medium:
+        blocks: list[bytes] = []
+        head, size = b"", 0
+        with _opened(self._folder, ref) as file:
+            while block := file.read(_SLICE):
+                head = head if len(head) >= HEAD_BYTES else head + block
+                size += len(block)
+                blocks.append(b2a_base64(block, newline=False))
+                self._pause()
+        return Medium(facts_of(head, size), blocks, size)
+
+
+def _is_url(ref: str) -> bool:
+    """http or https; raises MediaError for another kind."""
+    scheme, colon, _ = ref.partition("://")
+    if not colon:
+        return False
+    if scheme.lower() not in ("http", "https"):
+        raise MediaError("a URL is http, https or data; a file is named by its path")
+    return True
+
+
+def _opened(folder: str, ref: str) -> io.BufferedReader:
+    """A regular file below the folder, and not too large. Raises MediaError."""
+    home = os.path.realpath(folder)
+    try:
+        path = os.path.realpath(os.path.join(home, ref))
+    except ValueError:  # a NUL
+        raise MediaError("that is no path") from None
+    if os.path.commonpath((home, path)) != home:
+        raise MediaError("it lies outside of the dataset's folder, and no file is read from there")
+    try:
+        # not followed if it has become a link since; a pipe does not block
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise MediaError(f"cannot be read: {error.strerror}") from None
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        os.close(file)
+        large = f"over {MAX_BYTES >> 20} MB" if stat.S_ISREG(found.st_mode) else "no regular file"
+        raise MediaError(f"cannot be read: {large}")
+    return open(file, "rb")
+
+
+# -- what it is --------------------------------------------------------------------------------------------------------
+
+
+def of_data_url(url: str) -> tuple[Facts, int]:
+    """(facts, bytes) of a picture or sound in base64. Raises MediaError."""
+    match = _DATA_URL.match(url)
+    if match is None:
+        raise MediaError("a data URL is data:image/png;base64,... or data:audio/wav;base64,...")
+    try:
+        data = a2b_base64(url[match.end() :].encode(), strict_mode=True)
+    except (Error, UnicodeEncodeError) as error:
+        raise MediaError(f"no base64: {error}") from None
+    return facts_of(data[:HEAD_BYTES], len(data)), len(data)
+
+
+def facts_of(head: bytes, size: int) -> Facts:
+    """Of a file of ``size`` bytes that begins so: PNG (W3C), JPEG (ITU T.81), GIF, WebP; WAV, MP3, FLAC, Ogg. Raises
+    MediaError where it is none of them, or broken."""
+    width = height = 0
+    if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
+        kind, width, height = "png", int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
+    elif head.startswith((b"GIF87a", b"GIF89a")):
+        kind, width, height = "gif", int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+    elif head.startswith(b"\xff\xd8\xff"):
+        kind, (width, height) = "jpeg", _jpeg_size(head)
+    elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        kind, (width, height) = "webp", _webp_size(head)
+    else:
+        return _sound(head, size)
+    if not width or not height:
+        raise MediaError(f"a broken picture: {kind} without a width and a height")
+    return Facts(f"image/{kind}", width * height, None, width, height)
+
+
+def _jpeg_size(head: bytes) -> tuple[int, int]:
+    at = 2
+    while at + 9 <= len(head) and head[at] == 0xFF:
+        marker = head[at + 1]
+        if marker in _JPEG_SIZES:
+            return int.from_bytes(head[at + 7 : at + 9]), int.from_bytes(head[at + 5 : at + 7])
+        at += 1 if marker == 0xFF else 2 if marker in _BARE else 2 + int.from_bytes(head[at + 2 : at + 4])
+    return 0, 0
+
+
+def _webp_size(head: bytes) -> tuple[int, int]:
+    """Lossy, lossless and extended form (RFC 9649)."""
+    form, data = head[12:16], head[20:30]
+    if form == b"VP8 " and len(data) == 10:
+        return int.from_bytes(data[6:8], "little") & 0x3FFF, int.from_bytes(data[8:10], "little") & 0x3FFF
+    if form == b"VP8L" and len(data) >= 5:
+        bits = int.from_bytes(data[1:5], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if form == b"VP8X" and len(data) == 10:
+        return int.from_bytes(data[4:7], "little") + 1, int.from_bytes(data[7:10], "little") + 1
+    return 0, 0
+
+
+def _sound(head: bytes, size: int) -> Facts:
+    """How long it is, WAV says at its beginning; of the others that is not known."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
+        try:
+            with wave.open(io.BytesIO(head)) as sound:
+                frame, rate = sound.getnchannels() * sound.getsampwidth(), sound.getframerate()
+                seconds = min(sound.getnframes(), size // frame) / rate
+        except (wave.Error, EOFError, ArithmeticError, RuntimeError) as error:
+            raise MediaError(f"a broken sound: {str(error) or 'wav that is cut off'}") from None
+        return Facts("audio/wav", None, seconds)
+    if head.startswith(b"ID3") or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2):
+        return Facts("audio/mp3")
+    for magic, kind in ((b"fLaC", "flac"), (b"OggS", "ogg")):
+        if head.startswith(magic):
+            return Facts(f"audio/{kind}")
+    raise MediaError("neither a picture (PNG, JPEG, GIF, WebP) nor a sound (WAV, MP3, FLAC, Ogg)")

@@ -1,0 +1,224 @@
+"""Pictures and sounds made up from a seed: PNG, JPEG and WAV of noise, of asked sizes, each with an end of its own.
+
+No two are alike, so that no cache of a server makes it look faster; but to make a megapixel takes 50 ms, and requests come
+faster than that. So a few are made before the load but for their end, and encoded: a request adds the last row of pixels, or
+the last samples. A PNG is a deflate stream whose last block may follow later, as it is (RFC 1951, 3.2.4); a JPEG may begin
+anew with each row of blocks (restart intervals, ITU T.81, F.1.1.5.2).
+"""
+
+import io
+import struct
+import wave
+import zlib
+from binascii import b2a_base64
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from .lengths import normal
+from .media import AUDIO, IMAGE, Facts, Medium
+
+MISSING: Final = "pictures as JPEG need Pillow: pip install 'locust-llm[images]', or --image-format png"
+MADE: Final = 16
+"""Sizes that are drawn before the load, where they differ."""
+MAX_SIDE: Final = 16_384
+MADE_BYTES: Final = 64 << 20
+"""Of their encoded files: with larger ones there are fewer."""
+QUALITY: Final = 85
+"""Of JPEG: what cameras and web sites commonly use."""
+_BLOCK_ROWS: Final = 16
+"""Rows of pixels in a row of JPEG's blocks, with colours at half the resolution (4:2:0)."""
+_COARSE: Final = 4
+"""Pixels of the side of a spot, in a JPEG: noise of single pixels would take three times what a photograph does."""
+_SHADES: Final = bytes(120 + (byte & 15) for byte in range(256))
+"""16 of 256: a PNG then takes 1.5 bytes a pixel, as many photographs do; full noise takes 3."""
+_OWN_SAMPLES: Final = 64
+_DEPTH: Final = 16
+"""Bits of a sample; one channel."""
+
+
+class Asked(NamedTuple):
+    """What a run asks for: a mean of 0 is none."""
+
+    width: tuple[float, float] = (0.0, 0.0)
+    """Mean and standard deviation, pixels."""
+    height: tuple[float, float] = (0.0, 0.0)
+    images: int = 1
+    """Of a request."""
+    formats: tuple[str, ...] = ("png",)
+    """One of them each: png, jpeg."""
+    seconds: tuple[float, float] = (0.0, 0.0)
+    rates: tuple[float, ...] = (16.0,)
+    """Samples a second, in kHz, one of them each."""
+    sounds: int = 1
+    seed: int = 0
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What there will be: image, audio."""
+        image, audio = self.width[0] and self.height[0] and self.images, self.seconds[0] and self.sounds
+        return (IMAGE,) * bool(image) + (AUDIO,) * bool(audio)
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """Of numbers with commas or blanks between, in kHz. Raises ValueError of one sentence."""
+    try:
+        found = tuple(float(one) for one in text.replace(",", " ").split())
+    except ValueError:
+        found = ()
+    if not found or len(found) > MADE or not all(1 <= rate <= 384 for rate in found):
+        raise ValueError(f"--audio-sample-rates takes rates in kHz from 1 to 384, as in 16,44.1, got {text!r}")
+    return found
+
+
+class Begun(NamedTuple):
+    """A picture or sound without its end."""
+
+    facts: Facts
+    base64: bytes
+    """Of the beginning, but for the bytes that do not fill three."""
+    rest: bytes
+    size: int
+    """Bytes that are encoded so far."""
+    end: Callable[[Random], bytes]
+
+    def finished(self, random: Random) -> Medium:
+        end = self.rest + self.end(random)
+        return Medium(self.facts, (self.base64, b2a_base64(end, newline=False)), self.size + len(end))
+
+
+class Media:
+    """Of the requests of one process: the same seed gives the same bytes."""
+
+    def __init__(self, asked: Asked, seed: str | None) -> None:
+        """``seed``: of what differs between requests."""
+        self._asked, self._random = asked, Random(seed)
+        self._images, self._sounds = made(asked)
+
+    def begin_block(self, seed: str) -> None:
+        """From now on what differs is drawn from this."""
+        self._random = Random(seed)
+
+    def parts(self) -> list[dict[str, Any]]:
+        """Of the content of one message; none where none are asked for."""
+        random, found = self._random, []
+        for some, count in ((self._images, self._asked.images), (self._sounds, self._asked.sounds)):
+            found += [random.choice(some).finished(random).part for _ in range(count if some else 0)]
+        return found
+
+
+@lru_cache(maxsize=1)
+def made(asked: Asked) -> tuple[Sequence[Begun], Sequence[Begun]]:
+    """(pictures, sounds) without their ends. Kept, so that processes which are forked find them. Raises ImportError where
+    a JPEG is asked for and Pillow is missing."""
+    random = Random(f"{asked.seed}/media")
+    images: list[Begun] = []
+    if IMAGE in asked.kinds:
+        width, height = normal(*asked.width), normal(*asked.height)
+        sizes = (
+            (min(width(random), MAX_SIDE), min(height(random), MAX_SIDE)) for _ in range(MADE * len(asked.formats))
+        )
+        for kind in asked.formats:
+            begun = (MAKERS[kind](*next(sizes), random) for _ in range(MADE))
+            images += _some(begun, bool(asked.width[1] or asked.height[1]))
+    sounds: list[Begun] = []
+    if AUDIO in asked.kinds:
+        milliseconds = normal(asked.seconds[0] * 1000, asked.seconds[1] * 1000)
+        for rate in asked.rates:
+            lasting = (wav(milliseconds(random) / 1000, round(rate * 1000), random) for _ in range(MADE))
+            sounds += _some(lasting, bool(asked.seconds[1]))
+    return images, sounds
+
+
+def _some(begun: Iterator[Begun], differ: bool) -> list[Begun]:
+    """One, or of sizes that differ many, as long as there is room."""
+    found = [next(begun)]
+    while differ and len(found) < MADE and sum(one.size for one in found) < MADE_BYTES:
+        found.append(next(begun))
+    return found
+
+
+def _begun(facts: Facts, data: bytes, end: Callable[[Random], bytes]) -> Begun:
+    whole = len(data) // 3 * 3
+    return Begun(facts, b2a_base64(memoryview(data)[:whole], newline=False), data[whole:], whole, end)
+
+
+# -- the files ---------------------------------------------------------------------------------------------------------
+
+
+def png(width: int, height: int, random: Random) -> Begun:
+    """24 bits a pixel."""
+    row = 3 * width
+    noise = _noise(random, row * (height - 1))
+    pixels = b"".join(b"\0" + noise[at : at + row] for at in range(0, len(noise), row))
+    pack = zlib.compressobj(1, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
+    packed = pack.compress(pixels) + pack.flush(zlib.Z_SYNC_FLUSH)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    checked = zlib.adler32(pixels)
+
+    def end(random: Random) -> bytes:
+        last = b"\0" + _noise(random, row)
+        stored = struct.pack("<BHH", 1, len(last), len(last) ^ 0xFFFF) + last
+        return _chunk(b"IDAT", stored + struct.pack(">I", zlib.adler32(last, checked))) + _chunk(b"IEND", b"")
+
+    data = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", packed)
+    return _begun(Facts("image/png", width * height, None, width, height), data, end)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _noise(random: Random, size: int) -> bytes:
+    return random.randbytes(size).translate(_SHADES)
+
+
+def jpeg(width: int, height: int, random: Random) -> Begun:
+    """The last row of blocks is made for each. Raises ImportError."""
+    whole = _jpeg(width, height, random)
+    restart = max((whole.rfind(b"\xff%c" % marker) for marker in range(0xD0, 0xD8)), default=-1)
+    last = restart + 2 if height > _BLOCK_ROWS else _scan(whole)
+
+    def end(random: Random) -> bytes:
+        strip = _jpeg(width, _BLOCK_ROWS, random)
+        return strip[_scan(strip) :]
+
+    return _begun(Facts("image/jpeg", width * height, None, width, height), whole[:last], end)
+
+
+def _jpeg(width: int, height: int, random: Random) -> bytes:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ImportError(MISSING) from None
+    across, down = -(-width // _COARSE), -(-height // _COARSE)
+    spots = Image.frombytes("RGB", (across, down), random.randbytes(3 * across * down))
+    out = io.BytesIO()
+    picture = spots.resize((width, height), Image.Resampling.BICUBIC)
+    picture.save(out, "JPEG", quality=QUALITY, subsampling="4:2:0", restart_marker_rows=1)
+    return out.getvalue()
+
+
+def _scan(data: bytes) -> int:
+    """Where the scan begins, behind its header."""
+    at = data.index(b"\xff\xda") + 2
+    return at + int.from_bytes(data[at : at + 2])
+
+
+def wav(seconds: float, rate: int, random: Random) -> Begun:
+    """White noise, 16 bits, one channel."""
+    frame = _DEPTH // 8
+    samples = max(1, round(seconds * rate))
+    own = min(samples, _OWN_SAMPLES)
+    out = io.BytesIO()
+    with wave.open(out, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(frame)
+        sound.setframerate(rate)
+        sound.writeframes(random.randbytes(samples * frame))
+    data = out.getvalue()[: -own * frame]
+    return _begun(Facts("audio/wav", None, samples / rate), data, lambda random: random.randbytes(own * frame))
+
+
+MAKERS: Final[dict[str, Callable[[int, int, Random], Begun]]] = {"png": png, "jpeg": jpeg}
