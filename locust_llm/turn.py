@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from locust_llm.load.conversation import Ask, Conversation
+
 
 class Turn(NamedTuple):
     """Content and labels of one request."""
@@ -16,3 +18,9 @@ class Turn(NamedTuple):
     """The output gets exactly ``output_tokens``, where the server allows it."""
     model: str | None = None
     """Of the mix; None: the run has none."""
+
+
+def turn_of(ask: Ask, conversation: Conversation, *, sized: bool) -> Turn:
+    """The next request of a session."""
+    length, id_ = ask.output_tokens, conversation.id
+    return Turn(ask.messages, ask.input_tokens, length, id_, ask.turn, ask.body, sized, conversation.model)

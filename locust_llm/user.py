@@ -39,13 +39,11 @@ from . import events
 from .answer import Answer, answer_tokens, answered, joined
 from .kept_responses import KeptResponses, marked
 from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
-from .turn import Turn
+from .turn import Turn, turn_of
 
 FAILED_S: Final = 1.0
 """Least time between two requests of a user in a closed loop after a failure: a server that refuses at once would
 get thousands of requests per second."""
-
-
 Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
 """From the number of an attempt and its due time to its request."""
 
@@ -127,8 +125,7 @@ class LLMUser(HttpUser):
         model = self.sender.sessions.model(session)
         turn = Turn(messages, asked, max_tokens, session, sized=asked is not None, model=model)
         record = self._send(permit, turn, name, headers, keep_text, body)
-        stream = self.line.stream
-        kept = stream.answer.deltas if stream is not None else [] if keep_text else None
+        kept = stream.answer.deltas if (stream := self.line.stream) is not None else [] if keep_text else None
         return answered(record, kept, marked(self._kept.id))
 
     def session(
@@ -176,10 +173,8 @@ class LLMUser(HttpUser):
                 first_at = ask.at_s if first_at is None else first_at
                 more = conversation.left > 0
                 sized = decoded is None or decoded.turns[ask.turn].output_tokens is not None
-                id_, length = conversation.id, ask.output_tokens
-                turn = Turn(ask.messages, ask.input_tokens, length, id_, ask.turn, ask.body, sized, conversation.model)
-                record = self._send(permit, turn, name, headers, keep_text or more, body)
-                records.append(record)
+                turn = turn_of(ask, conversation, sized=sized)
+                records.append(record := self._send(permit, turn, name, headers, keep_text or more, body))
                 if record.outcome != OK:
                     break
                 if more:
