@@ -73,7 +73,7 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
         return f"the server has no {s.endpoint}: is --endpoint right, or --endpoint-type?"
     if status in BUSY:
         return "the server is busy: try again when it is not"
-    if status == 500 and not key:
+    if status == 500 and not key and message in ("", "Internal Server Error"):
         return "no key was given, and LiteLLM for one answers so without: set OPENAI_API_KEY or give --api-key-file"
     return ""
 
