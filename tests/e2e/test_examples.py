@@ -42,7 +42,7 @@ def ran(server: Server, folder: Path, name: str, *words: str) -> list[Record]:
 
 def ran_and_counted(server: Server, folder: Path, name: str, *words: str) -> tuple[list[Record], dict[str, int]]:
     """Also the requests by row of Locust's own table."""
-    done = run(server, folder, *words, *FEW, locustfile=str(EXAMPLES / name))
+    done = run(server, folder, *words, *FEW, "--verbose", locustfile=str(EXAMPLES / name))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     got = records(folder)

@@ -189,7 +189,7 @@ def test_a_fault_with_each_protocol(
         assert (gate.used, gate.waiting) == (0, 0)
         assert (record.outcome == OK) == (not record.failed)
         if (record.status or 0) < 300 and DIED in str(steps) and record.failed:
-            assert DIED in record.message, (kind, record.message)
+            assert DIED in record.error, (kind, record.error)
 
 
 def markdown(table: dict[tuple[str, str], Record | None]) -> Iterator[str]:

@@ -92,7 +92,7 @@ def test_means_are_what_was_asked_within_one_percent(size: float, deviation: flo
     drawn = prompts(lengths, tokens=f"{size}|{deviation}", output=f"{size}|{deviation}")
     delivered, meant, outputs = [], [], []
     for _ in range(2_000):
-        text, tokens, output_tokens = drawn.draw()
+        text, tokens, output_tokens, *_ = drawn.draw()
         delivered.append(lengths.template_tokens + lengths.tokens_a_word * (text.count(" ") + 1))
         meant.append(tokens)
         outputs.append(output_tokens)
@@ -107,7 +107,7 @@ def test_pairs_of_a_mix_stay_pairs() -> None:
     of_mine = Prompts(PLAIN, mix("40,900:60;700,8:40"), seed=2)
     drawn = Counter(
         (tokens, output_tokens, text.count(" ") + 1)
-        for text, tokens, output_tokens in (of_mine.draw() for _ in range(1_000))
+        for text, tokens, output_tokens, *_ in (of_mine.draw() for _ in range(1_000))
     )
     assert set(drawn) == {(40, 900, 40), (700, 8, 700)}
     assert drawn[40, 900, 40] / 1_000 == pytest.approx(0.6, abs=0.06)  # four standard errors
@@ -137,9 +137,9 @@ def test_the_system_prompt_is_the_same_everywhere_and_comes_on_top() -> None:
     assert here.system is not None
     assert here.system["role"] == "system"
     assert len(here.system["content"].split()) == 300
-    text, tokens, _ = here.draw()
+    text, tokens, *_ = here.draw()
     assert (len(text.split()), tokens) == (550, 850)
-    text, tokens, _ = here.draw(first=False)  # its history has it
+    text, tokens, *_ = here.draw(first=False)  # its history has it
     assert (len(text.split()), tokens) == (550, 550)
     assert prompts(seed=6, system_tokens=300).system != here.system
     assert prompts().system is None
@@ -152,13 +152,13 @@ def test_each_first_prompt_begins_with_one_of_the_pool_and_then_its_own_number()
         of_mine = prompts(seed=5, worker=worker, prefixes=4, prefix_tokens=60)
         begun[worker] = Counter()
         for _ in range(400):
-            text, tokens, _ = of_mine.draw()
+            text, tokens, *_ = of_mine.draw()
             words = text.split()
             assert tokens == len(words) == 610
             begun[worker][" ".join(words[:60])] += 1
             assert words[60].isdigit()
             numbers.append(words[60])
-        text, tokens, _ = of_mine.draw(first=False)
+        text, tokens, *_ = of_mine.draw(first=False)
         assert tokens == len(text.split()) == 550
         assert text.split()[0].isdigit()
     assert set(begun[0]) == set(begun[1])

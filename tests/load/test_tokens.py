@@ -99,7 +99,7 @@ def test_so_have_prefixes_blocks_and_the_system_prompt(loaded: Tokenizer, made: 
     assert prompts.system is not None
     assert truth(made, prompts.system["content"]) == 77
     for _ in range(20):
-        text, tokens, _ = prompts.draw()
+        text, tokens, *_ = prompts.draw()
         assert truth(made, text) + 77 == tokens
     for tokens, ids in [(1_024, (4, 5)), (1_500, (4, 5)), (1_000, (4, 5)), (1_027, (4, 5)), (200, (4, 5)), (514, (4,))]:
         assert truth(made, prompts.text(tokens, ids)) == tokens

@@ -73,7 +73,7 @@ def test_annotations() -> None:
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 30ms::observed 20ms (95%25 interval 20ms to ?, of 200 values): "
         "too few samples: the interval of p99 takes 368 independent requests, there are 200; "
-        "about 2 min more may tell\n",
+        "about 40 s more may tell\n",
     ]  # fmt: skip
 
 

@@ -155,7 +155,7 @@ def test_of_several_names_all_are_listed_and_accepted_and_answers_carry_the_firs
         "",
         "Hello there",
         "Antidisestablishmentarianism, 1234!\n\nü",
-        [{"type": "text", "text": "two"}, {"type": "image"}],
+        [{"type": "text", "text": "two"}, {"type": "refusal", "refusal": "no"}],
     ],
 )
 def test_tokenize_agrees_with_usage(fixed, content):
