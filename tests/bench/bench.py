@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from events import OTHERS
+from events import options as events_of
 from goals import FIGURES, Off, goals_met, offs, rule_kept
 from load import Load, load
 from numpy.typing import NDArray
@@ -53,12 +55,14 @@ class Row:
     verdict: str | None
     reasons: str
     """The verdict as the console shows it."""
+    protocol: str
 
     @property
     def name(self) -> list[str]:
         """The first columns of every table."""
         workers = f", {self.processes} workers" if self.processes > 1 else ""
-        return [f"{self.streams:,}", ("TLS" if self.tls else "plain") + workers]
+        protocol = "" if self.protocol == "chat" else f", {self.protocol}"
+        return [f"{self.streams:,}", ("TLS" if self.tls else "plain") + workers + protocol]
 
     @property
     def offs(self) -> list[Off]:
@@ -69,19 +73,23 @@ class Row:
         return offs(self.streams, said, true)
 
 
-def measure(program: Program, users: int, seconds: int, tls: bool, idle_s: float, processes: int = 1) -> Row:
+def measure(
+    program: Program, users: int, seconds: int, tls: bool, idle_s: float, processes: int = 1, protocol: str = "chat"
+) -> Row:
     """``users`` of all processes together."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, tls=tls) as sent:
+        sends, words = {"ttft_ms": TTFT_MS, "gap_ms": GAP_MS, "tokens": TOKENS}, events_of(protocol, TOKENS, folder)
+        with server(program, folder, **sends, tls=tls, options=words) as sent:
             options = ["-u", str(users), "-t", f"{seconds}s", "--output-tokens-mean", str(TOKENS)]
+            options += ["--endpoint-type", protocol]
             run = load(
                 sent.port, folder / "r", options, processes=processes, certificate=program.certificate if tls else None
             )
-        return compare(run, sent, users, tls, idle_s * processes)
+        return compare(run, sent, users, tls, idle_s * processes, protocol)
 
 
-def compare(run: Load, sent: Sent, users: int, tls: bool, idle_s: float) -> Row:
+def compare(run: Load, sent: Sent, users: int, tls: bool, idle_s: float, protocol: str) -> Row:
     records = run.records()
     got = [record for record in records if record.outcome == "ok"]
     true = [sent.times[record.id] for record in got]
@@ -113,6 +121,7 @@ def compare(run: Load, sent: Sent, users: int, tls: bool, idle_s: float) -> Row:
         first_cpu_share=run.processes[0].cpu_between(start, ended) / (ended - start) if ended > start else float("nan"),
         verdict=run.verdict()[0],
         reasons=run.verdict()[1],
+        protocol=protocol,
     )
 
 
@@ -210,6 +219,8 @@ def main() -> None:
     parser.add_argument("--users", default="50,200,800,1500", help="streams of each row")
     parser.add_argument("--seconds", type=int, default=20, help="how long each run sends")
     parser.add_argument("--tls", action=argparse.BooleanOptionalAction, default=True, help="rows with TLS too")
+    parser.add_argument("--protocols", action=argparse.BooleanOptionalAction, default=True,
+                        help="rows of 200 streams of each other protocol, between two of chat")  # fmt: skip
     parser.add_argument("--extras", action=argparse.BooleanOptionalAction, default=True,
                         help="two workers against one, and requests of one chunk")  # fmt: skip
     options = parser.parse_args()
@@ -230,6 +241,9 @@ def main() -> None:
             for users in map(int, options.users.split(",")):
                 rows.append(measure(program, users, options.seconds, tls, idle_s))
                 print(".", end="", flush=True)
+        for protocol in ("chat", *OTHERS, "chat") if options.protocols else ():
+            rows.append(measure(program, 200, options.seconds, False, idle_s, protocol=protocol))
+            print(".", end="", flush=True)
         tables(rows)
         if options.extras:
             print("\n" + only_reading(program, [int(users) for users in options.users.split(",")]))

@@ -98,7 +98,7 @@ def load(
         scheme, environment["REQUESTS_CA_BUNDLE"] = "https", str(certificate)
     command = [
         sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--host", f"{scheme}://127.0.0.1:{port}",
-        "--no-probe", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder / "run"), "--selftest", "off",
+        "--no-probe", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder / "run"), "--selftest", "off", "--verbose",
         *options,
     ]  # fmt: skip
     if processes > 1:

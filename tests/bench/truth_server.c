@@ -1,11 +1,12 @@
 /* A server much cheaper than any client, and it knows when it sent what: the truth of `make bench`.
  *
- *   truth_server [-s STAGGER_US] [-t CERTIFICATE_AND_KEY] PORT TTFT_US GAP_US TOKENS TRUTH
+ *   truth_server [-s STAGGER_US] [-t CERTIFICATE_AND_KEY] [-b BEGIN] [-e EVENT] [-f FINISH] PORT TTFT_US GAP_US TOKENS TRUTH
  *
  * HTTP/1.1 with keep-alive, one thread and epoll. A POST with "stream":true gets its first event after TTFT_US
  * and one each GAP_US, TOKENS in all; the last event, usage and [DONE] go out in one write. Due times are absolute, so
  * lateness does not add up. -s spreads first tokens evenly over STAGGER_US more, so that requests that come together are
- * not answered together; -t speaks TLS (only where built with -DTLS).
+ * not answered together; -t speaks TLS (only where built with -DTLS). The events are those of chat, or in the files BEGIN (with the
+ * head of the answer), EVENT and FINISH (with the last one).
  *
  * On SIGTERM it writes TRUTH, a line a request: id arrived_ns sends, and TRUTH.sends, the moments of all sends in the same
  * order, 64-bit ns. CLOCK_MONOTONIC: when the kernel had the request (SO_TIMESTAMPNS: not when this process got to run), and
@@ -127,8 +128,18 @@ static const char HEAD[] = "HTTP/1.1 200 OK\r\nServer: truth\r\nContent-Type: te
 static const char EVENT[] =
     "data: {\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"truth\","
     "\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]}\n\n";
-static char event[1024], last_event[2048];
-static int event_size, last_size;
+static char begin[8192], event[16384], last_event[32768];
+static int begin_size, event_size, last_size;
+static char given[3][6000]; /* what is sent before the first token, at each, and after the last one, instead of EVENT's */
+
+static const char FILES[] = "bef";
+
+static int read_file(const char *name, char *into) {
+    FILE *file = fopen(name, "r");
+    size_t n = file ? fread(into, 1, sizeof given[0] - 1, file) : 0;
+    into[n] = 0;
+    return file && !fclose(file) && n;
+}
 
 static void answer(Conn *c, const char *body) {
     char out[512];
@@ -169,6 +180,7 @@ static void take(Conn *c, size_t head, size_t whole) {
         c->left = tokens;
         c->due = now_ns() + ttft + (int64_t)(stagger * fmod(rowed * 0.6180339887498949, 1.0));
         put_out(c, HEAD, sizeof HEAD - 1);
+        if (begin_size) put_out(c, begin, begin_size);
         push(c);
     } else if (post) {
         answer(c, "{\"object\":\"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"content\":\"a\"},\"finish_reason\":\"length\"}],"
@@ -226,8 +238,10 @@ static void due(Conn *c) {
 }
 
 int main(int argc, char **argv) {
-    for (int option; (option = getopt(argc, argv, "s:t:")) != -1;) {
+    for (int option; (option = getopt(argc, argv, "s:t:b:e:f:")) != -1;) {
+        const char *at = strchr(FILES, option);
         if (option == 's') stagger = atoll(optarg) * 1000;
+        else if (at && read_file(optarg, given[at - FILES])) continue;
         else if (option != 't' || !tls_ready(optarg)) { fprintf(stderr, "truth_server: no such option, or no TLS\n"); return 2; }
     }
     argv += optind - 1;
@@ -238,9 +252,12 @@ int main(int argc, char **argv) {
     struct rlimit files = {65536, 65536};
     setrlimit(RLIMIT_NOFILE, &files);
     heap = calloc(65537, sizeof *heap); conns = calloc(65537, sizeof *conns);
-    event_size = sprintf(event, "%zx\r\n%s\r\n", sizeof EVENT - 1, EVENT);
-    char finish[512];
-    sprintf(finish, "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n"
+    if (*given[0]) begin_size = sprintf(begin, "%zx\r\n%s\r\n", strlen(given[0]), given[0]);
+    const char *each = *given[1] ? given[1] : EVENT;
+    event_size = sprintf(event, "%zx\r\n%s\r\n", strlen(each), each);
+    char finish[6000];
+    if (*given[2]) strcpy(finish, given[2]);
+    else sprintf(finish, "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n"
                     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":%d}}\n\ndata: [DONE]\n\n", tokens);
     last_size = sprintf(last_event, "%s%zx\r\n%s\r\n0\r\n\r\n", event, strlen(finish), finish);
     struct sigaction act = {.sa_handler = stop};
