@@ -1,4 +1,4 @@
-"""The events of an answer in each protocol, as vLLM 0.32 sends them: before the first token, for each, after the last one."""
+"""Events of an answer in each protocol, as vLLM 0.32 sends them: before the first token, for each, after the last one."""
 
 import json
 from collections.abc import Iterable

@@ -98,8 +98,8 @@ def load(
         scheme, environment["REQUESTS_CA_BUNDLE"] = "https", str(certificate)
     command = [
         sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--host", f"{scheme}://127.0.0.1:{port}",
-        "--no-probe", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder / "run"), "--selftest", "off", "--verbose",
-        *options,
+        "--no-probe", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder / "run"), "--selftest", "off",
+        "--verbose", *options,
     ]  # fmt: skip
     if processes > 1:
         command += ["--processes", str(processes)]
