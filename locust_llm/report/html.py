@@ -29,6 +29,7 @@ from locust_llm.report.document.document import (
     LATENCY,
     LENGTHS,
     OVER_TIME,
+    POOLED_LATENCY,
     SERVER,
     STAGES,
     TIMELINE,
@@ -100,7 +101,8 @@ def page(
             unmade.append(f"the plots of {heading} could not be drawn: {type(error).__name__}: {error}")
             return
         if charts:
-            yield Section(heading, charts=charts, hint=ZOOM_HINT if heading == LATENCY else "")
+            named = POOLED_LATENCY if heading == LATENCY and not run.settings.generates else heading
+            yield Section(named, charts=charts, hint=ZOOM_HINT if heading == LATENCY else "")
 
     first, *sections = _sections(document(summary, run), charted)
     absent = () if run.settings.generates else OUTPUT_LABELS

@@ -1,8 +1,8 @@
 // The charts of the live page, over the run's time. GROUPS has them all; a new group is one more entry there.
 "use strict";
 const charts = (() => {
-  const { css, swatch, written, FONT } = plots;
-  const RATE_S = 5, HEIGHT = 200, FAR = 4, LINE = 14, TEXT = 12;
+  const { css, swatch, written, letters, fontOf, rowHeight } = plots;
+  const RATE_S = 5, HEIGHT = 210, FAR = 4;
   // Places in a point of the history: live.py, Point. Those with _S are totals over time.
   const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10, SERVER = 11, LATENCY = 12;
   const history = { points: [], marks: [], classes: [], limits: [], generates: true };  // limits: [measure, limit in the chart's unit, text]
@@ -73,73 +73,12 @@ const charts = (() => {
       : (value / size).toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places }) + name);
   }
 
-  // -- lines with a text ---------------------------------------------------------------------------------------------------
-
-  function inside(u, hue, draw) {
-    const { ctx, bbox } = u, ratio = uPlot.pxRatio;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
-    ctx.font = `${TEXT * ratio}px ${FONT}`;
-    ctx.textBaseline = "top";
-    ctx.textAlign = "left";
-    ctx.strokeStyle = ctx.fillStyle = css(hue);
-    ctx.lineWidth = ratio;
-    ctx.setLineDash([5 * ratio, 4 * ratio]);
-    draw(ctx, ratio, bbox);
-    ctx.restore();
-  }
-  function line(ctx, ...ends) {
-    ctx.beginPath();
-    ends.forEach(([x, y], i) => (i ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
-    ctx.stroke();
-  }
-  function words(ctx, ratio, hue, text, left, top) {
-    ctx.setLineDash([]);
-    ctx.lineWidth = 3 * ratio;
-    ctx.strokeStyle = css("back");
-    ctx.strokeText(text, left, top);
-    ctx.fillText(text, left, top);
-    ctx.strokeStyle = css(hue);
-    ctx.lineWidth = ratio;
-    ctx.setLineDash([5 * ratio, 4 * ratio]);
-  }
-  const drawMarks = (u) => inside(u, "mark", (ctx, ratio, box) => {
-    let free = -Infinity;
-    for (const [at, text] of history.marks) {
-      const x = u.valToPos(at, "x", true);
-      if (x < box.left || x > box.left + box.width) continue;
-      line(ctx, [x, box.top], [x, box.top + box.height]);
-      const wide = ctx.measureText(text).width;
-      const left = x + 4 * ratio + wide > box.left + box.width ? x - 4 * ratio - wide : x + 4 * ratio;
-      if (left < free) continue;
-      free = left + wide + 6 * ratio;
-      words(ctx, ratio, "mark", text, left, box.top + 2 * ratio);
-    }
-  });
-  // A limit far above the values has its text at the top, and no line: it would press the values to the ground.
-  const drawLimits = (limits) => (u) => inside(u, "slo", (ctx, ratio, box) => {
-    const taken = [], high = LINE * ratio;
-    for (const [, limit, text] of limits()) {
-      const far = limit > u.scales.y.max, y = far ? box.top : u.valToPos(limit, "y", true);
-      if (!far) line(ctx, [box.left, y], [box.left + box.width, y]);
-      const shown = far ? `${text} ↑` : text, left = box.left + box.width - ctx.measureText(shown).width - 4 * ratio;
-      const top = [far ? y + high + ratio : y - high, y + 4 * ratio, y + high + 3 * ratio, y + 2 * high]
-        .find((one) => one >= box.top && taken.every((other) => Math.abs(other - one) >= high));
-      if (top === undefined) continue;
-      taken.push(top);
-      words(ctx, ratio, "slo", shown, left, top);
-    }
-  });
-
   // -- one chart -----------------------------------------------------------------------------------------------------------
 
   const WHOLES = [0, 1, 2, 3, 4, 5].flatMap((power) => [1, 2, 5].map((m) => m * 10 ** power));
   const SECONDS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((m) => m * 60), ...[1, 2, 5, 10, 24].map((h) => h * 3600)];
-  const font = `${TEXT}px ${FONT}`;
   const axis = (side, size, unit) => ({
-    side, size, font, gap: 4, stroke: () => css("muted"), grid: { stroke: () => css("line"), width: 1 },
+    side, size: size * letters(), font: fontOf(), gap: 4, stroke: () => css("muted"), grid: { stroke: () => css("line"), width: 1 },
     ticks: { stroke: () => css("line"), width: 1, size: 4 }, values: (_, splits) => ticks(unit, splits),
   });
 
@@ -157,10 +96,15 @@ const charts = (() => {
       fill: one.kind === "area" ? () => `color-mix(in srgb, ${css(one.hue)} 30%, transparent)` : undefined,
       paths: one.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, points: { show: false },
     });
+    // A limit far above the values has its text at the top, and no line: it would press the values to the ground.
     function highest(most) {
-      const near = limits().map(([, limit]) => limit).filter((limit) => limit <= FAR * most);
-      return (Math.max(most, ...near) || 1) * 1.08;
+      const far = limits().filter(([, limit]) => limit > FAR * most), near = limits().map(([, limit]) => limit).filter((limit) => limit <= FAR * most);
+      return (Math.max(most, ...near) || 1) * (far.length ? 1.2 : 1.08);
     }
+    const marks = (self) => plots.marks(self, [
+      ...history.marks.map(([x, text]) => ({ x, text })),
+      ...limits().map(([, y, text]) => ({ y, text, hue: "slo", beyond: y > self.scales.y.max })),
+    ]);
     function key(one) {
       const button = document.createElement("button"), value = document.createElement("output");
       [button.type, button.className] = ["button", "key"];
@@ -180,15 +124,15 @@ const charts = (() => {
       outputs = series.map(key);
       const last = () => history.points.at(-1)?.[AT] ?? 0;
       u = new uPlot({
-        width: Math.max(box.clientWidth, 200), height: HEIGHT, legend: { show: false }, padding: [8, 20, 0, 0],
+        width: Math.max(box.clientWidth, 200), height: HEIGHT, legend: { show: false }, padding: [6 + rowHeight(), 20, 0, 0],
         scales: {
           x: { time: false, range: (_, low, high) => (zoomed ? [low, high] : [0, Math.max(30, last())]) },
           y: { range: (_, low, high) => [0, highest(high > 0 ? high : 0)] },
         },
         series: [{}, ...series.map(drawn)],
-        axes: [{ ...axis(2, 26, "s"), space: 60, incrs: SECONDS }, { ...axis(3, 58, unit), space: 28, ...(whole ? { incrs: WHOLES } : {}) }],
+        axes: [{ ...axis(2, 2.2, "s"), space: 5 * letters(), incrs: SECONDS }, { ...axis(3, 4.9, unit), space: 2.4 * letters(), ...(whole ? { incrs: WHOLES } : {}) }],
         cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false }, sync: { key: "live", scales: ["x", null] } },
-        hooks: { draw: [drawMarks, drawLimits(limits)], setCursor: [show], setSelect: [(self) => { zoomed = zoomed || self.select.width > 0; }] },
+        hooks: { draw: [marks], setCursor: [show], setSelect: [(self) => { zoomed = zoomed || self.select.width > 0; }] },
       }, [[], ...series.map(() => [])], box);
       u.over.addEventListener("dblclick", () => { zoomed = false; update(); });
     }
@@ -213,7 +157,7 @@ const charts = (() => {
       width = box.clientWidth;
       u.setSize({ width: Math.max(width, 200), height: HEIGHT });
     }).observe(box);
-    return { figure, update, forget: () => { zoomed = false; }, redraw: () => u?.redraw() };
+    return { figure, update, again: () => [begin(), update()], forget: () => { zoomed = false; }, redraw: () => u?.redraw() };
   }
 
   function group(place, { title, charts: some }) {
@@ -233,6 +177,7 @@ const charts = (() => {
     made.update();
     return made;
   }
+  plots.narrow.addEventListener("change", each("again"));
   const remove = (some) => { all = all.filter((one) => !some.includes(one)); };
   return {
     history, AT, SERVER, add, remove, column, ended: () => rate((point) => point[DONE])().at(-1),

@@ -121,7 +121,7 @@
 
   function found(status) {
     by("found").hidden = !status.found;
-    by("found").querySelector("ul").replaceChildren(...(status.found || []).map((text) => element("li", text)));
+    by("found").querySelector("ul").replaceChildren(...[...new Set(status.found || [])].map((text) => element("li", text)));
   }
 
   const FIRST = ["loud", "open", "pass", "plain"];

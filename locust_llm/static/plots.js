@@ -198,7 +198,10 @@ const plots = (() => {
         ctx.stroke();
         ctx.setLineDash([]);
       }
-      const wide = ctx.measureText(text).width, edges = [right - wide - 4 * ratio, bbox.left + 4 * ratio];
+      const wide = ctx.measureText(text).width, gap = 4 * ratio;
+      const beside = all.filter(upright).map((other) => u.valToPos(other.x, "x", true))
+        .flatMap((x) => [x - wide - gap, x + gap]).filter((x) => x >= bbox.left + gap && x + wide + gap <= right);
+      const edges = [right - wide - gap, bbox.left + gap, ...beside];
       const left = Math.min(Math.max(at - wide / 2, bbox.left), right - wide);
       const levels = mark.beyond ? [1, 2, 3].map((row) => bbox.top + high * (row - 0.5))
         : [at - high / 2, at + high / 2].filter((y) => y - high / 2 >= bbox.top && y + high / 2 <= bottom);
@@ -428,5 +431,5 @@ const plots = (() => {
     redraw();
   });
 
-  return { add, remove, css, swatch, written, digits, FONT };
+  return { add, remove, marks, css, swatch, written, digits, narrow, letters, fontOf, rowHeight };
 })();

@@ -50,6 +50,8 @@ SERVER: Final = "Server"
 TIMELINE: Final = "Timeline"
 DISTRIBUTIONS: Final = "Distributions"
 """Headings of charts."""
+POOLED_LATENCY: Final = "Latency over time"
+"""That of LATENCY where answers have no first token."""
 VOIDED: Final = "the client verdict is "
 """How the reason of two arms begins that are not compared because of it."""
 
@@ -66,6 +68,9 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     if summary.failures:
         yield Heading("Failures")
         yield from _failures(summary)
+    nothing = summary.conditions.succeeded == 0
+    if nothing:  # then when they failed says more than tables without figures
+        yield Charts(OVER_TIME)
     if probe is not None:
         yield from findings(probe)
     elif not summary.swept:
@@ -74,7 +79,7 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield from curves(sweep)
     if probe is None and sweep is not None and not sweep.repeats:
         yield Charts(LATENCY)
-    for charts in (OVER_TIME, SERVER, TIMELINE, DISTRIBUTIONS):
+    for charts in (*(() if nothing else (OVER_TIME,)), SERVER, TIMELINE, DISTRIBUTIONS):
         yield Charts(charts)
     if summary.interference is not None and not summary.swept:
         yield from stalls(summary.interference, OK if summary.client is None else summary.client.level)

@@ -70,11 +70,16 @@ def sure_distance(worth: float) -> float:
     return math.sqrt(2 * (1 + MIXED / worth) * math.log(1 + math.sqrt(worth / MIXED + 1) / (2 * TAIL)))
 
 
+BAD: Final = {"error_rate": "failed", SCHEMA_VALID: "without a valid answer"}
+"""What requests are that such a share counts."""
+
+
 class Count:
     """Requests beyond a limit, where a share of them may be."""
 
-    def __init__(self, may: float, at_least: int = 0) -> None:
-        self._may, self._at_least = may, at_least
+    def __init__(self, may: float, at_least: int = 0, what: str = "beyond the limit") -> None:
+        """``what``: what those requests are that are counted."""
+        self._may, self._at_least, self._what = may, at_least, what
         self._beyond = self._open = self._open_beyond = 0
         self._of_values, self._of_beyond = CorrelationTime(), CorrelationTime()
         self.count = 0
@@ -107,10 +112,9 @@ class Count:
         return worth >= MIN_WORTH and evidence(some / of * worth, worth, self._may) >= math.log(SURE)
 
     def __str__(self) -> str:
-        may = f"{100 * self._may:.3g}% of them may be" if self._may else "none may be"
+        may = f"{100 * self._may:.3g}% may be" if self._may else "none may be"
         some, of = self._beyond + self._open_beyond, self.count + self._open
-        under_way = f" ({self._open} under way)" if self._open else ""
-        return f"{some} of {of} requests{under_way} are beyond the limit, and {may}"
+        return f"{some} of {of} {self._what}; {may}" + (f"; {self._open} under way" if self._open else "")
 
 
 class Mean:
@@ -167,7 +171,9 @@ class RuleMonitor:
         self._add: Callable[[Record], None]
         self.tally: Count | Mean
         if metric is None:
-            self.tally = Count(rule.limit if down else 1 - rule.limit, MIN_COUNTED)
+            usual = down == (rule.metric == "error_rate")
+            what = BAD.get(rule.metric, "not good") if usual else "beyond the limit"
+            self.tally = Count(rule.limit if down else 1 - rule.limit, MIN_COUNTED, what)
             self._add = partial(self._share, self.tally, down)
         elif rule.stat == "avg":
             self.tally = Mean(rule.limit, 1.0 if down else -1.0, rule.unit, measure.units[rule.unit])

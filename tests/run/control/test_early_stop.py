@@ -89,7 +89,7 @@ def test_a_percentile_is_broken_from_the_requests_on_that_show_their_correlation
     rule = "abort: ttft p90 < 100ms"
     assert fed([rule], mixed(63, 64)).broken() == ""
     said = fed([rule], mixed(64, 64)).broken()
-    assert said == "abort: ttft p90 < 100ms is broken: 64 of 128 requests are beyond the limit, and 10% of them may be"
+    assert said == "abort: ttft p90 < 100ms is broken: 64 of 128 beyond the limit; 10% may be"
     assert fed([rule], mixed(120, 8)).broken() == ""
 
 
@@ -145,7 +145,7 @@ def test_a_condition_on_what_no_answer_has_breaks_nothing() -> None:
 
 def test_the_largest_and_the_smallest_decide_at_once() -> None:
     assert fed(["abort: ttft max < 100ms"], some(50, 3) + some(200, 1)).broken() == (
-        "abort: ttft max < 100ms is broken: 1 of 4 requests are beyond the limit, and none may be"
+        "abort: ttft max < 100ms is broken: 1 of 4 beyond the limit; none may be"
     )
     assert fed(["abort: request_latency min > 100ms"], some(50, 1)).broken()
     assert fed(["abort: icl max < 20ms"], [answered(5, 15, 40)]).broken()
@@ -323,7 +323,7 @@ def test_states_by_pencil() -> None:
     states = abort.states()
     assert states["ttft p50 < 150ms"] == (
         "within so far",
-        "1 of 3 requests are beyond the limit, and 50% of them may be",
+        "1 of 3 beyond the limit; 50% may be",
     )
     assert states["ttft max < 150ms"][0] == "broken"
     assert states["ttft avg < 1s"] == ("within so far", "")
