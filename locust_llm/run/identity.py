@@ -158,7 +158,10 @@ def _json(body: bytes | None) -> dict[str, Any]:
 
 
 def _named(name: str, version: Any) -> str:
-    return f"{name} {version}" if isinstance(version, str) and version else name
+    known = (
+        isinstance(version, str) and version and "unknown" not in version
+    )  # b0-unknown: a build outside of its repository
+    return f"{name} {version}" if known else name
 
 
 def _chosen(told: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:

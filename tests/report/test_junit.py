@@ -72,8 +72,8 @@ def test_annotations() -> None:
         "::warning title=SLO FAIL%3A warn%3A ttft p50 < 6ms::"
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 30ms::observed 20ms (95%25 interval 20ms to ?, of 200 values): "
-        "too few samples: the interval of p99 takes 368 independent requests, there are 200; "
-        "about 40 s more may tell\n",
+        "too few samples: the interval of p99 takes 368 independent requests, there are 200, "
+        "and no bound nearer than 47.7ms; about 40 s more may tell\n",
     ]  # fmt: skip
 
 

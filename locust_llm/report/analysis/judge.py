@@ -165,9 +165,13 @@ def _assumed(rule: Rule, found: Found) -> str:
     """What the decision rests on beside the values."""
     if found.beyond is None or replaced(found, beyond=None).decides(rule) is not None:
         return ""
-    bound, up = brief(found.beyond * rule.factor, rule.unit, 3), rule.percentile is None or rule.percentile >= 50
+    bound, up = _beyond(rule, found.beyond), rule.percentile is None or rule.percentile >= 50
     far, twice, most = ("above", "twice", "at most") if up else ("below", "half", "at least")
     return f"{most} {bound}, if {far} all that was seen {twice} the value is at most a quarter as frequent"
+
+
+def _beyond(rule: Rule, bound: float) -> str:
+    return brief(bound * rule.factor, rule.unit, 3)
 
 
 def _cut(found: Found) -> str:
@@ -182,12 +186,15 @@ def _undecided(rule: Rule, found: Found, seconds: float) -> tuple[str, float | N
     """Why a figure that is there does not decide, and how much longer a run may. ``seconds``: how long the run was."""
     if found.ends == (None, None) and found.note:
         return found.note, None
+    if found.trend and _gets_worse(rule, found) and found.value is not None and rule.holds(found.value):
+        return f"it {found.trend} over the run: only a run that has settled can pass", None
     longer = None if found.cut and found.undecided else longer_s(rule, found, seconds)
     more = f"about {duration_in_words(longer)} more may tell" if longer is not None else "a longer run may tell"
     if found.cut and found.undecided:
         more = "a longer grace period (-s) may tell"
     if rule.percentile is not None and found.ends is not None and None in found.ends:
-        return f"{too_few(rule, found)}; {more}", longer
+        bound = "" if found.beyond is None else f", and no bound nearer than {_beyond(rule, found.beyond)}"
+        return f"{too_few(rule, found)}{bound}; {more}", longer
     why = "its 95% interval crosses the limit"
     if found.short:
         why = short_of(found)

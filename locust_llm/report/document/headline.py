@@ -64,14 +64,16 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     if not c.succeeded:
         yield f"None of {many(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
         return
-    load = _load(c)
-    first, *others = _rules(summary, run) or _figures(summary.rows)
-    if (overload := overloaded(summary.delivery)) is not None:
+    load, overload = _load(c), overloaded(summary.delivery)
+    first, *others = _rules(summary, run, steady=overload is None) or _figures(summary.rows)
+    if overload is not None:
         load = ""
         yield f"Overloaded: {overload}"
     elif (less := undelivered(summary.delivery)) is not None:
         load = ""
         yield f"Not delivered: {less}"
+    elif c.cut > c.requests / 2:
+        yield f"{c.cut:,} of {c.requests:,} requests were cut by the end: too much load, or too short a run"
     if summary.client is not None and summary.client.level == INVALID:
         load = ""
         yield BUFFERED_STREAMS if buffered(run) else "The load generator was too slow to measure this server"
@@ -106,8 +108,9 @@ def _load(c: Conditions) -> str:
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
-def _rules(summary: Summary, run: Run) -> list[str]:
-    """The first rule that failed, else the first that passed, with its figure; then what the others came to."""
+def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
+    """The first rule that failed, else the first that passed, with its figure; then what the others came to. ``steady``: a
+    longer run would be of the same load."""
     deciding, rules = [result for result in summary.slos if result.decides], run.settings.rules.by_text
     failed = [result for result in deciding if result.status == FAIL]
     passed = [result for result in deciding if result.status == PASS]
@@ -120,7 +123,7 @@ def _rules(summary: Summary, run: Run) -> list[str]:
     elif not failed and not undecided and len(passed) > 1:
         found.append(f"all {len(passed)} rules hold")
     if undecided:
-        longer = [result.longer_s for result in undecided if result.longer_s is not None]
+        longer = [result.longer_s for result in undecided if steady and result.longer_s is not None]
         some = f" for {'one' if len(longer) == 1 else len(longer)} of them" if len(longer) < len(undecided) else ""
         advice = f": run {duration_in_words(max(longer))} longer{some}" if longer else ""
         found.append(f"{_count(len(undecided))} undecided{advice}")
