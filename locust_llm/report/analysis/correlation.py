@@ -51,7 +51,9 @@ WINDOW: Final = 5.0
 EXCURSIONS: Final = 2.5
 """What the estimate of a correlation loses by few excursions: this over their number, on the side of the rare values."""
 FEW_EXCURSIONS: Final = 0.5
-"""The same on the other side, and of calm values: what excursions of one length lose."""
+"""The same on the other side: what excursions of one length lose."""
+CALM_EXCURSIONS: Final = 1.0
+"""The same of calm values, on the side of the rare ones."""
 TAIL_NEAR: Final = 0.0275
 """What may lie beyond an interval on the side of the many, usual values; on that of the few, large ones TAIL_FAR."""
 TAIL_SHORT: Final = 0.02
@@ -334,7 +336,7 @@ def _shares(found: Worth, share: float, looks: int, *, calm: bool = False) -> En
     near, far = _tails(found, looks)
     rare = found.size * (1 - share)
     low = round(_tail(found, FEW_EXCURSIONS / rare, near), 5)
-    high = round(_tail(found, (FEW_EXCURSIONS if calm else EXCURSIONS) / rare, far), 5)
+    high = round(_tail(found, (CALM_EXCURSIONS if calm else EXCURSIONS) / rare, far), 5)
     return _ranks_of(round(found.size, 1), share, low, high)
 
 
