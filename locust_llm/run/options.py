@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from locust import argument_parser
 from locust.argument_parser import LocustArgumentParser
+from locust.shape import LoadTestShape
 
 import msgspec
 
@@ -293,7 +294,8 @@ def settings_of(options: Namespace | None) -> Settings:
         ),
         **values,
     )
-    if settings.users is None and options.headless and not settings.open_loop and not settings.sweeps(CONCURRENCY):
+    counted = settings.open_loop or settings.sweeps(CONCURRENCY) or LoadTestShape.__subclasses__()
+    if settings.users is None and options.headless and not counted:
         settings = msgspec.structs.replace(settings, users=1)  # Locust's default
     return settings
 

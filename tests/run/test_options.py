@@ -16,6 +16,7 @@ from support.tiny_server import TinyServer, tiny_server
 from locust_llm import plugin
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
+from locust_llm.run import options
 from locust_llm.run.flags import Refused
 from locust_llm.run.options import check, extras, keep_locusts_defaults, request_headers, settings_of
 from locust_llm.run.secrets import secret_names
@@ -341,6 +342,19 @@ def test_who_only_looks_is_asked_for_nothing() -> None:
     for flag in ("--list", "--show-task-ratio", "--worker"):
         plugin._before_load(parse("--host", "", flag))
     assert list(Path(".").iterdir()) == []
+
+
+def test_a_load_shape_says_how_many_users_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no prefill limit is above their number before the run."""
+    words = ("--headless", "--host", "localhost:1", "--prefill-concurrency", "3")
+    with pytest.raises(Refused, match="above the 1 users"):
+        check(parse(*words))
+    shape = type("Shape", (), {})
+    type("Steps", (shape,), {})
+    kept = shape.__subclasses__()
+    monkeypatch.setattr(options, "LoadTestShape", shape)
+    assert check(parse(*words)).users is None
+    assert kept == shape.__subclasses__()
 
 
 def test_all_users_start_at_once_unless_a_rate_is_given(server: TinyServer) -> None:
