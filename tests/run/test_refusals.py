@@ -40,7 +40,6 @@ def captured(name: str) -> tuple[int, str]:
         ("vllm_busy", False, "the server is busy"),
         ("litellm_backend_down", True, ""),
         ("transformers_500", True, ""),
-        ("transformers_500", False, ""),
     ],
 )
 def test_the_answers_of_real_servers(capture: str, key: bool, begins: str) -> None:
