@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media calibration soak confusion intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media calibration soak confusion intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -27,10 +27,14 @@ demo: $(VENV)/.installed          ## a first result without a GPU: simulator, lo
 	$(BIN)/locust-llm demo
 
 test: $(VENV)/.installed-tests    ## every room and the main job end to end, in three minutes: small matrices, few examples
-	$(PYTEST) $(PARALLEL) --hypothesis-profile=few -m "not full and not serial"
-	$(PYTEST) --hypothesis-profile=few -m "serial and not full" $(SERIAL)
+	$(PYTEST) $(PARALLEL) --hypothesis-profile=few -m "not slow and not full and not serial"
+	$(PYTEST) --hypothesis-profile=few -m "serial and not slow and not full" $(SERIAL)
 
-test-all: test test-matrices      ## everything, with the whole matrices
+test-slow: $(VENV)/.installed-tests  ## single tests that take seconds: whole runs in each mode, pages in a browser
+	$(PYTEST) $(PARALLEL) --hypothesis-profile=few -m "slow and not full and not serial"
+	$(PYTEST) --hypothesis-profile=few -m "serial and slow and not full" $(SERIAL)
+
+test-all: test test-slow test-matrices  ## everything, with the whole matrices
 
 # what make test leaves out, in pieces: each prints its time, and what is done is done until a source changes
 PIECES = rooms web_pages damage endings distributed modes runs probe serial real

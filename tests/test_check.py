@@ -177,6 +177,7 @@ def test_advice_stands_below() -> None:
     assert line(Finding(NOTE, "usage", "no", "so what")).splitlines()[1].strip() == "-> so what"
 
 
+@pytest.mark.slow
 def test_a_role_that_comes_long_before_the_first_token() -> None:
     with simulator("--like", "transformers", "--ttft-ms", "120", "--itl-ms", "2") as url:
         said = {one.what: one for one in check(Settings(host=url), {}, 20_000)}

@@ -68,6 +68,7 @@ def test_rooms_are_few_and_small() -> None:
     assert {room: count for room, count in counts.items() if count > MAX_FILES} == {}
 
 
+@pytest.mark.slow
 def test_the_first_line_of_a_file_says_its_idea() -> None:
     first_lines = {
         path: (ast.get_docstring(ast.parse(path.read_text()), clean=False) or "").partition("\n")[0]

@@ -77,6 +77,7 @@ def judged(some: list[Cell], goal: float) -> None:
     assert held.count(False) <= max(1, 0.02 * len(held)), told  # of 224 one
 
 
+@pytest.mark.slow
 def test_a_part_of_the_matrix() -> None:
     assert len(REDUCED) >= 14
     judged(REDUCED, GOAL)
@@ -100,6 +101,7 @@ def told_beside_programs(some: list[Cell]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_beside_other_programs_nothing_wrong_is_said() -> None:
     told_beside_programs([cell for cell in cells(programs()) if cell.noise == "1" and (cell.kind.budget or 0) > 4096])
 
@@ -109,6 +111,7 @@ def test_beside_other_programs_nothing_wrong_is_said_with_any_noise() -> None:
     told_beside_programs(cells(programs()))
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_told_that_is_said() -> None:
     judged([cell for cell in cells(untellable()) if cell.noise == "2"], 1.0)
 
@@ -142,6 +145,7 @@ AGREE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "runs"), [("1", 2), *(pytest.param(noise, 10, marks=pytest.mark.full) for noise in NOISES)]
 )

@@ -33,6 +33,7 @@ def ask(server: Hostile, sends: Iterable[bytes], timeout_s: float = 0.4) -> Answ
     return fetch("GET", server.url + "/", {}, timeout_s=timeout_s, max_bytes=MOST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pieces", "outcomes"), ENDLESS.values(), ids=ENDLESS)
 def test_what_never_ends_ends(server: Hostile, pieces: Any, outcomes: str) -> None:
     began, sent = time.monotonic(), server.sent_bytes

@@ -148,6 +148,7 @@ def splits(data: bytes, step: int) -> Iterator[tuple[bytes, ...]]:
         yield tuple(data[at : at + size] for at in range(0, len(data), size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_real_answer_means_the_same_in_any_split(name: str) -> None:
     data = wire(name)
@@ -474,6 +475,7 @@ ENDLESS: dict[str, tuple[bytes, bytes, str]] = {  # what it begins with, what co
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ENDLESS)
 def test_an_endless_answer_needs_bounded_memory(what: str) -> None:
     first, more, outcome = ENDLESS[what]
@@ -500,6 +502,7 @@ def test_an_event_that_is_too_long_costs_none_of_those_before_it() -> None:
         assert (got.outcome, got.chunks) == ("malformed", 2)
 
 
+@pytest.mark.slow
 def test_a_long_event_that_drips_does_not_take_the_square_of_its_length() -> None:
     stream = read(head(Connection="close"), event(delta(content="a")))
     for byte in event(delta(content="x" * 300_000)):

@@ -145,6 +145,7 @@ def test_the_ends_of_a_percentile() -> None:
     assert low == (21.0, 1.0)  # what came merged may have come 20 ms sooner
 
 
+@pytest.mark.slow
 def test_the_true_percentile_lies_within() -> None:
     """400 runs: 300 values each, 2 of 100 off by up to 30 ms, the others by up to 0.05; the bounds from 400 others."""
     random = Random(5)

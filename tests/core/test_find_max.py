@@ -58,6 +58,7 @@ def found(text: str, stage: Callable[[float], Done]) -> tuple[list[Done], str]:
     return done, step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -75,6 +75,7 @@ def _at(record: Record, run: object) -> float:
     return float(record.due_at + record.clock_offset_s - stages[record.stage - 1].began_at)
 
 
+@pytest.mark.slow
 def test_one_server_with_a_cache_and_a_secret_of_the_candidate(tmp_path: Path) -> None:
     folder, log = tmp_path / "r", tmp_path / "rows.jsonl"
     log.write_text("".join(f'{{"text": "row {i} {"word " * 60}"}}\n' for i in range(30)))
@@ -92,6 +93,7 @@ def test_one_server_with_a_cache_and_a_secret_of_the_candidate(tmp_path: Path) -
     assert max(cached) <= 32  # a block of the template at most: no row was seen before in this block
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_refused_before_any_load(tmp_path: Path) -> None:
     with simulator() as url:
         for words, said in (

@@ -28,6 +28,7 @@ def run(folder: Path, url: str, *words: str) -> "subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_folder_is_deleted_ends_with_what_there_is(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     remover = threading.Thread(target=_remove_in_the_first_stage, args=(folder,))
@@ -60,6 +61,7 @@ def fails(**kw):
 """
 
 
+@pytest.mark.slow
 def test_an_error_in_a_greenlet_wins_over_a_rule_that_passes(url: str, tmp_path: Path) -> None:
     (tmp_path / "file.py").write_text(LISTENER)
     words = ("-f", str(tmp_path / "file.py"), "-u", "4", "-t", "1", "--slo", "ttft p50 < 100s")
@@ -83,6 +85,7 @@ def broken(self, *args, **kw):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "kind", "name", "words"),
     [

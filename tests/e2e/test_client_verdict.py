@@ -49,6 +49,7 @@ def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -
     assert CPU_WAIT_ADVICE in " ".join(said.split())  # lines are wrapped
 
 
+@pytest.mark.slow
 def test_a_slow_server_is_not_blamed_on_the_client(tmp_path: Path) -> None:
     """Other programs of this machine may be late all the same; but not this client, which has next to nothing to do."""
     folder = tmp_path / "r"

@@ -255,6 +255,7 @@ def check_loss(its: Site) -> list[Record]:
     return got
 
 
+@pytest.mark.slow
 def test_neither_a_killed_nor_a_stopped_worker_changes_the_count_or_the_limit(server: Server, tmp_path: Path) -> None:
     """One is killed, another one is stopped for longer than its lease, and the third goes on alone meanwhile."""
     words = ("-u", "12", "--prefill-concurrency", "4", "--request-count", "160")

@@ -108,6 +108,7 @@ LOSSES: Final = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["while it is on", *(pytest.param(one, marks=full) for one in list(LOSSES)[1:])])
 def test_a_run_that_has_lost_all_its_workers_ends(server: Server, tmp_path: Path, when: str) -> None:
     with command(tmp_path, *run_words(server, "--processes", "2", *LOSSES[when])) as its:
@@ -174,6 +175,7 @@ STARTS: Final = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where", ["on a worker", *(pytest.param(where, marks=full) for where in ("at the start", "on both"))]
 )
@@ -220,6 +222,7 @@ def send(its: Command, number: int, group: bool) -> None:
     os.killpg(its.process.pid, number) if group else its.process.send_signal(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "number", "group"),
     [pytest.param(*one, marks=() if one in FEW else full) for one in SIGNALS],
@@ -344,6 +347,7 @@ def test_the_demo_ends_with_its_simulator(tmp_path: Path, number: int, after_s: 
 # -- standard output -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["closed", *(pytest.param(how, marks=full) for how in ("head", "full disk"))])
 def test_a_run_goes_on_when_nobody_reads_what_it_writes(server: Server, tmp_path: Path, how: str) -> None:
     words = run_words(server, "-u", "2", "-t", "1")
@@ -361,6 +365,7 @@ def test_a_run_goes_on_when_nobody_reads_what_it_writes(server: Server, tmp_path
 # -- what the result lacks -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_deleted_is_made_anew_and_said(server: Server, tmp_path: Path) -> None:
     with command(tmp_path, *run_words(server, "-u", "4", "-t", "2", "--slo", "error_rate < 50%")) as its:
         its.sends()

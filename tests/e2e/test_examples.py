@@ -71,6 +71,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_locust_finds_users_with_tasks_in_each() -> None:
     paths = sorted(str(path) for path in EXAMPLES.glob("*.py"))
     done = subprocess.run(
@@ -162,6 +163,7 @@ def test_rag(server: Server, tmp_path: Path) -> None:
     assert counts["retrieve"] >= 9  # not through the gate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [
     ("--endpoint-type", "chat"), ("--endpoint-type", "messages"),
     ("--endpoint-type", "responses", "--responses-state", "server"),
@@ -180,6 +182,7 @@ def test_agent(server: Server, tmp_path: Path, words: tuple[str, ...]) -> None:
     assert len({(record.name, record.input_tokens) for record in got}) == 2
 
 
+@pytest.mark.slow
 def test_two_models(server: Server, tmp_path: Path) -> None:
     got = ran(server, tmp_path / "r", "two_models.py", "-u", "4", "--request-count", "20", "--prefill-concurrency", "2")
     assert {(record.user_class, record.model) for record in got} == {("Asker", "small"), ("Summariser", "large")}

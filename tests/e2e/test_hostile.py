@@ -76,6 +76,7 @@ def check(name: str, record: Record, *, busy: bool = False) -> None:
         assert record.error == NO_END
 
 
+@pytest.mark.slow
 def test_all_of_them_at_once_end_in_time_and_harm_nobody(port: int) -> None:
     ask(port, "good")
     before_mb, gate = memory_mb(), Gate(len(CATALOGUE))

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.records import a_run, answered
 
 from locust_llm.core.jsonl import line
 from locust_llm.core.storage import write_run
 
 
+@pytest.mark.slow
 def test_a_report_that_nobody_reads_to_its_end_is_no_error(tmp_path: Path) -> None:
     """``locust-llm report DIR | head``: the files are made, and nothing is said of a pipe."""
     (tmp_path / "profile_export.jsonl").write_bytes(line(answered(100)) + b"\n")

@@ -139,6 +139,7 @@ def test_the_limit_holds_at_the_server_and_the_schedule_is_exact(
             assert due_s(its) == exactly((0.0, 0.2, 0.4))  # users / rate
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_two_processes_share_a_schedule_and_as_many_users_as_it_takes(server: Server, tmp_path: Path) -> None:
     """The tests below have each of these alone."""
@@ -214,6 +215,7 @@ def test_a_replay_is_whole_after_a_warmup(server: Server, tmp_path: Path) -> Non
 # -- datasets and sessions ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), TWO])
 def test_a_dataset_is_sent_once_and_then_the_run_ends(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
@@ -254,6 +256,7 @@ def test_exactly_so_many_sessions_begin_and_each_is_whole(
         assert sent[0] < sent[1] - 6 < sent[2] - 12  # each holds the 6 tokens of the answers before it
 
 
+@pytest.mark.slow
 def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_path: Path) -> None:
     with tiny_server() as tiny:
         done = run(
@@ -290,6 +293,7 @@ def phases(got: Iterable[Record]) -> tuple[list[Record], list[Record]]:
     return [one for one in got if one.phase == "warmup"], [one for one in got if one.phase == "profiling"]
 
 
+@pytest.mark.slow
 def test_a_warmup_by_count_with_its_own_users_and_rate(server: Server, tmp_path: Path) -> None:
     warm, main = phases(
         ran(
@@ -328,6 +332,7 @@ def test_the_run_time_bounds_what_comes_after_a_warmup_by_time(server: Server, t
 # -- what ends a request early -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cancelled_requests_keep_what_came_and_give_their_slots_back(server: Server, tmp_path: Path) -> None:
     got = ran(
         server, tmp_path / "r", "-u", "4", "--request-count", "8", "--prefill-concurrency", "1", "--no-probe",
@@ -416,6 +421,7 @@ def test_users_that_two_processes_cannot_share_evenly_have_all_their_turns(serve
     assert sorted(Counter((record.worker, record.user) for record in got).values()) == [8] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "cause"),
     [

@@ -89,6 +89,7 @@ def test_sigterm_ends_a_run_in_order(url: str, tmp_path: Path, processes: tuple[
         os.killpg(process.pid, 0)  # no process is left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "words"),
     [
@@ -120,6 +121,7 @@ def test_a_second_sigint_cuts_what_is_open_and_still_reports(
         os.killpg(process.pid, 0)  # no process is left
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_can_be_reported_all_the_same(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "r"
     process = started(url, folder, "-u", "4", *LOAD)
@@ -152,6 +154,7 @@ def no_file_above(size: int) -> Callable[[], None]:
     return limit
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_no_record(url: str, tmp_path: Path) -> None:
     """The records that the disk did not take are elsewhere, and the command that is told makes the report of all."""
     folder = tmp_path / "r"

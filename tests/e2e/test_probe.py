@@ -63,6 +63,7 @@ def test_it_names_a_scheduler_or_says_what_is_missing(tmp_path: Path) -> None:
         assert found["advice"]
 
 
+@pytest.mark.slow
 def test_stopped_half_way_it_reports_what_there_is(url: str, tmp_path: Path) -> None:
     with started(*command(url, tmp_path / "r")) as process:
         assert process.stderr is not None
@@ -88,6 +89,7 @@ def test_a_server_that_fails_ends_it_with_the_status_of_failures(tmp_path: Path)
     assert examination(tmp_path / "r")["outcome"] == "broken"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -108,6 +110,7 @@ def test_what_cannot_be_is_refused_in_a_line(url: str, words: tuple[str, ...], t
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 def test_its_timetable_is_the_only_load() -> None:
     """In a process of its own: the probe's flags are for all parsers of the process that imports it."""
     code = """

@@ -35,6 +35,7 @@ def inject(user_count, **kw):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_run_ends_with_a_report_and_status_2(tmp_path: Path, processes: int) -> None:
     """A rule that holds does not make it good."""

@@ -108,6 +108,7 @@ def test_the_command_refuses_in_one_line_and_leaves_nothing(words: str, line: st
     assert "/v1/chat/completions" not in server.paths()
 
 
+@pytest.mark.slow
 def test_the_command_refuses_a_host_that_cannot_be_reached() -> None:
     with tiny_server(started=False) as nobody:  # the port is taken, and nobody listens
         ended = locust("--host", nobody.url, "--processes", "2", "--header", f"X-Key: {SECRET}", OPENAI_API_KEY=KEY)
@@ -117,6 +118,7 @@ def test_the_command_refuses_a_host_that_cannot_be_reached() -> None:
     assert SECRET not in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "processes",
     [

@@ -80,6 +80,7 @@ def test_one_process_keeps_the_limit_the_count_and_the_clock(ran: Ran) -> None:
             assert at <= after + 5e-3
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("one run")
 def test_the_report_is_remade_from_the_records(ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ran.folder
@@ -93,6 +94,7 @@ def test_the_report_is_remade_from_the_records(ran: Ran, capsys: pytest.CaptureF
     assert (frame.request_latency_s - frame.ttft_s).min() > 0 if "request_latency_s" in frame else True
 
 
+@pytest.mark.slow
 def test_ramp_and_warmup(server: Server, tmp_path: Path) -> None:
     done = run(
         server, tmp_path / "r", "-u", "8", "--warmup-request-count", "9", "--warmup-prefill-concurrency", "1",
@@ -148,6 +150,7 @@ def test_the_end_of_the_time_loses_nothing(server: Server, tmp_path: Path, proce
     assert {record.outcome for record in got} == {"ok"}
 
 
+@pytest.mark.slow
 def test_what_outlasts_the_grace_period_is_cut_and_no_failure(server: Server, tmp_path: Path) -> None:
     done = run(
         server, tmp_path / "r", "-u", "3", "-t", "1s", "--stop-timeout", "1", "--verbose",
@@ -166,6 +169,7 @@ def test_what_outlasts_the_grace_period_is_cut_and_no_failure(server: Server, tm
     _until(lambda: all(row["aborted"] for row in server.rows()), 10)  # the server saw us hang up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [pytest.param((), marks=pytest.mark.full), ("--processes", "2")])
 def test_ctrl_c_drains(server: Server, tmp_path: Path, processes: tuple[str, ...]) -> None:
     process = subprocess.Popen(
@@ -187,6 +191,7 @@ def test_ctrl_c_drains(server: Server, tmp_path: Path, processes: tuple[str, ...
         os.killpg(process.pid, 0)  # no process is left
 
 
+@pytest.mark.slow
 def test_failures_are_named_and_the_exit_status_is_1(server: Server, tmp_path: Path) -> None:
     words = ("-u", "6", "--request-count", "12", "--no-probe")
     done = run(server, tmp_path / "r", *words, "--endpoint", "/v1/nope")
@@ -199,6 +204,7 @@ def test_failures_are_named_and_the_exit_status_is_1(server: Server, tmp_path: P
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_without_streaming(server: Server, tmp_path: Path) -> None:
     done = run(server, tmp_path / "r", "-u", "2", "--request-count", "6", "--no-streaming", *SHORT)
     assert done.returncode == 0, done.stderr
@@ -257,6 +263,7 @@ class Mine(LLMUser):
 """
 
 
+@pytest.mark.slow
 def test_each_event_fires_once_a_request(server: Server, tmp_path: Path) -> None:
     (tmp_path / "listener.py").write_text(LISTENER)
     done = run(server, tmp_path / "r", "-u", "3", "--request-count", "9", locustfile=str(tmp_path / "listener.py"))
@@ -311,6 +318,7 @@ def _until(true: Any, seconds: float) -> None:
     raise AssertionError(f"not within {seconds} s: {re.sub(r'<.*?>', '', str(true))}")
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_start_ends_its_users_at_once_and_the_next_one_runs(server: Server, tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"

@@ -112,6 +112,7 @@ def test_no_file_and_no_line_on_the_console_has_one(
     check({"stdout": done.stdout, "stderr": done.stderr, **files})
 
 
+@pytest.mark.slow
 def test_no_page_of_the_web_ui_has_one(server: TinyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     port = free_port()

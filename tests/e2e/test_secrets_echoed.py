@@ -161,6 +161,7 @@ def check(name: str, text: str) -> None:
         assert [cell for cell in cells if re.match(r"[=+\-@\t\r](?![\d.]+$)", cell)] == [], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), pytest.param(("--processes", "2"), marks=pytest.mark.full)], ids=["one", "two"])
 def test_nothing_of_it_is_in_any_file_or_line(
     server: Hostile,

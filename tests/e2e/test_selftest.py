@@ -38,6 +38,7 @@ def test_what_it_cannot_do_it_refuses(words: list[str], capsys: pytest.CaptureFi
     assert "--streams takes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "workers"), [([], 1), pytest.param(["--processes", "2"], 2, marks=pytest.mark.full)])
 def test_a_run_with_sentinels(words: list[str], workers: int, tmp_path: Path) -> None:
     folder = tmp_path / "r"

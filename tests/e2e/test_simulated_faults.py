@@ -40,6 +40,7 @@ def ask(simulator: Any, kind: str, quirks: str, **body: Any) -> Record:
         line.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quirks", "streamed", "pooled"),
     [

@@ -45,6 +45,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., Web]) -> None:
     locust = web("--slo", "error_rate < 90%")
     page = locust.open("/")

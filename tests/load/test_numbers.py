@@ -134,6 +134,7 @@ def test_so_do_numbers_of_locust(flag: str, capsys: pytest.CaptureFixture[str]) 
         taken_or_refused(word)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flag", "shape"), [(flag, shape) for flag in TEXTS for shape in SHAPES[flag]])
 def test_so_do_numbers_within_a_text(flag: str, shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     for text in NASTY:

@@ -190,6 +190,7 @@ def test_a_block_follows_from_its_id_alone() -> None:
     assert blocks(prompts(seed=6).text(512, (0,))) != blocks(first)[:1]
 
 
+@pytest.mark.slow
 def test_ids_that_differ_differ_from_the_first_words_on() -> None:
     of_mine = prompts()
     assert len({" ".join(of_mine.text(512, (hash_id,)).split()[:6]) for hash_id in range(20_000)}) == 20_000

@@ -63,6 +63,7 @@ def test_rows_and_their_places(place: Path, data: bytes, rows: list[Row], packed
 VALUES = st.recursive(st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
 
 
+@pytest.mark.slow
 @examples(40)
 @given(
     st.lists(st.dictionaries(st.text(), VALUES, max_size=3), min_size=1, max_size=5),
@@ -120,6 +121,7 @@ BOMBS: Final = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_gzip_bomb_is_refused_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """60 MB in 60 kB, with bounds that are as much smaller than the real ones."""

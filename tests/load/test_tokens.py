@@ -120,6 +120,7 @@ def test_equal_ids_are_equal_tokens_from_the_beginning_on() -> None:
     assert one[1024:1040] != other[1024:1040]
 
 
+@pytest.mark.slow
 @examples(30)
 @given(st.data())
 def test_a_filling_is_what_its_sums_say(data: st.DataObject) -> None:

@@ -150,6 +150,7 @@ def test_the_wanted_gap_is_that_of_the_rules(
     assert itl_limit_s(resolve(rules, None, goodput)) == wanted_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", [Server(budget=2048), Server(budget=1024), Server(policy="prefill-first")])
 def test_a_server_that_does_as_advised_has_about_the_gaps_that_were_promised(server: Server) -> None:
     """A simulated step overlaps reading weights with computing: its gaps are up to a fifth shorter, never much longer."""

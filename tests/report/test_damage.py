@@ -48,16 +48,19 @@ def test_a_run_json_cut_at_each_byte(tmp_path: Path, every: int) -> None:
     check_reports(tmp_path, islice(damaged.cut_run(*damaged.whole(tmp_path)), 0, None, every))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [pytest.param(5, marks=pytest.mark.full), 499])
 def test_each_field_of_run_json_is_something_else(tmp_path: Path, every: int) -> None:
     check_reports(tmp_path, islice(damaged.run_fields(*damaged.whole(tmp_path)), 0, None, every))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [pytest.param(5, marks=pytest.mark.full), 499])
 def test_each_field_of_a_record_is_something_else(tmp_path: Path, every: int) -> None:
     check_reports(tmp_path, islice(damaged.record_fields(*damaged.whole(tmp_path)), 0, None, every))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [pytest.param(500, marks=pytest.mark.full), 4])
 def test_random_bytes(tmp_path: Path, count: int) -> None:
     lines, run = damaged.whole(tmp_path)

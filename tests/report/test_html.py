@@ -299,6 +299,7 @@ def until(shown: Any, what: str) -> None:
     pytest.fail(f"not within 10 s: {what[:200]}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "look"),
     [
@@ -320,6 +321,7 @@ def test_every_plot_is_drawn(browser: Any, files: dict[str, Path], shots: Path, 
         shown.screenshot(path=shots / f"{name}-{look}.png", full_page=True)
 
 
+@pytest.mark.slow
 def test_contents_stay_at_the_side_and_are_folded_on_a_phone(browser: Any, files: dict[str, Path]) -> None:
     """A section that one goes to is unfolded."""
     with opened(browser, files["gate"]) as shown:
@@ -336,6 +338,7 @@ def test_contents_stay_at_the_side_and_are_folded_on_a_phone(browser: Any, files
         assert shown.evaluate("location.hash") == "#s-metrics"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("gate", marks=pytest.mark.full), "sweep"])
 def test_all_of_it_is_on_paper(browser: Any, files: dict[str, Path], shots: Path, name: str) -> None:
     """From a dark window: on paper the plots are as wide as it is, and dark on white."""
@@ -379,6 +382,7 @@ def test_the_theme_can_change_while_one_looks(browser: Any, files: dict[str, Pat
         until(shown, f"{picture} === {json.dumps(light)}")
 
 
+@pytest.mark.slow
 def test_plots_follow_the_width_of_the_window(browser: Any, files: dict[str, Path]) -> None:
     with opened(browser, files["gate"]) as shown:
         shown.set_viewport_size({"width": 600, "height": 800})
@@ -386,6 +390,7 @@ def test_plots_follow_the_width_of_the_window(browser: Any, files: dict[str, Pat
         assert shown.evaluate(BLANK) == 0
 
 
+@pytest.mark.slow
 def test_keys_hide_and_show_what_they_name(browser: Any, files: dict[str, Path]) -> None:
     """With the keyboard too."""
     picture = "document.querySelector('.plot canvas').toDataURL()"
@@ -403,6 +408,7 @@ def test_keys_hide_and_show_what_they_name(browser: Any, files: dict[str, Path])
             until(shown, f"{picture} === {json.dumps(before)}")
 
 
+@pytest.mark.slow
 def test_the_cursor_tells_values_in_all_plots_of_a_group(browser: Any, files: dict[str, Path]) -> None:
     with opened(browser, files["gate"]) as shown:
         over = shown.locator(".u-over")
@@ -415,6 +421,7 @@ def test_the_cursor_tells_values_in_all_plots_of_a_group(browser: Any, files: di
         assert re.fullmatch(r"output tokens/s\s[\d.,]+k?", other.inner_text())
 
 
+@pytest.mark.slow
 def test_a_drag_zooms_all_plots_of_a_group_and_a_double_click_ends_it(browser: Any, files: dict[str, Path]) -> None:
     pictures = "[0, 2].map((i) => document.querySelectorAll('.plot canvas')[i].toDataURL()).join()"
     with opened(browser, files["gate"]) as shown:
@@ -432,6 +439,7 @@ def test_a_drag_zooms_all_plots_of_a_group_and_a_double_click_ends_it(browser: A
         until(shown, f"{pictures} === {json.dumps(before)}")
 
 
+@pytest.mark.slow
 def test_a_request_of_the_timeline_says_who_it_is(browser: Any, files: dict[str, Path]) -> None:
     with opened(browser, files["gate"]) as shown:
         plot = shown.locator(".plot", has=shown.locator(".chosen-line"))
@@ -446,6 +454,7 @@ def test_a_request_of_the_timeline_says_who_it_is(browser: Any, files: dict[str,
         assert said.inner_text() not in ("", first)
 
 
+@pytest.mark.slow
 def test_a_plot_takes_the_place_of_the_one_before_it(browser: Any, files: dict[str, Path]) -> None:
     """As a live page needs it."""
     with opened(browser, files["gate"]) as shown:
@@ -467,6 +476,7 @@ def test_without_scripts_the_tables_say_it_all(browser: Any, files: dict[str, Pa
         assert shown.locator(".lines .row").count() > 50
 
 
+@pytest.mark.slow
 def test_lines_of_the_timeline_are_as_wide_as_their_box(browser: Any, files: dict[str, Path]) -> None:
     """Its last tick label and its strokes too, at any width."""
     inside = """() => { const box = document.querySelector('.lines').getBoundingClientRect();

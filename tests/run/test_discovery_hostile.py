@@ -113,6 +113,7 @@ def test_so_it_has_of_a_server_that_is_not_up_yet(caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("Waiting for http://127.0.0.1:1, for at most 5 s: ") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_of_no_type_that_it_should_have_is_not_taken(server: Hostile, name: str) -> None:
     body = WRONG[name]
@@ -225,6 +226,7 @@ def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model:
 # -- the meter ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODES)
 def test_a_page_of_figures_without_end_holds_nobody(server: Hostile, tmp_path: Path, name: str) -> None:
     pieces, outcomes = ENDLESS[name]

@@ -256,6 +256,7 @@ def test_demand_that_moves_is_followed() -> None:
     assert max(load.waits_s) < 2 * max(alone.waits_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, pytest.param(2, marks=pytest.mark.full), 3])
 @pytest.mark.parametrize("users", [[8, 8, 8, 8], [20, 4, 4, 4], [29, 1, 1, 1], [2, 2, 2, 2]], ids=str)
 def test_below_one_slot_each_nobody_waits_twice_as_long_as_in_one_queue(limit: int, users: list[int]) -> None:

@@ -421,6 +421,7 @@ ACTIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.lists(st.integers(0, 1 << 20), min_size=150, max_size=400))
 def test_at_no_moment_could_the_processes_use_more_than_the_limit(numbers: list[int]) -> None:

@@ -47,6 +47,7 @@ def test_chunking_costs_the_prompt_a_little() -> None:
     assert chunks.longest_stall < whole.longest_stall / 4
 
 
+@pytest.mark.slow
 def test_chunked_prefill_raises_the_throughput_of_short_prompts() -> None:
     """The seed's +50 % are its own deployment's: by scheduling alone it is less, and nothing for long prompts."""
     same, v0, long, _ = e.chunking_gain([(204, 64, 64), (3000, 100, 64)])

@@ -77,6 +77,7 @@ def test_an_api_key():
         assert locked.call("GET", "/health")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--policy", "prefill-first"), ("--policy", "disaggregated")])
 def test_the_next_turn_finds_the_last_one_in_the_cache(flags):
     with started(*flags) as simulator:

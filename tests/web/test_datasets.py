@@ -128,6 +128,7 @@ def test_of_a_refused_upload_nothing_is_left_and_the_last_one_stays(
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_upload_is_the_dataset_of_the_next_run(pages: Callable[..., Page], server: TinyServer) -> None:
     page = pages("--host", server.url)
     answer = page.client.post("/llm/datasets?name=../mine.jsonl", data=ROW).get_json()
@@ -143,6 +144,7 @@ def test_an_upload_is_the_dataset_of_the_next_run(pages: Callable[..., Page], se
     assert '<option value="file:later.jsonl">' in page.client.get("/llm/new").text
 
 
+@pytest.mark.slow
 def test_files_of_this_machine_are_not_offered_to_others(pages: Callable[..., Page], folder: Path) -> None:
     (Path.cwd() / "private.jsonl").write_bytes(ROW)
     assert "private.jsonl" not in pages("--web-host", "").client.get("/llm/new").text

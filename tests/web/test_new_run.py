@@ -95,6 +95,7 @@ def test_during_a_run_the_form_leads_to_the_live_page(pages: Callable[..., Page]
     assert (answer.status_code, answer.headers["Location"]) == (302, "../llm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runs", "place"), [(0, "./llm/new"), (1, "./llm")])
 def test_the_address_leads_to_ours_where_the_users_are(runs: int, place: str, pages: Callable[..., Page]) -> None:
     page = pages("--web-base-path", "/deep", first=True)

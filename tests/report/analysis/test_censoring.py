@@ -358,6 +358,7 @@ def _seen_of(ttft_s: np.ndarray, age_s: np.ndarray, open_: np.ndarray) -> Evalua
 ALIKE = ("ttft p95 < {limit}", "request_latency p95 < {limit}", "attainment >= 95% given ttft < {limit}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [ALIKE[0], *(pytest.param(rule, marks=pytest.mark.full) for rule in ALIKE[1:])])
 def test_a_rule_at_the_truth_is_decided_wrongly_as_seldom_as_its_interval_says(rule: str) -> None:
     """The truth is the limit itself: on either side at most 2.5 %, but for three standard errors."""

@@ -318,6 +318,7 @@ def known(request: pytest.FixtureRequest) -> tuple[Floats, dict[str, float]]:
     return make(), truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["p50", "p95", "avg", "share"])
 def test_how_often_an_interval_holds_the_truth(figure: str, known: tuple[Floats, dict[str, float]]) -> None:
     """Of 150 runs at least 92 % (of 95 %, 1.7 standard errors). Whose upper end lies below the truth would pass a rule that
@@ -343,6 +344,7 @@ def test_order_statistics_as_of_independent_requests_hold_it_seldom() -> None:
         assert held / RUNS < 0.7
 
 
+@pytest.mark.slow
 def test_two_equal_runs_are_seldom_called_different() -> None:
     """Of 100 pairs of autoregressive runs at most 8 %; were one of them slower by a standard deviation, most would be."""
     pairs = (waiting(0.9, 2000, 200, 11) + 10).reshape(100, 2, 2000)

@@ -113,6 +113,7 @@ def simulated(rate_per_s: float, seed: int, duration_s: float = 60.0) -> Overloa
     return overload(asked, done, duration_s)
 
 
+@pytest.mark.slow
 def test_below_its_capacity_a_server_is_not_overloaded() -> None:
     """1,000 at once take as long as 1,000 / capacity."""
     clock = VirtualClock()

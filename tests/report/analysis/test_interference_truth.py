@@ -50,6 +50,7 @@ SHORT = [("prefill-first", 4, ((100, 400), (20, 300)))]
 """A prompt takes less than half of a gap."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "users", "sizes"), LIGHT + SHORT)
 def test_what_is_given_is_within_ten_percent(policy: str, users: int, sizes: tuple[Sizes, Sizes]) -> None:
     found, true_s = measured(policy, users, *sizes)

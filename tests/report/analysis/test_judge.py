@@ -474,6 +474,7 @@ def test_goodput_as_aiperf_counts_it() -> None:
         assert "goodput" not in {row.tag for row in summarise(collect(records), a_run(goodput=nothing)).rows}
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(0, 5), st.sampled_from([50, 90, 95, 99]),
        st.integers(1, 1000))  # fmt: skip
 def test_a_decision_needs_the_figure_and_its_interval_on_one_side(
@@ -643,6 +644,7 @@ def certified(ms: float, **settings: object) -> Run:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "status", "low", "high"),
     [

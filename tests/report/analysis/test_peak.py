@@ -50,6 +50,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "kappa", "ladder", "noise"), CELLS)
 def test_the_interval_has_kappa(sigma: float, kappa: float, ladder: str, noise: float) -> None:
     random, n = np.random.default_rng(5), np.array(LADDERS[ladder], np.float64)
@@ -61,6 +62,7 @@ def test_the_interval_has_kappa(sigma: float, kappa: float, ladder: str, noise: 
     assert inside >= 88  # 89 in one cell, of a ladder that begins at the peak and 8 % of noise; else 91 and more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ladder", LADDERS)
 @pytest.mark.parametrize("think_s", [0.0, 1.0, 4.0])
 @pytest.mark.parametrize("servers", [4, 8])

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import locust_llm
 
 ROOM = Path(locust_llm.__file__).parent
@@ -21,6 +23,7 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+@pytest.mark.slow
 def test_a_percent_sign_stands_at_its_figure() -> None:
     spaced = re.compile(r"\d %(?![\w(])|^ %$")
     found = [

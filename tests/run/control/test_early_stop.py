@@ -280,6 +280,7 @@ RULES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**9), st.floats(20, 250), st.sampled_from([0.0, 0.03, 0.3]))
 @examples(12)
 def test_what_is_called_broken_would_fail(seed: int, ttft_ms: float, failing: float) -> None:

@@ -20,6 +20,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentinel, "LEAST_S", 0.0)
 
 
+@pytest.mark.slow
 def test_a_certificate_of_a_run_and_of_a_stage() -> None:
     before = reads_so_far()
     sentinels = Sentinels(plenty())
@@ -45,6 +46,7 @@ def plenty() -> Callable[[], float]:
     return map(float, count()).__next__
 
 
+@pytest.mark.slow
 def test_they_take_no_more_than_their_share_of_the_cpu() -> None:
     """The first 12 are free; the load has taken 2.25 s of CPU, and 2 % of that is 15 streams of 3 ms."""
     spent_s = 0.0

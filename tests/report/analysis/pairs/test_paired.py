@@ -189,6 +189,7 @@ def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
     assert the(summary, "Failures (%)").pairs[0] == (0.0, 100.0)
 
 
+@pytest.mark.slow
 def test_arms_that_did_not_get_the_same_arrivals_are_warned_of() -> None:
     run, records = a_comparison((1.0,) * 10, request_rate=1.0)
     assert summarised(run, records).paired.warning == ""  # type: ignore[union-attr]
