@@ -51,8 +51,12 @@ def test_who_waits_gets_a_record_and_who_comes_is_refused(
 ) -> None:
     gate = Gate(3)
     name = f"death{where}{how.__name__}"
-    jobs = [gevent.spawn(ask, scripted, gate, f"{name}{n}", stream(n, cut="stall")) for n in range(3)]
-    gevent.sleep(0.3)
+    scripts = [stream(n, cut="stall") for n in range(3)]
+    sizes = [sum(len(step[1].encode("latin-1")) for step in steps if step[0] == "send") for steps in scripts]
+    jobs = [gevent.spawn(ask, scripted, gate, f"{name}{n}", steps) for n, steps in enumerate(scripts)]
+    with gevent.Timeout(10):
+        while sorted(one.stream.received_bytes for one in tuple(reader._open)) != sizes:
+            gevent.sleep(0.01)
     monkeypatch.setattr(reader if where.startswith("_") else module, where, how)
     if where == "_give_up":
         jobs[0].kill(block=False)
