@@ -239,8 +239,7 @@ class LLMUser(HttpUser):
             data = request_body(
                 settings.endpoint_type, model, messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
-                per_chunk_usage=settings.per_chunk_usage,
-                **fields,
+                per_chunk_usage=settings.per_chunk_usage, **fields,
             )  # fmt: skip
             max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)
             sent = str(fields.get("model") or model or "")  # a row of a file may name its own
