@@ -6,7 +6,7 @@ TYPE_CHECKING = False  # as typing has it, whose import takes longer than all el
 if TYPE_CHECKING:
     from typing import Any
 
-    from locust_llm.answer import Answer as Answer
+    from locust_llm.client.answer import Answer as Answer
     from locust_llm.probe_user import ProbeUser as ProbeUser
     from locust_llm.report.build import read as read
     from locust_llm.user import LLMUser as LLMUser
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
 
         return ProbeUser
     if name == "Answer":
-        from locust_llm.answer import Answer
+        from locust_llm.client.answer import Answer
 
         return Answer
     if name == "read":

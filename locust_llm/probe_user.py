@@ -133,7 +133,7 @@ def run_schedule(user: ProbeUser) -> None:
         while True:
             episode = next(probe) if results is None else probe.send(results)
             begin, before, part = time.monotonic(), part, _part(episode, bounds.rounds)
-            user.sender.activity = place(number, episode, most, progress.left_s(episode))
+            user.sender.activity = place(number, episode, most, progress.left(episode))
             if part != before:
                 logger.info(f"probe, {user.sender.activity}: {part}")
             results = _episode(user, episode, number, bounds.rounds, texts)

@@ -14,6 +14,7 @@ import requests
 from gevent import GreenletExit
 from msgspec.structs import replace
 
+from locust_llm.client.answer import Answer, answer_tokens, answered, joined
 from locust_llm.client.api import length_fields
 from locust_llm.client.bounds import chunk_limit
 from locust_llm.client.exchange import UserConnection, exchange
@@ -32,14 +33,13 @@ from locust_llm.load.schema import Wanted, fits, wanted
 from locust_llm.protocols.answer import USUAL
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.arms import Side
+from locust_llm.run.worker.kept_responses import KeptResponses, marked
+from locust_llm.run.worker.locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  for locustfiles
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
+from locust_llm.run.worker.turn import Turn, turn_of
 
 from . import events
-from .answer import Answer, answer_tokens, answered, joined
-from .kept_responses import KeptResponses, marked
-from .locust_stats import RequestCancelled, RequestCut, RequestFailed, log  # noqa: F401  users import them from here
-from .turn import Turn, turn_of
 
 FAILED_S: Final = 1.0
 """Least time between two requests of a user in a closed loop after a failure: a server that refuses at once would
@@ -239,8 +239,7 @@ class LLMUser(HttpUser):
             data = request_body(
                 settings.endpoint_type, model, messages, turn.output_tokens,
                 streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
-                per_chunk_usage=settings.per_chunk_usage,
-                **fields,
+                per_chunk_usage=settings.per_chunk_usage, **fields,
             )  # fmt: skip
             max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)
             sent = str(fields.get("model") or model or "")  # a row of a file may name its own

@@ -18,6 +18,11 @@ TESTS: Final = sorted(Path(__file__).parent.rglob("*.py"))
 MAX_FILES: Final = 20
 """In a room, its __init__.py aside."""
 MAX_ROOMS: Final = 12
+MAX_ABOVE: Final = 9
+"""Files in no room: commands, what attaches to Locust, what a locustfile imports."""
+MAX_LINES: Final = 400
+"""Of a file."""
+MAX_LINES_OF_FUNCTION: Final = 60
 HEAVY: Final = ("locust", "gevent", "flask", "requests", "geventhttpclient", "numpy", "pandas", "tabulate")
 
 
@@ -66,6 +71,19 @@ def test_rooms_are_few_and_small() -> None:
     assert len([room for room in rooms if room.parent == PACKAGE]) <= MAX_ROOMS
     counts = {str(room.relative_to(PACKAGE)): len(list(room.glob("*.py"))) - 1 for room in rooms}
     assert {room: count for room, count in counts.items() if count > MAX_FILES} == {}
+    assert len(list(PACKAGE.glob("*.py"))) <= MAX_ABOVE
+
+
+def test_files_and_functions_are_short() -> None:
+    sources = {path: path.read_text() for path in FILES}
+    assert {path: n for path, text in sources.items() if (n := len(text.splitlines())) > MAX_LINES} == {}
+    lengths = {
+        (path, node.name): (node.end_lineno or 0) - node.lineno + 1
+        for path, text in sources.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: n for name, n in lengths.items() if n > MAX_LINES_OF_FUNCTION} == {}
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from locust_llm.core.record import CUT, OK, RETRIED, Record
 from locust_llm.run.arms import Side
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender
-from locust_llm.turn import Turn
+from locust_llm.run.worker.turn import Turn
 
 
 class User(LLMUser):

@@ -1,44 +1,76 @@
 """Progress: which of its episodes a probe is at, and how much longer it takes."""
 
-from typing import Final
+from statistics import fmean
+from typing import Final, NamedTuple
 
-from .requests import Episode
+from .requests import SIZED_KINDS, Episode
 
-PRIOR_S: Final = 10.0
-"""So many seconds of the estimate are taken for right before the first episode has ended."""
-SIZED_KINDS: Final = ("alone", "stall")
-"""A round has several of each, of unlike length."""
+AGAIN: Final = 0.1
+"""An episode takes as many times what is expected as those of its kind and length did in earlier rounds, by so much more or
+less;"""
+LIKE: Final = 0.25
+"""as those of its kind, where that length comes for the first time;"""
+NEW: Final = (0.6, 1.6)
+"""as all others so far, where its kind comes for the first time, times something between these. So far off were 95 of 100
+estimates at most: docs/interference.md."""
+NARROW: Final = 1.25
+"""Most / least, up to which one number says it."""
+
+
+class Left(NamedTuple):
+    """Seconds to the end of the probe, between these."""
+
+    least_s: float
+    most_s: float
 
 
 class Progress:
-    """Of one probe. What its episodes took corrects the estimates of the others."""
+    """Of one probe. What its episodes took, as a share of what was expected, corrects the estimates of the others."""
 
     def __init__(self) -> None:
-        self._took_s: dict[tuple[str, int], float] = {}
-        self._expected_s = self._spent_s = PRIOR_S
+        self._shares: dict[tuple[str, int], list[float]] = {}
+        """By kind and length."""
 
     def ended(self, episode: Episode, took_s: float) -> None:
-        self._took_s[_key(episode)] = took_s
         if episode.later is not None:
-            self._expected_s += episode.expected_s
-            self._spent_s += took_s
+            self._shares.setdefault(_key(episode), []).append(took_s / episode.expected_s)
 
-    def left_s(self, episode: Episode) -> float | None:
-        """Seconds from the begin of this episode to the end of the probe. An episode takes what it took in the last
-        round, if there was one. None: the schedule is not known that far."""
+    def left(self, episode: Episode) -> Left | None:
+        """From the begin of this episode on. None: the schedule is not known that far."""
         if episode.later is None:
             return None
-        ratio = self._spent_s / self._expected_s
-        return sum(self._took_s.get(_key(one), ratio * one.expected_s) for one in (episode, *episode.later))
+        ends = [self._takes(one) for one in (episode, *episode.later)]
+        return Left(sum(least_s for least_s, _ in ends), sum(most_s for _, most_s in ends))
+
+    def _takes(self, episode: Episode) -> tuple[float, float]:
+        """Seconds: (least, most)."""
+        if alike := self._shares.get(_key(episode)):
+            share, least, most = fmean(alike), 1 - AGAIN, 1 + AGAIN
+        elif kin := [one for (kind, _), some in self._shares.items() if kind == episode.kind for one in some]:
+            share, least, most = fmean(kin), 1 - LIKE, 1 + LIKE
+        else:
+            others = [one for some in self._shares.values() for one in some]
+            share, (least, most) = fmean(others) if others else 1.0, NEW
+        return share * least * episode.expected_s, share * most * episode.expected_s
 
 
-def place(number: int, episode: Episode, most: int, left_s: float | None) -> str:
-    """``episode 12 of 44, about 1:50 left``. ``number``: from 0; ``most``: episodes, where it is not known how many there
+def place(number: int, episode: Episode, most: int, left: Left | None) -> str:
+    """``episode 12 of 44, 1:30 to 2:40 left``. ``number``: from 0; ``most``: episodes, where it is not known how many there
     are."""
     if episode.later is None:
         return f"episode {number + 1} of about {most}"
     of = f"episode {number + 1} of {number + 1 + len(episode.later)}"
-    return of if left_s is None else f"{of}, about {round(left_s) // 60}:{round(left_s) % 60:02} left"
+    if left is None:
+        return of
+    if left.most_s <= NARROW * left.least_s:
+        return f"{of}, about {_clock((left.least_s + left.most_s) / 2)} left"
+    return f"{of}, {_clock(left.least_s)} to {_clock(left.most_s)} left"
+
+
+def _clock(seconds: float) -> str:
+    """``1:30``: above a minute in tens of seconds."""
+    whole = round(seconds) if seconds < 60 else round(seconds, -1)
+    return f"{int(whole) // 60}:{int(whole) % 60:02}"
 
 
 def _key(episode: Episode) -> tuple[str, int]:

@@ -4,6 +4,8 @@ from typing import Final, NamedTuple
 
 from locust_llm.core.record import OK, Record
 
+SIZED_KINDS: Final = ("alone", "stall")
+"""Kinds of episodes of which a round has several, of unlike length: of a quarter, a half and all of the longest prompt."""
 OLD_KINDS: Final = {"crowd": "burst"}
 """Kinds of episodes by their names in older records."""
 

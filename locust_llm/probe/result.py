@@ -1,6 +1,8 @@
 """Findings of a probe, as frozen data: symptoms, diagnosis and advice."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
 
 import msgspec
 
@@ -10,7 +12,7 @@ from locust_llm.slo.rules import Rules
 
 from .advice import Advice, advice
 from .diagnosis import CANNOT_TELL, MAX_FAILED_SHARE, Diagnosis, diagnose
-from .requests import ProbeResult
+from .requests import SIZED_KINDS, ProbeResult
 from .symptoms import Symptoms, symptoms
 
 
@@ -32,6 +34,16 @@ def examine(
     broken = found.failed > MAX_FAILED_SHARE * found.requests
     outcome = NAMED if named.name != CANNOT_TELL else BROKEN if broken else UNDECIDED
     return ProbeFindings(symptoms=found, diagnosis=named, advice=advised, outcome=outcome)
+
+
+def shortest_ttft_s(results: Iterable[ProbeResult]) -> float | None:
+    """The least TTFT that the diagnosis compares, so that an error matters as a share of it: the median of the shortest
+    prompts of the rounds, a quarter of the longest. None: no such prompt was answered."""
+    ttfts_s = defaultdict[int, list[float]](list)
+    for one in results:
+        if one.ok and one.round and one.role == "long" and one.kind in SIZED_KINDS:
+            ttfts_s[one.asked_tokens].append(one.ttft_s)
+    return median(ttfts_s[min(ttfts_s)]) if ttfts_s else None
 
 
 def itl_limit_s(rules: Rules) -> float | None:

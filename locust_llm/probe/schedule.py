@@ -14,7 +14,7 @@ users in real time (probe_user.py), or a simulator in virtual time (the tests).
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
@@ -90,6 +90,8 @@ class Scale(NamedTuple):
 
 
 Probe = Generator[Episode, Sequence[ProbeResult], None]
+Widths = dict[int, float | None]
+"""By the length of a prompt, as it was last measured: see ``_width``."""
 
 
 def timetable(bounds: Bounds = Bounds()) -> Probe:
@@ -110,26 +112,27 @@ def timetable(bounds: Bounds = Bounds()) -> Probe:
         return
     bounds = _with_decoders(bounds, together)
     scale = scale._replace(gap_s=_gap_s(quiet) or gap_s, ttft_s=max([ttft_s, *(s.ttft_s for s in quiet if s.ok)]))
-    yield from _with_later(_rounds(scale, bounds), list(_rounds(scale, bounds)))
+    widths: Widths = {}
+    yield from _with_later(_rounds(scale, bounds, widths), lambda: list(_rounds(scale, bounds, widths)))
 
 
 def most_episodes(bounds: Bounds) -> int:
     """Of a probe whose schedule is not known yet: of one that tries every length."""
     lengths = 2 + max(0, int(math.log2(bounds.longest_tokens / bounds.first_tokens)))  # the last one is no doubling
-    return 2 + lengths + 1 + len(list(_rounds(Scale(1.0, 1.0, bounds.longest_tokens, 1.0), bounds)))
+    return 2 + lengths + 1 + len(list(_rounds(Scale(1.0, 1.0, bounds.longest_tokens, 1.0), bounds, {})))
 
 
-def _rounds(scale: Scale, bounds: Bounds) -> Probe:
+def _rounds(scale: Scale, bounds: Bounds, widths: Widths) -> Probe:
     for turn in range(1, bounds.rounds + 1):
-        yield from _round(turn, scale, bounds)
+        yield from _round(turn, scale, bounds, widths)
 
 
-def _with_later(probe: Probe, planned: Sequence[Episode]) -> Probe:
-    """Each with those planned after it. ``planned``: without any results; with them some prompts may get longer."""
+def _with_later(probe: Probe, plan: Callable[[], Sequence[Episode]]) -> Probe:
+    """Each with those after it, as they are planned by then: its results may make prompts of later ones longer."""
     episode = next(probe)
     try:
         for number in count(1):
-            episode = probe.send((yield episode._replace(later=tuple(planned[number:]))))
+            episode = probe.send((yield episode._replace(later=tuple(plan()[number:]))))
     except StopIteration:
         return
 
@@ -161,19 +164,17 @@ def _between(longest: int, alone_s: float, before_s: float, bounds: Bounds) -> i
     return min(bounds.longest_tokens, int(longest * int(4 * min(2.0, times)) / 4))
 
 
-def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
+def _round(turn: int, scale: Scale, bounds: Bounds, widths: Widths) -> Probe:
     """Lengths from short to long and back, in turn: a drift must not look like an effect of length."""
     sizes = [scale.longest // 4, scale.longest // 2, scale.longest]
-    widths: dict[int, float] = {}
     for tokens in sizes if turn % 2 else reversed(sizes):
         yield Episode("alone", turn, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), scale.takes_s(tokens))
-        stall = beside((yield _beside(scale, bounds, "stall", turn, (tokens,))) or ())  # no results: a plan is made
-        if (
-            stall is not None and stall.steps > 1 and stall.pace < MAX_HELD_PACE
-        ):  # else these steps computed something else
-            widths[tokens] = tokens / (stall.steps - 1)
+        results = yield _beside(scale, bounds, "stall", turn, (tokens,))
+        if results is not None:  # else a plan is made, with the widths of the last round
+            widths[tokens] = _width(results, tokens)
     # Prompts much longer than a step is wide, or several would share one and look as if computed side by side.
-    wider = math.ceil(MIN_BURST_STEPS * widths[max(widths)]) if widths else scale.longest // 2
+    known = [width for _, width in sorted(widths.items()) if width is not None]
+    wider = math.ceil(MIN_BURST_STEPS * known[-1]) if known else scale.longest // 2
     half = scale.longest // 2
     pair = min(scale.longest, max(half, wider))
     yield _beside(scale, bounds, "pair", turn, (pair, pair))
@@ -190,6 +191,14 @@ def _round(turn: int, scale: Scale, bounds: Bounds) -> Probe:
     yield Episode(
         "burst", turn, (ProbeRequest("long", 0, burst, LONG_OUTPUT_TOKENS),) * count, count * scale.takes_s(burst)
     )
+
+
+def _width(results: Sequence[ProbeResult], tokens: int) -> float | None:
+    """Tokens of a step beside decoders; None where the prompt was computed in one, or its steps are not seen."""
+    stall = beside(results)
+    if stall is None or stall.steps <= 1 or stall.pace >= MAX_HELD_PACE:  # these steps computed something else
+        return None
+    return tokens / (stall.steps - 1)
 
 
 def _quiet(scale: Scale, bounds: Bounds) -> Episode:

@@ -50,6 +50,15 @@ class Delta(msgspec.Struct, gc=False):
         return bool(self.reasoning_content or self.reasoning)
 
 
+class Failure(msgspec.Struct, gc=False):
+    """Where a failure is, in an event or a whole answer: in ``error``, or, as vLLM wrote it until 2025 and LMDeploy does, in
+    the ``message`` of an ``object`` that is an ``error``."""
+
+    error: Any = None
+    object: Any = None
+    message: Any = None
+
+
 class Text(msgspec.Struct, gc=False):
     """A choice of a plain completion: it has its text itself, in a stream and in a whole answer."""
 
@@ -254,10 +263,18 @@ class Completion:
         self._ended = True
         self.closing = self.closing or bool(self.finished)
 
-    def fail(self, message: str, data: bytes) -> None:
-        """The server failed. The first failure counts: what follows it is about the same. ``data``: the event or body."""
-        self.error = self.error or message
+    def fail(self, error: Any, data: bytes) -> None:
+        """The server failed. The first failure counts: what follows it is about the same. ``error``: as the server wrote it;
+        if it is empty, ``data`` says it: the event or body."""
+        self.error = self.error or error_text(error or data.decode("utf-8", "replace"))
         self.broken = self.broken or data
+
+    def failed(self, whole: "Failure", body: bytes) -> bool:
+        """Whether a whole answer is an error, in a form of OpenAI's."""
+        found = bool(whole.error) or whole.object == "error"
+        if found:
+            self.fail(whole.error or whole.message, body)
+        return found
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from .answer import Completion, Count, Delta, Index, Text, count, error_line, error_text
+from .answer import Completion, Count, Delta, Failure, Index, Text, count, error_line
 from .protocol import Messages, Protocol
 
 
@@ -33,15 +33,11 @@ class Choice(msgspec.Struct, gc=False):
 C = TypeVar("C", Choice, Text)
 
 
-class Message(msgspec.Struct, Generic[C], gc=False):
+class Message(Failure, Generic[C], gc=False):
     """One event of a stream, or a whole answer."""
 
     choices: list[C] | None = None
     usage: Usage | None = None
-    error: Any = None
-    object: Any = None
-    message: Any = None
-    """Of an ``object`` that is an ``error``: so vLLM wrote errors until 2025, and LMDeploy does."""
 
 
 class Choices(Protocol[Message[Any]]):
@@ -53,7 +49,7 @@ class Choices(Protocol[Message[Any]]):
 
     def event(self, answer: Completion, message: Message[Any], data: bytes) -> bool:
         if message.error or message.object == "error":
-            answer.fail(error_text(message.error or message.message or data.decode("utf-8", "replace")), data)
+            answer.fail(message.error or message.message, data)
             return False
         chunk = output = False
         for choice in message.choices or ():
@@ -81,9 +77,7 @@ class Choices(Protocol[Message[Any]]):
         message = answer.read(self.decode, body)
         if message is None:
             return
-        if message.error or message.object == "error":
-            answer.fail(error_text(message.error or message.message or body.decode("utf-8", "replace")), body)
-        elif message.choices is None:
+        if not answer.failed(message, body) and message.choices is None:
             answer.malformed = "JSON that is no chat completion: " + error_line(body)
         for choice in message.choices or ():
             if choice.finish_reason:

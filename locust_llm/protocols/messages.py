@@ -7,7 +7,7 @@ import msgspec
 
 from locust_llm.load.media import Medium
 
-from .answer import Completion, Count, Index, count, error_line, error_text
+from .answer import Completion, Count, Index, count, error_line
 from .protocol import NO_PARAMETERS, Messages, Protocol, function_of, name_of, schema_of, text_of
 
 VERSION: Final = "2023-06-01"
@@ -117,7 +117,7 @@ class AnthropicMessages(Protocol[Event]):
                 )
             return answer.add_text(block.text) or answer.add_reasoning(block.thinking)
         if message.error or kind == "error":
-            answer.fail(error_text(message.error or data.decode("utf-8", "replace")), data)
+            answer.fail(message.error, data)
         elif kind == "message_start" and message.message is not None:
             _count(answer, message.message.usage)
         elif kind == "message_delta":
@@ -133,7 +133,7 @@ class AnthropicMessages(Protocol[Event]):
         if message is None:
             return
         if message.error or message.type == "error":
-            answer.fail(error_text(message.error or body.decode("utf-8", "replace")), body)
+            answer.fail(message.error, body)
         elif message.content is None:
             answer.malformed = "JSON that is no message: " + error_line(body)
         for index, block in enumerate(message.content or ()):

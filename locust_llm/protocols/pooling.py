@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from .answer import Completion, Count, error_line, error_text
+from .answer import Completion, Count, Failure, error_line
 from .protocol import Messages, Protocol, text_of
 
 
@@ -34,16 +34,13 @@ class Result(msgspec.Struct, gc=False):
     index: Any = None
 
 
-class Pooled(msgspec.Struct, gc=False):
+class Pooled(Failure, gc=False):
     """A whole answer: ``data`` of embeddings, ``results`` of rerank."""
 
     data: list[Result] | None = None
     results: list[Result] | None = None
     usage: Usage | None = None
     meta: Meta | None = None
-    error: Any = None
-    object: Any = None
-    message: Any = None
 
 
 class Pooling(Protocol[Pooled]):
@@ -62,13 +59,12 @@ class Pooling(Protocol[Pooled]):
         message = answer.read(self.decode, body)
         if message is None:
             return
-        if message.error or message.object == "error":
-            answer.fail(error_text(message.error or message.message or body.decode("utf-8", "replace")), body)
-        elif (results := message.results if message.data is None else message.data) is None:
-            answer.malformed = "JSON without vectors or scores: " + error_line(body)
-        else:
-            fewer = message.data is None and results  # of rerank with ``top_n``
-            answer.add_results(None if fewer else len(results))
+        if not answer.failed(message, body):
+            if (results := message.results if message.data is None else message.data) is None:
+                answer.malformed = "JSON without vectors or scores: " + error_line(body)
+            else:
+                fewer = message.data is None and results  # of rerank with ``top_n``
+                answer.add_results(None if fewer else len(results))
         if (usage := message.usage) is not None:
             answer.count(input_=usage.total_tokens if usage.prompt_tokens is None else usage.prompt_tokens)
         elif message.meta is not None and message.meta.tokens is not None:

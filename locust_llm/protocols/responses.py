@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .answer import Completion, Count, Index, error_line, error_text
+from .answer import Completion, Count, Index, error_line
 from .protocol import NO_PARAMETERS, Messages, Protocol, function_of, name_of, schema_of, text_of
 
 
@@ -130,7 +130,7 @@ class Responses(Protocol[Event]):
             _ended(answer, message.response, data)
             answer.end()
         elif kind == "error" or message.error:
-            answer.fail(error_text(message.error or message.message or data.decode("utf-8", "replace")), data)
+            answer.fail(message.error or message.message, data)
         return False
 
     def whole(self, answer: Completion, body: bytes) -> None:
@@ -178,7 +178,7 @@ def _ended(answer: Completion, response: Response, data: bytes) -> None:
             cached=None if of_prompt is None else of_prompt.cached_tokens,
         )
     if response.error or response.status in ("failed", "cancelled"):
-        answer.fail(error_text(response.error or f"status {response.status}"), data)
+        answer.fail(response.error or f"status {response.status}", data)
         return
     answer.response_id = response.id if isinstance(response.id, str) and response.id else None
     if (why := response.incomplete_details) is not None and why.reason:

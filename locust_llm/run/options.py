@@ -112,7 +112,7 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
         global _checked
         try:
             for wrong in unknown_options(sys.argv[1:] if args is None else args, parser._option_string_actions):
-                refuse(wrong)
+                refuse(wrong if ":" in wrong else f"{wrong}: locust-llm run --help has all of them")
             options: Namespace = parse(args, namespace)
             secret = (action.dest for action in parser._actions if getattr(action, "is_secret", False))
             setattr(options, SECRETS, sorted(secret))

@@ -130,24 +130,36 @@ class Answer:
 
 
 class WholeAnswer(Answer):
+    """In one piece, when it is complete."""
+
     def start(self) -> None:
         super().start()
-        self._fail(self.fault_due())
+        self._fail()
 
     def on_token(self) -> None:
         self.counted()
-        if self._fail(self.fault_due()) or not self.sequence.is_finished:
-            return
-        delay_s = self.quirks.slow_headers_s
-        if delay_s:
-            asyncio.get_running_loop().call_later(delay_s, self._respond)
+        if not self._fail() and self.sequence.is_finished:
+            self._respond_in_time()
+
+    def _respond_in_time(self) -> None:
+        if self.quirks.slow_headers_s:
+            asyncio.get_running_loop().call_later(self.quirks.slow_headers_s, self._respond)
         else:
             self._respond()
 
     def _respond(self) -> None:
         if self.connection.answer is not self:  # the client has hung up meanwhile
             return
+        body = self._body()
+        before = monotonic()
+        self.connection.respond(200, self.as_sent(body))
+        self.row.first_at = before, monotonic()
+        self.close_row()
+        self.connection.answered()
+
+    def _body(self) -> dict[str, Any]:
         self.keep()
+        self.row.output_tokens = self.count
         reasoning, content = self.said()
         ended = api.Ended(
             self.row.answer_id,
@@ -158,24 +170,18 @@ class WholeAnswer(Answer):
             self.usage(),
             self.asked.tool,
         )
-        body = self.asked.form.whole(ended)
-        before = monotonic()
-        self.connection.respond(200, self.as_sent(body))
-        self.row.first_at = before, monotonic()
-        self.row.output_tokens = self.count
-        self.close_row()
-        self.connection.answered()
+        return self.asked.form.whole(ended)
 
-    def _fail(self, fault: str) -> bool:
-        if not fault:
-            return False
-        self.hang_up(fault)
-        if fault == "error":
-            self.connection.respond(500, api.error_body(500, ENGINE_FAILED, "InternalServerError"))
-            self.connection.answered()
-        else:
-            self.break_connection(fault)
-        return True
+    def _fail(self) -> bool:
+        """Whether something has gone wrong by now."""
+        if fault := self.fault_due():
+            self.hang_up(fault)
+            if fault == "error":
+                self.connection.respond(500, api.error_body(500, ENGINE_FAILED, "InternalServerError"))
+                self.connection.answered()
+            else:
+                self.break_connection(fault)
+        return bool(fault)
 
 
 class StreamedAnswer(Answer):
@@ -328,7 +334,7 @@ class StreamedAnswer(Answer):
 DIMENSIONS: Final = 256
 
 
-class PooledAnswer(Answer):
+class PooledAnswer(WholeAnswer):
     """Of embeddings or rerank: each input is a prompt of its own, and the answer comes when all are computed. The one token
     that the engine makes of each is given to nobody."""
 
@@ -350,10 +356,7 @@ class PooledAnswer(Answer):
         if self._fail() or self.count < len(self.sequences):
             return
         self._computed()
-        if self.quirks.slow_headers_s:
-            asyncio.get_running_loop().call_later(self.quirks.slow_headers_s, self._respond)
-        else:
-            self._respond()
+        self._respond_in_time()
 
     def hang_up(self, fault: str = "") -> None:
         for sequence in self.sequences:
@@ -376,15 +379,6 @@ class PooledAnswer(Answer):
             metrics.histograms["e2e_request_latency_seconds"].observe(now - self.row.arrived_at)
         self.server.prefilled(self.asked, now)
 
-    def _respond(self) -> None:
-        if self.connection.answer is not self:  # the client has hung up meanwhile
-            return
-        before = monotonic()
-        self.connection.respond(200, self.as_sent(self._body()))
-        self.row.first_at = before, monotonic()
-        self.close_row()
-        self.connection.answered()
-
     def _body(self) -> dict[str, Any]:
         model, count = self.server.names[0], self.asked.prompt_tokens
         used = {"prompt_tokens": count, "total_tokens": count}
@@ -395,13 +389,3 @@ class PooledAnswer(Answer):
         vector = [round(uniform(-1, 1), 6) for _ in range(DIMENSIONS)]
         data = [{"index": number, "object": "embedding", "embedding": vector} for number in numbers]
         return {"id": self.row.answer_id, "object": "list", "model": model, "data": data, "usage": used}
-
-    def _fail(self) -> bool:
-        if fault := self.fault_due():
-            self.hang_up(fault)
-            if fault == "error":
-                self.connection.respond(500, api.error_body(500, ENGINE_FAILED, "InternalServerError"))
-                self.connection.answered()
-            else:
-                self.break_connection(fault)
-        return bool(fault)

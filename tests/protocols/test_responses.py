@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.answer import joined
+from locust_llm.client.answer import joined
 from locust_llm.core.record import OK
 from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS, request_body

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.answer import joined
+from locust_llm.client.answer import joined
 from locust_llm.client.response import Response
 from locust_llm.load.schema import fits, wanted
 from locust_llm.protocols.known import PROTOCOLS, headers_as, request_body

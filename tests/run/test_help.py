@@ -61,7 +61,7 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
             "there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, here",
         ),
         (["--prefil-concurrency", "3"], "there is no option --prefil-concurrency: did you mean --prefill-concurrency?"),
-        (["--qqqqqqqq"], "there is no option --qqqqqqqq"),
+        (["--qqqqqqqq"], "there is no option --qqqqqqqq: locust-llm run --help has all of them"),
     ],
 )
 def test_an_unknown_option_is_refused_with_what_was_meant(

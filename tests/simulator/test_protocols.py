@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.simulated import Simulator, received, started
 
-from locust_llm.answer import joined
+from locust_llm.client.answer import joined
 from locust_llm.client.response import Response
 from locust_llm.core.record import OK
 from locust_llm.protocols.known import PROTOCOLS, request_body

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from support.records import answered
 
+from locust_llm.core.record import OK as RECORD_OK
 from locust_llm.core.run import Health
+from locust_llm.probe.requests import ProbeResult
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import evidence
@@ -116,6 +118,9 @@ def test_a_burning_machine_is_told_apart() -> None:
         ({"ttft_off_ms": 2.1}, DEGRADED),
         ({"ttft_off_ms": 20.1}, INVALID),
         ({"ttft_off_ms": 2.1, "required": True}, INVALID),
+        ({"ttft_off_ms": 20.0, "ttft_compared_ms": 1000.0}, OK),  # of a probe, whose shortest prompts take a second
+        ({"ttft_off_ms": 20.1, "ttft_compared_ms": 1000.0}, DEGRADED),
+        ({"ttft_off_ms": 100.1, "ttft_compared_ms": 1000.0}, INVALID),
         ({"gap_off_ms": 2.0}, OK),  # 10 % of 20 ms
         ({"gap_off_ms": 2.1}, DEGRADED),
         ({"gap_off_ms": 20.1}, INVALID),
@@ -132,6 +137,21 @@ def test_how_far_sentinel_streams_may_be_off(off: dict[str, Any], level: str) ->
 def test_nothing_to_judge_by() -> None:
     assert judge([]) is None
     assert judge([Evidence(worker="local", requests=0)]) is None
+
+
+def test_a_probe_is_held_against_the_least_ttft_that_it_compares() -> None:
+    """Prompts of a quarter of the longest: 0.9, 1.0 and 1.2 s, beside others that are shorter or longer."""
+    took = [("alone", 1, 4000, 0.9), ("stall", 1, 4000, 1.2), ("alone", 2, 4000, 1.0), ("stall", 2, 8000, 2.2),
+            ("alone", 0, 250, 0.1), ("again", 1, 250, 0.2)]  # fmt: skip
+    results = [
+        ProbeResult(number, kind, turn, "long", RECORD_OK, tokens, tokens, 4, 4, 5.0, (5.0 + ttft_s,))
+        for number, (kind, turn, tokens, ttft_s) in enumerate(took)
+    ]
+    requests = collect([answered(1000, 1020, 1040)]).requests
+    (of_probe,) = evidence(Selection(requests, np.array([True])), [], results=results)
+    assert (of_probe.ttft_p99_ms, of_probe.ttft_compared_ms) == (None, pytest.approx(1000.0))
+    (cut_short,) = evidence(Selection(requests, np.array([True])), [], results=results[4:])
+    assert cut_short.ttft_compared_ms is None
 
 
 def test_the_evidence_of_a_stage_is_that_of_its_requests_and_its_healths() -> None:

@@ -257,7 +257,6 @@ def _rate(rule: Rule, part: Selection, time: RateWindow, looks: int) -> Found:
     if ok.size and any(total(ok[column]) is None for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())):
         return Found(None, note="no request has a count of its tokens")
     known = amounts(rule, part)
-
     bins = min(MAX_BINS, count // PER_BIN)
 
     def found(through: Floats) -> Found:

@@ -10,7 +10,7 @@ from locust_llm.core.certificate import REQUIRE
 from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.core.run import Health, Run
 from locust_llm.probe.requests import ProbeResult
-from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s
+from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s, shortest_ttft_s
 from locust_llm.report.in_force import limit_in_force, users_in_force
 from locust_llm.report.interference_result import Interference
 from locust_llm.report.paired_result import Paired
@@ -61,10 +61,9 @@ def summarise(
     """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and for the throughput in the
     measured time of a stage.
 
-    ``records``: those of the columns, read a second time if a rule is about pooled gaps; ``sweep``: the results of
-    the stages. Of a sweep they decide the rules; repeats are judged together. ``levels``: the occupancy, if known;
-    ``interference``: of prefills with decodes, if computed; ``results``: all of a probe; ``unread``: a sentence for each
-    unreadable line.
+    ``records``: those of the columns, read a second time if a rule is about pooled gaps; ``sweep``: the results of the
+    stages, which decide the rules; repeats are judged together. ``levels``: the occupancy, if known; ``interference``: of
+    prefills with decodes, if computed; ``results``: all of a probe; ``unread``: a sentence for each unreadable line.
     """
     everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
     phase = columns.requests["phase"]
@@ -76,7 +75,7 @@ def summarise(
     time = RateWindow(span, tuple(pauses(main, run)) if repeats else ())
     percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, Gaps()) for name in ("profiling", "warmup")}
-    found = _evidence_of_run(main, run, gaps["profiling"], timetable=bool(results))
+    found = _evidence_of_run(main, run, gaps["profiling"], results)
     verdict = judge(found)
     conditions = _conditions(main, time, run, verdict)
     delivered = delivery(main, run, verdict, None if within is None else ended)
@@ -110,9 +109,9 @@ def summarise(
     )
 
 
-def _evidence_of_run(main: Selection, run: Run, gaps: Gaps, *, timetable: bool) -> tuple[Evidence, ...]:
+def _evidence_of_run(main: Selection, run: Run, gaps: Gaps, results: Sequence[ProbeResult]) -> tuple[Evidence, ...]:
     gap_p99_ms, required = gaps.percentiles_ms([99])[0], run.settings.selftest == REQUIRE
-    return evidence(main, run.health, gap_p99_ms=gap_p99_ms, timetable=timetable, required=required)
+    return evidence(main, run.health, gap_p99_ms=gap_p99_ms, results=results, required=required)
 
 
 def _of_rules(
@@ -290,14 +289,14 @@ def evidence(
     healths: Iterable[Health],
     *,
     gap_p99_ms: float | None = None,
-    timetable: bool = False,
+    results: Sequence[ProbeResult] = (),
     required: bool = False,
 ) -> tuple[Evidence, ...]:
     """The delays of each process: from its records and its health monitor.
 
     ``part``: requests of a run or of a stage; ``healths``: of the processes over the same time, one each at most.
-    One row per process with requests. ``timetable``: of a probe, whose prompts differ in length: p99 of its TTFT is
-    that of its slowest longest prompt, and is not judged. ``gap_p99_ms``: of all processes; ``required``: each must have a
+    One row per process with requests. ``results``: of a probe, whose prompts differ in length: p99 of its TTFT is that of
+    its slowest longest prompt, and is not judged. ``gap_p99_ms``: of all processes; ``required``: each must have a
     certificate.
     """
     health = {h.worker: h for h in healths}
@@ -305,8 +304,9 @@ def evidence(
     names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
     rows = (_evidence_of(name, part.only(workers == name), health.get(name), gap_p99_ms) for name in names)
     rows = (replace(row, required=required) for row in rows)
-    if timetable:
-        rows = (replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None) for row in rows)
+    if results:
+        compared_ms = None if (shortest_s := shortest_ttft_s(results)) is None else shortest_s * 1e3
+        rows = (replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None, ttft_compared_ms=compared_ms) for row in rows)
     return tuple(rows)
 
 

@@ -206,14 +206,19 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if run.settings.generates:
         held = f", {tokens:.2f} tokens each" if (tokens := counts.tokens_per_chunk or 0) > SEVERAL else ""
         yield "chunks", f"{counts.chunks}{held}, {merged:.2%} of them merged{left_out}"
-    for of in summary.speculation:
-        steps = "" if of.tokens_per_step is None else f"; {of.tokens_per_step:.2f} tokens a step with a draft"
-        drafted = "" if of.drafted is None else f" of {of.drafted:,}, over {of.window_s:.1f} s"
-        yield "draft tokens accepted", f"{of.share:.1%}{drafted}{steps}{f' ({of.source})' if of.source else ''}"
+    yield from _drafts(summary)
     yield "clock", f"{c.clock or '-'} stamps"
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
     yield from _machines(run)
+
+
+def _drafts(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Of speculative decoding."""
+    for of in summary.speculation:
+        steps = "" if of.tokens_per_step is None else f"; {of.tokens_per_step:.2f} tokens a step with a draft"
+        drafted = "" if of.drafted is None else f" of {of.drafted:,}, over {of.window_s:.1f} s"
+        yield "draft tokens accepted", f"{of.share:.1%}{drafted}{steps}{f' ({of.source})' if of.source else ''}"
 
 
 def _share(of: ModelShare) -> str:

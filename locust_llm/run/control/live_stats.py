@@ -9,6 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from msgspec.structs import replace
+
 from locust_llm.core.histogram import Histogram, Window
 from locust_llm.core.phases import PROFILING
 from locust_llm.core.record import CANCELLED, CUT, OK, Record
@@ -171,5 +173,7 @@ class LiveStats:
         was over."""
         if self._first_at is None or self._clock() - self._first_at < SETTLED_S:
             return None
-        clients = {worker: client for worker, client in self._clients.items() if client.requests}
-        return judge([client.evidence(worker) for worker, client in clients.items()])
+        found = [client.evidence(worker) for worker, client in self._clients.items() if client.requests]
+        if self.activity:  # of a probe p99 of TTFT is not judged at the end either
+            found = [replace(one, ttft_p99_ms=None, ttft_p99_least_ms=None) for one in found]
+        return judge(found)

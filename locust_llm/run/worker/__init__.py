@@ -2,5 +2,5 @@
 
 Read first: sender.py (what the users of a process share), permits.py (what it may send), outbox.py (records to the master),
 sentinel.py (the certificate).
-May use: run, client, core, load, truth. Never control: it learns of it by messages only.
+May use: run, client, protocols, core, load, truth. Never control: it learns of it by messages only.
 """

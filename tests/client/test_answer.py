@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from locust_llm.answer import Answer, answered, joined
+from locust_llm.client.answer import Answer, answered, joined
 from locust_llm.core.record import Record
 from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS

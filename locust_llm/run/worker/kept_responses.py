@@ -8,7 +8,8 @@ from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
 from locust_llm.protocols.protocol import Messages
 from locust_llm.protocols.responses import RESPONSE_ID, continued
-from locust_llm.run.worker.sender import Sender
+
+from .sender import Sender
 
 logger = logging.getLogger("locust_llm")
 

@@ -11,9 +11,9 @@ from support.records import answered, failed
 from locust_llm.client.fetch import Answer
 from locust_llm.core.settings import Settings
 from locust_llm.core.validation import mistakes
-from locust_llm.kept_responses import KeptResponses
 from locust_llm.run.refusals import advice, forgets
 from locust_llm.run.refusals import answered as spoken
+from locust_llm.run.worker.kept_responses import KeptResponses
 
 SERVER = Settings(endpoint_type="responses", endpoint="/v1/responses", responses_state="server")
 CLIENT = Settings(endpoint_type="responses", endpoint="/v1/responses")
