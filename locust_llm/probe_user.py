@@ -30,8 +30,9 @@ from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult, label,
 from locust_llm.probe.schedule import Bounds, most_episodes, timetable
 from locust_llm.run.flags import add_groups
 from locust_llm.run.options import FURTHER
+from locust_llm.run.sessions.branch import FAILED_S
 
-from .user import FAILED_S, LLMUser
+from .user import LLMUser
 
 logger = logging.getLogger("locust_llm")
 

@@ -76,6 +76,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of blocks, from 1; 0: of none that is counted."""
     session: str = ""
     turn: Count = 0
+    after: tuple[Count, ...] | None = None
+    """The turns of its session whose ends it waited for; None: the turn before it."""
+    tool_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
+    """Before it came a tool for so long; None: no tool."""
+    unsent: Count = 0
+    """Turns of its session that were never sent because this request failed."""
 
     clock_offset_s: Stamp
     due_at: Stamp

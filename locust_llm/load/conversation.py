@@ -1,9 +1,10 @@
-"""Conversation: a session whose history grows by the answers received.
+"""Conversation: a session whose history grows by the answers received, in a line or as a tree.
 
-Pure state without clock and network: ``next`` gives the next request and its think time, ``add_answer`` takes the answer.
+Pure state without clock and network: ``next`` gives the next request and its wait, ``add_answer`` takes the answer.
 """
 
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -31,18 +32,35 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Expected tokens of these messages, with chat template and earlier answers; None: unknown."""
     output_tokens: int
     delay_s: float = 0.0
-    """Think time after the last answer; not used with ``at_s``."""
+    """Wait after the last of the answers that it waits for; not used with ``at_s``."""
+    tool: bool = False
+    """The wait is a tool's, not a user's."""
+    after: tuple[int, ...] = ()
+    """The turns whose ends it waits for; the history of the first of them goes on."""
     at_s: float | None = None
     """The trace's own time."""
     body: dict[str, Any] = {}
     """More fields of the request's body, of this turn alone."""
 
 
-class Conversation:
-    """The turns of one session, in order.
+class _History:
+    """Messages, and how many tokens they are; None: not known."""
 
-    A turn whose request fails ends it: without the answer the rest would be another conversation. So ``next`` after an ask
-    that got no answer gives None, and ``left`` is the number of turns that were not sent.
+    __slots__ = ("messages", "tokens")
+
+    def __init__(self, messages: list[Message], tokens: float | None) -> None:
+        self.messages, self.tokens = messages, tokens
+
+    def count(self, tokens: float | None) -> None:
+        """So many more."""
+        self.tokens = None if self.tokens is None or tokens is None else self.tokens + tokens
+
+
+class Conversation:
+    """The turns of one session: each when those that it waits for are answered, in the order of the file.
+
+    What waits for a turn that failed is never asked: without the answer it would be another conversation. So where nothing
+    else is open ``next`` gives None, and ``left`` is the number of turns that were not asked.
     """
 
     def __init__(
@@ -63,86 +81,126 @@ class Conversation:
         self.id, self.model, self._parts = id, model, parts
         self.turns = turns if item is None else len(item.turns)
         self._prompts, self._item, self._random, self._delay_ms = prompts, item, random, delay_ms
-        self._turn = 0
-        self._answered = True
-        self._messages: list[Message] = [] if prompts.system is None else [prompts.system]
-        self._tokens: float | None = prompts.system_tokens
-        """Of the history; None: not known."""
+        self._after = in_line(self.turns) if item is None else parents(item.turns)
+        self._open = [len(after) for after in self._after]
+        """Of each turn: how many answers it waits for."""
+        self._children: list[list[int]] = [[] for _ in self._after]
+        for number, after in enumerate(self._after):
+            for before in after:
+                self._children[before].append(number)
+        self._heirs = Counter(after[0] for after in self._after if after)
+        """How many turns the history of each still goes on in."""
+        self._ready = deque(number for number, count in enumerate(self._open) if not count)
+        self._histories: dict[int, _History] = {}
+        self._lost: set[int] = set()
+        self._asked = 0
+        self._last = 0
 
     @property
     def left(self) -> int:
-        """Turns that were not sent."""
-        return self.turns - self._turn
+        """Turns that were not asked."""
+        return self.turns - self._asked
 
     def next(self) -> Ask | None:
-        """The next request; None: the session is over. Raises MediaError where a picture of its row cannot be read."""
-        if not self._answered or self._turn == self.turns:
+        """The next request that waits for no answer any more; None: there is none now. Raises MediaError where a picture of
+        its row cannot be read."""
+        if not self._ready:
             return None
-        number, self._turn, self._answered = self._turn, self._turn + 1, False
+        number = self._last = self._ready.popleft()
+        self._asked += 1
+        history = self._histories[number] = self._inherited(number)
         if self._item is None:
-            output_tokens = self._add_synthetic(first=number == 0)
-            return self._ask(number, output_tokens, self._think_s(number))
+            output_tokens = self._add_synthetic(history, first=number == 0)
+            return self._ask(number, history, output_tokens, self._think_s(number))
         turn = self._item.turns[number]
-        self._add(turn, first=number == 0)
+        self._add(history, turn, first=not self._after[number])
         # as vLLM's and AIPerf's of ShareGPT: as long as the answer in the file
         output_tokens = turn.output_tokens or round(self._prompts.tokens(turn.reference))
         output_tokens = output_tokens or self._prompts.output_tokens()
         delay_s = turn.delay_s if number and turn.delay_s is not None else self._think_s(number)
-        return self._ask(number, output_tokens, delay_s, turn.at_s, turn.body)
+        return self._ask(number, history, output_tokens, delay_s, turn)
 
-    def add_answer(self, reply: str, tokens: int | None = None, **more: Any) -> None:
-        """The answer to the last request. ``tokens``: as the server counted it, without reasoning; None: estimated.
-        ``more``: fields of its message."""
-        self._messages.append({"role": "assistant", "content": reply, **more})
-        self._answered = True
-        if self._tokens is not None:
-            self._tokens += self._prompts.tokens(reply) if tokens is None else tokens
+    def add_answer(self, reply: str, tokens: int | None = None, *, to: int | None = None, **more: Any) -> None:
+        """The answer to the turn ``to``; None: to the last one that was asked. ``tokens``: as the server counted it, without
+        reasoning; None: estimated. ``more``: fields of its message."""
+        number = self._last if to is None else to
+        history = self._histories[number]
+        history.messages.append({"role": "assistant", "content": reply, **more})
+        if history.tokens is not None:
+            history.count(self._prompts.tokens(reply) if tokens is None else tokens)
+        if not self._heirs[number]:
+            del self._histories[number]
+        for child in self._children[number]:
+            self._open[child] -= 1
+            if not self._open[child]:
+                self._ready.append(child)
 
-    def _add_synthetic(self, first: bool) -> int:
+    def lose(self, number: int) -> int:
+        """This turn failed: how many turns are never asked for that, and for no other that failed before."""
+        lost, more = set[int](), [number]
+        while more:
+            for child in self._children[more.pop()]:
+                if child not in lost | self._lost:
+                    lost.add(child)
+                    more.append(child)
+        self._lost |= lost
+        return len(lost)
+
+    def _inherited(self, number: int) -> _History:
+        """The history that this turn goes on with: its own from here on."""
+        after = self._after[number]
+        if not after:
+            system = self._prompts.system
+            return _History([] if system is None else [system], self._prompts.system_tokens)
+        before = after[0]
+        self._heirs[before] -= 1
+        if not self._heirs[before]:
+            return self._histories.pop(before)
+        history = self._histories[before]
+        return _History([*history.messages], history.tokens)
+
+    def _add_synthetic(self, history: _History, first: bool) -> int:
         """Add a synthetic prompt; returns its output tokens."""
         drawn = self._prompts.batch(first)
-        self._messages += [one.message for one in drawn]
+        history.messages += [one.message for one in drawn]
         # the system prompt is in both of them
-        self._count(sum(one.input_tokens for one in drawn) - (self._prompts.system_tokens if first else 0))
+        history.count(sum(one.input_tokens for one in drawn) - (self._prompts.system_tokens if first else 0))
         return drawn[0].output_tokens
 
-    def _add(self, turn: Turn, first: bool) -> None:
+    def _add(self, history: _History, turn: Turn, first: bool) -> None:
         """Add a turn of a file."""
         prompts = self._prompts
         if turn.whole:
-            self._messages = [] if prompts.system is None else [prompts.system]
-            self._tokens = prompts.system_tokens
+            history.messages = [] if prompts.system is None else [prompts.system]
+            history.tokens = prompts.system_tokens
         if turn.messages is not None:
             salt = prompts.salt if first or turn.whole else ""
-            self._extend(salted(turn.messages, salt) if salt else turn.messages)
-            self._count(turn.input_tokens)
+            self._extend(history, salted(turn.messages, salt) if salt else turn.messages)
+            history.count(turn.input_tokens)
         elif turn.input_tokens is None:
-            self._add_synthetic(first=False)
+            self._add_synthetic(history, first=False)
         else:
             text = prompts.text(turn.input_tokens, turn.hash_ids)
-            self._messages.append({"role": "user", "content": text})
-            self._count(turn.input_tokens)
+            history.messages.append({"role": "user", "content": text})
+            history.count(turn.input_tokens)
         if turn.media and self._parts is not None:
-            last = self._messages[-1]
+            last = history.messages[-1]
             content = with_parts(last.get("content"), self._parts(turn.media))
-            self._messages = [*self._messages[:-1], {**last, "content": content}]
+            history.messages = [*history.messages[:-1], {**last, "content": content}]
 
-    def _extend(self, messages: list[Message]) -> None:
+    def _extend(self, history: _History, messages: list[Message]) -> None:
         """A system message of the file joins the shared one: two in a row are more than most chat templates take."""
         first = messages[0] if messages else {}
         text, shared = first.get("content"), self._prompts.system
         if (
             shared is not None
-            and self._messages == [shared]
+            and history.messages == [shared]
             and first.get("role") == "system"
             and isinstance(text, str)
         ):
-            self._messages = [{**first, "content": f"{shared['content']}\n\n{text}"}]
+            history.messages = [{**first, "content": f"{shared['content']}\n\n{text}"}]
             messages = messages[1:]
-        self._messages += messages
-
-    def _count(self, tokens: int | None) -> None:
-        self._tokens = None if self._tokens is None or tokens is None else self._tokens + tokens
+        history.messages += messages
 
     def _think_s(self, number: int) -> float:
         mean_ms, stddev_ms = self._delay_ms
@@ -150,23 +208,29 @@ class Conversation:
             return 0.0
         return max(0.0, self._random.gauss(mean_ms, stddev_ms) if stddev_ms else mean_ms) / 1e3
 
-    def _ask(
-        self,
-        number: int,
-        output_tokens: int,
-        delay_s: float,
-        at_s: float | None = None,
-        body: dict[str, Any] | None = None,
-    ) -> Ask:
+    def _ask(self, number: int, history: _History, output_tokens: int, delay_s: float, turn: Turn | None = None) -> Ask:
         return Ask(
             turn=number,
-            messages=self._messages,
-            input_tokens=None if self._tokens is None else round(self._tokens),
+            messages=history.messages,
+            input_tokens=None if history.tokens is None else round(history.tokens),
             output_tokens=output_tokens,
             delay_s=delay_s,
-            at_s=at_s,
-            body=body or {},
+            at_s=None if turn is None else turn.at_s,
+            body={} if turn is None else turn.body,
+            tool=turn is not None and turn.tool,
+            after=self._after[number],
         )
+
+
+def in_line(turns: int) -> list[tuple[int, ...]]:
+    """Of turns in a line: the turns that each waits for."""
+    return [(number - 1,) if number else () for number in range(turns)]
+
+
+def parents(turns: Sequence[Turn]) -> list[tuple[int, ...]]:
+    """The same of the turns of a file."""
+    line = in_line(len(turns))
+    return [line[number] if turn.after is None else turn.after for number, turn in enumerate(turns)]
 
 
 def salted(messages: list[Message], salt: str) -> list[Message]:

@@ -80,7 +80,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float | None = None
     """The trace's own time in seconds: Unix time, or since a start of its own."""
     delay_s: float | None = None
-    """After the answer to the turn before."""
+    """After the last answer to the turns that it waits for."""
+    tool: bool = False
+    """This wait is a tool's, not a user's."""
+    after: tuple[int, ...] | None = None
+    """Numbers of the turns of its session that it waits for, each below its own; the history of the first one goes on. None:
+    the turn before it. Empty: it begins with the session."""
     hash_ids: tuple[int, ...] = ()
     """Prefix blocks of 512 tokens, shared where the ids are equal (Mooncake; arXiv 2407.00079, section 4)."""
     body: dict[str, Any] = {}

@@ -22,15 +22,15 @@ from support.hostile_server import answer, hostile
 from support.records import answered, failed
 
 from locust_llm import LLMUser
-from locust_llm import user as user_module
 from locust_llm.client.connection import Target
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.request import Request
 from locust_llm.core.record import CUT, OK, RETRIED, Record
 from locust_llm.run.arms import Side
+from locust_llm.run.sessions import branch as module
+from locust_llm.run.sessions.turn import Turn
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender
-from locust_llm.run.worker.turn import Turn
 
 
 class User(LLMUser):
@@ -70,7 +70,7 @@ def test_what_a_plain_request_quotes_of_the_server_is_shown_without_secrets(user
 
 
 def test_the_bytes_of_a_request(user: User) -> None:
-    _, wire = user._prepare(b'{"a":1}', "id-1", None, user.sender.side(None))
+    _, wire = user._branches.main._prepare(b'{"a":1}', "id-1", None, user.sender.side(None))
     first, headers, body = parts(wire)
     assert first == "POST /v1/chat/completions HTTP/1.1"
     assert (headers["Host"], headers["Content-Length"], body) == ("server:8000", "7", b'{"a":1}')
@@ -81,18 +81,18 @@ def test_the_bytes_of_a_request(user: User) -> None:
 def test_a_request_of_the_candidate_goes_to_its_address_with_its_own_headers(user: User) -> None:
     side = Side("candidate", "http://other:1", None, (), {"X-Key": "k", "Authorization": "Bearer own"})
     for _ in range(2):
-        prepared, wire = user._prepare(b"x", "id", None, side)
+        prepared, wire = user._branches.main._prepare(b"x", "id", None, side)
         assert prepared.url == f"http://other:1{user.sender.settings.endpoint}"
         headers = parts(wire)[1]
         assert (headers["Host"], headers["X-Key"], headers["Authorization"]) == ("other:1", "k", "Bearer own")
-    of_base = parts(user._prepare(b"x", "id", None, user.sender.side(None))[1])[1]
+    of_base = parts(user._branches.main._prepare(b"x", "id", None, user.sender.side(None))[1])[1]
     assert "X-Key" not in of_base
     assert of_base["Host"] != "other:1"
 
 
 def test_a_remembered_request_is_as_one_made_anew(user: User) -> None:
     for number, body in enumerate((b"one", b"a longer one", "ü".encode())):
-        _, remembered = user._prepare(body, f"id-{number}", None, user.sender.side(None))
+        _, remembered = user._branches.main._prepare(body, f"id-{number}", None, user.sender.side(None))
         anew = Session.prepare_request(user.client, user_request(user, body, f"id-{number}"))
         first, headers, sent = parts(remembered)
         assert sent == body
@@ -107,7 +107,7 @@ def user_request(user: User, body: bytes, request_id: str) -> Any:
 
 def test_what_changes_in_the_session_is_sent(user: User) -> None:
     def headers(**how: Any) -> dict[str, str]:
-        return parts(user._prepare(b"x", "id", how.get("headers"), user.sender.side(None))[1])[1]
+        return parts(user._branches.main._prepare(b"x", "id", how.get("headers"), user.sender.side(None))[1])[1]
 
     headers()
     user.client.headers["X-Tenant"] = "a"
@@ -140,13 +140,13 @@ def test_what_a_turn_asks_for(user: User, monkeypatch: pytest.MonkeyPatch) -> No
         sent.append(request)
         return replace(answered(10), **request.labels)
 
-    monkeypatch.setattr(user_module, "exchange", exchange)
+    monkeypatch.setattr(module, "exchange", exchange)
     user.sender._sides = {"": Side("", "http://server:8000", "the run's", ("ignore_eos",))}
     turn = Turn([{"role": "user", "content": "x"}], 1, 5, sized=True)
 
     def asked(own: str | None = None, **fields: Any) -> tuple[str, str, bool, bool]:
         user.model = own
-        record = user._send(PERMIT, turn._replace(**fields), None, None, False, {})
+        record = user._branches.main.send(PERMIT, turn._replace(**fields), None, None, False, {})
         body = json.loads(sent[-1].data.partition(b"\r\n\r\n")[2])
         return record.model, body["model"], body.get("ignore_eos", False), sent[-1].keep_text
 
@@ -181,7 +181,7 @@ class Attempts:
         self.user, self.answers = user, list(answers)
         user.sender = Sender(user.environment, replace(user.sender.settings, **settings), self.kept.append)
         user.sender.wait_until = lambda at: self.waits.append(at - time.monotonic())  # type: ignore[method-assign]
-        monkeypatch.setattr(user_module, "exchange", self.exchange)
+        monkeypatch.setattr(module, "exchange", self.exchange)
         user.environment.events.request.add_listener(lambda exception, **_: self.shown.append(str(exception)))
 
     def exchange(self, line: Any, gate: Any, request: Request, *_: Any) -> Record:
@@ -202,7 +202,7 @@ class Attempts:
         return Request(target=Target("", 0), data=b"", labels=labels, due_at=due_at), prepared
 
     def go(self, permit: Permit = PERMIT) -> Record:
-        return self.user._attempts(permit, self.attempt)
+        return self.user._branches.main._attempts(permit, self.attempt)
 
     @property
     def outcomes(self) -> list[tuple[str, str, int]]:
@@ -303,31 +303,31 @@ def test_no_secret_is_in_a_message_a_name_or_a_record(user: User, monkeypatch: p
 def test_after_a_failure_a_user_of_a_closed_loop_rests(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until a second after it had asked; who waited longer for its failure does not."""
     now = time.monotonic()
-    monkeypatch.setattr(user_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
     for outcome, asked_at, rests in (("refused", now, True), ("timeout", now - 2, False)):
         attempts = Attempts(user, monkeypatch, failed(outcome, sent_at=None, asked_at=asked_at))
-        user._rests_until = 0.0
+        user._branches.main._rests_until = 0.0
         attempts.go()
         user.sender.permits.grant("profiling", 1)
-        user._permit()
+        user._branches.main.permit()
         assert attempts.waits == ([1.0] if rests else [])
     good = Attempts(user, monkeypatch, answered(200, asked_at=now))
-    user._rests_until = 0.0
+    user._branches.main._rests_until = 0.0
     good.go()
-    assert user._rests_until == 0.0
+    assert user._branches.main._rests_until == 0.0
     scheduled = Attempts(user, monkeypatch, failed("refused", sent_at=None, asked_at=now), request_rate=5.0)
     scheduled.go(PERMIT._replace(due_at=now))
-    assert user._rests_until == 0.0
+    assert user._branches.main._rests_until == 0.0
 
 
 def test_rows_of_locust_are_those_of_the_report_and_leave_aggregated_alone(user: User) -> None:
     """An answer, and a request that failed after its first chunk: one of two is in TTFT and ITL, both waited at the gate."""
-    prepared = user._prepare_with_requests(b"{}", "id", None, user.sender.side(None))
+    prepared = user._branches.main._prepare_with_requests(b"{}", "id", None, user.sender.side(None))
     for record in (
         answered(123.4, 135.8, asked_at=9.5, admitted_at=10.0),
         failed("truncated", asked_at=9.0, admitted_at=10.0, chunk_us=(700_000, 900_000), output_tokens=2),
     ):
-        user._finish(record, prepared)
+        user._branches.main._finish(record, prepared)
     stats = user.environment.stats
     rows = {(name, method): entry for (name, method), entry in stats.entries.items()}
     counts = {method: entry.num_requests for (_, method), entry in rows.items()}

@@ -1,0 +1,317 @@
+"""Branch: the requests of a user one after the other, over a connection of their own."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from locust.clients import HttpSession
+from locust.env import Environment
+from locust.exception import StopUser
+
+import gevent
+import requests
+from gevent import GreenletExit
+from msgspec.structs import replace
+
+from locust_llm import events
+from locust_llm.client.answer import Answer, answered, joined
+from locust_llm.client.api import length_fields
+from locust_llm.client.bounds import chunk_limit
+from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.gate import GateClosed
+from locust_llm.client.request import Request
+from locust_llm.client.requests_bridge import head, strip_abroad, target, update_session
+from locust_llm.client.response import Response
+from locust_llm.client.retry import RETRIABLE, pause_s
+from locust_llm.core.foreign_text import secrets_of, shown
+from locust_llm.core.phases import label_of, stage_of
+from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.load.media import counted
+from locust_llm.load.schema import Wanted, fits, wanted
+from locust_llm.protocols.answer import USUAL
+from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.run.arms import Side
+from locust_llm.run.worker.kept_responses import KeptResponses, marked
+from locust_llm.run.worker.locust_stats import log
+from locust_llm.run.worker.permits import Permit
+from locust_llm.run.worker.sender import Sender
+
+from .turn import Turn
+
+FAILED_S: Final = 1.0
+"""Least time between two requests of a branch in a closed loop after a failure: a server that refuses at once would
+get thousands of requests per second."""
+Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
+"""From the number of an attempt and its due time to its request."""
+
+
+class User(Protocol):
+    """What a branch needs of its user."""
+
+    sender: Sender
+    environment: Environment
+    client: HttpSession
+    host: str | None
+    model: str | None
+    number: int
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        """Of its requests."""
+
+    def context(self) -> dict[str, Any]: ...
+
+
+class Branch:
+    """One request at a time; those of a user's branches run side by side."""
+
+    def __init__(self, user: User) -> None:
+        self._user = user
+        self.line = UserConnection(lambda: CUT if self.sender.closed else CANCELLED)
+        self._rests_until = 0.0
+        self._plain_key: tuple[Any, ...] | None = None
+        self._plain: tuple[requests.PreparedRequest, bytes]
+        self._wanted: Wanted | None = None
+        self._lose: Callable[[], int] | None = None
+        self.kept = KeptResponses()
+
+    @property
+    def sender(self) -> Sender:
+        """That of its user."""
+        return self._user.sender
+
+    def permit(self, *, later: bool = False) -> Permit:
+        """To send one request; ``later``: of a session that goes on. Raises StopUser: the run is ending."""
+        try:
+            if self._rests_until > time.monotonic():
+                self.sender.wait_until(self._rests_until)
+            return self.sender.permits.take(self._user.number, later=later)
+        except GateClosed:
+            raise StopUser from None
+
+    @property
+    def text(self) -> str:
+        """Text of the last answer, where it was kept."""
+        stream = self.line.stream
+        return "".join(stream.answer.text or ()) if stream is not None else ""
+
+    def answer(self, record: Record, *, keep_text: bool = True) -> Answer:
+        """What ``chat()`` returns of the request just sent."""
+        kept = stream.answer.deltas if (stream := self.line.stream) is not None else [] if keep_text else None
+        return answered(record, kept, marked(self.kept.id))
+
+    def send(
+        self, permit: Permit, turn: Turn, name: str | None, headers: dict[str, str] | None, keep_text: bool,
+        body: dict[str, Any],
+    ) -> Record:  # fmt: skip
+        """Send one request; returns its record."""
+        sender, settings, user = self.sender, self.sender.settings, self._user
+        try:
+            side = sender.side(sender.block(permit.phase))
+            request_id = f"{sender.worker}-{user.number}-{next(user.numbers)}"
+            session = turn.session or request_id
+            model = side.set_model or user.model or turn.model or side.model
+            messages, kept = self.kept.asked(turn.messages, settings)
+            asked = {**sender.extra, **kept, **(turn.body or {}), **body, **side.body}
+            self._wanted = wanted(asked)  # an answer with a form of its own ends by itself
+            sized = turn.sized and self._wanted is None
+            fields = {**(length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
+            if media := counted(turn.messages):
+                sender.turns.take()
+            data = request_body(
+                settings.endpoint_type, model, messages, turn.output_tokens,
+                streaming=settings.streaming, max_tokens_field=settings.max_tokens_field,
+                per_chunk_usage=settings.per_chunk_usage, **fields,
+            )  # fmt: skip
+            max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)
+            sent = str(fields.get("model") or model or "")  # a row of a file may name its own
+            if settings.session_header:
+                headers = {settings.session_header: session, **(headers or {})}
+            labels = {
+                "name": name or settings.endpoint, "model": sent, "session": session,
+                **self._labels(permit, turn, side), **media,
+            }  # fmt: skip
+
+            def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:
+                its_id = request_id if number == 1 else f"{request_id}.{number}"
+                prepared, wire = self._prepare(data, its_id, headers, side)
+                request = Request(
+                    target=target(prepared.url or "", self._user.client.verify, self._user.client.cert),
+                    data=wire,
+                    labels=labels | {"id": its_id, "attempt": number},
+                    due_at=due_at,
+                    timeout_s=settings.request_timeout_s,
+                    first_token_timeout_s=settings.first_token_timeout_s if settings.streaming else None,
+                    gap_timeout_s=settings.gap_timeout_s,
+                    cancel_after_s=sender.cancel_after_s(permit.phase),
+                    max_response_bytes=settings.max_response_bytes,
+                    max_chunks=max_chunks,
+                    keep_text=keep_text or self._wanted is not None,
+                    kind=settings.endpoint_type,
+                )
+                return request, prepared
+
+        except BaseException:
+            sender.permits.put_back(permit)
+            raise
+        self._lose = turn.lose
+        return self._attempts(permit, attempt)
+
+    def _labels(self, permit: Permit, turn: Turn, side: Side) -> dict[str, Any]:
+        """What the record says of this request, whatever becomes of it."""
+        settings, user, block = self.sender.settings, self._user, self.sender.block(permit.phase)
+        return {
+            "worker": self.sender.worker, "user": user.number, "user_class": type(user).__name__,
+            "phase": label_of(permit.phase), "stage": stage_of(permit.phase),
+            "turn": turn.number, "after": turn.after, "tool_s": turn.tool_s, "asked_input_tokens": turn.input_tokens,
+            "arm": side.name, "pair": 0 if block is None else block.pair,
+            **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
+        }  # fmt: skip
+
+    def _attempts(self, permit: Permit, attempt: Attempt) -> Record:
+        """Send until the server accepts, or retries are used up. Each attempt has a record; the last one is returned."""
+        sender = self.sender
+        refused: tuple[Record, requests.PreparedRequest] | None = None
+        """Held until the next attempt is sent: without one it was the last."""
+        number, due_at, pause = 1, permit.due_at, 0.0
+        while True:
+            try:
+                if refused is not None:
+                    sender.wait_until(time.monotonic() + pause)
+                request, prepared = attempt(number, due_at)
+                record = exchange(
+                    self.line, sender.gate, request, sender.clock_offset_s, self._first_token, sender.wait_until
+                )
+                sender.done += record.admitted_at is not None
+            except GateClosed:
+                if refused is not None:
+                    return self._finish(*refused)
+                sender.turned_away += permit.due_at is None or permit.due_at <= time.monotonic()
+                raise StopUser from None
+            except BaseException as error:
+                cut: Record | None = getattr(error, "record", None)
+                sender.done += cut is not None
+                if refused is not None:
+                    self._finish(*refused, retried=cut is not None)
+                elif cut is None:
+                    sender.permits.put_back(permit)  # killed before it was sent
+                if cut is not None:
+                    self._finish(cut, prepared)
+                    if not isinstance(error, GreenletExit):
+                        self.line.close()
+                raise
+            if refused is not None:
+                self._finish(*refused, retried=True)
+            again_s = self._again_s(record)
+            if again_s is None:
+                return self._finish(record, prepared)
+            refused, pause = (record, prepared), again_s
+            number, due_at = number + 1, record.due_at
+
+    def _again_s(self, record: Record) -> float | None:
+        """Seconds to the next attempt; None: there is none."""
+        if record.outcome not in RETRIABLE or record.attempt > self.sender.settings.max_retries:
+            return None
+        return pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
+
+    def _prepare(
+        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side
+    ) -> tuple[requests.PreparedRequest, bytes]:
+        """(request prepared by requests, with auth, cookies, headers and hooks of the session; the bytes to send).
+
+        requests takes 200 µs, a third of the cost of a short request: where only body and id differ, it prepares the first.
+        """
+        client = self._user.client
+        plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
+        key = (side.address, self._user.host, *client.headers.items(), *side.headers.items()) if plain else None
+        if key is None or key != self._plain_key:
+            prepared = self._prepare_with_requests(data, request_id, headers, side)
+            if key is None:
+                return prepared, head(prepared) + b"\r\n" + data
+            for name in ("X-Request-Id", "Content-Length"):
+                del prepared.headers[name]
+            self._plain_key, self._plain = key, (prepared, head(prepared))
+        prepared, beginning = self._plain
+        values = (beginning, request_id.encode(), len(data), data)
+        return prepared, b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % values
+
+    def _prepare_with_requests(
+        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side
+    ) -> requests.PreparedRequest:
+        own = {"Content-Type": "application/json", "X-Request-Id": request_id, **(headers or {}), **side.headers}
+        self.sender.keeps_address(self._user.host, f"a user of {type(self._user).__name__}")
+        request = requests.Request("POST", side.address + self.sender.settings.endpoint, data=data, headers=own)
+        # of requests itself: Locust's own override belongs to its request(), which this is not
+        prepared = requests.Session.prepare_request(self._user.client, request)
+        # an auth of the user's may rewrite the address
+        strip_abroad(self._user.client, {**self.sender.headers, **side.headers}, side.address, prepared)
+        return prepared
+
+    def _first_token(self, stream: Response, labels: dict[str, Any]) -> None:
+        ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9
+        self.sender.first_chunk(ttft_s)
+        if events.first_token._handlers:
+            gevent.spawn(  # not guarded: Locust catches what its listeners raise
+                events.first_token.fire, user=self._user, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s
+            )
+
+    def _finish(self, record: Record, prepared: requests.PreparedRequest, *, retried: bool = False) -> Record:
+        """Pass the record on, without secrets: to the sender, to Locust, to listeners."""
+        stream = None if retried else self.line.stream
+        record, failure = self._public(record, prepared, stream, retried=retried)
+        if self._wanted is not None and record.outcome == OK and stream is not None:
+            record = replace(record, schema_valid=fits(self._wanted, joined(stream.answer.deltas or ())))
+        if record.outcome != OK and not retried and self._lose is not None:
+            record = replace(record, unsent=self._lose())
+        self.kept.ended(record, stream, self.sender)
+        self.sender.finished(record)
+        if record.failed and not self.sender.settings.open_loop:
+            self._rests_until = record.asked_at + FAILED_S
+        if stream is not None:
+            update_session(self._user.client, prepared, stream)
+        log(self._user.environment, record, failure, prepared.url, self._user.context(), retried=retried)
+        events.record.fire(user=self._user, record=record)
+        return record
+
+    def _public(
+        self, record: Record, prepared: requests.PreparedRequest, stream: Response | None, *, retried: bool
+    ) -> tuple[Record, str]:
+        """(record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
+        if record.outcome == OK and record.finish_reason in USUAL:
+            return record, ""
+        secrets = secrets_of(prepared.headers, self.sender.own_headers)
+        message, reason = shown(record.error, secrets), record.finish_reason
+        record = replace(record, error=message, finish_reason=None if reason is None else shown(reason, secrets))
+        if record.outcome == OK:
+            return record, ""
+        if retried:
+            return replace(record, outcome=RETRIED), ""
+        name, first = self.sender.failure_kinds.name(record.outcome, message)
+        if first and record.failed and stream is not None:
+            record = replace(record, sample=shown(stream.sample, secrets, lines=True))
+        return record, name
+
+
+class Branches:
+    """Those of one user: the main one, and as many beside it as a session needs at a time."""
+
+    def __init__(self, user: User) -> None:
+        self._user = user
+        self.main = Branch(user)
+        self._all, self._free = [self.main], list[Branch]()
+
+    def take(self) -> Branch:
+        """One that nobody uses."""
+        if self._free:
+            return self._free.pop()
+        self._all.append(branch := Branch(self._user))
+        return branch
+
+    def give_back(self, branch: Branch) -> None:
+        """Its connection stays open for the next."""
+        self._free.append(branch)
+
+    def close(self) -> None:
+        """Close the connections of all."""
+        for branch in self._all:
+            branch.line.close()

@@ -1,0 +1,43 @@
+"""Turn: content and labels of one request of a user."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from locust_llm.load.conversation import Ask, Conversation
+
+
+class Turn(NamedTuple):
+    """Content and labels of one request."""
+
+    messages: list[dict[str, Any]]
+    input_tokens: int | None
+    output_tokens: int
+    session: str = ""
+    number: int = 0
+    body: dict[str, Any] | None = None
+    sized: bool = False
+    """The output gets exactly ``output_tokens``, where the server allows it."""
+    model: str | None = None
+    """Of the mix; None: the run has none."""
+    after: tuple[int, ...] | None = None
+    """The turns that it waited for; None: the one before it."""
+    tool_s: float | None = None
+    """How long a tool took before it."""
+    lose: Callable[[], int] | None = None
+    """Called when it failed: how many turns are never sent for that."""
+
+
+def turn_of(ask: Ask, conversation: Conversation, *, sized: bool) -> Turn:
+    """A request of a session."""
+    number = ask.turn
+    return Turn(
+        ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, number, ask.body, sized, conversation.model,
+        after=None if ask.after == in_line(number) else ask.after,
+        tool_s=ask.delay_s if ask.tool else None,
+        lose=lambda: conversation.lose(number),
+    )  # fmt: skip
+
+
+def in_line(number: int) -> tuple[int, ...]:
+    """What a turn waits for that no tree has."""
+    return (number - 1,) if number else ()
