@@ -16,6 +16,7 @@ from locust_llm.core.record import Record
 from locust_llm.load.formats import Item
 from locust_llm.load.media import MediaError
 from locust_llm.run.sessions.branch import Branches
+from locust_llm.run.sessions.script import Session
 from locust_llm.run.sessions.tree import Tree
 from locust_llm.run.sessions.turn import Turn
 from locust_llm.run.worker.locust_stats import RequestCancelled, RequestCut, RequestFailed  # noqa: F401  for locustfiles
@@ -141,6 +142,11 @@ class LLMUser(HttpUser):
         finally:
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return tree.records
+
+    def open_session(self) -> Session:
+        """A session that this code leads: ``with self.open_session() as s:``, and in it ``s.chat()``, ``s.tool()``,
+        ``s.fork()`` and ``s.gather()``. It counts for ``--num-sessions``."""
+        return Session(self._branches, f"{self.sender.worker}-{self.number}-s{next(self.numbers)}")
 
     @property
     def text(self) -> str:
