@@ -1,4 +1,4 @@
-"""An agent: a login, a question with a tool, the call of the tool, and the answer made of what the tool gave.
+"""An agent: a question with a tool, the tool itself (a request of this user to the server), and the answer made of what it gave.
 
 locust -f locustfiles/agent.py --host localhost:8000 --headless -u 10 -t 60s
 vLLM calls tools where it was started with --enable-auto-tool-choice and --tool-call-parser.
@@ -26,13 +26,13 @@ class Agent(LLMUser):
 
     @task
     def ask(self) -> None:
-        messages: list[dict[str, Any]] = [{"role": "user", "content": "How long do users wait? Use the handbook."}]
-        answer = self.chat(messages, max_tokens=40, tools=[LOOK_UP], name="question")
-        if answer.failed:
-            return
-        messages.append(answer.message)
-        for call in answer.tool_calls:
-            arguments = call["function"]["arguments"]  # JSON, as text
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": f"Nothing about {arguments}."})
-        if answer.tool_calls:
-            self.chat(messages, max_tokens=60, tools=[LOOK_UP], name="answer")
+        with self.open_session() as s:
+            answer = s.chat("How long do users wait? Use the handbook.", max_tokens=40, tools=[LOOK_UP], name="question")
+            calls = [] if answer.failed else answer.tool_calls
+            if found := [s.tool(self.look_up, call) for call in calls]:
+                s.chat(found, max_tokens=60, tools=[LOOK_UP], name="answer")
+
+    def look_up(self, call: dict[str, Any]) -> dict[str, Any]:
+        page = self.client.get("/v1/models", name="look_up").text  # its time is the tool's
+        wanted = call["function"]["arguments"]  # JSON, as text
+        return {"role": "tool", "tool_call_id": call["id"], "content": f"Of {wanted} there are {len(page)} letters."}
