@@ -11,8 +11,8 @@ less;"""
 LIKE: Final = 0.25
 """as those of its kind, where that length comes for the first time;"""
 NEW: Final = (0.6, 1.6)
-"""as all others so far, where its kind comes for the first time, times something between these. So far off were 95 of 100
-estimates at most: docs/interference.md."""
+"""as all others so far, where its kind comes for the first time, times something between these. How often the truth lies
+inside: docs/interference.md."""
 NARROW: Final = 1.25
 """Most / least, up to which one number says it."""
 

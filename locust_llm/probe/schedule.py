@@ -60,7 +60,7 @@ class Bounds:
     first_tokens: int = 250
     """Tried lengths are this times powers of two: budgets are powers of two, so no prompt is just longer than a step."""
     most_ttft_s: float = 4.0
-    """Longest TTFT alone; with it the whole probe takes about four minutes at most."""
+    """Longest TTFT alone; with it the whole probe takes about six minutes at most."""
     most_output_tokens: int = 8192
     decoders: int = 3
     burst: int = 8

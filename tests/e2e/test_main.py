@@ -34,3 +34,14 @@ def test_help_that_nobody_reads() -> None:
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.full
+def test_where_the_options_of_a_locustfile_are_listed() -> None:
+    """Locust prints its help before it reads the file, so that no line of ours can be in it; the door has both."""
+    options = ["-f", str(Path(__file__).parents[2] / "locustfiles" / "chat.py"), "--help"]
+    texts = [
+        subprocess.run([sys.executable, "-m", *words, *options], capture_output=True, text=True, check=True).stdout
+        for words in (["locust"], ["locust_llm", "run"])
+    ]
+    assert ["--prefill-concurrency" in text for text in texts] == [False, True]
