@@ -1,4 +1,4 @@
-"""An agent: a question with a tool, the tool itself (a request of this user to the server), and the answer made of what it gave.
+"""An agent: a question with a tool, the tool (a request of this user to the server), and the answer made of what it gave.
 
 locust -f locustfiles/agent.py --host localhost:8000 --headless -u 10 -t 60s
 vLLM calls tools where it was started with --enable-auto-tool-choice and --tool-call-parser.
@@ -27,7 +27,9 @@ class Agent(LLMUser):
     @task
     def ask(self) -> None:
         with self.open_session() as s:
-            answer = s.chat("How long do users wait? Use the handbook.", max_tokens=40, tools=[LOOK_UP], name="question")
+            answer = s.chat(
+                "How long do users wait? Use the handbook.", max_tokens=40, tools=[LOOK_UP], name="question"
+            )
             calls = [] if answer.failed else answer.tool_calls
             if found := [s.tool(self.look_up, call) for call in calls]:
                 s.chat(found, max_tokens=60, tools=[LOOK_UP], name="answer")

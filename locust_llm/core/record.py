@@ -76,6 +76,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of blocks, from 1; 0: of none that is counted."""
     session: str = ""
     turn: Count = 0
+    turns: Count | None = None
+    """How many its session has; only of the first turn, and where that is known and more than one."""
     after: tuple[Count, ...] | None = None
     """The turns of its session whose ends it waited for; None: the turn before it."""
     tool_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None

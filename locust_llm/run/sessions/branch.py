@@ -163,7 +163,8 @@ class Branch:
         return {
             "worker": self.sender.worker, "user": user.number, "user_class": type(user).__name__,
             "phase": label_of(permit.phase), "stage": stage_of(permit.phase),
-            "turn": turn.number, "after": turn.after, "tool_s": turn.tool_s, "asked_input_tokens": turn.input_tokens,
+            "turn": turn.number, "turns": turn.turns, "after": turn.after, "tool_s": turn.tool_s,
+            "asked_input_tokens": turn.input_tokens,
             "arm": side.name, "pair": 0 if block is None else block.pair,
             **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
         }  # fmt: skip

@@ -19,6 +19,8 @@ class Turn(NamedTuple):
     """The output gets exactly ``output_tokens``, where the server allows it."""
     model: str | None = None
     """Of the mix; None: the run has none."""
+    turns: int | None = None
+    """Of the session, on its first turn; None: one, or not known."""
     after: tuple[int, ...] | None = None
     """The turns that it waited for; None: the one before it."""
     tool_s: float | None = None
@@ -32,6 +34,7 @@ def turn_of(ask: Ask, conversation: Conversation, *, sized: bool) -> Turn:
     number = ask.turn
     return Turn(
         ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, number, ask.body, sized, conversation.model,
+        turns=conversation.turns if number == 0 and conversation.turns > 1 else None,
         after=None if ask.after == in_line(number) else ask.after,
         tool_s=ask.delay_s if ask.tool else None,
         lose=lambda: conversation.lose(number),
