@@ -49,6 +49,7 @@ from . import export as junit
 from . import text as tables
 from .html import page
 from .plus_minus import certified
+from .sessions import sessions
 from .speculation import speculation
 
 HTML_FILE: Final = "report.html"
@@ -162,7 +163,9 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
 
     def html() -> bytes:
         known = replaced(summary, unmade=tuple(unmade))
-        return page(known, run, columns, levels, shown, unmade, history).encode()
+        one = summary.sessions.example if summary.sessions is not None else ""
+        its = [record for record in RecordFile(folder / RECORDS) if record.session == one] if one else []
+        return page(known, run, columns, levels, shown, unmade, history, its).encode()
 
     make(RUN, lambda: _facts(run, summary))
     make(SUMMARY_FILE, table)
@@ -205,6 +208,8 @@ def _summary(
     except Exception as error:
         unmade.append(f"the interference of prefills with decodes could not be computed: {reason(error)}")
     summary = summarise(columns, run, unread.count, records, sweep, levels, beside, results, unread.reasons)
+    if (columns.requests["turn"] > 0).any():
+        summary = replaced(summary, sessions=sessions(records, "profiling"))
     return certified(summary, columns, run), levels
 
 
@@ -228,6 +233,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         interference=summary.interference,
         examination=summary.examination,
         speculation=summary.speculation,
+        sessions=summary.sessions,
         sweep=summary.sweep,
         unread=summary.unread,
         definitions=DEFINITIONS,

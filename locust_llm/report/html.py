@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from locust_llm.core.engine_metrics import History
+from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, clean
 from locust_llm.report.analysis.columns import Columns
@@ -33,6 +34,7 @@ from locust_llm.report.document.document import (
     SERVER,
     STAGES,
     TIMELINE,
+    WATERFALL,
     document,
     titled,
 )
@@ -44,6 +46,7 @@ from locust_llm.report.plots.server import server_plots
 from locust_llm.report.plots.sweep import stage_plots
 from locust_llm.report.plots.timeline import Scene, Timeline, timeline
 from locust_llm.report.plots.timeline_svg import fragment
+from locust_llm.report.plots.waterfall import waterfall
 from locust_llm.slo.client_verdict import Evidence, signals
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
@@ -87,10 +90,12 @@ def page(
     shown: Scene | None,
     unmade: list[str] | None = None,
     history: History | None = None,
+    session: Sequence[Record] = (),
 ) -> str:
-    """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics. Charts that cannot be drawn are left
-    out, and ``unmade`` gets a line."""
+    """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics; ``session``: the records of one.
+    Charts that cannot be drawn are left out, and ``unmade`` gets a line."""
     made = _charts(summary, run, columns, levels, shown, history)
+    made[WATERFALL] = lambda: [waterfall(session, run.started_at)] if session else []
 
     def charted(heading: str) -> Iterator[Section]:
         try:
@@ -114,7 +119,7 @@ def page(
 
 def _charts(
     summary: Summary, run: Run, columns: Columns, levels: Occupancy, shown: Scene | None, history: History | None
-) -> Mapping[str, Callable[[], Iterable[Drawing]]]:
+) -> dict[str, Callable[[], Iterable[Drawing]]]:
     """By their heading."""
     rules = run.settings.rules
     limits, sweep, probe = slo_limits(summary, rules.by_text), summary.sweep, summary.examination

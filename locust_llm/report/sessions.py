@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from locust_llm.core.record import OK, RETRIED, Record
 
@@ -29,22 +30,6 @@ class TurnGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Mean."""
     cached: float | None
     """Share of the input tokens; None: the server told none."""
-
-
-class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn of a session, in seconds after the session's first send."""
-
-    turn: int
-    after: tuple[int, ...]
-    name: str
-    outcome: str
-    due_s: float
-    sent_s: float
-    first_s: float | None
-    closed_s: float
-    tool_s: float
-    input_tokens: int | None
-    output_tokens: int | None
 
 
 class Sessions(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +56,8 @@ class Sessions(msgspec.Struct, frozen=True, kw_only=True):
     by_depth: tuple[TurnGroup, ...]
     by_turn: tuple[TurnGroup, ...]
     """Empty where it would say the same."""
-    example: tuple[Waterfall, ...]
-    """The complete session of median latency, turn by turn."""
+    example: str
+    """Id of the complete session of median latency; empty: none is complete."""
 
 
 class _Turn(msgspec.Struct, gc=False):
@@ -89,7 +74,7 @@ class _Turn(msgspec.Struct, gc=False):
 
 
 def sessions(records: Iterable[Record], phase: str) -> Sessions | None:
-    """Read the stream twice at most. None: no session has a second turn."""
+    """Read the stream once. None: no session has a second turn."""
     found: dict[str, list[_Turn]] = {}
     turns: dict[str, int] = {}
     unsent = 0
@@ -130,7 +115,7 @@ def sessions(records: Iterable[Record], phase: str) -> Sessions | None:
         by_turn=()
         if all(turn.depth == turn.number + 1 for turn in every)
         else _grouped([(turn.number + 1, turn) for turn in every]),
-        example=_example(records, found, complete, spans),
+        example=_middle(found, complete, spans),
     )
 
 
@@ -209,28 +194,9 @@ def _group(first: int, last: int, turns: list[_Turn]) -> TurnGroup:
     )  # fmt: skip
 
 
-def _example(
-    records: Iterable[Record],
-    found: dict[str, list[_Turn]],
-    complete: list[list[_Turn]],
-    spans: "np.ndarray[tuple[int], np.dtype[np.float64]]",
-) -> tuple[Waterfall, ...]:
-    """Of the complete session in the middle, by latency."""
+def _middle(found: dict[str, list[_Turn]], complete: list[list[_Turn]], spans: NDArray[np.float64]) -> str:
+    """Id of the complete session in the middle, by latency."""
     if not complete:
-        return ()
+        return ""
     middle = complete[int(np.argsort(spans, kind="stable")[(len(spans) - 1) // 2])]
-    name = next(name for name, turns in found.items() if turns is middle)
-    start = min(turn.sent_at for turn in middle)
-    its = sorted((r for r in records if r.session == name and r.outcome == OK), key=lambda r: r.turn)
-    return tuple(_waterfall(record, start) for record in its)
-
-
-def _waterfall(record: Record, start: float) -> Waterfall:
-    at = record.clock_offset_s - start
-    sent_at = record.closed_at if record.sent_at is None else record.sent_at
-    return Waterfall(
-        turn=record.turn, after=_turn(record).after, name=record.name, outcome=record.outcome,
-        due_s=record.due_at + at, sent_s=sent_at + at,
-        first_s=None if record.ttft_s is None else sent_at + record.ttft_s + at, closed_s=record.closed_at + at,
-        tool_s=record.tool_s or 0.0, input_tokens=record.input_tokens, output_tokens=record.output_tokens,
-    )  # fmt: skip
+    return next(name for name, turns in found.items() if turns is middle)

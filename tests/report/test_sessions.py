@@ -36,9 +36,7 @@ def test_a_diamond() -> None:
         first=2, last=2, turns=2, ttft_p50_s=0.25, ttft_p95_s=0.295, input_tokens=250.0, cached=150 / 500
     )
     assert [group.turns for group in found.by_turn] == [1, 1, 1, 1]
-    assert [(one.turn, one.sent_s, round(one.first_s or 0, 6), one.closed_s) for one in found.example] == [
-        (0, 0.0, 0.1, 1.0), (1, 1.0, 1.2, 3.0), (2, 1.5, 1.8, 2.0), (3, 4.0, 4.4, 6.0),
-    ]  # fmt: skip
+    assert found.example == "s"
 
 
 def test_one_that_failed_one_that_was_cut_short_and_a_line() -> None:
@@ -55,6 +53,6 @@ def test_one_that_failed_one_that_was_cut_short_and_a_line() -> None:
     assert (found.sessions, found.complete, found.turns, found.unsent, found.depth) == (3, 1, 15, 2, 12)
     assert found.latency_s == (11.5, 11.5, 11.5)
     assert found.model_share == pytest.approx(6 / 11.5)
-    assert (found.tool_s, found.by_turn, found.width) == (None, (), 1)
+    assert (found.tool_s, found.by_turn, found.width, found.example) == (None, (), 1, "line")
     assert [(g.first, g.last, g.turns) for g in found.by_depth][-2:] == [(9, 9, 1), (10, 12, 3)]
     assert sessions([turn(0, 0.0, 1.0)], "profiling") is None

@@ -8,6 +8,7 @@ from locust_llm.report.in_force import Course
 from locust_llm.report.interference_result import Interference
 from locust_llm.report.load_result import Delivery
 from locust_llm.report.paired_result import Paired
+from locust_llm.report.sessions import Sessions
 from locust_llm.report.speculation import Speculation
 from locust_llm.slo.client_verdict import Evidence, Verdict
 
@@ -390,6 +391,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()
     """Of the first broken lines, which it is and why."""
     speculation: tuple[Speculation, ...] = ()
+    sessions: Sessions | None = None
+    """None: none has a second turn."""
     unmade: tuple[str, ...] = ()
     """What could not be made of the reports, and why: one line each."""
 

@@ -36,6 +36,7 @@ from .remarks import (
     users_of,
     verdict_line,
 )
+from .sessions import whole_sessions
 from .sweep import curves, warnings
 
 RULE_WIDTH: Final = 60
@@ -48,6 +49,7 @@ LENGTHS: Final = "By prompt length"
 OVER_TIME: Final = "Over time"
 SERVER: Final = "Server"
 TIMELINE: Final = "Timeline"
+WATERFALL: Final = "One session"
 DISTRIBUTIONS: Final = "Distributions"
 """Headings of charts."""
 POOLED_LATENCY: Final = "Latency over time"
@@ -79,6 +81,9 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield from curves(sweep)
     if probe is None and sweep is not None and not sweep.repeats:
         yield Charts(LATENCY)
+    if summary.sessions is not None and not summary.swept:
+        yield from whole_sessions(summary.sessions)
+        yield Charts(WATERFALL)
     for charts in (*(() if nothing else (OVER_TIME,)), SERVER, TIMELINE, DISTRIBUTIONS):
         yield Charts(charts)
     if summary.interference is not None and not summary.swept:

@@ -1,0 +1,45 @@
+"""Sessions: their table, and figures by depth and by turn."""
+
+from collections.abc import Iterator, Sequence
+
+from locust_llm.core.text import duration, many, number
+from locust_llm.report.sessions import Sessions, TurnGroup
+
+from .blocks import Block, Heading, Table, Text
+
+
+def whole_sessions(found: Sessions) -> Iterator[Block]:
+    """Of more than one turn."""
+    yield Heading("Sessions")
+    yield Table(("Sessions", "Value"), tuple(_rows(found)), numbers=False)
+    if found.unsent:
+        yield Text(f"{many(found.unsent, 'turn')} never sent: a turn that they wait for failed.", loud=True)
+    yield _groups("depth", found.by_depth)
+    if found.by_turn:
+        yield _groups("turn", found.by_turn)
+
+
+def _rows(found: Sessions) -> Iterator[tuple[str, str]]:
+    yield "sessions", f"{found.sessions:,}, {found.complete:,} with all their turns answered"
+    yield "turns", f"{found.turns:,}, {found.turns_mean:.1f} of a session"
+    yield "deepest, widest", f"{many(found.depth, 'turn')} one after the other; {found.width:,} side by side"
+    if found.latency_s is not None:
+        p50, p90, p99 = map(duration, found.latency_s)
+        yield "session latency", f"p50 {p50}, p90 {p90}, p99 {p99}, from the first send to the last end"
+    if found.model_share is not None:
+        yield "with the model", f"{found.model_share:.1%} of that time a request was under way"
+    if found.tool_s is not None:
+        yield "in tools", f"{duration(found.tool_s)} of a session"
+
+
+def _groups(by: str, groups: Sequence[TurnGroup]) -> Table:
+    def cells(group: TurnGroup) -> Iterator[str]:
+        yield str(group.first) if group.first == group.last else f"{group.first} to {group.last}"
+        yield f"{group.turns:,}"
+        for ttft_s in (group.ttft_p50_s, group.ttft_p95_s):
+            yield number(None if ttft_s is None else ttft_s * 1e3, 4)
+        yield number(group.input_tokens, 4)
+        yield "-" if group.cached is None else f"{group.cached:.1%}"
+
+    head = (by, "answered", "TTFT p50 (ms)", "p95", "input", "cached")
+    return Table(head, tuple(tuple(cells(group)) for group in groups))
