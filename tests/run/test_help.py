@@ -61,6 +61,8 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
             "there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, here",
         ),
         (["--prefil-concurrency", "3"], "there is no option --prefil-concurrency: did you mean --prefill-concurrency?"),
+        (["--request-rat", "5"], "there is no option --request-rat: did you mean --request-rate?"),
+        (["--prefil=2"], "there is no option --prefil: did you mean --prefill-concurrency?"),
         (["--qqqqqqqq"], "there is no option --qqqqqqqq"),
     ],
 )
