@@ -26,6 +26,8 @@ CHANCE_ERRORS: Final = 3.0
 """Standard errors by which the number in flight may grow by chance."""
 FIRST: Final = 10
 """Requests that tell how long one lasts on an idle server."""
+EARLY: Final = -0.87
+"""Standard deviations: of evenly spread moments the first quarter lies below."""
 
 MIN_EXPECTED_SHARE: Final = 0.5
 """Of what was due; where less could be over by the stop, the share that was completed says nothing."""
@@ -170,7 +172,9 @@ def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | Non
       that were due, which found the server idle;
     - and chance: three standard errors of this difference, with Poisson counts of what was due and what ended.
 
-    So there is none where the first requests last nearly as long as the run: it is too short to tell.
+    So there is none where the first requests last nearly as long as the run: it is too short to tell. But where requests
+    last the longer the later they were due, the first ones waited for each other, and the least that one of them explains
+    is taken.
     """
     if len(due_s) < FIRST:
         return None
@@ -178,6 +182,8 @@ def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | Non
     due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())
     ended = due - (end - middle)
     filling = filled(due_s, over_s, duration_s) - filled(due_s, over_s, duration_s / 2)
+    if queued(due_s, over_s, duration_s):
+        filling = filling.min(keepdims=True)
     error = math.sqrt(due + ended + float(filling.var()) / FIRST)
     if ended >= MAX_COMPLETED_SHARE * due or end - middle - float(filling.mean()) <= CHANCE_ERRORS * error:
         return None
@@ -191,6 +197,25 @@ def filled(due_s: Floats, over_s: Floats, moment: float) -> Floats:
     at, first_s = due_s[order], (over_s - due_s)[order[:FIRST]]
     before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
     return np.asarray(np.searchsorted(at, moment, side="right") - before)
+
+
+def queued(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
+    """Whether requests that ended by the stop were due early among those which were under way as long or longer, beyond
+    chance: so it is in a queue, and not where the lengths of answers decide how long one lasts.
+
+    The score test of a proportional hazard with the due time as its covariate (Cox, Regression Models and Life-Tables,
+    Journal of the Royal Statistical Society B 34, 1972), each term over its standard deviation. What has not ended by the
+    stop counts for as long as it was under way.
+    """
+    age_s = np.minimum(over_s, duration_s) - due_s
+    order = np.argsort(-age_s, kind="stable")
+    due, ended = due_s[order], (over_s <= duration_s)[order]
+    count = np.arange(1, len(due) + 1)
+    mean_s = np.cumsum(due) / count
+    deviation_s = np.sqrt(np.maximum(np.cumsum(due**2) / count - mean_s**2, 0.0))
+    known = ended & (deviation_s > 0)
+    place = (due[known] - mean_s[known]) / deviation_s[known]
+    return len(place) > 0 and bool(place.mean() < EARLY and place.sum() < -CHANCE_ERRORS * math.sqrt(len(place)))
 
 
 def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:
