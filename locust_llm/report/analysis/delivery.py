@@ -26,8 +26,12 @@ CHANCE_ERRORS: Final = 3.0
 """Standard errors by which the number in flight may grow by chance."""
 FIRST: Final = 10
 """Requests that tell how long one lasts on an idle server."""
-EARLY: Final = -0.87
-"""Standard deviations: of evenly spread moments the first quarter lies below."""
+EARLY: Final = 0.25
+"""Mean place of requests that end in a queue, at most, from 0 for the one that was due first to 1."""
+ENDED: Final = 100
+"""Of these that are looked at, spread over the run."""
+CHANCE: Final = 0.001
+"""Probability of what is not taken for chance."""
 
 MIN_EXPECTED_SHARE: Final = 0.5
 """Of what was due; where less could be over by the stop, the share that was completed says nothing."""
@@ -138,7 +142,8 @@ def without_users(tried: Selection, run: Run, offer: Offer) -> Overload | None:
     )
     all_busy = asked_s[busy >= offer.most_users]
     busy_s = float(min(all_busy, default=math.inf))
-    if not busy_s < offer.duration_s or overload(due_s, over_s, busy_s) is None:
+    first_s = due_s + tried["ttft_from_due_s"]
+    if not busy_s < offer.duration_s or fell_behind(due_s, first_s, over_s, busy_s) is None:
         return None
     last_s = float(due_s.max())  # what found no user is what was due last
     unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (offer.never_started + 1)
@@ -200,22 +205,21 @@ def filled(due_s: Floats, over_s: Floats, moment: float) -> Floats:
 
 
 def queued(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
-    """Whether requests that ended by the stop were due early among those which were under way as long or longer, beyond
-    chance: so it is in a queue, and not where the lengths of answers decide how long one lasts.
+    """Whether requests that ended by the stop were due early among those which lasted as long or longer, so far at least:
+    so it is in a queue, and not where the lengths of answers decide how long one lasts.
 
-    The score test of a proportional hazard with the due time as its covariate (Cox, Regression Models and Life-Tables,
-    Journal of the Royal Statistical Society B 34, 1972), each term over its standard deviation. What has not ended by the
-    stop counts for as long as it was under way.
+    Each one's place among these, as a share of them, is a p-value; they are combined by Fisher's method (Statistical
+    Methods for Research Workers, 1932): the sum of their negative logarithms is gamma distributed where chance decides.
     """
-    age_s = np.minimum(over_s, duration_s) - due_s
-    order = np.argsort(-age_s, kind="stable")
-    due, ended = due_s[order], (over_s <= duration_s)[order]
-    count = np.arange(1, len(due) + 1)
-    mean_s = np.cumsum(due) / count
-    deviation_s = np.sqrt(np.maximum(np.cumsum(due**2) / count - mean_s**2, 0.0))
-    known = ended & (deviation_s > 0)
-    place = (due[known] - mean_s[known]) / deviation_s[known]
-    return len(place) > 0 and bool(place.mean() < EARLY and place.sum() < -CHANCE_ERRORS * math.sqrt(len(place)))
+    lasted_s = np.minimum(over_s, duration_s) - due_s
+    ended = np.flatnonzero(over_s <= duration_s)
+    if not len(ended):
+        return False
+    some = ended[:: math.ceil(len(ended) / ENDED)]
+    places = [float((due_s[lasted_s >= lasted_s[i]] <= due_s[i]).mean()) for i in some]
+    low = -sum(map(math.log, places))
+    chance = math.exp(-low) * sum(low**k / math.factorial(k) for k in range(len(places)))
+    return sum(places) < EARLY * len(places) and chance < CHANCE
 
 
 def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:
