@@ -118,7 +118,7 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
     elif (cause := _cause(found, run, verdict)) == USERS and (overload := without_users(tried, run, offer)) is not None:
         found = replace(found, cause=SERVER, overload=overload)
     else:
-        found = replace(found, cause=cause)
+        found = replace(found, cause=cause, overload=None if cause in (GATE, USERS) else with_less(tried, run, offer))
     return found if found.overload is not None else _of_expected(found, arrived, run)
 
 
@@ -151,6 +151,14 @@ def without_users(tried: Selection, run: Run, offer: Offer) -> Overload | None:
     over_s = np.concatenate([over_s, np.full(len(unsent_s), np.inf)])
     middle, end = (in_flight(due_s, over_s, moment) for moment in (offer.duration_s / 2, offer.duration_s))
     return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s)
+
+
+def with_less(tried: Selection, run: Run, offer: Offer) -> Overload | None:
+    """Whether the server fell behind what was sent, though less was sent than offered, and late."""
+    sent_s = tried["sent_at"] - run.profiling_at
+    some = ~np.isnan(sent_s)
+    over_s, ttft_s = tried["closed_at"] - run.profiling_at, tried["ttft_s"]
+    return fell_behind(sent_s[some], (sent_s + ttft_s)[some], over_s[some], offer.duration_s)
 
 
 def fell_behind(due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:

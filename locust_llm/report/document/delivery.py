@@ -57,13 +57,15 @@ def overload_line(summary: Summary) -> str | None:
     if summary.delivery is None or (found := summary.delivery.overload) is None:
         return None
     waiting = "" if found.all_busy_s is None else " or waited for a free user"
-    cut = summary.conditions.cut
-    without = f", and the {cut:,} that were cut, which took longer still, are in none of them" if cut else ""
-    return (
+    c = summary.conditions
+    grown = (
         f"OVERLOADED: {found.in_flight_middle:,} requests were in flight{waiting} at half of the time, "
-        f"{found.in_flight_end:,} at the stop. Latencies are those of a growing queue: a longer run has longer "
-        f"ones{without}."
+        f"{found.in_flight_end:,} at the stop."
     )
+    if not c.succeeded:
+        return grown
+    without = f", and the {c.cut:,} that were cut, which took longer still, are in none of them" if c.cut else ""
+    return f"{grown} Latencies are those of a growing queue: a longer run has longer ones{without}."
 
 
 def overloaded(delivery: Delivery | None) -> str | None:

@@ -66,9 +66,8 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         return
     overload = overloaded(summary.delivery)
     if not c.succeeded:
-        if overload is not None:
-            yield f"Overloaded: {overload}"
-        yield f"None of {many(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
+        none = f"one of {many(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
+        yield f"N{none}" if overload is None else f"Overloaded: {overload}; n{none}"
         return
     less, trouble = undelivered(summary.delivery), ""
     rules = _rules(summary, run, steady=overload is None)

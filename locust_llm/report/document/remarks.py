@@ -45,7 +45,9 @@ MIN_MERGED_SHARE: Final = 0.01
 def remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that apply, the run's own notes first."""
     probe = summary.examination is not None  # its load is artificial: no remarks about it
-    left_out = [QUESTION] * probe + [FIRST_FAILED] * (not summary.conditions.succeeded)  # the headline has the latter
+    left_out = [QUESTION] * (probe or not run.settings.generates) + [FIRST_FAILED] * (
+        not summary.conditions.succeeded
+    )  # the headline has the latter
     yield from (note for note in run.notes if not note.startswith(tuple(left_out)))
     if not probe:
         yield loop_remark(summary.conditions, generates=run.settings.generates)
@@ -106,7 +108,7 @@ def verdict_line(summary: Summary, run: Run) -> str | None:
     """The line above the tables when the load generator distorted the figures; None when it did not."""
     if summary.client is None or summary.client.level == OK:
         return None
-    if summary.client.level != INVALID and not summary.conditions.succeeded and summary.examination is None:
+    if not summary.conditions.succeeded and summary.examination is None:
         return None  # there are no figures
     sound = ", ".join(untouched(summary.client)) if summary.examination is None else ""
     effect = (

@@ -55,6 +55,8 @@ def test_failures_are_in_it() -> None:
     kinds = [failed(), failed("timeout", error="after 3 s"), failed("timeout", error="after 4 s"), failed("cut")]
     assert said(*kinds) == ("None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were cut when the run ended")
     assert said() == "No request was sent"
+    run = a_run()
+    assert verdict_line(replace(summarise(collect([failed()]), run), client=Verdict(INVALID, ("late",))), run) is None
     cut = "2 of 3 requests were cut by the end: too much load, or too short a run; "
     assert said(answered(100), failed("cut"), failed("cut")) == (
         f"{cut}of the 1 that were answered p50 of TTFT is 100 ms and p95 100 ms; 1 output tokens/s"
