@@ -9,6 +9,7 @@ from typing import Final
 
 from locust_llm.core.run import Run
 from locust_llm.core.text import brief, clean, cut, ends_of, many, number, title
+from locust_llm.report.analysis.knee import SLO
 from locust_llm.report.analysis.knee import foremost as foremost_knees
 from locust_llm.report.analysis.summary import Level, Row, SloResult, Summary, SweepSummary
 from locust_llm.report.document.blocks import Text, decimals_of, interval, label_of, marked, observed
@@ -39,11 +40,13 @@ WIDTH: Final = 120
 LEAST: Final = 40
 """Characters of a line; a narrower terminal wraps them itself."""
 LINES: Final = 25
-MAX_TEXT: Final = 2
-MAX_WARNING: Final = 3
-"""Lines of a rule or a remark, and of a warning; what is cut off is in the report."""
-MAX_REASON: Final = 5
-"""Lines of the headline where nothing succeeded: it has the reason in full."""
+MAX_MISSING: Final = 4
+MAX_HEADLINE: Final = 5
+MAX_REASON: Final = 12
+"""Lines of what is missing and of the headline, more where nothing succeeded: it has the reason in full. All other texts are
+whole, or left out and counted."""
+MAX_MESSAGE: Final = 200
+"""Characters of a failure's message."""
 MAX_REMARKS: Final = 3
 MAX_FAILURES: Final = 2
 """Kinds of failures."""
@@ -67,24 +70,28 @@ def columns() -> int:
 
 def ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -> str:
     """Plain text, no line wider than ``width`` characters, control characters harmless."""
-    missing = incomplete_line(summary, run)
     fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
-    first = [
-        *_lines(filter(None, [missing]), width, MAX_WARNING),
-        *_wrapped(f"{status}{headline(summary, run)}.", width, MAX_REASON if fruitless else 3),
-    ]
-    basis = [] if fruitless else _wrapped(_basis(summary), width, MAX_TEXT)
+    first = _wrapped(f"{status}{headline(summary, run)}.", width, MAX_REASON if fruitless else MAX_HEADLINE)
+    if missing := incomplete_line(summary, run):
+        first = [*_wrapped(missing, width, MAX_MISSING), *first]
+    basis = [] if fruitless else _wrapped(_basis(summary), width)
     table = list(_aligned(*_table(summary, run), width))
-    last = _wrapped(f"Report: {folder}/report.html; all tables: summary.md beside it, or --verbose", width, 3)
-    room = LINES - len(first) - len(basis) - len(table) - len(last) - (3 if table else 2)
-    rules = [] if fruitless else _lines(_rules(summary, run), width)
-    above = _lines(_warnings(summary, run), width, MAX_WARNING)[: max(1, room - min(len(rules), MAX_TEXT))]
-    rules = rules[: max(0, room - len(above))]
-    room -= len(above) + len(rules)
-    below = _lines([*_remarks(summary, run)][:MAX_REMARKS], width)[: max(0, room)]
+    room = LINES - len(first) - len(basis) - len(table) - len(_last(folder, 99, width)) - (3 if table else 2)
+    open_, known = [] if fruitless else [*_rules(summary, run)], [*_remarks(summary, run)]
+    kept = len(_wrapped(open_[0], width)) if open_ else 0
+    above, left_out = _fitting(_warnings(summary, run), width, room - kept)
+    rules, more = _fitting(open_, width, room - len(above))
+    below, most = _fitting(known[:MAX_REMARKS], width, room - len(above) - len(rules))
+    last = _last(folder, left_out + more + most + len(known[MAX_REMARKS:]), width)
     parts = ([*first, *above, *rules, *basis], table, [*below, *last])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _last(folder: Path | str, left_out: int, width: int) -> list[str]:
+    """Where the rest is. ``left_out``: notes for which there was no room."""
+    notes = f" and {many(left_out, 'more note')}" if left_out else ""
+    return _wrapped(f"Report: {folder}/report.html; all tables{notes}: summary.md beside it, or --verbose", width)
 
 
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
@@ -107,7 +114,8 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         return
     for failure in summary.failures[:MAX_FAILURES]:
         status = "" if failure.status is None else f" {failure.status}"
-        yield f"{failure.count} failed: {failure.outcome}{status}, {failure.message}"
+        message = f", {cut(failure.message, MAX_MESSAGE)}" if failure.message else ""
+        yield f"{failure.count} failed: {failure.outcome}{status}{message}"
 
 
 def _rules(summary: Summary, run: Run) -> Iterator[str]:
@@ -144,6 +152,8 @@ def _basis(summary: Summary) -> str:
             said.append(f"TTFT p99 measured to {ends_of(first.plus_minus[99.0])} ms")
     if summary.client is not None and not (summary.swept and summary.paired is None):
         said.append(f"client verdict {summary.client.level}")
+    if summary.sweep is not None and summary.swept and summary.sweep.ended:
+        said.append(f"the sweep ended: {summary.sweep.ended}")
     return f"{', '.join(said)}."
 
 
@@ -152,7 +162,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
     if summary.examination is not None:
         yield from (one.what for one in summary.examination.advice)
     if (sweep := summary.sweep) is not None and summary.swept:
-        texts = [knee.text for knee in foremost_knees(sweep)]
+        texts = [knee.text for knee in foremost_knees(sweep) if knee.value is not None or knee.rule == SLO]
         texts = [text for text in texts if text not in texts[:1]]  # the headline has it
         yield from dict.fromkeys((*texts, *sweep.findings))
     yield from (remark for remark in foremost(summary, run) if not remark.startswith(FIRST_FAILED))
@@ -252,7 +262,7 @@ def of_runs(found: Comparison, width: int) -> str:
     """Of ``locust-llm compare``: what differs, in as many lines."""
     last = _wrapped(
         "These runs came one after the other: what changed in between looks like a difference of theirs, and locust-llm ab "
-        "cancels it. All figures: --verbose, --markdown FILE.", width, 3,
+        "cancels it. All figures: --verbose, --markdown FILE.", width,
     )  # fmt: skip
     room = (LINES - len(last) - 1) // len(found.runs) - 1
     parts = [_pair(found, pair, width, max(1, room)) for pair in found.runs]
@@ -272,9 +282,10 @@ def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
     few = sum(line.low is None for _, line in rows)
     said = f"{len(differ)} of {len(rows)} figures differ{f', {few} cannot be told' * bool(few)}"
     said += f": {', '.join(differ)}" if differ else ""
-    lines = _wrapped(f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}.", width, 3)
+    said = f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}."
+    lines = _wrapped(said, width, MAX_HEADLINE)
     warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]
-    lines += _lines(warnings, width)[: max(1, room - len(lines) - len(ARM_ROWS) - 1)]
+    lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)[0]
     main = [row for row in rows if pair.axis or row in differing or (row[1].metric, row[1].stat) in ARM_ROWS]
     table = list(_aligned(("", *head), ((label, *cells_of(line)) for label, line in main), width))
     return [*lines, *table][:room]
@@ -283,11 +294,19 @@ def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def _lines(texts: Iterable[str], width: int, most: int = MAX_TEXT) -> list[str]:
-    return [line for text in texts for line in _wrapped(text, width, most)]
+def _fitting(texts: Iterable[str], width: int, room: int) -> tuple[list[str], int]:
+    """(lines of those texts for which there is room, whole and in their order; how many have none)."""
+    lines, left_out = list[str](), 0
+    for text in texts:
+        wrapped = _wrapped(text, width)
+        if len(lines) + len(wrapped) <= room:
+            lines += wrapped
+        else:
+            left_out += 1
+    return lines, left_out
 
 
-def _wrapped(text: str, width: int, most: int) -> list[str]:
+def _wrapped(text: str, width: int, most: int | None = None) -> list[str]:
     """At most so many lines; an ellipsis where there would be more. What is indented stays so."""
     text = clean(text)
     indent = " " * (len(text) - len(text.lstrip()))

@@ -113,9 +113,12 @@ def _run_tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
             p50, p95, p99 = (duration(row.percentiles[p] / 1e3) for p in (50.0, 95.0, 99.0))
             yield f"{name}, p50", p50, f"p95 {p95}, p99 {p99}"
 
+    c, delivery = summary.conditions, summary.delivery
+    over = "per second" if c.duration_s is None else f"per second over {brief(c.duration_s, ' s', 3)}"
+
     def rate(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.avg is not None:
-            yield name, brief(row.avg, digits=3), "per second"
+            yield name, brief(row.avg, digits=3), over
 
     if "time_to_first_token" in rows:
         yield from latency("time_to_first_token", "TTFT")
@@ -125,9 +128,12 @@ def _run_tiles(summary: Summary) -> Iterator[tuple[str, str, str]]:
         yield from latency("request_latency", "Latency")
         yield from rate(rows.get("input_throughput"), "Inputs")
         yield from rate(rows.get("input_token_throughput"), "Input tokens")
-    yield from rate(rows.get("request_throughput"), "Requests")
+    if delivery is None:
+        yield from rate(rows.get("request_throughput"), "Requests")
+    else:  # as the headline has it
+        offered = f"per second by the stop, {brief(delivery.offered_per_s, digits=2)} offered"
+        yield "Completed", brief(delivery.completed_per_s, digits=2), offered
     yield from rate(rows.get("goodput"), "Good requests")
-    c = summary.conditions
     if c.failure_rate is not None:
         cut = f", {c.cut:,} cut" if c.cut else ""
         yield "Failed", f"{brief(100 * c.failure_rate, digits=2)}%", f"{c.failed:,} of {c.succeeded + c.failed:,}{cut}"

@@ -269,8 +269,8 @@ def introduce(parser: LocustArgumentParser, program: str) -> None:
 
 
 def unknown_options(words: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """Of each long option that is none of ``known``, nor the beginning of one: a sentence with what was meant. Values are
-    left out: one may be a key.
+    """Of each long option that is none of ``known``, nor the beginning of just one: a sentence with what was meant. Values
+    are left out: one may be a key.
 
     What is an option of another load tester is none here even where a longer one of ours begins so (--api-key).
     """
@@ -282,10 +282,6 @@ def unknown_options(words: Iterable[str], known: Collection[str]) -> Iterator[st
             continue
         if here := OF_PEERS.get(name):
             yield f"there is no {name}: it is {here} here"
-        elif not any(flag.startswith(name) for flag in known):
-            yield f"there is no option {name}{_close(name, known)}"
-
-
-def _close(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f": did you mean {near[0]}?" if near else ""
+        elif len(longer := sorted((flag for flag in known if flag.startswith(name)), key=len)) != 1:
+            near = longer or difflib.get_close_matches(name, known)
+            yield f"there is no option {name}{f': did you mean {near[0]}?' if near else ''}"

@@ -37,7 +37,7 @@ from .metrics import (
     TWO_TOKEN_COLUMNS,
     Measure,
 )
-from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, stage_values
+from .selectors import QUOTED, STAGES, nearest, plain, quoted, refuse, selectors, short, stage_values
 
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
@@ -184,7 +184,7 @@ def parse(text: str) -> Rule:
     try:
         return _rule(text.strip())
     except ValueError as error:
-        raise ValueError(f"SLO {text.strip()[:200]!r}: {error}") from None
+        raise ValueError(f"SLO {short(text.strip(), 80)!r}: {error}") from None
 
 
 def goodput(text: str) -> tuple[Condition, ...]:
@@ -292,7 +292,8 @@ def _pair(text: str) -> Condition:
 
 def _measure(name: str) -> Measure:
     if (found := BY_NAME.get(name.lower())) is None:
-        refuse(f"unknown metric {name}{nearest(name.lower(), BY_NAME)}; there are: {', '.join(BY_WORD)}")
+        near = nearest(name.lower(), BY_NAME, 2 if len(name) < 16 else 1)
+        refuse(f"unknown metric {short(name, 30)}{near}; docs/metrics.md has them all")
     return found
 
 

@@ -111,9 +111,14 @@ def stage_values(value: str) -> tuple[float, float]:
     return low, high
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    near = get_close_matches(name, names, 1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def short(text: str, length: int) -> str:
+    """What a message shows of a text from outside."""
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def nearest(name: str, names: Iterable[str], most: int = 1) -> str:
+    near = get_close_matches(name, names, most)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def plain(number: float) -> str:

@@ -8,8 +8,10 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Offer, Run
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.document.figures import NOTHING
 from locust_llm.report.document.remarks import remarks
 from locust_llm.report.ending import LINES, ending
+from locust_llm.report.text import console
 from locust_llm.slo.client_verdict import DEGRADED, Verdict
 
 RULES = tuple(f"ttft p{p} < {ms}ms" for p in (50, 90, 95, 99, 99.9) for ms in (1, 100, 190, 5000))
@@ -50,8 +52,24 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("INCOMPLETE: 3 records of workers lost")
-    assert any(line.startswith("NOT DELIVERED") for line in lines)
+    assert "Not delivered: offered 10/s" in lines[1]
+    assert any(line.startswith("NOT DELIVERED") for line in lines) == (width == 120)
+    assert " more notes: summary.md" in " ".join(map(str.strip, lines[-3:]))
     assert not any("\x1b" in line or "\u202e" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_text_is_whole_or_left_out_and_counted(width: int) -> None:
+    """Of two notes one has room for its forty words."""
+    notes = (f"WARNING: {' '.join(f'w{i}' for i in range(40))}.", "WARNING: short.", f"WARNING: {'too long ' * 200}.")
+    lines = said(*spread(199), run=replace(a_run(slo=("ttft p50 < 3s",)), notes=notes), width=width)
+    text = " ".join(line.strip() for line in lines)
+    assert len(lines) <= LINES
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    assert notes[0] in text
+    assert notes[1] in text
+    assert "too long" not in text
+    assert "all tables and 1 more note: summary.md" in text
 
 
 def test_figures_stand_below_each_other() -> None:
@@ -104,6 +122,9 @@ def test_nothing_but_failures_are_told_with_their_reason() -> None:
     assert lines[1:] == ["", "Report: reports/a/report.html; all tables: summary.md beside it, or --verbose"]
     page = [one for one in remarks(summary, run) if "404" in one or "DEGRADED" in one or "succeeded" in one]
     assert page == []
+    text = console(summary, run)
+    assert NOTHING in text
+    assert "(ms)" not in text  # no table of dashes
 
 
 def test_what_all_first_requests_failed_of_is_said_once() -> None:

@@ -62,6 +62,8 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
         ),
         (["--prefil-concurrency", "3"], "there is no option --prefil-concurrency: did you mean --prefill-concurrency?"),
         (["--qqqqqqqq"], "there is no option --qqqqqqqq: locust-llm run --help has all of them"),
+        (["--request-rat", "5"], "there is no option --request-rat: did you mean --request-rate?"),
+        (["--prefil=2"], "there is no option --prefil: did you mean --prefill-concurrency?"),
     ],
 )
 def test_an_unknown_option_is_refused_with_what_was_meant(

@@ -70,7 +70,8 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ttfx p95 < 1s", "unknown metric ttfx (did you mean ttft?); there are: request_latency, ttft,"),
+        ("ttfx p95 < 1s", "unknown metric ttfx (did you mean ttft or ttfo?); docs/metrics.md has them all"),
+        ("output_token_throughputt >= 25", "throughputt (did you mean output_token_throughput?); docs/metrics.md"),
         ("", "it does not begin with a metric"),
         ("p95 < 1s", "unknown metric p95"),
         ("ttft p95 < 1", "the limit of ttft has no unit: there are ms, s and us"),
@@ -134,6 +135,7 @@ def test_mistakes_say_what_is_wrong_and_what_there_is(text: str, said: str) -> N
         parse(text)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) <= 160 or "unknown metric" not in str(error.value)
 
 
 numbers = st.one_of(st.integers(0, 10**7).map(float), st.floats(0, 1e12, allow_nan=False))

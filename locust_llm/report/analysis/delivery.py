@@ -26,6 +26,12 @@ CHANCE_ERRORS: Final = 3.0
 """Standard errors by which the number in flight may grow by chance."""
 FIRST: Final = 10
 """Requests that tell how long one lasts on an idle server."""
+EARLY: Final = 0.25
+"""Mean place of requests that end in a queue, at most, from 0 for the one that was due first to 1."""
+ENDED: Final = 100
+"""Of these that are looked at, spread over the run."""
+CHANCE: Final = 0.001
+"""Probability of what is not taken for chance."""
 
 MIN_EXPECTED_SHARE: Final = 0.5
 """Of what was due; where less could be over by the stop, the share that was completed says nothing."""
@@ -112,7 +118,7 @@ def delivery(main: Selection, run: Run, verdict: Verdict | None, through: Select
     elif (cause := _cause(found, run, verdict)) == USERS and (overload := without_users(tried, run, offer)) is not None:
         found = replace(found, cause=SERVER, overload=overload)
     else:
-        found = replace(found, cause=cause)
+        found = replace(found, cause=cause, overload=None if cause in (GATE, USERS) else with_less(tried, run, offer))
     return found if found.overload is not None else _of_expected(found, arrived, run)
 
 
@@ -136,7 +142,8 @@ def without_users(tried: Selection, run: Run, offer: Offer) -> Overload | None:
     )
     all_busy = asked_s[busy >= offer.most_users]
     busy_s = float(min(all_busy, default=math.inf))
-    if not busy_s < offer.duration_s or overload(due_s, over_s, busy_s) is None:
+    first_s = due_s + tried["ttft_from_due_s"]
+    if not busy_s < offer.duration_s or fell_behind(due_s, first_s, over_s, busy_s) is None:
         return None
     last_s = float(due_s.max())  # what found no user is what was due last
     unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (offer.never_started + 1)
@@ -144,6 +151,14 @@ def without_users(tried: Selection, run: Run, offer: Offer) -> Overload | None:
     over_s = np.concatenate([over_s, np.full(len(unsent_s), np.inf)])
     middle, end = (in_flight(due_s, over_s, moment) for moment in (offer.duration_s / 2, offer.duration_s))
     return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s)
+
+
+def with_less(tried: Selection, run: Run, offer: Offer) -> Overload | None:
+    """Whether the server fell behind what was sent, though less was sent than offered, and late."""
+    sent_s = tried["sent_at"] - run.profiling_at
+    some = ~np.isnan(sent_s)
+    over_s, ttft_s = tried["closed_at"] - run.profiling_at, tried["ttft_s"]
+    return fell_behind(sent_s[some], (sent_s + ttft_s)[some], over_s[some], offer.duration_s)
 
 
 def fell_behind(due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
@@ -170,7 +185,9 @@ def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | Non
       that were due, which found the server idle;
     - and chance: three standard errors of this difference, with Poisson counts of what was due and what ended.
 
-    So there is none where the first requests last nearly as long as the run: it is too short to tell.
+    So there is none where the first requests last nearly as long as the run: it is too short to tell. But where requests
+    last the longer the later they were due, the first ones waited for each other, and the least that one of them explains
+    is taken.
     """
     if len(due_s) < FIRST:
         return None
@@ -178,6 +195,8 @@ def overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | Non
     due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())
     ended = due - (end - middle)
     filling = filled(due_s, over_s, duration_s) - filled(due_s, over_s, duration_s / 2)
+    if queued(due_s, over_s, duration_s):
+        filling = filling.min(keepdims=True)
     error = math.sqrt(due + ended + float(filling.var()) / FIRST)
     if ended >= MAX_COMPLETED_SHARE * due or end - middle - float(filling.mean()) <= CHANCE_ERRORS * error:
         return None
@@ -191,6 +210,24 @@ def filled(due_s: Floats, over_s: Floats, moment: float) -> Floats:
     at, first_s = due_s[order], (over_s - due_s)[order[:FIRST]]
     before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
     return np.asarray(np.searchsorted(at, moment, side="right") - before)
+
+
+def queued(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
+    """Whether requests that ended by the stop were due early among those which lasted as long or longer, so far at least:
+    so it is in a queue, and not where the lengths of answers decide how long one lasts.
+
+    Each one's place among these, as a share of them, is a p-value; they are combined by Fisher's method (Statistical
+    Methods for Research Workers, 1932): the sum of their negative logarithms is gamma distributed where chance decides.
+    """
+    lasted_s = np.minimum(over_s, duration_s) - due_s
+    ended = np.flatnonzero(over_s <= duration_s)
+    if not len(ended):
+        return False
+    some = ended[:: math.ceil(len(ended) / ENDED)]
+    places = [float((due_s[lasted_s >= lasted_s[i]] <= due_s[i]).mean()) for i in some]
+    low = -sum(map(math.log, places))
+    chance = math.exp(-low) * sum(low**k / math.factorial(k) for k in range(len(places)))
+    return sum(places) < EARLY * len(places) and chance < CHANCE
 
 
 def _cause(d: Delivery, run: Run, verdict: Verdict | None) -> str:

@@ -34,10 +34,11 @@ def delivery_line(summary: Summary) -> str | None:
         why = f"the load generator. {reason[:1].upper()}{reason[1:]}"
     elif d.cause == USERS and d.users_needed is not None:
         rate = brief(d.users / d.busy_s, "/s", 2) if d.busy_s else "-"
+        more, less = ("at least ", "at most ") if summary.conditions.cut else ("", "")  # what was cut took longer
         why = (
-            f"too few users. {offered} x {d.busy_s:.2f} s per request needs {d.users_needed:.1f} users, and there were at "
-            f"most {d.users}{' (--max-users was reached)' * d.out_of_users}, which complete {rate}: more of them help if "
-            "requests then take no longer"
+            f"too few users. {offered} x {more}{d.busy_s:.2f} s per request needs {more}{d.users_needed:.1f} users, and "
+            f"there were at most {d.users}{' (--max-users was reached)' * d.out_of_users}, which complete {less}{rate}: "
+            "more of them help if requests then take no longer"
         )
     else:
         limit = brief(d.prefill_limit, digits=3)
@@ -56,10 +57,15 @@ def overload_line(summary: Summary) -> str | None:
     if summary.delivery is None or (found := summary.delivery.overload) is None:
         return None
     waiting = "" if found.all_busy_s is None else " or waited for a free user"
-    return (
-        f"OVERLOADED: {found.in_flight_middle} requests were in flight{waiting} at half of the time, "
-        f"{found.in_flight_end} at the stop. Latencies are those of a growing queue: a longer run has longer ones."
+    c = summary.conditions
+    grown = (
+        f"OVERLOADED: {found.in_flight_middle:,} requests were in flight{waiting} at half of the time, "
+        f"{found.in_flight_end:,} at the stop."
     )
+    if not c.succeeded:
+        return grown
+    without = f", and the {c.cut:,} that were cut, which took longer still, are in none of them" if c.cut else ""
+    return f"{grown} Latencies are those of a growing queue: a longer run has longer ones{without}."
 
 
 def overloaded(delivery: Delivery | None) -> str | None:

@@ -188,7 +188,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if gate is not None and not summary.swept:
         wait = f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests waited at the gate" \
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
-        yield "in prefill", f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
+        where = "in prefill" if run.settings.generates else "in flight"
+        yield where, f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
     length = _length(c.asked_input_tokens, c.input_tokens, c.input_deviation)
     if probe is None:
         yield "input length", "by stage" if axis == INPUT else length

@@ -22,6 +22,7 @@ SHORT_NAMES: Final = {
     TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due", LATENCY.tag: "latency",
 }  # fmt: skip
 """Columns of a breakdown."""
+NOTHING: Final = "No request succeeded: there are no latencies, no rates, and no tables of them."
 SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
 
 
@@ -29,6 +30,9 @@ def figures(summary: Summary, run: Run) -> Iterator[Block]:
     """What everybody asks for."""
     chosen = main_first(run)
     yield Heading("Metrics")
+    if not summary.conditions.succeeded:
+        yield Text(NOTHING)
+        return
     yield _metrics(summary.rows, chosen)
     if any(row.count and scarce(row.count, p) for row in summary.rows for p in chosen):
         yield Text(SCARCE_NOTE)
@@ -45,7 +49,8 @@ def details(summary: Summary, run: Run) -> Iterator[Block]:
     """Tables for those who look further."""
     chosen = main_first(run)
     yield from _plus_minus(summary, chosen)
-    yield from _breakdowns(summary.breakdowns)
+    if summary.conditions.succeeded:
+        yield from _breakdowns(summary.breakdowns)
     if summary.cancelled:
         cancelled = many(summary.conditions.cancelled, "request")
         yield Heading(f"Cancelled on purpose ({cancelled}, in no latency above)", folded=True)

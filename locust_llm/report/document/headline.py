@@ -35,7 +35,10 @@ NAMES: Final = {
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """How the text of a knee begins that no stage may found."""
+TOO_SLOW: Final = "The load generator was too slow to measure this server"
 BUFFERED_STREAMS: Final = "The streams were buffered on the way, and these figures are those of the buffer"
+ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
+"""What no error of the load generator can have turned (slo/doubt.py)."""
 MAX_KINDS: Final = 2
 """Of failures, where all failed."""
 MAX_DIFFERENCES: Final = 3
@@ -61,22 +64,32 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     if not c.requests:
         yield "No request was sent"
         return
+    overload = overloaded(summary.delivery)
     if not c.succeeded:
-        yield f"None of {many(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
+        none = f"one of {many(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
+        yield f"N{none}" if overload is None else f"Overloaded: {overload}; n{none}"
         return
-    load, overload = _load(c), overloaded(summary.delivery)
-    first, *others = _rules(summary, run, steady=overload is None) or _figures(summary.rows)
+    less, trouble = undelivered(summary.delivery), ""
+    rules = _rules(summary, run, steady=overload is None)
+    first, *others = rules or _figures(summary.rows)
     if overload is not None:
-        load = ""
-        yield f"Overloaded: {overload}"
-    elif (less := undelivered(summary.delivery)) is not None:
-        load = ""
-        yield f"Not delivered: {less}"
+        trouble = f"Overloaded: {overload}"
+    elif less is not None:
+        trouble = f"Not delivered: {less}"
     elif c.cut > c.requests / 2:
-        yield f"{c.cut:,} of {c.requests:,} requests were cut by the end: too much load, or too short a run"
-    if summary.client is not None and summary.client.level == INVALID:
-        load = ""
-        yield BUFFERED_STREAMS if buffered(run) else "The load generator was too slow to measure this server"
+        trouble = f"{c.cut:,} of {c.requests:,} requests were cut by the end: too much load, or too short a run"
+    invalid = summary.client is not None and summary.client.level == INVALID
+    load = "" if trouble or invalid else _load(c)
+    if trouble:
+        yield trouble
+        load = f"of the {c.succeeded:,} that were answered" if c.cut and not rules else ""
+    if invalid:
+        why = BUFFERED_STREAMS if buffered(run) else TOO_SLOW
+        why = f"{why[0].lower()}{why[1:]}" if trouble else why
+        if same := ALL_THE_SAME.get(summary.slo_status or "", ""):
+            load = f"{why}, but {same} all the same:"
+        else:
+            yield why
     yield f"{load} {first}".strip()
     yield from others
     if c.failed:

@@ -45,7 +45,9 @@ MIN_MERGED_SHARE: Final = 0.01
 def remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that apply, the run's own notes first."""
     probe = summary.examination is not None  # its load is artificial: no remarks about it
-    left_out = [QUESTION] * probe + [FIRST_FAILED] * (not summary.conditions.succeeded)  # the headline has the latter
+    left_out = [QUESTION] * (probe or not run.settings.generates) + [FIRST_FAILED] * (
+        not summary.conditions.succeeded
+    )  # the headline has the latter
     yield from (note for note in run.notes if not note.startswith(tuple(left_out)))
     if not probe:
         yield loop_remark(summary.conditions, generates=run.settings.generates)
@@ -106,9 +108,9 @@ def verdict_line(summary: Summary, run: Run) -> str | None:
     """The line above the tables when the load generator distorted the figures; None when it did not."""
     if summary.client is None or summary.client.level == OK:
         return None
-    if summary.client.level != INVALID and not summary.conditions.succeeded and summary.examination is None:
+    if not summary.conditions.succeeded and summary.examination is None:
         return None  # there are no figures
-    sound = " and ".join(untouched(summary.client)) if summary.examination is None else ""
+    sound = ", ".join(untouched(summary.client)) if summary.examination is None else ""
     effect = (
         f"do not use these figures{f' but for {sound}' if sound else ''}, the load generator distorted them"
         if summary.client.level == INVALID
@@ -118,7 +120,17 @@ def verdict_line(summary: Summary, run: Run) -> str | None:
     if buffered(run):
         effect, advice = effect.partition(", the load generator")[0], BUFFER_ADVICE
         effect = effect if summary.client.level == INVALID else "some of these figures are distorted"
-    return f"CLIENT {summary.client.level}: {effect}. {_sentence('; '.join(summary.client.reasons))}. {advice}"
+    said = [effect, _sentence("; ".join(summary.client.reasons)), *_stand(summary, run), advice]
+    return f"CLIENT {summary.client.level}: {'. '.join(said)}"
+
+
+def _stand(summary: Summary, run: Run) -> Iterator[str]:
+    """That rules are decided beside a client verdict below OK."""
+    decided = sum(result.decides and result.status != INCONCLUSIVE for result in summary.slos)
+    by_point = run.settings.slo_mode == POINT and summary.client is not None and summary.client.level != INVALID
+    if decided and not by_point:
+        which, them = ("decided rule stands", "it") if decided == 1 else (f"{decided} decided rules stand", "them")
+        yield f"The {which} all the same: no such error can have turned {them}"
 
 
 def slo_line(summary: Summary) -> str | None:

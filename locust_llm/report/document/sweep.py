@@ -11,6 +11,7 @@ from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain
 
 from .blocks import Block, Heading, Table, Text, label_of, marked
+from .figures import NOTHING
 
 FIRST_COLUMN: Final = {
     CONCURRENCY: "users", RATE: "rate/s", PREFILL: "limit", INPUT: "input", REPEAT: "repeat",
@@ -44,10 +45,12 @@ def warnings(sweep: SweepSummary) -> Iterator[Block]:
 def curves(sweep: SweepSummary) -> Iterator[Block]:
     """Of a sweep or of repeats."""
     yield Heading("Repeats" if sweep.repeats else f"Stages by {sweep.axis} (latencies in ms)")
-    if sweep.levels:
+    if any(level.succeeded for level in sweep.levels):
         yield _table(sweep.axis, sweep.levels, _latencies(sweep))
         yield _table(sweep.axis, sweep.levels, _rates(sweep))
         yield Text(_legend(sweep))
+    elif sweep.levels:
+        yield Text(NOTHING)
     if sweep.spread:
         yield Heading("Spread over the repeats")
         yield _spread(sweep.spread)

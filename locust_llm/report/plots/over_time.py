@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from locust_llm.core.record import FAILURES, OK
+from locust_llm.core.record import CUT, FAILURES, OK
 from locust_llm.core.run import LimitChange, Run
-from locust_llm.core.text import brief, duration
+from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.occupancy import Occupancy, thinned
 
 from .model import (
@@ -84,7 +84,7 @@ def over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) -> Iterator[P
     time = stretch(requests, run)
     marks = tuple(_marks(run, time, requests))
     yield from _throughput(requests, time, marks)
-    yield from _gate(levels, time, marks)
+    yield from _gate(levels, time, marks, generates=run.settings.generates)
 
 
 def stretch(requests: pd.DataFrame, run: Run) -> Stretch:
@@ -145,6 +145,8 @@ def _latency(
         series.append(cloud(at[known & ~main], ms[known & ~main], "warmup", "faint")[0])
     dots, caption = cloud(at[shown], ms[shown])
     failures, lost = _failures(requests, time)
+    if cut := int((requests["outcome"] == CUT).sum()):
+        lost += f" {many(cut, 'request')} cut by the end {'is' if cut == 1 else 'are'} left out."
     highest = float(ms[shown].max())
     base = log_base(ms[shown])
     p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
@@ -219,7 +221,7 @@ def _throughput(requests: pd.DataFrame, time: Stretch, marks: tuple[Mark, ...]) 
     )
 
 
-def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...]) -> Iterator[Plot]:
+def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...], *, generates: bool) -> Iterator[Plot]:
     thin = thinned(levels, MAX_POINTS)
     if not len(thin):
         return
@@ -231,13 +233,14 @@ def _gate(levels: Occupancy, time: Stretch, marks: tuple[Mark, ...]) -> Iterator
         thin[name].to_numpy(np.float64) for name in ("used", "waiting", "decoding", "limit")
     )
     gated = bool((~np.isnan(limit)).any())
-    series = [_steps("in prefill", "prefill", edges, used, "area")]
+    what, until = ("prefill", "first token") if generates else ("flight", "end")
+    series = [_steps(f"in {what}", "prefill", edges, used, "area")]
     if gated:
         series.append(_steps("limit", "limit", edges, limit))
     yield Plot(
-        title="In prefill, and the gate's limit" if gated else "In prefill",
-        caption=f"{each}. In prefill: sent, before the first token.",
-        label=f"Requests in prefill over time: at most {brief(used.max(), digits=3)} on average over a step"
+        title=f"In {what}" + ", and the gate's limit" * gated,
+        caption=f"{each}. In {what}: sent, before the {until}.",
+        label=f"Requests in {what} over time: at most {brief(used.max(), digits=3)} on average over a step"
         + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
         x=time.axis,
         y=Axis(label="requests"),

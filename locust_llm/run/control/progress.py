@@ -1,19 +1,19 @@
-"""The progress line: one live line on a terminal, a plain one every few seconds elsewhere."""
+"""The progress line, no wider than the terminal: a live one there, a plain one every few seconds elsewhere."""
 
 import logging
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
 import gevent
 
 from locust_llm.core.phases import BETWEEN, PROFILING, WARMUP
 from locust_llm.core.text import duration
-from locust_llm.slo.client_verdict import Verdict
+from locust_llm.slo.client_verdict import OK, Verdict
 
 from .control import Control
 
@@ -22,35 +22,45 @@ EVERY_S: Final = 1.0
 PLAIN_EVERY: Final = 5
 """Looks between two lines where none can be written over."""
 SEPARATOR: Final = " | "
+WHERE: Final = 17
+"""Characters of a phase and its seconds, which the others stand behind."""
 CLEAR: Final = "\r\x1b[2K"
 """Carriage return, then erase the line (ECMA-48, EL)."""
 
 
-def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[str]:
-    """Parts of the line, the most important first. ``elapsed_s``: of this phase."""
-    stats, total = control.live_stats, _total(control)
-    found = [
-        where(control, elapsed_s),
-        f"{stats.done}{total} request{'s' * (total != '' or stats.done != 1)}",
-        f"{stats.failed} failed",
-    ]
+class Part(NamedTuple):
+    """Of the line."""
+
+    rank: int
+    """Its importance: 0 stays longest where there is too little room."""
+    text: str
+    short: str = ""
+    """Where there is no room for all of it; empty: it has no shorter form."""
+
+
+def parts(control: Control, elapsed_s: float, client: Verdict | None) -> list[Part]:
+    """Parts of the line in the order of the line, each about as long every time. ``elapsed_s``: of this phase."""
+    stats, limit, generates = control.live_stats, control.limit, control.settings.generates
+    done = f"{stats.done:>4}{_total(control)} done, {stats.failed} failed"
+    found = [Part(0, where(control, elapsed_s).ljust(WHERE)), Part(1, done)]
     if ttft_ms := stats.recent_ttft.histogram().percentiles_ms(50, 99):
-        found.append(f"TTFT p50 {duration(ttft_ms[0] / 1e3)}, p99 {duration(ttft_ms[1] / 1e3)}")
-    if control.settings.generates:
-        found.append(f"{stats.tokens_per_s():.0f} tokens/s")
-    limit = control.limit
-    found.append(f"{stats.used} in prefill" if limit is None else f"gate {stats.used}/{limit}, {stats.waiting} waiting")
-    if control.settings.generates:
-        found.append(f"{stats.decoding} decoding")
+        p50, p99 = (f"{duration(ms / 1e3):>6}" for ms in ttft_ms)
+        found.append(Part(4, f"TTFT p50 {p50}, p99 {p99}", f"TTFT p50 {p50}"))
+    if limit is None:
+        found.append(Part(5, f"{stats.used:>3} in {'prefill' if generates else 'flight'}"))
+    else:
+        found.append(
+            Part(5, f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting", f"{stats.waiting:>3} waiting")
+        )
+    if generates:
+        found += [Part(6, f"{stats.tokens_per_s():>5.0f} tokens/s"), Part(7, f"{stats.decoding:>3} decoding")]
     broken, known = control.abort.standing()
     if known:
-        found.append(
-            f"SLO {broken} of {known} beyond the limit so far"
-            if broken
-            else f"SLO {known} of {known} within the limit so far"
-        )
+        within = "beyond" if broken else "within"
+        found.append(Part(2 if broken else 8, f"SLO {broken or known} of {known} {within} the limit so far",
+                          f"SLO {broken or known}/{known} {within}"))  # fmt: skip
     if client is not None:
-        found.append(f"client {client.level}")
+        found.append(Part(9 if client.level == OK else 3, f"client {client.level}"))
     return found
 
 
@@ -76,13 +86,20 @@ def _total(control: Control) -> str:
     return f"/{s.request_count + (s.warmup_request_count or 0)}"
 
 
-def fitted(found: Iterable[str], columns: int) -> str:
-    """As many of the parts as there is room for."""
-    line = ""
-    for part in found:
-        longer = f"{line}{SEPARATOR}{part}" if line else part[:columns]
-        line = longer if len(longer) <= columns else line
-    return line
+def fitted(found: Sequence[Part], columns: int) -> str:
+    """As many of the parts as there is room for: each by its rank, in its short form; then whole, where there is room."""
+    shown: dict[int, str] = {}
+    by_rank = sorted(range(len(found)), key=lambda i: found[i].rank)
+    for whole in (False, True):
+        for i in by_rank:
+            more = shown | {i: found[i].text if whole else found[i].short or found[i].text}
+            if not shown or len(_line(more)) <= columns:
+                shown = more
+    return _line(shown)[:columns]
+
+
+def _line(shown: Mapping[int, str]) -> str:
+    return SEPARATOR.join(shown[i] for i in sorted(shown))
 
 
 def progress(control: Control, out: TextIO = sys.stderr) -> None:
@@ -102,11 +119,10 @@ def _look(control: Control, out: TextIO, live: bool) -> None:
             phase = f"{control.plan.phase}{control.draining}"
             if before not in ("", phase):
                 since = now
-            if live:
+            if live or looks % PLAIN_EVERY == 0:
                 found = parts(control, now - since, control.live_stats.client())
-                out.write(CLEAR + fitted(found, width(out) - 1))  # in the last column it would begin the next line
-            elif looks % PLAIN_EVERY == 0:
-                out.write(SEPARATOR.join(parts(control, now - since, control.live_stats.client())) + "\n")
+                line = fitted(found, width(out) - 1)  # in the last column it would begin the next line
+                out.write(CLEAR + line if live else f"{line}\n")
             out.flush()
     finally:
         if live:

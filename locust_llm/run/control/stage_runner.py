@@ -1,6 +1,7 @@
 """Takes a run through its stages: each has a folder of its own, and its reports as soon as it is over; or through blocks."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ logger = logging.getLogger("locust_llm")
 
 MIN_REQUESTS: Final = 100
 """Successful requests of a stage, where no rule needs more: the p99 of fewer is marked."""
+MEASURED_SHARE: Final = 0.75
+"""Of a stage's share of the time; the rest is for its first and its last wave."""
 
 
 class StageRunner:
@@ -91,7 +94,17 @@ class StageRunner:
         users = None if self.settings.open_loop else self.settings.users
         requests = self._whole.stage_requests or enough(self._whole)
         if not self.repeats:
+            at_most_s = max(at_least_s, min(at_most_s, self._share_s(now)))
             self._stretch = Stretch(now, users, at_least_s=at_least_s, at_most_s=at_most_s, requests=requests)
+
+    def _share_s(self, now: float) -> float:
+        """How long this stage may be measured where ``-t`` bounds the sweep, so that one which nothing decides leaves time
+        for those that were asked for."""
+        if self._whole.run_time_s is None:
+            return math.inf
+        began_at = self.finished[0].began_at if self.finished else now
+        left = max(1, len(self.asked.values) - self.number + 1)
+        return MEASURED_SHARE * (began_at + self._whole.run_time_s - now) / left
 
     def add_record(self, record: Record) -> Record:
         """A record of this stage, with the phase that it counts in: what is sent in the first or the last wave is warmup."""

@@ -11,7 +11,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Health, Offer, Run
 from locust_llm.core.settings import Settings
 from locust_llm.report.analysis.columns import collect
-from locust_llm.report.analysis.delivery import arrivals, delivery, fell_behind, overload, rate_per_s
+from locust_llm.report.analysis.delivery import arrivals, delivery, fell_behind, overload, queued, rate_per_s
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.document.delivery import delivery_line, overload_line, overloaded
@@ -94,6 +94,30 @@ def test_requests_that_last_long_are_no_overload(each_s: float) -> None:
     assert overload(due, due + each_s, 20.0) is None
 
 
+@pytest.mark.parametrize("each_s", [2.0, 4.0, 6.0])
+def test_a_short_run_far_beyond_the_capacity(each_s: float) -> None:
+    """10 a second for 20 s, one at a time. Nine of the first ten wait for the ones before them, 20 to 60 s for all ten: they
+    do not tell how long one lasts on an idle server, the first one does. It takes three to tell a queue from chance."""
+    due = np.array(TEN_PER_S)
+    over = np.array(one_by_one(TEN_PER_S, each_s))
+    found = overload(due, np.where(over > 50.0, 50.0, over), 20.0)
+    assert found == Overload(
+        in_flight_middle=100 - int((10 - 0.05) // each_s), in_flight_end=200 - int((20 - 0.05) // each_s)
+    )
+    assert queued(due, over, 20.0)
+    assert overload(due, np.minimum(np.array(one_by_one(TEN_PER_S, 7.0)), 50.0), 20.0) is None  # two have ended
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_long_answers_of_any_length_are_no_queue(seed: int) -> None:
+    """Each takes its own time, of 5 to 50 s: the first to end are the short ones, whenever they were due."""
+    random, due = Random(seed), np.array(TEN_PER_S)
+    over = due + np.array([random.uniform(5, 50) for _ in TEN_PER_S])
+    assert not queued(due, over, 20.0)
+    assert overload(due, over, 20.0) is None
+    assert overload(due, due + 12.0 + due / 20, 20.0) is None  # a server that gets slower as it fills: 12 s, then 13 s
+
+
 def test_failures_that_come_at_once_leave_no_queue() -> None:
     due = np.array(TEN_PER_S)
     assert overload(due, due + 0.01, 20.0) is None
@@ -136,6 +160,11 @@ def test_the_first_line_of_an_overloaded_run() -> None:
     line = overload_line(summary)
     assert line is not None
     assert "OVERLOADED: 91 requests were in flight at half of the time, 181 at the stop." in line
+    assert line.endswith("a longer run has longer ones.")
+    cut = replace(summary, conditions=replace(summary.conditions, cut=1234))
+    assert (overload_line(cut) or "").endswith(
+        "and the 1,234 that were cut, which took longer still, are in none of them."
+    )
     assert overloaded(summary.delivery) == "offered 2/s, completed 0.19/s, and the queue grew until the end"
     assert overload_line(summarise(collect([answered(1)]), open_run(1))) is None
 

@@ -55,21 +55,40 @@ def test_failures_are_in_it() -> None:
     kinds = [failed(), failed("timeout", error="after 3 s"), failed("timeout", error="after 4 s"), failed("cut")]
     assert said(*kinds) == ("None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were cut when the run ended")
     assert said() == "No request was sent"
+    run = a_run()
+    assert verdict_line(replace(summarise(collect([failed()]), run), client=Verdict(INVALID, ("late",))), run) is None
     cut = "2 of 3 requests were cut by the end: too much load, or too short a run; "
-    assert said(answered(100), failed("cut"), failed("cut")).startswith(cut)
+    assert said(answered(100), failed("cut"), failed("cut")) == (
+        f"{cut}of the 1 that were answered p50 of TTFT is 100 ms and p95 100 ms; 1 output tokens/s"
+    )
 
 
 def test_overload_is_first() -> None:
     """Ten a second for 100 s, of which half are answered: the queue grows."""
     records = [answered(100, sent_at=10.0 + i / 10, closed_at=10.1 + i / 5, due_at=10.0 + i / 10) for i in range(900)]
     assert said(*records, request_rate=10.0).startswith("Overloaded: offered 9/s, completed ")
+    cut = [failed("cut", sent_at=100.0, due_at=99.9, closed_at=130.0)] * 9
+    assert "until the end; of the 900 that were answered p50 of TTFT is " in said(*records, *cut, request_rate=10.0)
 
 
 def test_what_forbids_to_use_the_figures_is_first() -> None:
     run = a_run(slo=("error_rate < 5%",))
     summary = replace(summarise(collect(spread(199)), run), client=Verdict(INVALID, ("merged chunks",)))
-    assert headline(summary, run) == (
-        "The load generator was too slow to measure this server; error rate is 0%, within 5%"
+    held = "The load generator was too slow to measure this server, but the rules hold all the same: "
+    assert headline(summary, run) == f"{held}error rate is 0%, within 5%"
+    line = verdict_line(summary, run)
+    assert line is not None
+    assert (
+        "distorted them. Merged chunks. The decided rule stands all the same: no such error can have turned it. "
+        in line
+    )
+    summary = replace(summarise(collect(spread(199)), a_run()), client=summary.client)
+    assert headline(summary, a_run()).startswith("The load generator was too slow to measure this server; p50 of TTFT ")
+    run = a_run(slo=("error_rate > 5%", "ttft p50 < 3s"))
+    summary = replace(summarise(collect(spread(199)), run), client=summary.client)
+    assert headline(summary, run).startswith(f"{held.partition(',')[0]}, but a rule is broken all the same: error rate")
+    assert "The 2 decided rules stand all the same: no such error can have turned them" in (
+        verdict_line(summary, run) or ""
     )
 
 

@@ -55,10 +55,25 @@ def test_a_run_by_hand() -> None:
     assert [decoding.y[i] for i in where] == [0, 0, 1, 1]
 
 
+def test_whole_answers_have_no_prefill() -> None:
+    plots = drawn(
+        a_run(((0.0, 1),), endpoint_type="rerank"), answered(closed_at=12.0, streamed=False, output_tokens=None)
+    )
+    assert list(plots) == [
+        "Request latency",
+        "Requests per second",
+        "In flight, and the gate's limit",
+        "Waiting at the gate",
+    ]
+    assert plots["In flight, and the gate's limit"].caption.endswith("In flight: sent, before the end.")
+
+
 def test_labels_say_the_main_figures() -> None:
     plots = drawn(a_run(), *(answered(100.0 + i, 200.0 + i, sent_at=10.0 + i) for i in range(101)))
     assert plots["Time to first token"].label == "TTFT over time: median 150 ms, p99 199 ms, highest 200 ms"
     assert "none failed" in plots["Requests per second"].label
+    plots = drawn(a_run(), answered(5), failed("cut", sent_at=11.0), failed("cut", sent_at=12.0))
+    assert "2 requests cut by the end are left out." in plots["Time to first token"].caption
 
 
 def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:

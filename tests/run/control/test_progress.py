@@ -16,7 +16,7 @@ from locust_llm.core.phases import PROFILING
 from locust_llm.core.settings import Settings
 from locust_llm.run.control import progress as module
 from locust_llm.run.control.live_stats import LiveStats
-from locust_llm.run.control.progress import CLEAR, fitted, keep_apart, lives, parts, progress
+from locust_llm.run.control.progress import CLEAR, Part, fitted, keep_apart, lives, parts, progress
 from locust_llm.slo.client_verdict import DEGRADED, Verdict
 
 
@@ -40,7 +40,7 @@ def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
 
 
 def said(control: Any, elapsed_s: float = 12.4, client: Verdict | None = None) -> str:
-    return " | ".join(parts(control, elapsed_s, client))
+    return " | ".join(part.text for part in parts(control, elapsed_s, client))
 
 
 def test_a_sentence_with_everything() -> None:
@@ -53,27 +53,39 @@ def test_a_sentence_with_everything() -> None:
     gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
     gated.live_stats.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=Verdict(DEGRADED)) == (
-        "profiling 12/45 s | 42/110 requests | 2 failed | TTFT p50 150 ms, p99 199 ms | 0 tokens/s | gate 3/3, 13 waiting | "
-        "9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
+        "profiling 12/45 s |   42/110 done, 2 failed | TTFT p50 150 ms, p99 199 ms | gate  3/3,  13 waiting | "
+        "    0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
+    )
+    all_ = parts(gated, 12.4, Verdict(DEGRADED))
+    assert fitted(all_, 79) == "profiling 12/45 s |   42/110 done, 2 failed | SLO 1/3 beyond | client DEGRADED"
+    assert fitted(all_, 99) == (
+        "profiling 12/45 s |   42/110 done, 2 failed | TTFT p50 150 ms | SLO 1/3 beyond | client DEGRADED"
+    )
+    gated.abort = SimpleNamespace(standing=lambda: (0, 3))
+    assert fitted(parts(gated, 12.4, Verdict("OK")), 79) == (
+        "profiling 12/45 s |   42/110 done, 2 failed | TTFT p50 150 ms |  13 waiting"
     )
 
 
 def test_a_sentence_at_the_start_without_a_gate() -> None:
     assert said(control(), 1.0) == (
-        "profiling 1 s | 0 requests | 0 failed | 0 tokens/s | 0 in prefill | 0 decoding"
-    )  # fmt: skip
+        "profiling 1 s     |    0 done, 0 failed |   0 in prefill |     0 tokens/s |   0 decoding"
+    )
 
 
-def test_one_request() -> None:
-    assert " | 1 request | 0 failed | " in said(control({"ok": 1}), 1.0)
+def test_whole_answers_are_in_flight() -> None:
+    """Embeddings and rerank have no prefill that ends, and no tokens."""
+    pooled = control({"ok": 1}, settings=Settings(endpoint_type="embeddings"))
+    pooled.live_stats.update("a", used=7, waiting=0, decoding=0)
+    assert said(pooled, 1.0) == "profiling 1 s     |    1 done, 0 failed |   7 in flight"
 
 
 def test_a_schedule_of_the_users_own() -> None:
     probing = control()
     probing.live_stats.update("local", used=1, waiting=0, decoding=3, activity="episode 12 of 44, about 1:50 left")
-    assert said(probing).startswith("episode 12 of 44, about 1:50 left | 0 requests")
+    assert said(probing).startswith("episode 12 of 44, about 1:50 left |    0 done")
     probing.draining = True
-    assert said(probing).startswith("ending 12 s | ")
+    assert said(probing).startswith("ending 12 s       | ")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +101,7 @@ def test_a_schedule_of_the_users_own() -> None:
     ],
 )
 def test_where_a_run_is(known: dict[str, Any], where: str) -> None:
-    assert said(control(**known)).partition(" | ")[0] == where
+    assert said(control(**known)).partition(" | ")[0].rstrip() == where
 
 
 def test_rules_that_hold() -> None:
@@ -98,17 +110,25 @@ def test_rules_that_hold() -> None:
     )
 
 
-@given(st.lists(st.text("ab", min_size=1, max_size=12), max_size=6), st.integers(1, 40))
-def test_the_line_is_never_wider_than_the_terminal_and_leaves_out_whole_parts(said: list[str], columns: int) -> None:
-    line = fitted(said, columns)
+PARTS = st.builds(Part, st.integers(0, 9), st.text("ab", min_size=5, max_size=12), st.text("cd", max_size=4))
+
+
+@given(st.lists(PARTS, max_size=6), st.integers(1, 60))
+def test_the_line_is_never_wider_than_the_terminal_and_leaves_out_whole_parts(known: list[Part], columns: int) -> None:
+    line = fitted(known, columns)
     assert len(line) <= columns
-    told = line.split(" | ") if line else []
-    assert told[1:] == [part for part in told[1:] if part in said[1:]]
-    assert told[:1] == [part[:columns] for part in said[:1]]
+    assert bool(line) == bool(known)
+    if len(line) < columns:
+        told = iter(known)
+        assert all(any(text in (part.text, part.short) for part in told) for text in line.split(" | ") if line)
 
 
-def test_a_small_part_may_take_the_place_that_a_large_one_does_not_fit_in() -> None:
-    assert fitted(["abc", "a long one", "de"], 10) == "abc | de"
+def test_what_matters_most_stays_and_a_small_part_takes_the_place_of_a_large_one() -> None:
+    known = [Part(2, "a long one", "long"), Part(0, "abc"), Part(1, "far too long for it"), Part(3, "de")]
+    assert [fitted(known, columns) for columns in (2, 9, 10, 15, 21, 99)] == [
+        "ab", "abc | de", "long | abc", "long | abc | de", "a long one | abc | de",
+        "a long one | abc | far too long for it | de",
+    ]  # fmt: skip
 
 
 class Terminal(io.StringIO):
@@ -142,7 +162,7 @@ def nothing(watched: Any) -> None: ...
 
 
 def first_parts(lines: list[str]) -> list[str]:
-    return [line.partition(" | ")[0] for line in lines]
+    return [line.partition(" | ")[0].rstrip() for line in lines]
 
 
 def test_a_log_gets_a_line_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.records import answered
 
 from locust_llm.core.report_result import Figure, ReportResult
@@ -99,6 +100,30 @@ def test_whether_a_sweep_goes_on_is_decided_by_the_answers_of_the_reports(
     one.close(facts, report=True)
     assert one.next() is not bool(why)
     assert one.end == why
+
+
+def test_a_stage_that_nothing_decides_leaves_time_for_the_next(tmp_path: Path, reports: list[Path]) -> None:
+    """100 s for three stages: three quarters of a third, then of half of the 48 s that are left, and never less than a
+    stage takes."""
+    one = begun(replace(SETTINGS, sweep="concurrency=2,4,6", run_time_s=100.0, stage_requests=1000), tmp_path)
+
+    def lasts_s(began_at: float) -> float:
+        at = began_at
+        while not one.look(at, 2, 0):
+            for _ in range(4):
+                one.add_record(sent(at))
+            at += 0.25
+        stage = one.stage()
+        assert stage.measured_at is not None
+        assert stage.why == TIME_UP
+        one.close(facts, report=True)
+        return stage.ended_at - stage.measured_at
+
+    assert lasts_s(1000.0) == pytest.approx(25.0, abs=0.5)
+    for began_at, expected in ((1052.0, 18.0), (1099.0, 10.0)):
+        one.next()
+        one.begin(began_at)
+        assert lasts_s(began_at) == pytest.approx(expected, abs=0.5)
 
 
 def test_a_repeat_counts_from_its_first_request_to_its_last(tmp_path: Path, reports: list[Path]) -> None:
