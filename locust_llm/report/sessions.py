@@ -37,7 +37,8 @@ class Sessions(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions: int
     complete: int
-    """All their turns were answered; the latencies are of these."""
+    """All their turns were answered; the latencies are of these. Of sessions that code leads the last of each user is not
+    counted: nobody knows whether it had more turns."""
     turns: int
     """Requests of all."""
     unsent: int
@@ -77,6 +78,7 @@ def sessions(records: Iterable[Record], phase: str) -> Sessions | None:
     """Read the stream once. None: no session has a second turn."""
     found: dict[str, list[_Turn]] = {}
     turns: dict[str, int] = {}
+    last: dict[tuple[str, int], str] = {}
     unsent = 0
     for record in records:
         if record.phase != phase or not record.session or record.outcome == RETRIED:
@@ -87,6 +89,7 @@ def sessions(records: Iterable[Record], phase: str) -> Sessions | None:
             found[record.session] = []
         unsent += record.unsent
         found[record.session].append(_turn(record))
+        last[record.worker, record.user] = record.session
         if record.turns is not None:
             turns[record.session] = record.turns
     found = {name: some for name, some in found.items() if len(some) > 1 or turns.get(name, 1) > 1}
@@ -94,8 +97,11 @@ def sessions(records: Iterable[Record], phase: str) -> Sessions | None:
         return None
     for some in found.values():
         _measure_depths(some)
+    open_ended = {name for name in last.values() if name not in turns}  # the run may have ended it: nobody knows
     complete = [
-        some for name, some in found.items() if all(t.ok for t in some) and len(some) == turns.get(name, len(some))
+        some
+        for name, some in found.items()
+        if all(t.ok for t in some) and len(some) == turns.get(name, len(some)) and name not in open_ended
     ]
     spans = np.array([_span(some) for some in complete])
     every = [turn for some in found.values() for turn in some]

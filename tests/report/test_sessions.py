@@ -56,3 +56,6 @@ def test_one_that_failed_one_that_was_cut_short_and_a_line() -> None:
     assert (found.tool_s, found.by_turn, found.width, found.example) == (None, (), 1, "line")
     assert [(g.first, g.last, g.turns) for g in found.by_depth][-2:] == [(9, 9, 1), (10, 12, 3)]
     assert sessions([turn(0, 0.0, 1.0)], "profiling") is None
+    led = [turn(n, n, n + 0.5, session=name) for name in ("first", "second") for n in range(2)]
+    assert (found := sessions(led, "profiling")) is not None
+    assert (found.sessions, found.complete, found.example) == (2, 1, "first")  # the second may have had more

@@ -1,4 +1,4 @@
-"""Summary: what a run amounts to, as frozen data; metrics.py makes it, tables, exports and the page show it."""
+"""Summary: what a run amounts to, as frozen data; summarise.py makes it, tables, exports and the page show it."""
 
 import msgspec
 
@@ -377,7 +377,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     good: Good | None = None
     """None: no rule says what a good request is."""
     steady: Steady | None = None
-    """None: it is about no stage."""
     growth: Growth | None = None
     """None: too few requests, or prompts too much alike, to tell."""
     interference: Interference | None = None
@@ -392,7 +391,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first broken lines, which it is and why."""
     speculation: tuple[Speculation, ...] = ()
     sessions: Sessions | None = None
-    """None: none has a second turn."""
     unmade: tuple[str, ...] = ()
     """What could not be made of the reports, and why: one line each."""
 

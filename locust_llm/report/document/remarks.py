@@ -38,6 +38,7 @@ MAX_LINE_REASONS: Final = 3
 """Unreadable lines whose reason is in the first line of a report; the notes have more."""
 MAX_MISSING: Final = 5
 """Missing things that the first line of a report names."""
+ESTIMATED: Final = ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
 MIN_MERGED_SHARE: Final = 0.01
 """Of the chunks; from there on merged ones get a remark."""
 
@@ -323,11 +324,7 @@ def _chunks(counts: Counts, succeeded: int) -> Iterator[str]:
         f"A chunk held {tokens:.2f} tokens on average ({'counted' if known else 'all tokens over all chunks, not counted'} "
         "with each chunk; speculative decoding, an interval of the server's, or a server too busy to write each token "
         "by itself): Inter Chunk Latency and Longest Stall are between chunks; Inter Token Latency is per token"
-        + (
-            "."
-            if known
-            else ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
-        )
+        f"{'.' if known else ESTIMATED}"
     )
 
 

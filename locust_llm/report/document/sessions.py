@@ -20,8 +20,8 @@ def whole_sessions(found: Sessions) -> Iterator[Block]:
 
 
 def _rows(found: Sessions) -> Iterator[tuple[str, str]]:
-    yield "sessions", f"{found.sessions:,}, {found.complete:,} with all their turns answered"
-    yield "turns", f"{found.turns:,}, {found.turns_mean:.1f} of a session"
+    yield "sessions", f"{found.sessions:,}; {found.complete:,} of them whole, with each turn answered"
+    yield "turns", f"{found.turns:,}, {found.turns_mean:.1f} in a session"
     yield "deepest, widest", f"{many(found.depth, 'turn')} one after the other; {found.width:,} side by side"
     if found.latency_s is not None:
         p50, p90, p99 = map(duration, found.latency_s)
@@ -29,7 +29,7 @@ def _rows(found: Sessions) -> Iterator[tuple[str, str]]:
     if found.model_share is not None:
         yield "with the model", f"{found.model_share:.1%} of that time a request was under way"
     if found.tool_s is not None:
-        yield "in tools", f"{duration(found.tool_s)} of a session"
+        yield "in tools", f"{duration(found.tool_s)} in a session, over all its branches"
 
 
 def _groups(by: str, groups: Sequence[TurnGroup]) -> Table:
