@@ -680,9 +680,9 @@ def test_a_certificate_and_the_records_bound_what_merged_chunks_void(
 
 def test_what_the_certificate_says_of_a_percentile_that_lies_on_failures() -> None:
     """It is above any limit, by however little the stamps of the others are off."""
-    rule, merged = "ttft p95 < 150ms", ((0, 190_000), (1, 190_000))
+    rule, merged, chunks = "ttft p95 < 150ms", ((0, 190_000), (1, 190_000)), (200, 200, *range(240, 501, 20))
     records = [
-        answered(200, 200, 240, sent_at=10.0 + i, merged=merged) if i % 2 else failed("refused", sent_at=10.0 + i)
+        answered(*chunks, sent_at=10.0 + i, merged=merged) if i % 2 else failed("refused", sent_at=10.0 + i)
         for i in range(400)
     ]
     found = judged(rule, records, certified(0.5, slo=(rule,)))
