@@ -13,7 +13,9 @@ from support.web_ui import LOGIN, Web, fill, start, until
 
 FIRST_CHART = "document.querySelector('#plots .plot').getBoundingClientRect().top + scrollY"
 """Pixels from the top to it."""
-RULE_LINES = "[...document.querySelectorAll('#rules li :first-child')].map((rule) => Math.round(rule.clientHeight / 21))"
+RULE_LINES = (
+    "[...document.querySelectorAll('#rules li :first-child')].map((rule) => Math.round(rule.clientHeight / 21))"
+)
 """Lines of text that each rule takes."""
 
 
