@@ -179,7 +179,7 @@ const plots = (() => {
     }, 0);
     return hidden + all.filter((mark) => upright(mark) && beside(u.valToPos(mark.x, "x", true))).length;
   }
-  function marks(u, all) {
+  function marks(u, all, ticks = 0) {  // ticks: CSS pixels that those at the upper edge take
     const taken = [], crowded = all.filter(upright).length > 12;  // as the blocks of two arms: fainter than what is measured
     const free = (box) => taken.every((other) => box[0] > other[2] || box[2] < other[0] || box[1] > other[3] || box[3] < other[1]);
     const { ctx, bbox } = u, ratio = uPlot.pxRatio, right = bbox.left + bbox.width, bottom = bbox.top + bbox.height;
@@ -209,7 +209,7 @@ const plots = (() => {
         .flatMap((x) => [x - wide - gap, x + gap]).filter((x) => x >= bbox.left + gap && x + wide + gap <= right);
       const edges = [right - wide - gap, bbox.left + gap, ...beside];
       const left = Math.min(Math.max(at - wide / 2, bbox.left), right - wide);
-      const levels = mark.beyond ? [1, 2, 3].map((row) => bbox.top + high * (row - 0.5))
+      const levels = mark.beyond ? [1, 2, 3].map((row) => bbox.top + ticks * ratio + high * (row - 0.5))
         : [at - high / 2, at + high / 2].filter((y) => y - high / 2 >= bbox.top && y + high / 2 <= bottom);
       const spots = upright(mark)
         ? [1, 2].slice(0, rowsOf(all)).map((row) => [left, bbox.top - high * (row - 0.5)])
@@ -324,7 +324,7 @@ const plots = (() => {
         draw: [(u) => {
           visible(lines, false).forEach((series) => series.low && whiskers(u, series));
           visible(others, false).forEach((series) => spots[series.kind](u, series, rankOf(series, plot)));
-          marks(u, all);
+          marks(u, all, visible(others, false).some(({ kind }) => kind === "rug") ? 9 : 0);
         }],
         setCursor: [(u) => keys.say(u)],
       },
