@@ -1,4 +1,4 @@
-// The charts of the live page, over the run's time. GROUPS has them all; a new group is one more entry there.
+// The charts of the live page, over the run's time. CHARTS has those of the run; the server's come by ``add``.
 "use strict";
 const charts = (() => {
   const { css, swatch, written, letters, fontOf, rowHeight } = plots;
@@ -27,10 +27,9 @@ const charts = (() => {
 
   // -- what there is -----------------------------------------------------------------------------------------------------
 
-  // A chart: its unit, whether its values are whole numbers, its measure in rules, and what makes its series. ``times`` makes
-  // their seconds since the start where they are not those of the history. ``output``: only where answers are generated, or only
-  // where they are not.
-  const GROUPS = [{ title: "", charts: [
+  // A chart: its unit, whether its values are whole numbers, its measure in rules, and what makes its series. ``output``: only
+  // where answers are generated, or only where they are not.
+  const CHARTS = [
     { title: "Request latency", unit: "ms", measure: "request_latency", output: false, series: () => percentiles(LATENCY) },
     { title: "Time to first token", unit: "ms", measure: "ttft", output: true, series: () => percentiles(TTFT) },
     { title: "Inter-token latency", unit: "ms", measure: "itl", output: true, series: () => percentiles(ITL) },
@@ -51,7 +50,7 @@ const charts = (() => {
       ...history.classes.map((name, i) => ({ name: `failed: ${name}`, hue: ["fail", "prefill", "p99", "p95", "faint"][i % 5],
         dashed: i > 4, values: rate((p) => p[FAILED][i] ?? 0) })),
     ] },
-  ] }];
+  ];
 
   // -- ticks: those of an axis have one unit and as many decimals ----------------------------------------------------------
 
@@ -82,7 +81,7 @@ const charts = (() => {
     ticks: { stroke: () => css("line"), width: 1, size: 4 }, values: (_, splits) => ticks(unit, splits),
   });
 
-  function chart(place, { title, unit, whole, measure, output, times: at, series: make }, before = null) {
+  function chart(place, { title, unit, whole, measure, output, series: make }, before = null) {
     const figure = document.createElement("figure"), head = document.createElement("h3"), box = document.createElement("div");
     const keys = document.createElement("div"), text = written(unit), hidden = new Set();
     const limits = () => history.limits.filter(([of]) => of === measure);
@@ -147,7 +146,7 @@ const charts = (() => {
       figure.hidden = output !== undefined && output !== history.generates;
       series = make();
       if (names !== (names = series.map((one) => one.name).join("\n")) || !u) begin();
-      u.setData([at ? at() : history.points.map((point) => point[AT]), ...series.map((one) => one.values())], !zoomed);
+      u.setData([history.points.map((point) => point[AT]), ...series.map((one) => one.values())], !zoomed);
       if (zoomed) u.redraw();
       show();
     }
@@ -160,15 +159,7 @@ const charts = (() => {
     return { figure, update, again: () => [begin(), update()], forget: () => { zoomed = false; }, redraw: () => u?.redraw() };
   }
 
-  function group(place, { title, charts: some }) {
-    const box = document.createElement("section"), head = document.createElement("h2"), grid = document.createElement("div");
-    [head.textContent, head.className, grid.className] = [title || "Over time", title ? "" : "unseen", "plots"];
-    box.setAttribute("aria-label", head.textContent);
-    box.append(head, grid);
-    place.append(box);
-    return some.map((one) => chart(grid, one));
-  }
-  let all = GROUPS.flatMap((one) => group(document.getElementById("plots"), one));
+  let all = CHARTS.map((one) => chart(document.getElementById("plots"), one));
   const each = (what) => () => all.forEach((one) => one[what]());
   // One more, in a place of its own, ``before`` another figure there: a chart that comes with its first value.
   function add(place, description, before) {

@@ -129,14 +129,13 @@
     const sorted = [...status.rules].sort((a, b) => FIRST.indexOf(kindOf(a[1])) - FIRST.indexOf(kindOf(b[1])));
     by("rules").hidden = !sorted.length;
     by("so-far").hidden = !sorted.some(([, state]) => state.endsWith("so far"));
-    by("rules").querySelector("tbody").replaceChildren(...sorted.map(([rule, state, why]) => {
-      const line = element("tr"), name = element("th", rule);
-      name.scope = "row";
-      line.append(name, element("td", state, kindOf(state)), element("td", why));
+    by("rules").querySelector("ul").replaceChildren(...sorted.map(([rule, state, why]) => {
+      const line = element("li");
+      line.append(element("span", rule), element("span", state, kindOf(state)), element("span", why));
       return line;
     }));
     const broken = sorted.filter(([, state]) => kindOf(state) === "loud" || state.startsWith("beyond"));
-    by("broken").textContent = broken.map(([rule, state, why]) => `${rule}: ${state}${why ? ` (${why})` : ""}`).join("; ");
+    by("broken").textContent = broken.map(([rule, state]) => `${rule}: ${state}`).join("; ");
   }
 
   // -- the gate and the users --------------------------------------------------------------------------------------------
@@ -151,9 +150,6 @@
     const on = status.state === "on";
     by("controls").hidden = !on;
     if (!on) return;
-    const free = status.limit === null ? "no limit" : `limit ${status.limit}`;
-    by("gate-state").textContent = `${free}: ${many(status.used)} in prefill, ${many(status.waiting)} waiting`
-      + (status.generates === false ? "" : `, ${many(status.decoding)} decoding`);
     by("open").disabled = status.limit === null;
     field("limit", status.limit ?? Math.max(1, status.used));
     field("users", status.users);

@@ -3,7 +3,7 @@
 const plots = (() => {
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif";
-  const PAPER = 680;                // width of a plot on paper, CSS pixels
+  const PAPER = 680, PAPER_HIGH = 180;  // a plot on paper, CSS pixels: three to a page
   const narrow = matchMedia("(max-width: 40rem)");
   const letters = () => (narrow.matches ? 14 : 12);  // pixels high
   const fontOf = (ratio = 1, weight = "") => `${weight} ${letters() * ratio}px ${FONT}`.trim();
@@ -168,15 +168,19 @@ const plots = (() => {
   const rowHeight = () => letters() + 3;
   const upright = (mark) => number(mark.x);
   const rowsOf = (all) => (all.some((mark) => mark.hue === "knee") ? 2 : all.some(upright) ? 1 : 0);
-  function crossed(u, all, [left, top, right, bottom]) {  // how much of the curves and of the upright lines a text would hide
-    const at = u.data[0].map((x) => u.valToPos(x, "x", true));
-    const hides = (ys, i) => at[i] >= left && at[i - 1] <= right && number(ys[i]) && number(ys[i - 1])
-      && Math.max(...[i - 1, i].map((j) => u.valToPos(ys[j], "y", true))) >= top && Math.min(...[i - 1, i].map((j) => u.valToPos(ys[j], "y", true))) <= bottom;
-    const lines = u.data.slice(1).reduce((sum, ys) => sum + at.filter((_, i) => i && hides(ys, i)).length, 0);
-    return lines + all.filter((mark) => upright(mark) && u.valToPos(mark.x, "x", true) >= left && u.valToPos(mark.x, "x", true) <= right).length;
+  // How much of the curves, of their points and of the upright lines a text would hide.
+  function crossed(u, all, [left, top, right, bottom]) {
+    const beside = (x) => x >= left && x <= right, at = u.data[0].map((x) => u.valToPos(x, "x", true));
+    const hidden = u.data.slice(1).reduce((sum, values) => {
+      const ys = values.map((value) => (number(value) ? u.valToPos(value, "y", true) : NaN));
+      const points = ys.filter((y, i) => beside(at[i]) && y >= top && y <= bottom);
+      const lines = ys.filter((y, i) => at[i] >= left && at[i - 1] <= right && Math.max(y, ys[i - 1]) >= top && Math.min(y, ys[i - 1]) <= bottom);
+      return sum + points.length + lines.length;
+    }, 0);
+    return hidden + all.filter((mark) => upright(mark) && beside(u.valToPos(mark.x, "x", true))).length;
   }
-  function marks(u, all) {
-    const taken = [];
+  function marks(u, all, ticks = 0) {  // ticks: CSS pixels that those at the upper edge take
+    const taken = [], crowded = all.filter(upright).length > 12;  // as the blocks of two arms: fainter than what is measured
     const free = (box) => taken.every((other) => box[0] > other[2] || box[2] < other[0] || box[1] > other[3] || box[3] < other[1]);
     const { ctx, bbox } = u, ratio = uPlot.pxRatio, right = bbox.left + bbox.width, bottom = bbox.top + bbox.height;
     ctx.save();
@@ -192,18 +196,20 @@ const plots = (() => {
       ctx.strokeStyle = ctx.fillStyle = css(mark.hue || "mark");
       if (!mark.beyond) {
         ctx.setLineDash([5 * ratio, 4 * ratio]);
+        ctx.globalAlpha = upright(mark) && crowded ? 0.35 : 1;
         ctx.beginPath();
         if (upright(mark)) { ctx.moveTo(at, bbox.top); ctx.lineTo(at, bottom); }
         else { ctx.moveTo(bbox.left, at); ctx.lineTo(right, at); }
         ctx.stroke();
         ctx.setLineDash([]);
+        ctx.globalAlpha = 1;
       }
       const wide = ctx.measureText(text).width, gap = 4 * ratio;
       const beside = all.filter(upright).map((other) => u.valToPos(other.x, "x", true))
         .flatMap((x) => [x - wide - gap, x + gap]).filter((x) => x >= bbox.left + gap && x + wide + gap <= right);
       const edges = [right - wide - gap, bbox.left + gap, ...beside];
       const left = Math.min(Math.max(at - wide / 2, bbox.left), right - wide);
-      const levels = mark.beyond ? [1, 2, 3].map((row) => bbox.top + high * (row - 0.5))
+      const levels = mark.beyond ? [1, 2, 3].map((row) => bbox.top + ticks * ratio + high * (row - 0.5))
         : [at - high / 2, at + high / 2].filter((y) => y - high / 2 >= bbox.top && y + high / 2 <= bottom);
       const spots = upright(mark)
         ? [1, 2].slice(0, rowsOf(all)).map((row) => [left, bbox.top - high * (row - 0.5)])
@@ -295,7 +301,7 @@ const plots = (() => {
       const index = lines.indexOf(series);
       index < 0 ? u.redraw() : u.setSeries(index + 1, { show: shown.has(series) });
     });
-    const size = (width) => ({ width: width || widthOf(box), height: heightOf(plot) });
+    const size = (width) => (width ? { width, height: PAPER_HIGH } : { width: widthOf(box), height: heightOf(plot) });
     const options = {
       ...size(), legend: { show: false }, padding: [6 + rowHeight() * rowsOf(all), 12, 0, 0],
       scales: {
@@ -318,7 +324,7 @@ const plots = (() => {
         draw: [(u) => {
           visible(lines, false).forEach((series) => series.low && whiskers(u, series));
           visible(others, false).forEach((series) => spots[series.kind](u, series, rankOf(series, plot)));
-          marks(u, all);
+          marks(u, all, visible(others, false).some(({ kind }) => kind === "rug") ? 9 : 0);
         }],
         setCursor: [(u) => keys.say(u)],
       },
@@ -397,7 +403,9 @@ const plots = (() => {
 
   // Draws it in this box, in place of what was drawn there before.
   function add(box, description) {
-    remove(box);
+    const before = drawn.get(box);
+    before?.sizes.disconnect();
+    before?.end();
     const plot = draw(box, description);
     let width = box.clientWidth;
     plot.sizes = new ResizeObserver(() => {
@@ -408,14 +416,6 @@ const plots = (() => {
     plot.sizes.observe(box);
     plot.description = description;
     drawn.set(box, plot);
-  }
-
-  function remove(box) {
-    const plot = drawn.get(box);
-    if (!plot) return;
-    plot.sizes.disconnect();
-    plot.end();
-    drawn.delete(box);
   }
 
   const onPaper = () => document.documentElement.classList.contains("paper");
@@ -431,5 +431,5 @@ const plots = (() => {
     redraw();
   });
 
-  return { add, remove, marks, css, swatch, written, digits, narrow, letters, fontOf, rowHeight };
+  return { add, marks, css, swatch, written, digits, narrow, letters, fontOf, rowHeight };
 })();

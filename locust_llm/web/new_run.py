@@ -48,6 +48,13 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "seq_dist"), (f"!{DATASET_FIELD}",)
     ),
+    **dict.fromkeys(
+        ("image_width_stddev", "image_height_stddev", "image_batch_size", "image_format"),
+        ("image_width_mean", "image_height_mean"),
+    ),
+    **dict.fromkeys(
+        ("audio_length_stddev", "audio_sample_rates", "audio_batch_size", "audio_format"), ("audio_length_mean",)
+    ),
     "prefix_prompt_length": ("num_prefix_prompts",),
     **dict.fromkeys(
         ("session_turns_stddev", "session_turn_delay_mean", "session_turn_delay_stddev"), ("session_turns_mean",)

@@ -8,14 +8,22 @@ from typing import Any
 
 import pytest
 import requests
+from support.axe import violations
 from support.web_ui import LOGIN, Web, fill, start, until
+
+FIRST_CHART = "document.querySelector('#plots .plot').getBoundingClientRect().top + scrollY"
+"""Pixels from the top to it."""
+RULE_LINES = (
+    "[...document.querySelectorAll('#rules li :first-child')].map((rule) => Math.round(rule.clientHeight / 21))"
+)
+"""Lines of text that each rule takes."""
 
 
 def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> None:
     """From the page; back when Locust has said yes."""
     with live.expect_response("**/llm/gate") as answer:
         if limit is None:
-            live.get_by_role("button", name="Remove limit").click()
+            live.get_by_role("button", name="No limit").click()
         else:
             live.get_by_label("Limit").fill(str(limit))
             live.get_by_label("Ramp, seconds").fill(ramp)
@@ -76,6 +84,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     alone.locator("#tiles").get_by_text(re.compile(r"^\d+ ms$")).first.wait_for()  # TTFT is there
     alone.locator("#rules").get_by_text(re.compile("^broken( so far)?$")).wait_for()
     alone.locator("#broken").get_by_text("ttft p50 < 1us: broken").wait_for()
+    assert alone.evaluate(FIRST_CHART) <= 450
     until(lambda: locust.truth()["max_prefilling"] == 4, 10)
     alone.locator("#timeline .row").nth(3).hover()
     alone.locator("#timeline .chosen-line").get_by_text("TTFT").wait_for()
@@ -194,7 +203,8 @@ def test_a_sweep_from_the_form(web: Callable[..., Web]) -> None:
 @pytest.mark.full
 def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(web: Callable[..., Web], browser: Any) -> None:
     locust = web("-u", "24")
-    form = {"user_count": 24, "spawn_rate": 100, "prefill_concurrency": 4, "output_tokens_mean": 20}
+    form = {"user_count": 24, "spawn_rate": 100, "prefill_concurrency": 4, "output_tokens_mean": 20,
+            "slo": "ttft p95 < 10s\nattainment >= 80% given ttft < 2s and itl < 60ms"}  # fmt: skip
     assert requests.post(locust.base + "/swarm", data=form, timeout=20).json()["success"]
     until(lambda: locust.status()["done"] > 20, 20)
     for width, scheme in ((360, "light"), (390, "dark"), (1600, "dark")):
@@ -204,6 +214,8 @@ def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(web: Callable[..
         page.get_by_role("button", name="p99").first.wait_for()
         page.wait_for_timeout(1500)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert max(page.evaluate(RULE_LINES)) <= 2
+        assert violations(page) == []
         locust.picture(page, f"{width}-{scheme}")
     page.get_by_label("Limit").focus()
     page.keyboard.press("ControlOrMeta+a")
@@ -216,7 +228,7 @@ def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(web: Callable[..
     assert key.get_attribute("aria-pressed") == "false"
     for _ in range(40):  # every control is reached
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "Remove limit":
+        if page.evaluate("document.activeElement.textContent") == "No limit":
             break
     else:
         raise AssertionError("the keyboard does not reach the gate")

@@ -267,7 +267,7 @@ def _certified(low: float | None, high: float | None, between: tuple[Gaps, Gaps]
     """The interval of a percentile, each end as much wider as the percentile may be off that it is of all values at their
     least, or at their most."""
     least, most = between
-    if low is not None:
+    if low is not None and math.isfinite(low):  # infinite: it lies on a failure
         at = max(least.within(math.floor(low * 1e6)) - 1, 0)
         low -= _off_ms(least, at, low * 1e3, bounds)[0] / 1e3
     if high is not None and math.isfinite(high):

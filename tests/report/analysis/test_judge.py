@@ -680,6 +680,17 @@ def test_a_certificate_and_the_records_bound_what_merged_chunks_void(
     assert judged(rule, records).status == "INCONCLUSIVE"  # without a certificate
 
 
+def test_what_the_certificate_says_of_a_percentile_that_lies_on_failures() -> None:
+    """It is above any limit, by however little the stamps of the others are off."""
+    rule, merged, chunks = "ttft p95 < 150ms", ((0, 190_000), (1, 190_000)), (200, 200, *range(240, 501, 20))
+    records = [
+        answered(*chunks, sent_at=10.0 + i, merged=merged) if i % 2 else failed("refused", sent_at=10.0 + i)
+        for i in range(400)
+    ]
+    found = judged(rule, records, certified(0.5, slo=(rule,)))
+    assert (found.status, found.observed) == ("FAIL", float("inf"))
+
+
 @pytest.mark.parametrize(
     ("rule", "status", "of_point"),
     [
