@@ -18,12 +18,12 @@ def waterfall(records: Sequence[Record], started_at: float) -> Timeline:
     length_s = max(record.closed_at + record.clock_offset_s for record in shown) - start
     start, length_s = start - 0.01 * length_s, 1.02 * length_s or 1e-3
     rest = f" The first {MAX_ROWS} of {len(records)} turns." if len(records) > len(shown) else ""
-    title = f"One session: {many(len(records), 'turn')}"
+    title = f"{many(len(records), 'turn')} in {duration(length_s)}"
     return Timeline(
         title=title,
-        caption=f"The session of median latency, {duration(length_s)} long; a line a turn, in the order in which they were "
+        caption=f"The session of median latency; a line a turn, in the order in which they were "
         f"sent. Between them are tools, think times, and waits for arrivals.{rest}",
-        label=f"Waterfall of {title.lower()}, {duration(length_s)}",
+        label=f"Waterfall of one session: {title}",
         start=round(start - started_at, 4),
         length=round(length_s * 1e3, 1),
         slow=0.0,
