@@ -145,6 +145,8 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
     except Exception as error:  # unexpected facts must not hide the records
         run = replaced(_unknown(folder, columns.requests), unread=(f"run.json cannot be used ({reason(error)})",))
         del unmade[before:]
+        with suppress(OSError):  # the old one knows more
+            os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
     summary = replaced(summary, speculation=tuple(speculation(history, run)))
 

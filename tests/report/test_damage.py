@@ -190,10 +190,12 @@ def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monke
 
     monkeypatch.setattr(report, "summarise", breaks)
     fill(tmp_path, [answered(5, 9), answered(7, 8)], a_run())
+    before = (tmp_path / RUN).read_bytes()
     status, said, _ = called("report", "--verbose", tmp_path)
     assert status == ExitStatus.INCOMPLETE
     assert said.startswith("INCOMPLETE: run.json cannot be used (KeyError: 'surprise'")
     assert "2 succeeded" in said
+    assert (tmp_path / f"{RUN}.damaged").read_bytes() == before
 
 
 # -- extras ------------------------------------------------------------------------------------------------------------
