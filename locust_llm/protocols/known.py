@@ -22,6 +22,8 @@ PROTOCOLS: Final[dict[str, Protocol[Any]]] = {
     "embeddings": Embeddings(),
     "rerank": Rerank(),
 }
+AIPERF_NAMES: Final = {"cohere_rankings": "rerank"}
+"""Of --endpoint-type, where ours is another; its other rankings have bodies of their own."""
 
 
 def headers_as(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str]:

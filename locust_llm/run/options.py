@@ -39,7 +39,7 @@ from locust_llm.load.media import AUDIO, IMAGE
 from locust_llm.load.model_mix import weights
 from locust_llm.load.pictures import made
 from locust_llm.load.user_file import irregular, small_text
-from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
 from locust_llm.run.address import base_url, page_url
 from locust_llm.slo.rules import Entry
 
@@ -130,6 +130,7 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
 
 def check(options: Namespace, **known: Any) -> Settings:
     """Settings that can be run; ``known``: fields that are known better than from the options. Raises Refused."""
+    options.endpoint_type = AIPERF_NAMES.get(options.endpoint_type, options.endpoint_type)
     for option in OPTIONS:
         allowed = (*PROTOCOLS,) if option.field == "endpoint_type" else option.allowed  # a locustfile may add some
         if option.choices and (value := getattr(options, option.dest)) not in allowed:

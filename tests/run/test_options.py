@@ -208,6 +208,10 @@ def test_the_command_of_the_seed_page() -> None:
     )
 
 
+def test_a_name_of_aiperf_is_taken() -> None:
+    assert asked("--endpoint-type", "cohere_rankings").endpoint_type == "rerank"
+
+
 def test_defaults_and_a_grace_period_of_30_seconds() -> None:
     assert asked() == settings()
     assert settings().stop_timeout_s == 30
