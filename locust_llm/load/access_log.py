@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from . import formats
-from .formats import DatasetError, RowError, Turn, located, number, object_of, short, text_of, time_s
-from .numbers import TOKENS
+from .formats import DatasetError, RowError, Turn, located, object_of, text_of, time_s
+from .numbers import TOKENS, number, short
 
 TABLES: Final[dict[str, dict[str, str]]] = {
     "azure_trace": {"timestamp": "TIMESTAMP", "input_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"},

@@ -1,5 +1,6 @@
 """Numbers from outside: read from a text, or refused, and shown in a message."""
 
+import math
 import re
 from typing import Any, Final
 
@@ -34,3 +35,20 @@ def shown(value: float) -> str:
 def cut_short(text: str, length: int = 60) -> str:
     """What a message shows of a text from outside."""
     return text if len(text) <= length else f"{text[:length]}..."
+
+
+def number(value: Any) -> float | None:
+    """A finite number, also from its text; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number: float = read_number(float, value) if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def short(value: Any) -> str:
+    """A value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
