@@ -23,7 +23,7 @@ import msgspec
 
 from . import trees
 from .media import MediaError, refs
-from .numbers import SECONDS, TOKENS, number, short
+from .numbers import SECONDS, TOKENS, as_number, short
 from .prompts import BLOCK_TOKENS
 
 JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
@@ -80,7 +80,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     reference: str = ""
     """The answer in the file. Never sent; its length may be the output length."""
     recorded: dict[str, Any] | None = None
-    """The message that the history goes on with instead of the server's answer."""
+    """The message that the history goes on with instead of the server's answer; empty: none."""
     at_s: float | None = None
     """The trace's own time in seconds: Unix time, or since a start of its own."""
     delay_s: float | None = None
@@ -184,16 +184,16 @@ def _turns(turns: Any, line: int) -> list[Turn]:
     if not isinstance(turns, list) or not turns:
         raise RowError("turns must be a list with at least one turn", field="turns")
     made, ids, afters = list[Turn](), list[Any](), list[Any]()
-    for number, turn in enumerate(turns):
+    for place, turn in enumerate(turns):
         fields: Any = {"text": turn} if isinstance(turn, str) else turn
         keys = ("messages", "text", "texts", "prompt", "text_input", "content", "input_length")
         key = next((key for key in keys if isinstance(fields, dict) and fields.get(key) is not None), None)
         if key is None:
-            raise RowError(f"turns[{number}] needs {_either(keys)}", field="turns")
+            raise RowError(f"turns[{place}] needs {_either(keys)}", field="turns")
         if key == "content":
             return _conversation(turns, "turns", line)
         if "forks" in fields or "spawns" in fields:
-            raise RowError(f"turns[{number}] has branches: --custom-dataset-type dag_jsonl reads these", field="turns")
+            raise RowError(f"turns[{place}] has branches: --custom-dataset-type dag_jsonl reads these", field="turns")
         made.append(request_of(fields, key, line, whole=False))
         ids.append(fields.get("id"))
         afters.append(fields.get("after"))
@@ -215,7 +215,7 @@ def request_of(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> T
     """A turn of a row of the JSON kinds; ``key`` is where it says what is to be sent."""
     request = fields[key] if key in ("body", "payload") else None
     if request is None:
-        body = {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
+        body = body_of(fields)
     elif isinstance(request, dict):
         body = {name: value for name, value in request.items() if name not in _NOT_BODY}
         fields = {**fields, "messages": None, "prompt": None, **request}
@@ -251,6 +251,11 @@ def request_of(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> T
         media=_media(fields),
         row=line,
     )
+
+
+def body_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a row's own fields those that belong to a request."""
+    return {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
 
 
 def _media(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -331,7 +336,7 @@ def time_s(value: Any, name: str, *, unit_s: float) -> float:
     """Seconds from a number of ``unit_s``, or from an ISO 8601 text (UTC where it names no zone). Raises RowError."""
     if value in (None, ""):
         raise RowError(f"{name} is missing", field=name)
-    count = number(value)
+    count = as_number(value)
     if count is not None:
         seconds = count * unit_s
     else:

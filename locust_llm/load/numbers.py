@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any, Final
 
 TOKENS: Final = 10**7
@@ -37,7 +39,7 @@ def cut_short(text: str, length: int = 60) -> str:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
-def number(value: Any) -> float | None:
+def as_number(value: Any) -> float | None:
     """A finite number, also from its text; None for anything else."""
     if isinstance(value, bool):
         return None
@@ -52,3 +54,9 @@ def short(value: Any) -> str:
     """A value as a message shows it."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def own_ids(name: str, ids: Iterable[int]) -> tuple[int, ...]:
+    """Ids that mean something within this session alone, as ids that no other session has."""
+    base = int.from_bytes(blake2b(name.encode("utf-8", "replace"), digest_size=8).digest())
+    return tuple((base + id) % 2**63 for id in ids)
