@@ -42,7 +42,7 @@ from locust_llm.run.locust_table import (
 from locust_llm.run.options import add_options, keep_locusts_defaults, look_through, settings_of
 from locust_llm.run.preflight import the_address
 from locust_llm.run.protocol import LOCAL, EndRun, Message
-from locust_llm.run.refusals import dataset_too_long
+from locust_llm.run.refusals import dataset_too_long, outgrows
 from locust_llm.run.secrets import withhold
 from locust_llm.run.signals import end_at_once, interrupt, leave, listen
 from locust_llm.run.worker import messages as from_control
@@ -247,7 +247,7 @@ class Plugin:
             if why := dataset_too_long(dataset, survey.context):
                 refuse(why)
             counted = dataset.sessions if dataset.whole and not dataset.synthetic else None
-            notes = (*survey.notes, f"dataset: {dataset}")
+            notes = (*survey.notes, f"dataset: {dataset}", *filter(None, [outgrows(dataset, survey.context)]))
             survey = msgspec.structs.replace(survey, dataset_sessions=counted, notes=notes)
         return survey
 

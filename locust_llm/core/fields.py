@@ -284,7 +284,7 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
         str | None,
         Option(
             "prompts",
-            "Dataset: ShareGPT, OpenAI-style JSONL, multi-turn JSONL, a Mooncake or Azure trace, an access log",
+            "Dataset: ShareGPT, OpenAI-style or multi-turn JSONL, a trace of requests or of agents, an access log",
             "prompts.jsonl",
             "FILE",
             in_form=False,
@@ -300,6 +300,13 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
         str, Option("prompts", "Order of the dataset's rows", "shuffle", choices=("sequential", "shuffle", "random"))
     ] = "sequential"
     skip_broken_rows: Annotated[bool, Option("prompts", "Leave broken rows of the dataset out, and count them")] = False
+    idle_cap: Annotated[
+        float | None, Option("prompts", "Longest wait between turns of a dataset", "60", "seconds", Range(0, 10**7))
+    ] = None
+    trajectory_start: Annotated[
+        str | None,
+        Option("prompts", "Begin each session of a dataset in its middle, after this share of its turns", "0.25..0.75"),
+    ] = None
     session_turns_mean: Annotated[
         float, Option("prompts", "Mean number of turns, with real replies as history", "3", range=Range(1, 10**5))
     ] = 1.0

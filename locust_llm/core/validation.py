@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from locust_llm.load.schema import MISSING, available
+from locust_llm.load.traces.trajectory import shares
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
@@ -141,6 +142,16 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield "--responses-state server and --candidate exclude each other: one server does not have the other's answers"
     if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
         yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
+    for flag, asked in (("--idle-cap", s.idle_cap), ("--trajectory-start", s.trajectory_start)):
+        if asked is not None and not s.input_file:
+            yield f"{flag} needs --input-file"
+    if s.trajectory_start is not None:
+        try:
+            shares(s.trajectory_start)
+        except ValueError as error:
+            yield f"--trajectory-start {s.trajectory_start}: {error}"
+        if s.fixed_schedule:
+            yield "--trajectory-start and --fixed-schedule exclude each other: a trace's times are those of its beginnings"
 
 
 def _pooling(s: Settings) -> Iterator[str]:

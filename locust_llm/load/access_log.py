@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from . import formats
-from .formats import DatasetError, RowError, Turn, located, number, object_of, short, text_of, time_s
-from .numbers import TOKENS
+from .formats import DatasetError, RowError, Turn, located, object_of, text_of, time_s
+from .numbers import TOKENS, as_number, short
 
 TABLES: Final[dict[str, dict[str, str]]] = {
     "azure_trace": {"timestamp": "TIMESTAMP", "input_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"},
@@ -146,7 +146,7 @@ def fields_of(table: Table, row: bytes) -> dict[str, Any]:
 
 def unit_of(value: Any) -> float:
     """The unit of a time in seconds: numbers too great for seconds (1e11 s is the year 5138) are ms, µs or ns."""
-    size = number(value) or 0.0
+    size = as_number(value) or 0.0
     return next((unit_s for above, unit_s in ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3)) if size > above), 1.0)
 
 
@@ -170,7 +170,7 @@ def _lookup(fields: Mapping[str, Any], name: str) -> Any:
 def _count(value: Any, name: str) -> int:
     if value in (None, ""):
         return 0
-    count = number(value)
+    count = as_number(value)
     if count is None or count < 0 or count != int(count):
         raise RowError(f"{name} is no count: {short(value)}", field=name)
     if count > TOKENS:

@@ -122,12 +122,17 @@ class Conversation:
 
     def add_answer(self, reply: str, tokens: int | None = None, *, to: int | None = None, **more: Any) -> None:
         """The answer to the turn ``to``; None: to the last one that was asked. ``tokens``: as the server counted it, without
-        reasoning; None: estimated. ``more``: fields of its message."""
+        reasoning; None: estimated. ``more``: fields of its message. Of a turn with a recorded answer that one goes on."""
         number = self._last if to is None else to
         history = self._histories[number]
-        history.messages.append({"role": "assistant", "content": reply, **more})
-        if history.tokens is not None:
-            history.count(self._prompts.tokens(reply) if tokens is None else tokens)
+        recorded = None if self._item is None else self._item.turns[number].recorded
+        if recorded is None:
+            history.messages.append({"role": "assistant", "content": reply, **more})
+            if history.tokens is not None:
+                history.count(self._prompts.tokens(reply) if tokens is None else tokens)
+        elif recorded:
+            history.messages.append(recorded)
+            history.tokens = None
         if not self._heirs[number]:
             del self._histories[number]
         for child in self._children[number]:
@@ -180,7 +185,7 @@ class Conversation:
         elif turn.input_tokens is None:
             self._add_synthetic(history, first=False)
         else:
-            text = prompts.text(turn.input_tokens, turn.hash_ids)
+            text = prompts.text(turn.input_tokens, turn.hash_ids, block_tokens=turn.block_tokens)
             history.messages.append({"role": "user", "content": text})
             history.count(turn.input_tokens)
         if turn.media and self._parts is not None:

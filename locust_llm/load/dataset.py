@@ -1,31 +1,27 @@
 """Dataset: the sessions of a file, one by one, in the order asked for.
 
 A pass in the file's order is a stream; other orders, and files whose rows belong to sessions, are indexed first (12 bytes
-a row, 20 with sessions).
+a row, 20 with sessions; of agent traces also each session's name).
 """
 
 import os
 import random
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final, Literal
 
-import msgspec
-
 from . import access_log as logs
-from . import formats, media, schema
+from . import formats, media
 from .access_log import TABLES, Table
+from .conversation import parents
 from .formats import JSON_KINDS, DatasetError, Item, RowError, Turn
 from .rows import Index, Row, RowFile
+from .traces import kinds
 
-DATASET_KINDS: Final = (*JSON_KINDS, *TABLES, "access_log")
+DATASET_KINDS: Final = (*JSON_KINDS, *kinds.KINDS, *TABLES, "access_log")
 Order = Literal["sequential", "shuffled", "random"]
-CHECK_BYTES: Final = 32 << 20
-CHECK_ROWS: Final = 100_000
-"""Part of a file that ``check`` reads, up to the first of both."""
-CHECK_SCHEMAS: Final = 1_000
-"""Turns whose schemas it looks at: a millisecond each, if all differ."""
 MAX_SEEN: Final = 100_000
 MAX_SEEN_CHARS: Final = 4096
 """Of names of pictures that need not be looked at again."""
@@ -76,13 +72,24 @@ class Dataset:
         self._broken_lines: set[int] = set()
         self._seen: set[str] = set()
         """Pictures and sounds that can be read."""
+        self.about: Counter[str] = Counter()
+        """What was taken where a format has two meanings, and for how many sessions."""
         self.file = RowFile(path)
+        self._head = next(iter(self.file), Row(0, 1, b"")).data
+        """The first row."""
         self.kind, self.table = recognise(self.file, kind, columns or {})
         self._index: Index | None = None
         self._heads: array[int] = array("I")
         """The first row of each session, in the order of the file."""
         self._next: array[int] = array("I")
         """The next row of the same session; 0: none. Empty: sessions are rows."""
+        self._traces: list[tuple[str, array[int]]] = []
+        """Of agent traces: name and rows of each session. Empty: sessions are rows."""
+        self._read: tuple[int, Row] | None = None
+        """The last row that was read by its number: it may hold many sessions."""
+        if self.kind in kinds.KINDS and self.kind not in kinds.BY_ROW:
+            self._make_index(False)
+            return
         named = "session_id" in self.table.columns if self.table else self.file.mentions(b'"session_id"')
         by_session = named and self.kind != "multi_turn"
         if by_session or order != "sequential":
@@ -97,8 +104,8 @@ class Dataset:
         while True:
             given = misses = 0
             last: Turn | None = None
-            for rows in self._pass():
-                item = self._item(rows)
+            for name, rows in self._pass():
+                item = self._item(name, rows)
                 if item is None:
                     misses += 1
                     if self.order == "random" and misses > 1000 + 10 * len(self._heads):
@@ -120,11 +127,11 @@ class Dataset:
     def _rows(self) -> Iterator[Row]:
         return islice(self.file, 1 if self.table is not None and self.table.header else 0, None)
 
-    def _pass(self) -> Iterator[list[Row]]:
-        """The rows of one session after the other."""
+    def _pass(self) -> Iterator[tuple[str, list[Row]]]:
+        """(name, rows) of one session after the other; the name of agent traces alone."""
         k, n = self.share
         if self._index is None:
-            yield from ([row] for row in islice(self._rows(), k, None, n))
+            yield from (("", [row]) for row in islice(self._rows(), k, None, n))
             return
         count = len(self._heads)
         if self.order == "random":
@@ -136,18 +143,34 @@ class Dataset:
             random.Random(f"{self.seed}/{self.passes}").shuffle(order)
         yield from (self._session(self._index, self._heads[at]) for at in order[k::n])
 
-    def _session(self, index: Index, head: int) -> list[Row]:
+    def _session(self, index: Index, head: int) -> tuple[str, list[Row]]:
+        if self._traces:
+            name, numbers = self._traces[head]
+            return name, [self._row(index, number) for number in numbers]
         rows = [self.file.at(index, head)]
         while self._next and (head := self._next[head]):
             rows.append(self.file.at(index, head))
-        return rows
+        return "", rows
+
+    def _row(self, index: Index, number: int) -> Row:
+        if self._read is None or self._read[0] != number:
+            self._read = number, self.file.at(index, number)
+        return self._read[1]
 
     def _make_index(self, by_session: bool) -> None:
         index = self._index = Index(array("Q"), array("I"))
         latest: dict[str, int] = {}
+        members: dict[str, array[int]] = {}
+        traces = self.kind in kinds.KINDS and self.kind not in kinds.BY_ROW
         end = 0
         for row in self._rows():
             number = len(index.lines)
+            if traces:
+                try:
+                    for name in dict.fromkeys(kinds.names_of(self.kind, row.data)):
+                        members.setdefault(name, array("I")).append(number)
+                except RowError as wrong:
+                    self._lose(row, wrong)
             if by_session:
                 name = ""
                 try:
@@ -165,13 +188,30 @@ class Dataset:
             index.lines.append(row.line)
             end = row.offset + len(row.data)
         index.offsets.append(end)
+        self._traces = kinds.grouped(self.kind, members)
         if not by_session:
-            self._heads = array("I", range(len(index.lines)))
+            self._heads = array("I", range(len(self._traces if traces else index.lines)))
 
-    def _item(self, rows: list[Row]) -> Item | None:
+    def _traced(self, name: str, rows: list[Row]) -> Item | None:
+        """The same of an agent trace."""
+        self.rows += len(rows)
+        self.read_bytes += sum(len(row.data) for row in rows)
+        try:
+            told = kinds.session(self.kind, name, [(row.data, row.line) for row in rows], self._head)
+            self._look(told.turns)
+        except RowError as wrong:
+            self._lose(next((row for row in rows if row.line == wrong.line), rows[0]), wrong)
+            return None
+        self.about[told.about] += 1
+        self.left_out += not told.turns
+        first = rows[0].line
+        return Item(id=told.name or str(first), turns=tuple(told.turns), row=first) if told.turns else None
+
+    def _item(self, name: str, rows: list[Row]) -> Item | None:
         """None: there is nothing to send; counted."""
+        if self.kind in kinds.KINDS:
+            return self._traced(name, rows)
         turns: list[Turn] = []
-        name = ""
         for row in rows:
             self.rows += 1
             self.read_bytes += len(row.data)
@@ -220,7 +260,10 @@ class Dataset:
 
     def _check_times(self, item: Item, last: Turn | None) -> None:
         """``last``: the turn whose time the first one's may not undercut."""
-        for turn, before in zip(item.turns, (last, *item.turns), strict=False):
+        turns = item.turns
+        pairs = [(turns[0], last)]
+        pairs += [(turns[n], turns[at]) for n, after in enumerate(parents(turns)) for at in after or (0,) if n]
+        for turn, before in pairs:
             where = f"{self.file.path}, line {turn.row}"
             if turn.at_s is None:
                 if turn is item.turns[0] or turn.delay_s is None:
@@ -251,111 +294,9 @@ def recognise(file: RowFile, kind: str | None, columns: Mapping[str, str]) -> tu
             kind = kind or "access_log"
             return kind, logs.table(kind, columns or TABLES[kind], None if file.is_json else first.data)
         if file.is_json:
-            return kind or formats.recognise(first.data), None
+            return kind or kinds.recognise(first.data) or formats.recognise(first.data), None
         if kind is not None:
             raise RowError(f"not JSON, as {kind} is")
         return logs.recognise(first.data)
     except RowError as wrong:
         raise file.error(first, wrong, wrong.byte or 0) from None
-
-
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of ``check``. Means are over the turns with a known length; None: there is none."""
-
-    path: str
-    kind: str
-    whole: bool
-    """Of the whole file; else of its first part."""
-    rows: int
-    sessions: int
-    turns: int
-    synthetic: int
-    """Turns without a text, which get synthetic prompts."""
-    images: int
-    sounds: int
-    """Turns with pictures, and with sounds, of their own."""
-    timed: int
-    """Sessions that have a time."""
-    span_s: float | None
-    """From the earliest of these times to the latest."""
-    input_tokens: float | None
-    output_tokens: float | None
-    left_out: int
-    broken: int
-    first_broken: tuple[str, ...]
-
-    def __str__(self) -> str:
-        parts = [f"{self.rows:,} rows", f"{self.sessions:,} sessions", f"{self.turns:,} turns"]
-        parts += [f"{self.input_tokens:,.0f} input tokens per turn"] if self.input_tokens is not None else []
-        parts += [f"{self.output_tokens:,.0f} output tokens per turn"] if self.output_tokens is not None else []
-        parts += [f"{self.images:,} with pictures"] if self.images else []
-        parts += [f"{self.sounds:,} with sounds"] if self.sounds else []
-        parts += [f"over {self.span_s:,.0f} s"] if self.span_s is not None else []
-        parts += [f"{self.left_out:,} rows left out"] if self.left_out else []
-        parts += [f"{self.broken:,} rows broken"] if self.broken else []
-        part = "" if self.whole else " in its first part"
-        return f"{self.path}: {self.kind}{part}, {', '.join(parts)}"
-
-
-def _check_schema(path: str, turn: Turn) -> None:
-    try:
-        schema.check(turn.body)
-    except schema.SchemaError as wrong:
-        raise DatasetError(f"{path}, line {turn.row}, {wrong.field}: {wrong}") from None
-
-
-def check(
-    path: str,
-    *,
-    kind: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    timed: bool = False,
-    skip_broken: bool = False,
-) -> Summary:
-    """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one the first part; a file
-    with sessions also for its index, which is made of all of it. Raises DatasetError."""
-    dataset = Dataset(path, kind=kind, columns=columns, timed=timed, skip_broken=skip_broken)
-    sessions = turns = synthetic = timed_sessions = looked_at = images = sounds = 0
-    first_at, last_at = float("inf"), float("-inf")
-    counts = {"input_tokens": [0, 0], "output_tokens": [0, 0]}
-    whole = True
-    for item in dataset:
-        sessions += 1
-        turns += len(item.turns)
-        at_s = item.turns[0].at_s
-        if at_s is not None:
-            timed_sessions += 1
-            first_at, last_at = min(first_at, at_s), max(last_at, at_s)
-        for turn in item.turns:
-            looked_at += bool(turn.body)
-            if turn.body and looked_at <= CHECK_SCHEMAS:
-                _check_schema(path, turn)
-            synthetic += turn.messages is None
-            kinds = {media.COLUMNS[column] for column, _ in turn.media}
-            images, sounds = images + (media.IMAGE in kinds), sounds + (media.AUDIO in kinds)
-            for name, total in counts.items():
-                tokens = getattr(turn, name)
-                if tokens is not None:
-                    total[0] += tokens
-                    total[1] += 1
-        if dataset.read_bytes > CHECK_BYTES or dataset.rows >= CHECK_ROWS:
-            whole = False
-            break
-    means = {name: total / count if count else None for name, (total, count) in counts.items()}
-    return Summary(
-        path=path,
-        kind=dataset.kind,
-        whole=whole,
-        rows=dataset.rows,
-        sessions=sessions,
-        turns=turns,
-        synthetic=synthetic,
-        images=images,
-        sounds=sounds,
-        timed=timed_sessions,
-        span_s=last_at - first_at if timed_sessions else None,
-        left_out=dataset.left_out,
-        broken=dataset.broken,
-        first_broken=tuple(dataset.first_broken),
-        **means,
-    )

@@ -1,7 +1,7 @@
 """Formats: one row of a JSON dataset, and the turns that it asks for.
 
 - multi_turn: ``turns`` (rows as of single_turn, or plain texts as MT-bench has them), ``session_id``. AIPerf 0.13,
-  loader/models.py.
+  loader/models.py. Ours: ``id``, ``after`` and ``tool`` of a turn make it a tree (docs/sessions.md).
 - sharegpt: ``conversations`` or ``conversation``, of ``from``/``value`` or ``role``/``content``.
   ShareGPT_V3_unfiltered_cleaned_split.json.
 - mooncake_trace: ``timestamp``, ``input_length``, ``output_length``, ``hash_ids``; or ``text_input``, ``messages``,
@@ -14,7 +14,6 @@ A row with a text, or a turn, may name pictures and sounds: ``image``, ``images`
 The names that AIPerf has are AIPerf's (``--custom-dataset-type``). Lengths are tokens, times milliseconds (or ISO 8601).
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -22,8 +21,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from . import trees
 from .media import MediaError, refs
-from .numbers import SECONDS, TOKENS, read_number
+from .numbers import SECONDS, TOKENS, as_number, short
+from .prompts import BLOCK_TOKENS
 
 JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "multi_turn": ("turns",),
@@ -57,11 +58,12 @@ class DatasetError(ValueError):
 
 
 class RowError(ValueError):
-    """A row that cannot be used, and where in it: a field's name, or a byte's position."""
+    """A row that cannot be used, and where in it: a field's name, or a byte's position; of a session of several rows also
+    its line."""
 
-    def __init__(self, what: str, *, field: str = "", byte: int | None = None) -> None:
+    def __init__(self, what: str, *, field: str = "", byte: int | None = None, line: int | None = None) -> None:
         super().__init__(what)
-        self.field, self.byte = field, byte
+        self.field, self.byte, self.line = field, byte, line
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +79,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Asked for; None: the run's own."""
     reference: str = ""
     """The answer in the file. Never sent; its length may be the output length."""
+    recorded: dict[str, Any] | None = None
+    """The message that the history goes on with instead of the server's answer; empty: none."""
     at_s: float | None = None
     """The trace's own time in seconds: Unix time, or since a start of its own."""
     delay_s: float | None = None
@@ -87,7 +91,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the turns of its session that it waits for, each below its own; the history of the first one goes on. None:
     the turn before it. Empty: it begins with the session."""
     hash_ids: tuple[int, ...] = ()
-    """Prefix blocks of 512 tokens, shared where the ids are equal (Mooncake; arXiv 2407.00079, section 4)."""
+    """Prefix blocks, shared where the ids are equal (Mooncake; arXiv 2407.00079, section 4)."""
+    block_tokens: int = BLOCK_TOKENS
+    """Of each of these blocks."""
     body: dict[str, Any] = {}
     """More fields of the request's body: model, tools, temperature."""
     media: tuple[tuple[str, str], ...] = ()
@@ -107,6 +113,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=TOKENS)]
 Ms = Annotated[float, msgspec.Meta(ge=0)]
+Wait = Annotated[float, msgspec.Meta(ge=0, le=SECONDS * 1000)]
 Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -122,7 +129,8 @@ class _Row(msgspec.Struct):
     max_completion_tokens: Count | None = None
     max_tokens: Count | None = None
     timestamp: Ms | str | None = None
-    delay: Annotated[float, msgspec.Meta(ge=0, le=SECONDS * 1000)] | None = None
+    delay: Wait | None = None
+    tool: Wait | None = None
     hash_ids: tuple[Id, ...] | None = None
     role: str | None = None
     extra: dict[str, Any] | None = None
@@ -169,30 +177,45 @@ def parse(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
         return name, [msgspec.structs.replace(turn, media=_media(fields)) for turn in turns[:1]] + turns[1:]
     if kind == "multi_turn":
         return name, _turns(fields[key], line)
-    return name, [_turn(fields, key, line, whole=key not in ("text_input", "input_length"))]
+    return name, [request_of(fields, key, line, whole=key not in ("text_input", "input_length"))]
 
 
 def _turns(turns: Any, line: int) -> list[Turn]:
     if not isinstance(turns, list) or not turns:
         raise RowError("turns must be a list with at least one turn", field="turns")
-    made = []
-    for number, turn in enumerate(turns):
-        fields = {"text": turn} if isinstance(turn, str) else turn
+    made, ids, afters = list[Turn](), list[Any](), list[Any]()
+    for place, turn in enumerate(turns):
+        fields: Any = {"text": turn} if isinstance(turn, str) else turn
         keys = ("messages", "text", "texts", "prompt", "text_input", "content", "input_length")
         key = next((key for key in keys if isinstance(fields, dict) and fields.get(key) is not None), None)
         if key is None:
-            raise RowError(f"turns[{number}] needs {_either(keys)}", field="turns")
+            raise RowError(f"turns[{place}] needs {_either(keys)}", field="turns")
         if key == "content":
             return _conversation(turns, "turns", line)
-        made.append(_turn(fields, key, line, whole=False))
-    return made
+        if "forks" in fields or "spawns" in fields:
+            raise RowError(f"turns[{place}] has branches: --custom-dataset-type dag_jsonl reads these", field="turns")
+        made.append(request_of(fields, key, line, whole=False))
+        ids.append(fields.get("id"))
+        afters.append(fields.get("after"))
+    return made if not any(after is not None for after in (*ids, *afters)) else in_tree(made, ids, afters)
 
 
-def _turn(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
+def in_tree(turns: list[Turn], ids: list[Any], afters: list[Any]) -> list[Turn]:
+    """The turns of one row in an order in which none waits for a later one. Raises RowError."""
+    try:
+        names = [trees.name_of(id, number, f"turns[{number}].id") for number, id in enumerate(ids)]
+        before = [trees.names_of(after, number, f"turns[{number}].after") for number, after in enumerate(afters)]
+        order = trees.linked(names, before, [turn.at_s for turn in turns], "turns[{}]".format)
+    except trees.TreeError as wrong:
+        raise RowError(str(wrong), field="turns") from None
+    return [msgspec.structs.replace(turns[place], after=after) for place, after in order]
+
+
+def request_of(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
     """A turn of a row of the JSON kinds; ``key`` is where it says what is to be sent."""
     request = fields[key] if key in ("body", "payload") else None
     if request is None:
-        body = {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
+        body = body_of(fields)
     elif isinstance(request, dict):
         body = {name: value for name, value in request.items() if name not in _NOT_BODY}
         fields = {**fields, "messages": None, "prompt": None, **request}
@@ -209,6 +232,9 @@ def _turn(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
         row = msgspec.convert(used, _Row)
     except msgspec.ValidationError as wrong:
         raise located(wrong, b"") from None
+    if row.delay is not None and row.tool is not None:
+        raise RowError("delay and tool: a wait is a user's or a tool's, and this one is both", field="tool")
+    wait_ms = row.delay if row.tool is None else row.tool
     body |= row.extra or {}
     messages, reference = _messages(row, key, body)
     return Turn(
@@ -218,12 +244,18 @@ def _turn(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
         output_tokens=row.output_length or row.output_tokens or row.max_completion_tokens or row.max_tokens,
         reference=reference,
         at_s=time_s(row.timestamp, "timestamp", unit_s=1e-3) if row.timestamp is not None else None,
-        delay_s=None if row.delay is None else row.delay / 1e3,
+        delay_s=None if wait_ms is None else wait_ms / 1e3,
+        tool=row.tool is not None,
         hash_ids=row.hash_ids or (),
         body=body,
         media=_media(fields),
         row=line,
     )
+
+
+def body_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a row's own fields those that belong to a request."""
+    return {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
 
 
 def _media(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -304,7 +336,7 @@ def time_s(value: Any, name: str, *, unit_s: float) -> float:
     """Seconds from a number of ``unit_s``, or from an ISO 8601 text (UTC where it names no zone). Raises RowError."""
     if value in (None, ""):
         raise RowError(f"{name} is missing", field=name)
-    count = number(value)
+    count = as_number(value)
     if count is not None:
         seconds = count * unit_s
     else:
@@ -320,26 +352,9 @@ def time_s(value: Any, name: str, *, unit_s: float) -> float:
     return seconds
 
 
-def number(value: Any) -> float | None:
-    """A finite number, also from its text; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    try:
-        number: float = read_number(float, value) if isinstance(value, str) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
 def text_of(value: Any) -> str:
     """The name of a session or a request; JSON has them as numbers too."""
     return str(value) if isinstance(value, str | int) and (isinstance(value, str) or abs(value) < 2**128) else ""
-
-
-def short(value: Any) -> str:
-    """A value as a message shows it."""
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _either(names: Iterable[str]) -> str:

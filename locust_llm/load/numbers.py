@@ -1,6 +1,9 @@
 """Numbers from outside: read from a text, or refused, and shown in a message."""
 
+import math
 import re
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any, Final
 
 TOKENS: Final = 10**7
@@ -34,3 +37,26 @@ def shown(value: float) -> str:
 def cut_short(text: str, length: int = 60) -> str:
     """What a message shows of a text from outside."""
     return text if len(text) <= length else f"{text[:length]}..."
+
+
+def as_number(value: Any) -> float | None:
+    """A finite number, also from its text; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number: float = read_number(float, value) if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def short(value: Any) -> str:
+    """A value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def own_ids(name: str, ids: Iterable[int]) -> tuple[int, ...]:
+    """Ids that mean something within this session alone, as ids that no other session has."""
+    base = int.from_bytes(blake2b(name.encode("utf-8", "replace"), digest_size=8).digest())
+    return tuple((base + id) % 2**63 for id in ids)

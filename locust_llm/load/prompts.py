@@ -178,21 +178,28 @@ class Prompts:
         """For a prompt that is given."""
         return self._sizes(self._draws)[1]
 
-    def text(self, tokens: int, hash_ids: Sequence[int] = (), prefix: tuple[str, float] = ("", 0)) -> str:
+    def text(
+        self,
+        tokens: int,
+        hash_ids: Sequence[int] = (),
+        prefix: tuple[str, float] = ("", 0),
+        block_tokens: int = BLOCK_TOKENS,
+    ) -> str:
         """A prompt that comes to ``tokens`` with the chat template: the prefix and the blocks of the ids, then, as far as
         these leave room, what is its own. Of ids for which there is no room only the first ones, the last one in part.
         ``prefix``: (text, its tokens).
 
-        The text of a block follows from its id, the seed, and whether it comes first: what comes first has no space in
-        front of it, and so may have other tokens. A cache compares from the beginning on and never sees the difference.
+        The text of a block follows from its id, the seed, and its place: what comes first has no space in front of it, and
+        so may have other tokens; and what the ones before it are short of whole words it makes up for. A cache compares
+        from the beginning on and never sees the difference. ``block_tokens``: of each block.
         """
         wanted = tokens - self._template
         parts = [prefix[0]] if prefix[0] else []
         filled = prefix[1]
-        for hash_id in hash_ids:
+        for number, hash_id in enumerate(hash_ids, 1):
             if parts and wanted - filled < 1:
                 break
-            part, of_it = self._block(hash_id, min(BLOCK_TOKENS, wanted - filled), not parts)
+            part, of_it = self._block(hash_id, min(number * block_tokens, wanted) - filled, not parts)
             parts.append(part)
             filled += of_it
         left = wanted - filled

@@ -72,11 +72,13 @@ class RowFile:
             raise DatasetError(f"{path}: the file is empty")
         first = block.strip()[:1]
         self.is_list = first == b"["
+        self._is_one = block.lstrip().startswith((b"{\n", b"{\r\n"))
+        """An object over several lines: the only row."""
         self.is_json = first in (b"[", b"{")
 
     def __iter__(self) -> Iterator[Row]:
         with _readable(self.path):
-            yield from self._list_rows() if self.is_list else self._line_rows()
+            yield from self._list_rows() if self.is_list else self._one_row() if self._is_one else self._line_rows()
 
     def mentions(self, text: bytes) -> bool:
         """Whether the file contains these bytes."""
@@ -125,6 +127,15 @@ class RowFile:
                     )
         unpacked.flush()
         return cast(BinaryIO, unpacked)
+
+    def _one_row(self) -> Iterator[Row]:
+        with _open(self.path) as stream:
+            stream.seek(self._start)
+            data = stream.read(MAX_ROW_BYTES + 1)
+        if len(data) > MAX_ROW_BYTES:
+            raise DatasetError(f"{self.path}, line 1, column 1: a row of over {MAX_ROW_BYTES >> 20} MB")
+        blank = len(data) - len(data.lstrip())
+        yield Row(self._start + blank, 1 + data[:blank].count(b"\n"), data.strip())
 
     def _line_rows(self) -> Iterator[Row]:
         at, line = self._start, 1

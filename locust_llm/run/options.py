@@ -32,12 +32,12 @@ from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import schema, tokens
 from locust_llm.load.access_log import columns_of
-from locust_llm.load.dataset import Summary
-from locust_llm.load.dataset import check as check_dataset
 from locust_llm.load.lengths import mix
 from locust_llm.load.media import AUDIO, IMAGE
 from locust_llm.load.model_mix import weights
 from locust_llm.load.pictures import made
+from locust_llm.load.summary import Summary
+from locust_llm.load.summary import check as check_dataset
 from locust_llm.load.user_file import irregular, small_text
 from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
 from locust_llm.run.address import base_url, page_url

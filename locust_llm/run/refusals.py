@@ -15,9 +15,9 @@ from locust_llm.core.foreign_text import NAME_BYTES, Secrets, is_secret, shown
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.sweep import INPUT
 from locust_llm.core.text import cut
-from locust_llm.load.dataset import Summary
 from locust_llm.load.lengths import independent, mix, normal
 from locust_llm.load.media import AUDIO, IMAGE
+from locust_llm.load.summary import Summary
 from locust_llm.protocols.answer import Completion, count, error_line, error_text, status_message
 from locust_llm.protocols.known import PROTOCOLS, request_body
 
@@ -223,6 +223,16 @@ def dataset_too_long(dataset: Summary, context: int | None) -> str:
         return ""
     tokens = f"{dataset.input_tokens:,.0f} tokens (mean)"
     return f"{dataset.path}: prompts of {tokens} do not fit into the model's context of {context:,} tokens (/v1/models)"
+
+
+def outgrows(dataset: Summary, context: int | None) -> str:
+    """Which of its sessions do not fit to their ends; empty: none that is known."""
+    if context is None or dataset.longest is None or dataset.longest <= context:
+        return ""
+    return (
+        f"{dataset.path}, line {dataset.longest_row}: a session grows to {dataset.longest:,} tokens with its answer, beyond "
+        f"the model's context of {context:,} tokens (/v1/models): such turns will fail"
+    )
 
 
 def _drawn(s: Settings) -> Iterator[tuple[int, int]]:

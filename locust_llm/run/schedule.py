@@ -12,6 +12,7 @@ from locust_llm.load.access_log import columns_of
 from locust_llm.load.arrivals import Rate, arrivals, replay, series, steady, until, user_centric
 from locust_llm.load.dataset import Dataset, Order
 from locust_llm.load.formats import Item
+from locust_llm.load.traces.trajectory import begun_at, capped, shares
 from locust_llm.load.user_file import small_text
 
 ORDERS: Final[dict[str, Order]] = {"sequential": "sequential", "shuffle": "shuffled", "random": "random"}
@@ -92,7 +93,16 @@ def sessions(s: Settings, phase: str) -> Iterator[Item | None] | None:
         timed=s.fixed_schedule,
         skip_broken=s.skip_broken_rows,
     )
-    return islice(dataset, count)
+    return islice(_changed(s, phase, dataset), count)
+
+
+def _changed(s: Settings, phase: str, items: Iterable[Item]) -> Iterator[Item]:
+    """Sessions with their waits bounded, and from their middle on."""
+    random = Random(None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/trajectories")
+    for item in items:
+        if s.trajectory_start is not None:
+            item = begun_at(item, random.uniform(*shares(s.trajectory_start)))
+        yield item if s.idle_cap is None else capped(item, s.idle_cap)
 
 
 def _same(s: Settings, phase: str) -> str:

@@ -15,7 +15,7 @@ from support.runs import ROOT, Server, records, run
 
 from locust_llm.__main__ import simulator
 from locust_llm.core.record import Record
-from locust_llm.load.dataset import check
+from locust_llm.load.summary import check
 
 EXAMPLES: Final = ROOT / "locustfiles"
 FEW: Final = ("--output-tokens-mean", "8", "--no-probe")

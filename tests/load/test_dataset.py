@@ -13,8 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.load.dataset import DATASET_KINDS, Dataset, check
+from locust_llm.load.dataset import DATASET_KINDS, Dataset
 from locust_llm.load.formats import DatasetError
+from locust_llm.load.summary import check
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.5,10,4\r\n2023-11-16 18:17:04,20,8\r\n"
 SESSIONS = [

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.load.conversation import Sessions
-from locust_llm.load.dataset import Dataset, check
+from locust_llm.load.dataset import Dataset
 from locust_llm.load.formats import DatasetError
 from locust_llm.load.media import COLUMNS, Facts, MediaError, Medium, Store, as_json, counted, facts_of, refs
 from locust_llm.load.pictures import Asked, Begun, Media, jpeg, made, png, wav
 from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.load.summary import check
 from locust_llm.protocols.known import request_body
 
 PIXEL = b64encode(b"GIF89a\x02\x00\x03\x00").decode()

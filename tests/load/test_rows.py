@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.load.dataset import check
 from locust_llm.load.formats import DatasetError
 from locust_llm.load.rows import Index, Row, RowFile
+from locust_llm.load.summary import check
 
 
 @pytest.fixture(scope="module")

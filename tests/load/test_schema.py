@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from locust_llm.load import schema
-from locust_llm.load.dataset import check as check_dataset
 from locust_llm.load.formats import DatasetError
 from locust_llm.load.schema import SchemaError, check, fits, tools_of, wanted
+from locust_llm.load.summary import check as check_dataset
 
 CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}

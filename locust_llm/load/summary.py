@@ -1,0 +1,139 @@
+"""Summary: what a dataset holds, from a look through it before any load."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from . import media, schema
+from .conversation import parents
+from .dataset import Dataset
+from .formats import DatasetError, Turn
+
+CHECK_BYTES: Final = 32 << 20
+CHECK_ROWS: Final = 100_000
+"""Part of a file that ``check`` reads, up to the first of both."""
+CHECK_SCHEMAS: Final = 1_000
+"""Turns whose schemas it looks at: a millisecond each, if all differ."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of ``check``. Means are over the turns with a known length; None: there is none."""
+
+    path: str
+    kind: str
+    whole: bool
+    """Of the whole file; else of its first part."""
+    rows: int
+    sessions: int
+    turns: int
+    synthetic: int
+    """Turns without a text, which get synthetic prompts."""
+    images: int
+    sounds: int
+    """Turns with pictures, and with sounds, of their own."""
+    timed: int
+    """Sessions that have a time."""
+    span_s: float | None
+    """From the earliest of these times to the latest."""
+    longest: int | None
+    """Tokens of the longest context with its answer, as far as lengths are known."""
+    longest_row: int | None
+    input_tokens: float | None
+    output_tokens: float | None
+    about: str
+    """What was taken where a format has two meanings."""
+    left_out: int
+    broken: int
+    first_broken: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [f"{self.rows:,} rows", f"{self.sessions:,} sessions", f"{self.turns:,} turns"]
+        parts += [f"{self.input_tokens:,.0f} input tokens per turn"] if self.input_tokens is not None else []
+        parts += [f"{self.output_tokens:,.0f} output tokens per turn"] if self.output_tokens is not None else []
+        parts += [f"{self.images:,} with pictures"] if self.images else []
+        parts += [f"{self.sounds:,} with sounds"] if self.sounds else []
+        parts += [f"over {self.span_s:,.0f} s"] if self.span_s is not None else []
+        parts += [self.about] if self.about else []
+        parts += [f"{self.left_out:,} rows left out"] if self.left_out else []
+        parts += [f"{self.broken:,} rows broken"] if self.broken else []
+        part = "" if self.whole else " in its first part"
+        return f"{self.path}: {self.kind}{part}, {', '.join(parts)}"
+
+
+def _longest(turns: Sequence[Turn]) -> int:
+    """Tokens of the longest context of a session with its answer, by the lengths that are known."""
+    grown: list[int] = []
+    for turn, after in zip(turns, parents(turns), strict=True):
+        before = 0 if turn.whole or not after else grown[after[0]]
+        grown.append(before + (turn.input_tokens or 0) + (turn.output_tokens or 0))
+    return max(grown)
+
+
+def _check_schema(path: str, turn: Turn) -> None:
+    try:
+        schema.check(turn.body)
+    except schema.SchemaError as wrong:
+        raise DatasetError(f"{path}, line {turn.row}, {wrong.field}: {wrong}") from None
+
+
+def check(
+    path: str,
+    *,
+    kind: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    timed: bool = False,
+    skip_broken: bool = False,
+) -> Summary:
+    """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one the first part; a file
+    with sessions also for its index, which is made of all of it. Raises DatasetError."""
+    dataset = Dataset(path, kind=kind, columns=columns, timed=timed, skip_broken=skip_broken)
+    sessions = turns = synthetic = timed_sessions = looked_at = images = sounds = 0
+    longest = 0, 0
+    first_at, last_at = float("inf"), float("-inf")
+    counts = {"input_tokens": [0, 0], "output_tokens": [0, 0]}
+    whole = True
+    for item in dataset:
+        sessions += 1
+        turns += len(item.turns)
+        longest = max(longest, (_longest(item.turns), -item.row))
+        at_s = item.turns[0].at_s
+        if at_s is not None:
+            timed_sessions += 1
+            first_at, last_at = min(first_at, at_s), max(last_at, at_s)
+        for turn in item.turns:
+            looked_at += bool(turn.body)
+            if turn.body and looked_at <= CHECK_SCHEMAS:
+                _check_schema(path, turn)
+            synthetic += turn.messages is None
+            kinds = {media.COLUMNS[column] for column, _ in turn.media}
+            images, sounds = images + (media.IMAGE in kinds), sounds + (media.AUDIO in kinds)
+            for name, total in counts.items():
+                tokens = getattr(turn, name)
+                if tokens is not None:
+                    total[0] += tokens
+                    total[1] += 1
+        if dataset.read_bytes > CHECK_BYTES or dataset.rows >= CHECK_ROWS:
+            whole = False
+            break
+    means = {name: total / count if count else None for name, (total, count) in counts.items()}
+    return Summary(
+        path=path,
+        kind=dataset.kind,
+        whole=whole,
+        rows=dataset.rows,
+        sessions=sessions,
+        turns=turns,
+        synthetic=synthetic,
+        images=images,
+        sounds=sounds,
+        timed=timed_sessions,
+        span_s=last_at - first_at if timed_sessions else None,
+        longest=longest[0] or None,
+        longest_row=-longest[1] or None,
+        about="; ".join(f"{about} ({count:,} sessions)" for about, count in dataset.about.items() if about),
+        left_out=dataset.left_out,
+        broken=dataset.broken,
+        first_broken=tuple(dataset.first_broken),
+        **means,
+    )

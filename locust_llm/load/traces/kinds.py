@@ -1,0 +1,82 @@
+"""Kinds: the formats of agents' traces, which of them a row is, and which rows are one session.
+
+Models that a recording names are not asked for, but where its author wrote them for this purpose (dag_jsonl).
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+from ..formats import object_of, text_of
+from . import dags, mlperf, mooncake, spans, weka
+from .told import Told
+
+KINDS: Final = ("weka_trace", "otel_spans", "mlperf_agentic", "agentic_mooncake", "dag_jsonl")
+BY_ROW: Final = ("weka_trace",)
+"""Of these a row is a session."""
+LINKED: Final = ("agentic_mooncake", "dag_jsonl")
+"""Rows that share a name are of one session, and so are those that share one with them."""
+
+
+def recognise(row: bytes) -> str | None:
+    """The kind of a row, by its fields; None: none of these. Raises RowError."""
+    fields = object_of(row)
+    requests, turns = fields.get("requests"), fields.get("turns")
+    if isinstance(requests, list) and any(isinstance(one, dict) and "t" in one for one in requests[:1]):
+        return "weka_trace"
+    if spans.recognises(fields):
+        return "otel_spans"
+    if "conversation_id" in fields and "turn" in fields and "role" in fields:
+        return "mlperf_agentic"
+    if fields.get("schema") == "dynamo.agentic_mooncake" or ("request_id" in fields and "input_length" in fields):
+        return "agentic_mooncake"
+    branches = "forks", "spawns"
+    if isinstance(turns, list) and any(isinstance(turn, dict) and any(map(turn.get, branches)) for turn in turns):
+        return "dag_jsonl"
+    return None
+
+
+def names_of(kind: str, row: bytes) -> list[str]:
+    """The sessions that a row belongs to, or of a kind in LINKED the names that it shares with others; none: it is no part
+    of a session. Raises RowError."""
+    if kind == "otel_spans":
+        return spans.traces_of(row)
+    fields = object_of(row)
+    if kind == "mlperf_agentic":
+        return [text_of(fields.get("conversation_id"))] if fields.get("_type") != "dataset_metadata" else []
+    return mooncake.names_of(fields) if kind == "agentic_mooncake" else dags.names_of(fields)
+
+
+def grouped(kind: str, members: "dict[str, array[int]]") -> "list[tuple[str, array[int]]]":
+    """(name, rows) of each session, from the numbers of the rows with each name."""
+    if kind not in LINKED:
+        return list(members.items())
+    root: dict[int, int] = {}
+
+    def found(number: int) -> int:
+        while root.setdefault(number, number) != number:
+            root[number] = number = root[root[number]]
+        return number
+
+    for numbers in members.values():
+        for number in numbers:
+            one, other = sorted((found(numbers[0]), found(number)))
+            root[other] = one
+    groups: "dict[int, array[int]]" = {}
+    for number in sorted(root):
+        groups.setdefault(found(number), array("I")).append(number)
+    return [("", numbers) for numbers in groups.values()]
+
+
+def session(kind: str, name: str, rows: Sequence[tuple[bytes, int]], head: bytes) -> Told:
+    """A session of these (row, line). ``name``: where rows were put together by names, one of these. ``head``: the first
+    row of the file. Raises RowError, for another row than the first with its line."""
+    if kind == "weka_trace":
+        return weka.session(*rows[0])
+    if kind == "otel_spans":
+        return Told(name, spans.turns_of(rows, name))
+    if kind == "mlperf_agentic":
+        return Told(name, mlperf.turns_of(rows))
+    if kind == "agentic_mooncake":
+        return mooncake.session(rows, head)
+    return Told(*dags.turns_of([(object_of(row), line) for row, line in rows]))
