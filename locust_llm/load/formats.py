@@ -88,6 +88,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     the turn before it. Empty: it begins with the session."""
     hash_ids: tuple[int, ...] = ()
     """Prefix blocks of 512 tokens, shared where the ids are equal (Mooncake; arXiv 2407.00079, section 4)."""
+    prefix: tuple[int, int] | None = None
+    """Of a synthetic prompt: the number of its shared prefix, and how many tokens of it, with the chat template's head."""
     body: dict[str, Any] = {}
     """More fields of the request's body: model, tools, temperature."""
     media: tuple[tuple[str, str], ...] = ()

@@ -91,6 +91,22 @@ class Tokenizer:
         filling, left = self._filling(left)
         return " ".join(parts + filling), wanted - left
 
+    def begin(self, head: str, at: int, tokens: float) -> tuple[str, int]:
+        """(text, its tokens): whole words alone, so that with fewer tokens it begins as with more, and is up to a word short
+        of them."""
+        parts, left = list[str](), round(tokens)
+        for word in head.split(" "):
+            cost = self._cost(word, not parts)
+            if cost > left and parts:
+                break
+            parts.append(word)
+            left -= cost
+        else:
+            count, left = self._words(at, max(0, left))
+            parts += [stretch(at, count)] if count else []
+        text = " ".join(parts)
+        return text, round(tokens) - left if self.by_word else self.count(text)
+
     def trim(self, text: str, tokens: int) -> tuple[str, int]:
         """(the text cut or filled up at its end, its tokens): as many as asked, if MAX_TRIES are enough."""
         for _ in range(MAX_TRIES):

@@ -49,6 +49,7 @@ from . import export as junit
 from . import text as tables
 from .html import page
 from .plus_minus import certified
+from .prefix_cache import prefix_cache
 from .speculation import speculation
 
 HTML_FILE: Final = "report.html"
@@ -145,7 +146,8 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
         run = replaced(_unknown(folder, columns.requests), unread=(f"run.json cannot be used ({reason(error)})",))
         del unmade[before:]
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
-    summary = replaced(summary, speculation=tuple(speculation(history, run)))
+    reuse = prefix_cache(RecordFile(folder / RECORDS), history, run)
+    summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse)
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
         """None: there is no such file, not even an old one."""
@@ -228,6 +230,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         interference=summary.interference,
         examination=summary.examination,
         speculation=summary.speculation,
+        prefix_cache=summary.prefix_cache,
         sweep=summary.sweep,
         unread=summary.unread,
         definitions=DEFINITIONS,

@@ -66,6 +66,7 @@ def summary_json(summary: Summary, run: Run) -> bytes:
             "conditions": summary.conditions,
             "counts": summary.counts,
             "speculation": summary.speculation or None,
+            "prefix_cache": summary.prefix_cache,
             "gate": summary.gate,
             "delivery": summary.delivery,
             "breakdowns": summary.breakdowns,

@@ -23,6 +23,8 @@ class Turn(NamedTuple):
     """The turns that it waited for; None: the one before it."""
     tool_s: float | None = None
     """How long a tool took before it."""
+    prefix: tuple[int, int] | None = None
+    """(number of the shared prefix that it begins with, tokens in common)."""
     lose: Callable[[], int] | None = None
     """Called when it failed: how many turns are never sent for that."""
 
@@ -34,6 +36,7 @@ def turn_of(ask: Ask, conversation: Conversation, *, sized: bool) -> Turn:
         ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, number, ask.body, sized, conversation.model,
         after=None if ask.after == in_line(number) else ask.after,
         tool_s=ask.delay_s if ask.tool else None,
+        prefix=ask.prefix,
         lose=lambda: conversation.lose(number),
     )  # fmt: skip
 

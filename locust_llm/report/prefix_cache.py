@@ -1,0 +1,192 @@
+"""Prefix cache: the share of the input tokens that repeats, as asked for, as the prompts imply it, and as the server had it.
+
+What the prompts imply is exact for a cache of whole blocks that drops the block used longest ago, one request after the
+other: vLLM's (v1/core/block_pool.py). Of a prompt that ends, the last block is dropped first, and at least one token is
+always computed. Requests that run side by side can share less (of two that come at once both compute) or find less room.
+"""
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from locust_llm.core.engine_metrics import History, grown
+from locust_llm.core.phases import PROFILING
+from locust_llm.core.record import OK, Record
+from locust_llm.core.run import Run
+
+BLOCK: Final = 16
+MAX_OFF: Final = 0.02
+"""Between two of the three shares; more gets a warning."""
+
+
+class Sent(NamedTuple):
+    """What a cache sees of a request; all in tokens."""
+
+    prefix: int | None
+    """The number of the prefix that it begins with; None: it has no other's."""
+    shared: int
+    """Of it in common with the others of this number, from the first token on."""
+    input_tokens: int
+    output_tokens: int = 0
+
+
+def hits(requests: Iterable[Sent], block: int = BLOCK, capacity: int | None = None) -> Iterator[int]:
+    """Of each request in turn, how many tokens the cache has. ``capacity``: of the cache, in tokens; None: no end.
+
+    A segment is a stretch of blocks that were used together: of a prefix they lie in a line, those used last in front.
+    """
+    segments: OrderedDict[int, list[int]] = OrderedDict()
+    """By the number of the use, in its order: prefix, first block, end."""
+    lines: defaultdict[int, deque[int]] = defaultdict(deque)
+    """By prefix: the uses whose segments are left, from the deepest and oldest to the first blocks."""
+    held, use = 0, 0
+    for request in requests:
+        prefix, shared = request.prefix, min(request.shared, request.input_tokens) // block
+        if prefix is None:
+            prefix, shared = -1, 0
+        whole = (request.input_tokens + max(0, request.output_tokens - 1)) // block
+        line = lines[prefix]
+        found = min(segments[line[0]][2] if line else 0, shared)
+        yield min(found, (request.input_tokens - 1) // block) * block
+        while line and shared >= segments[line[-1]][2]:
+            held -= (gone := segments.pop(line.pop()))[2] - gone[1]
+        if line:
+            held -= max(0, shared - segments[line[-1]][1])
+            segments[line[-1]][1] = max(shared, segments[line[-1]][1])
+        for of, first, end in ((None, shared, whole), (prefix, 0, shared)):
+            if first < end:
+                use += 1
+                segments[use] = [-1 if of is None else of, first, end]
+                held += end - first
+                if of is not None:
+                    line.append(use)
+        while capacity is not None and held > capacity // block:
+            oldest, segment = next(iter(segments.items()))
+            drop = min(held - capacity // block, segment[2] - segment[1])
+            segment[2] -= drop
+            held -= drop
+            if segment[1] == segment[2]:
+                del segments[oldest]
+                if segment[0] >= 0:
+                    lines[segment[0]].popleft()
+
+
+class PrefixCache(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares are of the input tokens of the successful requests of the profiling phase."""
+
+    asked: float
+    implied: float | None
+    """By ``hits``; None: the server counted no input tokens."""
+    delivered: float | None
+    """By ``usage``; None: no answer has the count."""
+    by_metrics: float | None
+    """By the counters of the server's metrics, over all that was computed in this time; None: it has none."""
+    prefixes: int
+    """How many came."""
+    working_set: int
+    """Tokens of all of them, of each the longest that came."""
+    block: int
+    capacity: int | None
+    """Tokens that the cache holds; None: unknown, ``implied`` is then of one without end."""
+
+
+def prefix_cache(records: Iterable[Record], history: History, run: Run) -> PrefixCache | None:
+    """None: no share was asked for."""
+    s = run.settings
+    if s.prefix_cache_hit_rate is None:
+        return None
+    told = {name: int(text) for name, text in run.server_flags.items() if text.isdecimal()}
+    block = s.cache_block_size or told.get("block_size") or BLOCK
+    capacity = s.cache_tokens or told.get("num_gpu_blocks", 0) * told.get("block_size", 0) or None
+    rows = sorted(
+        (record.sent_at + record.clock_offset_s, record.phase == PROFILING, record.cached_tokens, _sent(record))
+        for record in records
+        if record.outcome == OK and record.sent_at is not None and record.input_tokens
+    )
+    sent = [row[-1] for row in rows]
+    depth: dict[int, int] = {}
+    for one in sent:
+        if one.prefix is not None:
+            depth[one.prefix] = max(one.shared, depth.get(one.prefix, 0))
+    # the records of a stage are without those that came before it
+    before = [] if any(not row[1] for row in rows) else [Sent(n, depth[n], depth[n]) for n in sorted(depth)]
+    implied = list(hits([*before, *sent], block, capacity))[len(before) :]
+    main = [(count, row[2], row[-1].input_tokens) for count, row in zip(implied, rows, strict=True) if row[1]]
+    known = [(cached, tokens) for _, cached, tokens in main if cached is not None]
+    return PrefixCache(
+        asked=s.prefix_cache_hit_rate / 100,
+        implied=_share(sum(row[0] for row in main), sum(row[2] for row in main)),
+        delivered=_share(sum(row[0] for row in known), sum(row[1] for row in known)),
+        by_metrics=_by_metrics(history, run),
+        prefixes=len(depth),
+        working_set=sum(depth.values()),
+        block=block,
+        capacity=capacity,
+    )
+
+
+def _sent(record: Record) -> Sent:
+    return Sent(record.prefix, record.prefix_tokens or 0, record.input_tokens or 0, record.output_tokens or 0)
+
+
+def _by_metrics(history: History, run: Run) -> float | None:
+    ended_at = run.stopping_at or run.ended_at or float("inf")
+    queried = found = 0.0
+    for name in history.names:
+        samples = history.between(name, run.profiling_at, ended_at)
+        queried += grown(samples, "cache_queries") or 0.0
+        found += grown(samples, "cache_hits") or 0.0
+    return _share(found, queried)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def line(of: PrefixCache) -> str:
+    """Of the conditions."""
+    room = "no end" if of.capacity is None else f"{of.capacity:,} tokens"
+    sets = f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
+    return (
+        f"asked for {of.asked:.1%}{sets}; implied {_percent(of.implied)} (blocks of {of.block} tokens, a cache of {room}); "
+        f"delivered {_percent(of.delivered)} by usage, {_percent(of.by_metrics)} by the server's metrics"
+    )
+
+
+def cache_remarks(of: PrefixCache | None) -> Iterator[str]:
+    """Where two of the shares are more than MAX_OFF apart, and which."""
+    if of is None:
+        return
+    had = of.delivered if of.delivered is not None else of.by_metrics
+    if of.delivered is None:
+        why = "vLLM does with --enable-prompt-tokens-details"
+        yield f"The server does not say in usage how many tokens of a prompt were cached ({why})."
+    if of.implied is not None and abs(of.implied - of.asked) > MAX_OFF:
+        full = of.capacity is not None and of.working_set > of.capacity
+        why = (
+            f"the working set of {of.working_set:,} tokens does not fit into the cache of {of.capacity:,}" if full
+            else "its own text takes a part of each prompt, or of the cache, and only whole blocks repeat"
+        )  # fmt: skip
+        yield (
+            f"WARNING: {of.asked:.1%} of the input tokens were to come from the prefix cache, and these prompts imply "
+            f"{of.implied:.1%}: {why}."
+        )
+    if had is not None and of.implied is not None and abs(had - of.implied) > MAX_OFF:
+        yield (
+            f"WARNING: the prompts imply that {of.implied:.1%} of the input tokens come from the prefix cache, and the server "
+            f"delivered {had:.1%}: "
+            + (
+                "its cache is off, smaller than the working set, has other blocks, or a router sent them elsewhere."
+                if had < of.implied
+                else "it finds more than the prefixes that were made to repeat."
+            )
+        )
+
+
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{share:.1%}"
