@@ -17,6 +17,8 @@ from locust_llm.core.record import OK, Record
 from locust_llm.core.run import Run
 
 BLOCK: Final = 16
+_HEAD: Final = -1
+"""The line of the blocks that all requests begin with."""
 MAX_OFF: Final = 0.02
 """Between two of the three shares; more gets a warning."""
 
@@ -32,45 +34,72 @@ class Sent(NamedTuple):
     output_tokens: int = 0
 
 
-def hits(requests: Iterable[Sent], block: int = BLOCK, capacity: int | None = None) -> Iterator[int]:
+def hits(requests: Iterable[Sent], block: int = BLOCK, capacity: int | None = None, head: int = 0) -> Iterator[int]:
     """Of each request in turn, how many tokens the cache has. ``capacity``: of the cache, in tokens; None: no end.
-
-    A segment is a stretch of blocks that were used together: of a prefix they lie in a line, those used last in front.
-    """
-    segments: OrderedDict[int, list[int]] = OrderedDict()
-    """By the number of the use, in its order: prefix, first block, end."""
-    lines: defaultdict[int, deque[int]] = defaultdict(deque)
-    """By prefix: the uses whose segments are left, from the deepest and oldest to the first blocks."""
-    held, use = 0, 0
+    ``head``: tokens that all requests begin with."""
+    cache = _Cache(None if capacity is None else capacity // block)
     for request in requests:
-        prefix, shared = request.prefix, min(request.shared, request.input_tokens) // block
-        if prefix is None:
-            prefix, shared = -1, 0
-        whole = (request.input_tokens + max(0, request.output_tokens - 1)) // block
-        line = lines[prefix]
-        found = min(segments[line[0]][2] if line else 0, shared)
+        shared = head if request.prefix is None else max(head, request.shared)
+        shared, trunk = (min(tokens, request.input_tokens) // block for tokens in (shared, head))
+        found = cache.found(_HEAD, trunk)
+        if found == trunk < shared:
+            found = max(found, cache.found(request.prefix, shared))
         yield min(found, (request.input_tokens - 1) // block) * block
-        while line and shared >= segments[line[-1]][2]:
-            held -= (gone := segments.pop(line.pop()))[2] - gone[1]
-        if line:
-            held -= max(0, shared - segments[line[-1]][1])
-            segments[line[-1]][1] = max(shared, segments[line[-1]][1])
-        for of, first, end in ((None, shared, whole), (prefix, 0, shared)):
-            if first < end:
-                use += 1
-                segments[use] = [-1 if of is None else of, first, end]
-                held += end - first
-                if of is not None:
-                    line.append(use)
-        while capacity is not None and held > capacity // block:
-            oldest, segment = next(iter(segments.items()))
-            drop = min(held - capacity // block, segment[2] - segment[1])
-            segment[2] -= drop
-            held -= drop
-            if segment[1] == segment[2]:
-                del segments[oldest]
-                if segment[0] >= 0:
-                    lines[segment[0]].popleft()
+        # the last block is dropped first: it counts as used before the others
+        cache.use(None, shared, (request.input_tokens + max(0, request.output_tokens - 1)) // block)
+        cache.use(request.prefix, trunk, shared)
+        cache.use(_HEAD, 0, trunk)
+        cache.drop()
+
+
+class _Cache:
+    """Blocks that were used together are one segment: the work is a request's, not a block's. Those of one line (a prefix)
+    lie end to end, the first blocks used last."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most, self._held, self._uses = most, 0, 0
+        self._segments: OrderedDict[int, list[int]] = OrderedDict()
+        """[first block, end] by the number of the use, the oldest first."""
+        self._line_of: dict[int, int | None] = {}
+        self._lines: defaultdict[int | None, deque[int]] = defaultdict(deque)
+        """Uses of each line, the deepest and oldest first."""
+
+    def found(self, line: int | None, most: int) -> int:
+        """How many of the first blocks of a line are there."""
+        uses = self._lines[line]
+        return min(self._segments[uses[0]][1], most) if uses else 0
+
+    def use(self, line: int | None, first: int, end: int) -> None:
+        """These blocks, now; of no line: new ones."""
+        if first >= end:
+            return
+        uses = self._lines[line] if line is not None else deque[int]()
+        while uses and end >= self._segments[uses[-1]][1]:
+            self._forget(uses.pop())
+        if uses and (segment := self._segments[uses[-1]])[0] < end:
+            self._held -= end - segment[0]
+            segment[0] = end
+        self._uses += 1
+        uses.append(self._uses)
+        self._segments[self._uses], self._line_of[self._uses] = [first, end], line
+        self._held += end - first
+
+    def drop(self) -> None:
+        """What does not fit, of the oldest segments the deepest blocks first."""
+        while self._most is not None and self._held > self._most:
+            use, segment = next(iter(self._segments.items()))
+            count = min(self._held - self._most, segment[1] - segment[0])
+            segment[1] -= count
+            self._held -= count
+            if segment[0] == segment[1]:
+                if (line := self._line_of[use]) is not None:
+                    self._lines[line].popleft()
+                self._forget(use)
+
+    def _forget(self, use: int) -> None:
+        first, end = self._segments.pop(use)
+        self._held -= end - first
+        del self._line_of[use]
 
 
 class PrefixCache(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +141,7 @@ def prefix_cache(records: Iterable[Record], history: History, run: Run) -> Prefi
             depth[one.prefix] = max(one.shared, depth.get(one.prefix, 0))
     # the records of a stage are without those that came before it
     before = [] if any(not row[1] for row in rows) else [Sent(n, depth[n], depth[n]) for n in sorted(depth)]
-    implied = list(hits([*before, *sent], block, capacity))[len(before) :]
+    implied = list(hits([*before, *sent], block, capacity, run.head_tokens))[len(before) :]
     main = [(count, row[2], row[-1].input_tokens) for count, row in zip(implied, rows, strict=True) if row[1]]
     known = [(cached, tokens) for _, cached, tokens in main if cached is not None]
     return PrefixCache(
@@ -178,8 +207,8 @@ def cache_remarks(of: PrefixCache | None) -> Iterator[str]:
         )
     if had is not None and of.implied is not None and abs(had - of.implied) > MAX_OFF:
         yield (
-            f"WARNING: the prompts imply that {of.implied:.1%} of the input tokens come from the prefix cache, and the server "
-            f"delivered {had:.1%}: "
+            f"WARNING: the prompts imply that {of.implied:.1%} of the input tokens come from the prefix cache, and "
+            f"the server delivered {had:.1%}: "
             + (
                 "its cache is off, smaller than the working set, has other blocks, or a router sent them elsewhere."
                 if had < of.implied

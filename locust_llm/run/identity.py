@@ -6,9 +6,10 @@ the Server header tells which to ask; a header that names only the framework tel
 FastAPI's /openapi.json.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from operator import eq
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -86,7 +87,7 @@ def template_head(ask: Callable[..., Answer], settings: Settings, model: str | N
         answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=TIMEOUT_S)
         told = decoded(answer.body, _Ids) if answer.status == 200 else None
         ids.append([] if told is None else told.tokens)
-    return len(os.path.commonprefix(ids)) if all(ids) else None
+    return sum(takewhile(bool, map(eq, *ids))) if all(ids) else None
 
 
 def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], Identity | None]]:
