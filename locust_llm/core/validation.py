@@ -210,10 +210,13 @@ def _prefix_cache(s: Settings) -> Iterator[str]:
     """Of prompts that share a given part with those before."""
     flag = "--prefix-cache-hit-rate"
     if s.prefix_cache_hit_rate is None:
-        for other, given in (
-            ("--working-set", s.working_set), ("--cache-block-size", s.cache_block_size), ("--cache-tokens", s.cache_tokens),
-        ):  # fmt: skip
-            if given:
+        of_it = {
+            "--working-set": s.working_set,
+            "--cache-block-size": s.cache_block_size,
+            "--cache-tokens": s.cache_tokens,
+        }
+        for other, tokens in of_it.items():
+            if tokens:
                 yield f"{other} has nothing to apply to: give {flag} too"
         return
     if not s.prefix_cache_hit_rate and s.working_set:

@@ -95,8 +95,8 @@ def records(cached: int | None = 96) -> list[Record]:
     """Two prefixes, primed and then asked for four times."""
     return [
         Record(
-            id=str(number), phase="warmup" if number < 2 else "profiling", clock_offset_s=0.0, due_at=number, asked_at=number,
-            sent_at=number, closed_at=number + 1, input_tokens=120, output_tokens=4, prefix=number % 2, prefix_tokens=104,
+            id=str(number), phase="warmup" if number < 2 else "profiling", clock_offset_s=0.0, due_at=number,
+            asked_at=number, sent_at=number, closed_at=number + 1, input_tokens=120, output_tokens=4, prefix=number % 2, prefix_tokens=104,
             cached_tokens=cached,
         )
         for number in range(10)
