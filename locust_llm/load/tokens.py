@@ -94,8 +94,8 @@ class Tokenizer:
         return " ".join(parts + filling), wanted - left
 
     def begin(self, head: str, at: int, tokens: float) -> tuple[str, int]:
-        """(text, its tokens): ``head``, then whole words from ``at`` on, so that with fewer tokens it begins as with more, and
-        is up to a word short of them; where words do not sum up, as near as MAX_TRIES come."""
+        """(text, its tokens): ``head``, then whole words from ``at`` on, so that with fewer tokens it begins as with
+        more, and is up to a word short of them; where words do not sum up, as near as MAX_TRIES come."""
         wanted = round(tokens)
         count, left = self._words(at, max(0, wanted - self.count(head)))
         text = f"{head} {stretch(at, count)}".rstrip()

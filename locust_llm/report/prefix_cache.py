@@ -5,7 +5,7 @@ other: vLLM's (v1/core/block_pool.py). Of a prompt that ends, the last block is 
 always computed. Requests that run side by side can share less (of two that come at once both compute) or find less room.
 """
 
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -121,6 +121,16 @@ class PrefixCache(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that the cache holds; None: unknown, ``implied`` is then of one without end."""
 
 
+class _Row(NamedTuple):
+    sent_at: float
+    main: bool
+    """Of the profiling phase."""
+    cached: int | None
+    sent: Sent
+    asked: int
+    """Input tokens as the prompt was made; ``sent`` has them as the server counted."""
+
+
 def prefix_cache(records: Iterable[Record], history: History, run: Run) -> PrefixCache | None:
     """None: no share was asked for."""
     s = run.settings
@@ -129,20 +139,12 @@ def prefix_cache(records: Iterable[Record], history: History, run: Run) -> Prefi
     told = {name: int(text) for name, text in run.server_flags.items() if text.isdecimal()}
     block = s.cache_block_size or told.get("block_size") or BLOCK
     capacity = s.cache_tokens or told.get("num_gpu_blocks", 0) * told.get("block_size", 0) or None
-    rows = sorted(
-        (record.sent_at + record.clock_offset_s, record.phase == PROFILING, record.cached_tokens, _sent(record))
-        for record in records
-        if record.outcome == OK and record.sent_at is not None and record.input_tokens
-    )
-    sent = [row[-1] for row in rows]
-    depth: dict[int, int] = {}
-    for one in sent:
-        if one.prefix is not None:
-            depth[one.prefix] = max(one.shared, depth.get(one.prefix, 0))
+    rows = sorted(filter(None, map(_row, records)), key=lambda row: row.sent_at)
+    sent, depth = _counted(rows)
     # the records of a stage are without those that came before it
-    before = [] if any(not row[1] for row in rows) else [Sent(n, depth[n], depth[n]) for n in sorted(depth)]
+    before = [] if any(not row.main for row in rows) else [Sent(n, depth[n], depth[n]) for n in sorted(depth)]
     implied = list(hits([*before, *sent], block, capacity, run.head_tokens))[len(before) :]
-    main = [(count, row[2], row[-1].input_tokens) for count, row in zip(implied, rows, strict=True) if row[1]]
+    main = [(count, row.cached, row.sent.input_tokens) for count, row in zip(implied, rows, strict=True) if row.main]
     known = [(cached, tokens) for _, cached, tokens in main if cached is not None]
     return PrefixCache(
         asked=s.prefix_cache_hit_rate / 100,
@@ -156,8 +158,30 @@ def prefix_cache(records: Iterable[Record], history: History, run: Run) -> Prefi
     )
 
 
-def _sent(record: Record) -> Sent:
-    return Sent(record.prefix, record.prefix_tokens or 0, record.input_tokens or 0, record.output_tokens or 0)
+def _row(record: Record) -> _Row | None:
+    if record.outcome != OK or record.sent_at is None or not record.input_tokens:
+        return None
+    sent = Sent(record.prefix, record.prefix_tokens or 0, record.input_tokens, record.output_tokens or 0)
+    at, main = record.sent_at + record.clock_offset_s, record.phase == PROFILING
+    return _Row(at, main, record.cached_tokens, sent, record.asked_input_tokens or record.input_tokens)
+
+
+def _counted(rows: list[_Row]) -> tuple[list[Sent], dict[int, int]]:
+    """(the requests, the deepest use of each prefix). Without a tokenizer the tokens of a prefix are an estimate: they are
+    off as those of the prompts that begin with it, by the server's count, are off on average."""
+    made, counted = Counter[int | None](), Counter[int | None]()
+    for row in rows:
+        made[row.sent.prefix] += row.asked
+        counted[row.sent.prefix] += row.sent.input_tokens
+    sent = [
+        row.sent._replace(shared=round(row.sent.shared * counted[row.sent.prefix] / made[row.sent.prefix]))
+        for row in rows
+    ]
+    depth: dict[int, int] = {}
+    for one in sent:
+        if one.prefix is not None:
+            depth[one.prefix] = max(one.shared, depth.get(one.prefix, 0))
+    return sent, depth
 
 
 def _by_metrics(history: History, run: Run) -> float | None:

@@ -91,13 +91,14 @@ def a_run(rate: float = 80.0, **more: object) -> Run:
     return Run(**({"name": "a", "settings": settings, "started_at": 0.0, "profiling_at": 50.0} | more))  # type: ignore[arg-type]
 
 
-def records(cached: int | None = 96) -> list[Record]:
+def records(cached: int | None = 96, asked: int = 120) -> list[Record]:
     """Two prefixes, primed and then asked for four times."""
     return [
         Record(
             id=str(number), phase="warmup" if number < 2 else "profiling", clock_offset_s=0.0, due_at=number,
-            asked_at=number, sent_at=number, closed_at=number + 1, input_tokens=120, output_tokens=4, prefix=number % 2, prefix_tokens=104,
-            cached_tokens=cached,
+            asked_at=number, sent_at=number, closed_at=number + 1, input_tokens=120, output_tokens=4,
+            prefix=number % 2, prefix_tokens=104,
+            cached_tokens=cached, asked_input_tokens=asked,
         )
         for number in range(10)
     ]  # fmt: skip
@@ -113,6 +114,8 @@ def test_asked_implied_and_delivered() -> None:
     )
     assert list(cache_remarks(found)) == []
     assert line(found).startswith("asked for 80.0% over 2 prefixes of together 208 tokens; implied 80.0%")
+    # the prompts were made a quarter longer than they came to be: so was the prefix
+    assert prefix_cache(records(asked=150), History(), a_run()).implied == 80 / 120  # type: ignore[union-attr]
     # of a stage: the prefixes were primed before it
     assert prefix_cache(records()[2:], History(), a_run()).implied == 0.8  # type: ignore[union-attr]
     assert prefix_cache(records(), History(), Run(name="a", settings=Settings(), started_at=0, profiling_at=0)) is None

@@ -86,8 +86,8 @@ class Allocator:
         self.phase_over.set()
 
     def _sessions_over(self) -> None:
-        """The last one has ended."""
-        self.close(self.plan.phase)
+        """The last one has ended; the next phase may be on by now, as records come before the count of sessions."""
+        self.close(self._sessions.phase)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
