@@ -60,6 +60,7 @@ _FIELDS: Final = {
     "sglang:prompt_tokens_total": ("cache_queries",),
     "llamacpp:prompt_tokens_total": ("cache_queries",),
     "llamacpp:prompt_tokens_cached_total": ("cache_queries", "cache_hits"),
+    "vllm:prompt_tokens_cached_total": (),  # the hits again, those of connectors among them
 }
 """Fields by the whole name of a metric."""
 _GPU_FIELDS: Final = {

@@ -276,6 +276,20 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
     prefix_prompt_length: Annotated[
         int | None, Option("prompts", "Length of each of these prefixes", "2000", "tokens", TOKENS)
     ] = None
+    prefix_cache_hit_rate: Annotated[
+        float | None,
+        Option("prompts", "Share of the input tokens that repeats", "80%", "percent", Range(0, 99)),
+    ] = None
+    working_set: Annotated[
+        int | None,
+        Option("prompts", "Of the prefixes that repeat", "200000", "tokens", TOKENS, otherwise="10 prefixes"),
+    ] = None
+    cache_block_size: Annotated[
+        int | None, Option("prompts", "Of the server's cache", "32", "tokens", TOKENS, otherwise="vLLM's own, else 16")
+    ] = None
+    cache_tokens: Annotated[
+        int | None, Option("prompts", "Size of that cache", "500000", "tokens", TOKENS, otherwise="vLLM's own")
+    ] = None
     tokenizer: Annotated[
         str | None,
         Option("prompts", "tokenizer.json or its folder, for prompts of exact length", "llama/", "FILE", in_form=False),

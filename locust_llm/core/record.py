@@ -141,6 +141,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked_input_tokens: Count | None = None
     asked_output_tokens: Count | None = None
 
+    prefix: Count | None = None
+    """The number of the shared prefix that it begins with (``--prefix-cache-hit-rate``); None: of none."""
+    prefix_tokens: Count | None = None
+    """How many tokens it has in common with the others of this number, the chat template's head among them."""
+
     inputs: Count | None = None
     """Texts of embeddings, documents of rerank; None: the request was for an answer that is generated."""
 

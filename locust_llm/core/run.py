@@ -135,6 +135,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     machine: str = ""
     probes: tuple[Probe, ...] = ()
+    head_tokens: Count = 0
+    """Of the chat template, before the text of each request; an estimate where the server has no /tokenize."""
     health: tuple[Health, ...] = ()
     """Of each process that sent, where it was measured."""
     limits: tuple[LimitChange, ...] = ()

@@ -144,7 +144,7 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
 
     @property
     def warms_up(self) -> bool:
-        return bool(self.warmup_request_count or self.warmup_duration)
+        return bool(self.warmup_request_count or self.warmup_duration or self.prefix_cache_hit_rate)
 
     @property
     def warmup_limit(self) -> int | None:

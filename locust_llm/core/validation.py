@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from locust_llm.load.reuse import most_blocks
 from locust_llm.load.schema import MISSING, available
 from locust_llm.load.traces.trajectory import shares
 from locust_llm.slo import rules as slo
@@ -34,6 +35,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _contradictions(s)
     yield from _pooling(s)
     yield from _media(s)
+    yield from _prefix_cache(s)
     yield from _stages(s)
     yield from _until_decided(s)
     yield from _arms(s)
@@ -213,6 +215,50 @@ def _media(s: Settings) -> Iterator[str]:
         yield f"sounds of {samples / 1e6:.0f} million samples are too long: at most {MAX_SAMPLES / 1e6:.0f} are made"
     if kinds and s.input_file:
         yield "--image-... and --audio-... are of synthetic prompts: with --input-file a row names its own (image, audio)"
+
+
+def _prefix_cache(s: Settings) -> Iterator[str]:
+    """Of prompts that share a given part with those before."""
+    flag = "--prefix-cache-hit-rate"
+    if s.prefix_cache_hit_rate is None:
+        of_it = {
+            "--working-set": s.working_set,
+            "--cache-block-size": s.cache_block_size,
+            "--cache-tokens": s.cache_tokens,
+        }
+        for other, tokens in of_it.items():
+            if tokens:
+                yield f"{other} has nothing to apply to: give {flag} too"
+        return
+    if not s.prefix_cache_hit_rate and s.working_set:
+        yield f"{flag} 0 repeats nothing: leave out --working-set"
+    for other, given, why in (
+        ("--input-file", s.input_file, "the prompts of a file are what they are"),
+        ("--shared-system-prompt-length", s.shared_system_prompt_length, "it would add to the share"),
+        ("--num-prefix-prompts", s.num_prefix_prompts, "they would add to the share"),
+        (
+            "--session-turns-mean",
+            s.session_turns_mean > 1 or s.session_turns_stddev,
+            "each turn repeats those before it",
+        ),
+        ("--model-mix", s.model_mix, "each model has a cache of its own"),
+        (f"--endpoint-type {s.endpoint_type}", not s.generates, "it has no prefix cache"),
+        ("--image-... and --audio-...", s.image_width_mean or s.audio_length_mean, "their tokens are not counted here"),
+        (
+            "--warmup-duration",
+            s.warmup_duration,
+            "it may end before every prefix was sent; --warmup-request-count adds",
+        ),
+        ("--sweep input-tokens", s.sweeps(INPUT), "its stages need other prefixes"),
+        ("two arms", s.compares, "the two may have one cache or two"),
+    ):
+        if given:
+            yield f"{flag} and {other} exclude each other: {why}"
+    block, mean = s.cache_block_size or 1, round(s.synthetic_input_tokens_mean)
+    most = most_blocks(mean, block) * block / mean
+    if not s.seq_dist and not s.synthetic_input_tokens_stddev and s.prefix_cache_hit_rate > 100 * most:
+        of = f" of blocks of {block}" if block > 1 else ""
+        yield f"{flag} {s.prefix_cache_hit_rate:g} is more than prompts of {mean} tokens can repeat{of}: {most:.0%} at most"
 
 
 def too_few_requests(s: Settings) -> Iterator[str]:

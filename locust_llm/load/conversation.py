@@ -41,6 +41,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """The trace's own time."""
     body: dict[str, Any] = {}
     """More fields of the request's body, of this turn alone."""
+    prefix: tuple[int, int] | None = None
+    """(number of the shared prefix that it begins with, tokens in common); None: of none."""
 
 
 class _History:
@@ -93,6 +95,8 @@ class Conversation:
         self._ready = deque(number for number, count in enumerate(self._open) if not count)
         self._histories: dict[int, _History] = {}
         self._lost: set[int] = set()
+        self._shared: tuple[int, int] | None = None
+        """Of the last turn that was added."""
         self._asked = 0
         self._last = 0
 
@@ -178,6 +182,7 @@ class Conversation:
         if turn.whole:
             history.messages = [] if prompts.system is None else [prompts.system]
             history.tokens = prompts.system_tokens
+        self._shared = None
         if turn.messages is not None:
             salt = prompts.salt if first or turn.whole else ""
             self._extend(history, salted(turn.messages, salt) if salt else turn.messages)
@@ -185,7 +190,11 @@ class Conversation:
         elif turn.input_tokens is None:
             self._add_synthetic(history, first=False)
         else:
-            text = prompts.text(turn.input_tokens, turn.hash_ids, block_tokens=turn.block_tokens)
+            if turn.prefix is None:
+                text = prompts.text(turn.input_tokens, turn.hash_ids, block_tokens=turn.block_tokens)
+            else:
+                text, shared = prompts.reused(turn.input_tokens, *turn.prefix)
+                self._shared = turn.prefix[0], shared
             history.messages.append({"role": "user", "content": text})
             history.count(turn.input_tokens)
         if turn.media and self._parts is not None:
@@ -224,6 +233,7 @@ class Conversation:
             body={} if turn is None else turn.body,
             tool=turn is not None and turn.tool,
             after=self._after[number],
+            prefix=self._shared,
         )
 
 

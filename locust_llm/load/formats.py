@@ -94,6 +94,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Prefix blocks, shared where the ids are equal (Mooncake; arXiv 2407.00079, section 4)."""
     block_tokens: int = BLOCK_TOKENS
     """Of each of these blocks."""
+    prefix: tuple[int, int] | None = None
+    """Of a synthetic prompt: the number of its shared prefix, and how many tokens of it, with the chat template's head."""
     body: dict[str, Any] = {}
     """More fields of the request's body: model, tools, temperature."""
     media: tuple[tuple[str, str], ...] = ()

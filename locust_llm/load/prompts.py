@@ -28,6 +28,8 @@ TOKENS_A_WORD: Final = 1.35
 """English text in a modern BPE vocabulary; default until the server has counted."""
 TEMPLATE_TOKENS: Final = 12.0
 """Of a chat template; default until the server has counted."""
+TAIL_TOKENS: Final = 5
+"""Of it behind the text, in Llama 3's and ChatML; where it is not known where the text begins."""
 BLOCK_TOKENS: Final = 512
 """Of a hash id; Mooncake's traces and AIPerf's ``--isl-block-size``."""
 _NUMBERS: Final = 9 * 10**8
@@ -42,6 +44,13 @@ class Lengths(msgspec.Struct, frozen=True):
     tokens_a_word: float = TOKENS_A_WORD
     template_tokens: float = TEMPLATE_TOKENS
     measured: bool = False
+    head_tokens: int | None = None
+    """Of the chat template, before the text, as two answers of /tokenize have them in common; None: unknown."""
+
+    @property
+    def head(self) -> int:
+        """The tokens of the chat template before the text, estimated where they are not known."""
+        return self.head_tokens if self.head_tokens is not None else max(0, round(self.template_tokens) - TAIL_TOKENS)
 
     def words(self, tokens: float) -> int:
         """How many words come nearest to ``tokens``; at least one."""
@@ -54,6 +63,10 @@ class Lengths(msgspec.Struct, frozen=True):
         if len(words) < count:
             words.append(stretch(at, count - len(words)))
         return " ".join(words), count * self.tokens_a_word
+
+    def begin(self, head: str, at: int, tokens: float) -> tuple[str, float]:
+        """The same; with fewer tokens it begins as with more."""
+        return self.fill(head, at, tokens)
 
 
 def fit(samples: Iterable[tuple[int, int]]) -> Lengths:
@@ -112,11 +125,13 @@ class Prompts:
         tokenizer: Tokenizer | None = None,
         batch: int = 1,
         media: Media | None = None,
+        salt: str = "",
     ) -> None:
         """``sizes``: draws input and output tokens together; None: each of its own, normal with this mean and standard
         deviation, cut at 1. ``prefixes``: how many the pool holds, at most as many as the
         corpus has words. Without a seed what is shared is that of seed 0, since processes must agree on it.
-        ``batch``: texts of a request, each of a length that is drawn. ``media``: the pictures and sounds of each."""
+        ``batch``: texts of a request, each of a length that is drawn. ``media``: the pictures and sounds of each.
+        ``salt``: of one run, so that no prompt begins as one of another run with this seed."""
         self._pictures = media
         self.lengths, self.tokenizer, self._batch = lengths, tokenizer, batch
         self.off = 0
@@ -132,9 +147,9 @@ class Prompts:
         self._random = random.Random(None if seed is None else f"{seed}/{worker}")
         self._draws = self._random
         """Of lengths and prefixes."""
-        self.salt = ""
+        self.salt = salt
         """Begins what is not made up here, so that no cache has seen it; see begin_block."""
-        self._number = self._random.randrange(_NUMBERS)
+        self._number = (random.Random(f"{salt}/{worker}") if salt else self._random).randrange(_NUMBERS)
         self._seed = seed or 0
         system_at, *prefix_at = random.Random(f"{self._seed}/shared").sample(range(size()), 1 + prefixes)
         self._prefixes = [self._shared(at, prefix_tokens) for at in prefix_at if prefix_tokens]
@@ -211,6 +226,13 @@ class Prompts:
             filled += of_it
         return self._checked(" ".join(parts), filled, wanted)[0]
 
+    def reused(self, tokens: int, number: int, shared: int) -> tuple[str, int]:
+        """(a prompt that comes to ``tokens`` with the chat template and begins as all others with the prefix of this number,
+        how many tokens these have in common with it, the template's head among them): ``shared``, or a word less."""
+        head, at = self._place(f"{self._seed}{self.salt}/prefix {number}")
+        text, filled = self._ruler.begin(head, at, max(1, shared - self.lengths.head))
+        return self.text(tokens, prefix=(text, filled)), round(filled) + self.lengths.head
+
     def words(self, count: int) -> str:
         """``count`` words; the first is a number that is this prompt's own."""
         at = self._random.randrange(size())
@@ -234,10 +256,15 @@ class Prompts:
         return self._checked(text, filled, tokens)
 
     def _block(self, hash_id: int, tokens: float, first: bool) -> tuple[str, float]:
-        """Of more than 10^13 beginnings one: six words of three places, where one place alone would soon come twice."""
-        digest = blake2b(f"{self._seed}{self.salt}/{hash_id}".encode(), digest_size=16).digest()
-        *heads, at = (number % size() for number in struct.unpack("<4I", digest))
-        return self._ruler.fill(" ".join(stretch(head, 2) for head in heads), at, tokens, first)
+        return self._ruler.fill(*self._place(f"{self._seed}{self.salt}/{hash_id}"), tokens, first)
+
+    def _place(self, name: str) -> tuple[str, int]:
+        """(beginning, where the corpus goes on), from a name: of more than 10^13 beginnings one, six words of three places,
+        where one place alone would soon come twice."""
+        *heads, at = (
+            number % size() for number in struct.unpack("<4I", blake2b(name.encode(), digest_size=16).digest())
+        )
+        return " ".join(stretch(head, 2) for head in heads), at
 
     def _checked(self, text: str, filled: float, wanted: float) -> tuple[str, float]:
         """The text, with a tokenizer that cannot be summed up encoded and made to fit."""

@@ -51,6 +51,8 @@ def stretch(at: int, count: int) -> str:
 
 
 MAX_TRIES: Final = 10
+MAX_WORD: Final = 8
+"""Tokens that a text of whole words may lack."""
 TOKENIZER_FILE: Final = "tokenizer.json"
 _BEFORE: Final = "the"
 _SAMPLES: Final = 20
@@ -90,6 +92,23 @@ class Tokenizer:
             parts += [stretch(at, count)] if count else []
         filling, left = self._filling(left)
         return " ".join(parts + filling), wanted - left
+
+    def begin(self, head: str, at: int, tokens: float) -> tuple[str, int]:
+        """(text, its tokens): ``head``, then whole words from ``at`` on, so that with fewer tokens it begins as with
+        more, and is up to a word short of them; where words do not sum up, as near as MAX_TRIES come."""
+        wanted = round(tokens)
+        count, left = self._words(at, max(0, wanted - self.count(head)))
+        text = f"{head} {stretch(at, count)}".rstrip()
+        if self.by_word:
+            return text, wanted - left
+        for _ in range(MAX_TRIES):
+            found = self.count(text)
+            if found <= wanted < found + MAX_WORD:
+                break
+            step = abs(wanted - found) * size() // self._sums[size()] or 1
+            count = max(0, count + (step if found < wanted else -step))
+            text = f"{head} {stretch(at, count)}".rstrip()
+        return text, self.count(text)
 
     def trim(self, text: str, tokens: int) -> tuple[str, int]:
         """(the text cut or filled up at its end, its tokens): as many as asked, if MAX_TRIES are enough."""

@@ -49,6 +49,7 @@ from . import export as junit
 from . import text as tables
 from .html import page
 from .plus_minus import certified
+from .prefix_cache import prefix_cache
 from .sessions import sessions
 from .speculation import speculation
 
@@ -148,7 +149,8 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
         with suppress(OSError):  # the old one knows more
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
-    summary = replaced(summary, speculation=tuple(speculation(history, run)))
+    reuse = prefix_cache(RecordFile(folder / RECORDS), history, run)
+    summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse)
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
         """None: there is no such file, not even an old one."""
@@ -236,6 +238,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         examination=summary.examination,
         speculation=summary.speculation,
         sessions=summary.sessions,
+        prefix_cache=summary.prefix_cache,
         sweep=summary.sweep,
         unread=summary.unread,
         definitions=DEFINITIONS,

@@ -67,6 +67,7 @@ def summary_json(summary: Summary, run: Run) -> bytes:
             "counts": summary.counts,
             "speculation": summary.speculation or None,
             "sessions": summary.sessions,
+            "prefix_cache": summary.prefix_cache,
             "gate": summary.gate,
             "delivery": summary.delivery,
             "breakdowns": summary.breakdowns,

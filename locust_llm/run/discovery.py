@@ -26,7 +26,7 @@ from locust_llm.load.schema import MISSING, available, wanted
 from locust_llm.protocols.answer import Completion, Count, count, status_message
 from locust_llm.protocols.known import PROTOCOLS, headers_as, request_body
 
-from .identity import TIMEOUT_S, identify
+from .identity import TIMEOUT_S, identify, template_head
 from .options import extras
 from .refusals import (
     BUSY,
@@ -320,7 +320,9 @@ def _measure(ask: Ask, settings: Settings, found: Discovery, *, key: bool = Fals
         probes.append(Probe(kind=kind, words=words, tokens=tokens))
     try:
         lengths = fit((probe.words, probe.tokens) for probe in probes)
-    except ValueError as error:
+        if kind == "tokenize" and settings.prefix_cache_hit_rate is not None:
+            lengths = msgspec.structs.replace(lengths, head_tokens=template_head(ask, settings, found.model))
+    except (ValueError, FetchFailed) as error:
         notes.append(f"prompt lengths could not be measured: {error}")
         return msgspec.structs.replace(found, probes=tuple(probes), notes=tuple(notes))
     return msgspec.structs.replace(found, probes=tuple(probes), lengths=lengths, notes=tuple(notes))

@@ -161,18 +161,19 @@ def help_of(option: Option) -> str:
 def reader(option: Option) -> Callable[[str], Any]:
     """The option's value from its text. Raises Refused."""
     if option.kind in (int, float):
-        return number(option.kind, option.flag)
+        return number(option.kind, option.flag, "%" if option.unit == "percent" else "")
     return _percentiles if option.kind is tuple else str
 
 
-def number(kind: type, flag: str) -> Callable[[str], Any]:
-    """A type for argparse; empty means not set (environment). Raises Refused, as argparse would end with status 2."""
+def number(kind: type, flag: str, unit: str = "") -> Callable[[str], Any]:
+    """A type for argparse; empty means not set (environment). ``unit``: may stand behind it. Raises Refused, as argparse
+    would end with status 2."""
 
     def parse(text: str) -> Any:
         if not text.strip():
             return None
         try:
-            return read_number(kind, text)
+            return read_number(kind, text.strip().removesuffix(unit))
         except ValueError:
             refuse(f"{flag} takes {'a whole number' if kind is int else 'a number'}, got {cut_short(text)!r}")
 

@@ -1,4 +1,4 @@
-"""Identity: which server it is, in which version, and with which flags, as far as it tells.
+"""Identity: which server it is, in which version, and with which flags, as far as it tells; its chat template's head.
 
 Each kind has a page of its own for that: vLLM /version and the cache's configuration in /metrics, SGLang /server_info
 (before 0.5 /get_server_info), llama.cpp /props, TGI /info, LiteLLM /health/readiness. Who made the models (``owned_by``) or
@@ -8,12 +8,16 @@ FastAPI's /openapi.json.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from operator import eq
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.client.fetch import FetchFailed, decoded
+from locust_llm.client.fetch import Answer, FetchFailed, decoded
 from locust_llm.core.engine_metrics import ENGINES
+from locust_llm.core.settings import Settings
+from locust_llm.protocols.known import PROTOCOLS
 
 TIMEOUT_S: Final = 2.0
 """Of each page."""
@@ -49,6 +53,10 @@ Get = Callable[[str], bytes | None]
 """From a path to the body of an answer with status 200. Raises FetchFailed."""
 
 
+class _Ids(msgspec.Struct):
+    tokens: list[int] = []
+
+
 class _Card(msgspec.Struct):
     owned_by: Any = None
 
@@ -68,6 +76,18 @@ def identify(get: Get, header: str, models: bytes) -> Identity | None:
         return next(filter(None, (way(get) for way in _ways(header, owners))), None)
     except FetchFailed:
         return None
+
+
+def template_head(ask: Callable[..., Answer], settings: Settings, model: str | None) -> int | None:
+    """How many tokens stand before the text of a request, as two that begin differently have them in common; None:
+    /tokenize does not tell. Raises FetchFailed."""
+    ids: list[list[int]] = []
+    for text in ("Yes", "7 times"):
+        body = {"model": model, **PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])}
+        answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=TIMEOUT_S)
+        told = decoded(answer.body, _Ids) if answer.status == 200 else None
+        ids.append([] if told is None else told.tokens)
+    return sum(takewhile(bool, map(eq, *ids))) if all(ids) else None
 
 
 def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], Identity | None]]:

@@ -192,6 +192,8 @@ class Begin(Message, frozen=True, kw_only=True):
     """That machine: see clock_sync.boot_id."""
     clock_offset_s: float = 0.0
     """Of its monotonic clock to Unix time."""
+    salt: str = ""
+    """Of this run, for the texts of its prompts; empty: they follow from the seed alone."""
 
 
 class StageBegin(Message, frozen=True):

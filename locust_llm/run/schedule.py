@@ -1,9 +1,11 @@
 """The timetable of a phase: when each request is due, and which sessions there are; from the settings, without a clock."""
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice, repeat
 from random import Random
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from locust_llm.core.arms import PAIR
 from locust_llm.core.phases import WARMUP, stage_of
@@ -12,6 +14,8 @@ from locust_llm.load.access_log import columns_of
 from locust_llm.load.arrivals import Rate, arrivals, replay, series, steady, until, user_centric
 from locust_llm.load.dataset import Dataset, Order
 from locust_llm.load.formats import Item
+from locust_llm.load.lengths import independent, mix, normal
+from locust_llm.load.reuse import BLOCK, Reuse
 from locust_llm.load.traces.trajectory import begun_at, capped, shares
 from locust_llm.load.user_file import small_text
 
@@ -74,10 +78,38 @@ def schedule(s: Settings, phase: str, items: Iterable[Item] = ()) -> Iterator[Du
     )
 
 
-def sessions(s: Settings, phase: str) -> Iterator[Item | None] | None:
-    """The sessions of a phase, each once: of the dataset, and no more than were asked for (None in place of a synthetic
-    one). None: users make up theirs, without end. Raises DatasetError, here and later."""
+def reuse_of(s: Settings, server_flags: Mapping[str, str]) -> Reuse | None:
+    """What repeats in the prompts, in blocks of the server's cache; None: no share was asked for."""
+    if s.prefix_cache_hit_rate is None:
+        return None
+    block = (
+        s.cache_block_size or (int(told) if (told := server_flags.get("block_size", "")).isdecimal() else 0) or BLOCK
+    )
+    lengths = (
+        normal(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
+        normal(s.output_tokens_mean, s.output_tokens_stddev),
+    )
+    sizes = mix(s.seq_dist) if s.seq_dist else independent(*lengths)
+    share = s.prefix_cache_hit_rate / 100
+    return Reuse(sizes, share, seed=f"{s.random_seed}/reuse", block=block, working_set=s.working_set)
+
+
+def primed(s: Settings, server_flags: Mapping[str, str]) -> Settings:
+    """The same with a warmup that sends each shared prefix once, before the requests of the warmup that was asked for."""
+    reuse = reuse_of(s, server_flags)
+    if reuse is None or not reuse.count:
+        return s
+    return replace(s, warmup_request_count=reuse.count + (s.warmup_request_count or 0))
+
+
+def sessions(s: Settings, phase: str, reuse: Reuse | None = None) -> Iterator[Item | None] | None:
+    """The sessions of a phase, each once: of the dataset, of ``reuse``, and no more than were asked for (None in place of a
+    synthetic one). None: users make up theirs, without end. Raises DatasetError, here and later."""
     count = s.num_sessions if phase != WARMUP else None
+    if reuse is not None:
+        if phase == WARMUP:
+            return islice(chain(reuse.prime(), reuse.prompts()), s.warmup_request_count)
+        return islice(reuse.prompts(), count)
     if not s.input_file:
         return None if count is None else repeat(None, count)
     block = s.block(stage_of(phase))  # each pair begins elsewhere in the file

@@ -52,6 +52,32 @@ MISTAKES = [
     ),
     ({"gpu_hour": 2.0}, ["--gpu-hour needs the number of GPUs (--gpus)"]),
     ({"user_centric_rate": 5.0, "users": 5, "processes": 2}, []),
+    ({"working_set": 9}, ["--working-set has nothing to apply to: give --prefix-cache-hit-rate too"]),
+    (
+        {"prefix_cache_hit_rate": 0.0, "working_set": 9},
+        ["--prefix-cache-hit-rate 0 repeats nothing: leave out --working-set"],
+    ),
+    (
+        {"prefix_cache_hit_rate": 80.0, "shared_system_prompt_length": 10},
+        ["--prefix-cache-hit-rate and --shared-system-prompt-length exclude each other: it would add to the share"],
+    ),
+    (
+        {"prefix_cache_hit_rate": 80.0, "num_prefix_prompts": 1, "prefix_prompt_length": 10},
+        ["--prefix-cache-hit-rate and --num-prefix-prompts exclude each other: they would add to the share"],
+    ),
+    (
+        {"prefix_cache_hit_rate": 80.0, "input_file": "x"},
+        ["--prefix-cache-hit-rate and --input-file exclude each other: the prompts of a file are what they are"],
+    ),
+    (
+        {"prefix_cache_hit_rate": 80.0, "endpoint_type": "embeddings", "streaming": False},
+        ["--prefix-cache-hit-rate and --endpoint-type embeddings exclude each other: it has no prefix cache"],
+    ),
+    (
+        {"prefix_cache_hit_rate": 80.0, "cache_block_size": 128},
+        ["--prefix-cache-hit-rate 80 is more than prompts of 550 tokens can repeat of blocks of 128: 70% at most"],
+    ),
+    ({"prefix_cache_hit_rate": 80.0, "working_set": 9, "cache_block_size": 16, "cache_tokens": 99}, []),
     ({"user_centric_rate": 5.0}, ["--user-centric-rate needs the number of users (-u)"]),
     (
         {"request_rate": 5.0, "fixed_schedule": True, "input_file": "x"},

@@ -120,6 +120,19 @@ def test_equal_ids_are_equal_tokens_from_the_beginning_on() -> None:
     assert one[1024:1040] != other[1024:1040]
 
 
+def test_what_begins_a_prompt_begins_a_longer_one_too(loaded: Tokenizer, made: Any) -> None:
+    prompts = Prompts(Lengths(1.3, 12.0, head_tokens=5), seed=3, tokenizer=loaded)
+    for shared, tokens in ((40, 300), (295, 600), (1_000, 2_000)):
+        (short, its), (long, of_long) = prompts.reused(tokens, 7, shared), prompts.reused(tokens + 900, 7, shared + 800)
+        assert shared - 10 < its <= shared
+        assert shared + 790 < of_long <= shared + 800
+        first, other = made.encode(short).ids, made.encode(long).ids
+        assert (
+            first[: its - 7] == other[: its - 7]
+        )  # the head is not in these, and where two words meet a token may differ
+        assert truth(made, short) == tokens - 12
+
+
 @pytest.mark.slow
 @examples(30)
 @given(st.data())

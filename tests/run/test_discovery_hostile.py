@@ -23,6 +23,7 @@ from locust_llm.run import discovery as module
 from locust_llm.run.control import metrics_poller as meter_module
 from locust_llm.run.control.metrics_poller import MetricsPoller
 from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
+from locust_llm.run.identity import template_head
 from locust_llm.run.refusals import context_of
 
 FEW = ("a body, a byte at a time", "a body without end", "no HTTP", "nothing")
@@ -216,6 +217,8 @@ def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model:
     with suppress(DiscoveryFailed):
         for tokens in (module._tokenize(ask, settings, "m", "text"), module._chat(ask, settings, "m", "text")):
             assert tokens is None or (type(tokens) is int and 0 < tokens < 1 << 53)
+    head = template_head(ask, settings, "m")
+    assert head is None or head > 0  # the same answer twice
     with suppress(DiscoveryFailed):
         found = module._keep_length(ask, settings, Discovery(model="m"))
         assert all(type(probe.tokens) is int and probe.tokens >= 0 for probe in found.probes)

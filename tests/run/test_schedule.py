@@ -7,7 +7,7 @@ import pytest
 from locust_llm.core.phases import PROFILING, WARMUP
 from locust_llm.core.settings import Settings
 from locust_llm.load.formats import Item, Turn
-from locust_llm.run.schedule import Due, rate_of, schedule
+from locust_llm.run.schedule import Due, primed, rate_of, reuse_of, schedule, sessions
 
 
 def instants(phase: str = PROFILING, count: int = 5, **settings: object) -> list[float]:
@@ -35,6 +35,21 @@ def test_the_warmup_has_its_own_rate_and_ends() -> None:
     s = {"request_rate": 4.0, "arrival_pattern": "constant", "request_count": 100, "run_time_s": 60.0}
     assert instants(WARMUP, warmup_request_count=2, **s) == [0.0, 0.25]
     assert instants(WARMUP, warmup_duration=1.0, warmup_request_rate=2.0, **s) == [0.0, 0.5]
+
+
+def test_each_prefix_is_sent_once_in_the_warmup_before_what_else_it_has() -> None:
+    """Blocks of 64 tokens, as the server says: 80 % of 800 are ten of them."""
+    flags = {"block_size": "64"}
+    s = primed(Settings(synthetic_input_tokens_mean=800, prefix_cache_hit_rate=80.0, warmup_request_count=3), flags)
+    reuse = reuse_of(s, flags)
+    assert reuse is not None
+    warmup = [item.turns[0].prefix for item in sessions(s, WARMUP, reuse) or () if item is not None]
+    assert s.warmup_request_count == len(warmup) == 13
+    assert warmup == [*((n, 672) for n in range(10)), *((n, 672) for n in range(3))]
+    main = [item.id for item in islice(sessions(s, PROFILING, reuse) or (), 2) if item is not None]
+    assert main == ["4", "5"]  # the turn of the prefixes goes on
+    assert primed(Settings(prefix_cache_hit_rate=0.0), flags).warmup_request_count is None
+    assert reuse_of(Settings(), flags) is None
 
 
 def test_a_seed_gives_the_same_arrivals_and_each_phase_its_own() -> None:

@@ -8,6 +8,7 @@ from locust_llm.report.in_force import Course
 from locust_llm.report.interference_result import Interference
 from locust_llm.report.load_result import Delivery
 from locust_llm.report.paired_result import Paired
+from locust_llm.report.prefix_cache import PrefixCache
 from locust_llm.report.sessions import Sessions
 from locust_llm.report.speculation import Speculation
 from locust_llm.slo.client_verdict import Evidence, Verdict
@@ -300,8 +301,7 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     """Between which values it lies; None: open on that side, or this rule has no bounds."""
     reach: float | None = None
     """How far the truth may lie from a value that is no stage (95 %); None: unknown."""
-    text: str
-    """What was found and how, one or two sentences."""
+    text: str  # what was found and how, one or two sentences
 
 
 class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -389,6 +389,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None: the run has no arms."""
     unread: tuple[str, ...] = ()
     """Of the first broken lines, which it is and why."""
+    prefix_cache: PrefixCache | None = None
     speculation: tuple[Speculation, ...] = ()
     sessions: Sessions | None = None
     unmade: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from locust_llm.report.analysis.summary import Conditions, Failure, ModelShare, 
 from locust_llm.report.analysis.window import measured
 from locust_llm.report.in_force import limit_in_words
 from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
+from locust_llm.report.prefix_cache import line as cache_line
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.rules import Rules
@@ -199,6 +200,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "sessions", f"{c.sessions}, with {c.turns_per_session or 0:.2f} answered turns on average"
     if run.settings.generates or c.cached_share is not None:
         yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
+    if summary.prefix_cache is not None:
+        yield "prefix cache", cache_line(summary.prefix_cache)
     if run.settings.goodput:
         yield "good requests", _good(run.settings.rules)
     between = ", without the pauses between repeats" if axis == REPEAT else ""

@@ -10,6 +10,7 @@ from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.selection import SEVERAL, scarce
 from locust_llm.report.analysis.summary import Conditions, Counts, Summary
 from locust_llm.report.in_force import limit_in_brief, users_in_words
+from locust_llm.report.prefix_cache import cache_remarks
 from locust_llm.report.speculation import Speculation
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
 from locust_llm.slo.doubt import untouched
@@ -62,6 +63,7 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _tokens(summary.counts, summary.conditions.succeeded)
     yield from _chunks(summary.counts, summary.conditions.succeeded)
     yield from map(speculation_line, summary.speculation)
+    yield from cache_remarks(summary.prefix_cache)
     yield from _clock(summary)
     yield from _busy(summary)
     yield from _changed(summary, run)
@@ -255,7 +257,7 @@ def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
         )
     if c.cached_share is not None and c.cached_share > MIN_CACHED_SHARE:
         turns = c.turns_per_session is not None
-        shared = bool(s.shared_system_prompt_length or s.num_prefix_prompts)
+        shared = bool(s.shared_system_prompt_length or s.num_prefix_prompts or s.prefix_cache_hit_rate)
         why = " and ".join(["growing conversations"] * turns + ["shared prefixes"] * shared)
         yield (
             f"{'' if why else 'WARNING: '}{c.cached_share:.0%} of the input tokens came from the server's prefix cache, "

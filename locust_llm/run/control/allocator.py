@@ -18,7 +18,7 @@ from locust_llm.run.protocol import (
     SessionCounts,
     SessionsReturned,
 )
-from locust_llm.run.schedule import Due, schedule, sessions
+from locust_llm.run.schedule import Due, reuse_of, schedule, sessions
 
 from .context import RunContext
 from .dispatcher import Dispatcher, SessionDispatcher
@@ -52,6 +52,7 @@ class Allocator:
         """Records of the profiling phase."""
         self._workers, self._users, self._send = workers, users, context.send
         self._store, self._time = context.store, context.time
+        self._reuse = reuse_of(settings, context.survey.server_flags)
         self._sessions = SessionDispatcher(
             context.send, lambda: len(workers.active()), self._sessions_over, context.store.add_note
         )
@@ -60,7 +61,7 @@ class Allocator:
         """This phase begins, and ``s`` are its settings. Where arrivals come by a schedule, all of them: to be dealt out."""
         self.phase_over.clear()
         self.closed_at = None
-        items = sessions(s, phase)
+        items = sessions(s, phase, self._reuse)
         dues = schedule(s, phase, (item for item in items or () if item is not None))
         self.open = dues is not None
         self._sessions.begin(phase, items)
@@ -85,8 +86,8 @@ class Allocator:
         self.phase_over.set()
 
     def _sessions_over(self) -> None:
-        """The last one has ended."""
-        self.close(self.plan.phase)
+        """The last one has ended; the next phase may be on by now, as records come before the count of sessions."""
+        self.close(self._sessions.phase)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE
 from locust_llm.run.options import candidate_headers, request_headers
 from locust_llm.run.protocol import Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
+from locust_llm.run.schedule import primed
 
 from .context import RunContext, TimeSource
 from .early_stop import EarlyStop
@@ -75,12 +76,14 @@ class Control:
         self._time = time = time or TimeSource()
         if settings.random_seed is None:  # processes share what follows from it; the next run must not find it cached
             settings = msgspec.structs.replace(settings, random_seed=random.SystemRandom().randrange(2**31))
-        self.settings = settings
+        self.settings = settings = primed(settings, survey.server_flags)
         self.survey = survey
         headers = request_headers(environment.parsed_options)
         own = candidate_headers(environment.parsed_options)
         self._secrets = secrets_of(headers, headers | {f"candidate {name}": value for name, value in own.items()})
         self.epoch = epoch
+        # what earlier runs with this seed have left in the server's cache is worth nothing to this one
+        self._salt = "" if settings.prefix_cache_hit_rate is None else f"{random.SystemRandom().getrandbits(64):016x}"
         self.failure = ""
         """Why a process cannot send any more; empty while all can."""
         self.store = RunStore(settings, survey, headers, time.now, time.monotonic)
@@ -112,7 +115,7 @@ class Control:
         """One process takes part; it asks for its requests by itself."""
         begin = Begin(
             settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
-            folder=str(self.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
+            folder=str(self.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(), salt=self._salt,
         )  # fmt: skip
         self._send(begin, worker)
         self.phases.limit.shares.join(worker, self._time.monotonic())

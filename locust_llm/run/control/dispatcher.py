@@ -161,12 +161,14 @@ class SessionDispatcher:
         """Dealt out and not ended."""
         self.over = False
         """There are no more to deal."""
+        self.phase = ""
+        """That they are of."""
         self._send, self._senders, self._on_over, self._add_note = send, senders, on_over, add_note
         self.begin("", None)
 
     def begin(self, phase: str, items: Iterator[Item | None] | None) -> None:
         """A phase. ``items``: None: made up, without end."""
-        self._phase, self._items = phase, items
+        self.phase, self._items = phase, items
         self._back: deque[Packed] = deque()
         self._hands: dict[str, deque[Packed]] = {}
         """By process: what it has, as far as is known, and has not begun."""
@@ -183,7 +185,7 @@ class SessionDispatcher:
 
     def update(self, worker: str, counts: SessionCounts) -> None:
         """A process is so far with its sessions."""
-        if counts.phase != self._phase:
+        if counts.phase != self.phase:
             return
         begun, ended = counts.begun, counts.ended
         before, ended_before = self._begun.get(worker, (0, 0))
@@ -208,7 +210,7 @@ class SessionDispatcher:
         goes to others. How many are lost with it."""
         reported, ended_before = self._begun.pop(worker, (0, 0))
         hand = list(self._hands.pop(worker, ()))
-        known = sessions is not None and phase == self._phase
+        known = sessions is not None and phase == self.phase
         begun, ended = sessions if sessions is not None and known else (reported + len(hand), ended_before)
         unbegun = hand[max(0, begun - reported) :]
         gone = len(hand) - len(unbegun) + reported - ended
@@ -227,11 +229,11 @@ class SessionDispatcher:
                 self._asking.pop(0)
                 self._hands.setdefault(worker, deque()).extend(packed)
                 self.out += len(packed)
-                self._send(Sessions(self._phase, packed), worker)
+                self._send(Sessions(self.phase, packed), worker)
             elif not self._recall():
                 self._asking.pop(0)
                 self.over = True
-                self._send(Sessions(self._phase, [], last=True), worker)
+                self._send(Sessions(self.phase, [], last=True), worker)
                 self._look()
             else:
                 return
@@ -255,7 +257,7 @@ class SessionDispatcher:
         for worker, hand in self._hands.items():
             if hand and worker not in self._asking and worker not in self._recalled:
                 self._recalled.add(worker)
-                self._send(ReleaseSessions(self._phase), worker)
+                self._send(ReleaseSessions(self.phase), worker)
         return bool(self._recalled)
 
     def _look(self) -> None:

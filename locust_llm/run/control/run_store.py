@@ -294,6 +294,7 @@ class RunStore:
             "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             "probes": s.probes,
+            "head_tokens": s.lengths.head,
             "dataset_sessions": s.dataset_sessions,
             "health": tuple(self.health),
             "limits": known_limits(self.limits),

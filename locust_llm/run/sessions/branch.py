@@ -165,6 +165,7 @@ class Branch:
             "phase": label_of(permit.phase), "stage": stage_of(permit.phase),
             "turn": turn.number, "turns": turn.turns, "after": turn.after, "tool_s": turn.tool_s,
             "asked_input_tokens": turn.input_tokens,
+            **({} if turn.prefix is None else {"prefix": turn.prefix[0], "prefix_tokens": turn.prefix[1]}),
             "arm": side.name, "pair": 0 if block is None else block.pair,
             **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
         }  # fmt: skip

@@ -25,6 +25,8 @@ class Turn(NamedTuple):
     """The turns that it waited for; None: the one before it."""
     tool_s: float | None = None
     """How long a tool took before it."""
+    prefix: tuple[int, int] | None = None
+    """(number of the shared prefix that it begins with, tokens in common)."""
     lose: Callable[[], int] | None = None
     """Called when it failed: how many turns are never sent for that."""
 
@@ -37,6 +39,7 @@ def turn_of(ask: Ask, conversation: Conversation, *, sized: bool) -> Turn:
         turns=conversation.turns if number == 0 and conversation.turns > 1 else None,
         after=None if ask.after == in_line(number) else ask.after,
         tool_s=ask.delay_s if ask.tool else None,
+        prefix=ask.prefix,
         lose=lambda: conversation.lose(number),
     )  # fmt: skip
 

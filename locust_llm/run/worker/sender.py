@@ -166,15 +166,13 @@ class Sender:
             mix(s.seq_dist) if s.seq_dist else None,
             input_tokens=(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
             output_tokens=(s.output_tokens_mean, s.output_tokens_stddev),
-            seed=s.random_seed,
-            worker=order.worker,
-            system_tokens=s.shared_system_prompt_length or 0,
-            prefixes=s.num_prefix_prompts or 0,
+            seed=s.random_seed, worker=order.worker, salt=order.salt,
+            system_tokens=s.shared_system_prompt_length or 0, prefixes=s.num_prefix_prompts or 0,
             prefix_tokens=s.prefix_prompt_length or 0,
             tokenizer=tokens.load(s.tokenizer) if s.tokenizer else None,
             batch=s.texts,
             media=Media(s.media, None if s.random_seed is None else f"{s.random_seed}/{order.worker}/media"),
-        )
+        )  # fmt: skip
         self.sessions = Sessions(
             self.prompts,
             turns=(s.session_turns_mean, s.session_turns_stddev),
@@ -185,7 +183,7 @@ class Sender:
             parts=Store(s.input_file, pause=self.turns.take).parts if s.input_file else None,
         )
         self.extra = extras(s)
-        self.counts_sessions = bool(s.input_file or s.num_sessions)
+        self.counts_sessions = bool(s.input_file or s.num_sessions or s.prefix_cache_hit_rate is not None)
         self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
         if order.boot and order.boot == boot_id():
             self.clock.same(order.clock_offset_s)
