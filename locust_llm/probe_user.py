@@ -202,6 +202,8 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
         yield "a probe runs in one process: leave out --processes, --master and --worker"
     if not settings.streaming:
         yield "a probe needs --streaming: without a stream there are no times of tokens"
+    if settings.hosts:
+        yield "a probe is of one server: give one --host"
     for flag, given in (
         ("--model-mix", settings.model_mix),
         ("--prefill-concurrency", settings.prefill_concurrency),

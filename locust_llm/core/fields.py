@@ -17,7 +17,9 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
     """What was asked. Never holds a key or a password: of headers only the names are kept here."""
 
     host: str = ""
-    """Base URL, scheme included, without ``/v1``."""
+    """Base URL, scheme included, without ``/v1``; the first of several."""
+    hosts: tuple[str, ...] = ()
+    """All of them, where there are several: a session stays with one."""
     endpoint: Annotated[
         str, Option("server", "Path of the endpoint", "/v1/completions", "PATH", otherwise="that of the endpoint type")
     ] = "/v1/chat/completions"
@@ -345,7 +347,18 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
     ] = "client"
     session_header: Annotated[
         str | None,
-        Option("prompts", "Header for the id of the session, if the server routes by it", "X-Session-Id", "NAME"),
+        Option(
+            "prompts", "Header for the id of the session, by name or as of aiperf, mlperf, dynamo", "mlperf", "NAME"
+        ),
+    ] = None
+    echo_header: Annotated[
+        str | None,
+        Option(
+            "prompts", "Header of an answer that its session sends back in its next turn", "x-session-token", "NAME"
+        ),
+    ] = None
+    backend_header: Annotated[
+        str | None, Option("report", "Header of an answer that names its replica, for a table", "x-backend", "NAME")
     ] = None
     random_seed: Annotated[
         int | None,

@@ -74,6 +74,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``base`` or ``candidate``: see arms.py. Empty: the run has no arms."""
     pair: Count = 0
     """Of blocks, from 1; 0: of none that is counted."""
+    backend: str = ""
+    """The replica that answered: as ``--backend-header`` says, else its address where there are several."""
     session: str = ""
     turn: Count = 0
     turns: Count | None = None

@@ -18,6 +18,10 @@ LOOK_STEP: Final = 1.5
 """Each look comes after so many times the time of the one before."""
 POOLING: Final = ("embeddings", "rerank")
 """Endpoint types whose answers are vectors or scores, in one piece: nothing is generated."""
+SESSION_HEADERS: Final = {
+    "aiperf": "X-Session-Affinity", "mlperf": "X-Session-ID", "dynamo": "X-Dynamo-Session-ID",
+}  # fmt: skip
+"""By whose it is: in each of these goes the id of the session."""
 MAX_COLUMNS: Final = 50
 """Percentiles in a table."""
 
@@ -56,6 +60,11 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
     def generates(self) -> bool:
         """Answers have tokens of output, streamed or not."""
         return self.endpoint_type not in POOLING
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the server, or of its replicas."""
+        return self.hosts or (self.host,)
 
     @property
     def texts(self) -> int:

@@ -1,6 +1,7 @@
 """Validation: settings that cannot make a run, found before any load and without the network."""
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
@@ -23,6 +24,11 @@ from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, duration
 
 MAX_PERCENTILES: Final = 50
 MAX_METRICS_URLS: Final = 64
+HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FRAMING: Final = (
+    "host", "content-length", "content-type", "transfer-encoding", "connection", "x-request-id", "authorization", "cookie",
+    "accept-encoding", "expect", "upgrade",
+)  # fmt: skip
 MAX_PIXELS: Final = 64e6
 MAX_SAMPLES: Final = 32e6
 """Of a synthetic picture or sound: to make it takes seconds, and some 200 MB."""
@@ -42,11 +48,12 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from slo.mistakes(s.rules, (s.sweep or "").partition("=")[0].strip())
     if "@" in urlsplit(s.candidate).netloc:
         yield "--candidate must not hold a user and a password: use --candidate-set 'header:Authorization=Basic ...'"
-    if "@" in urlsplit(s.host).netloc:
+    if any("@" in urlsplit(host).netloc for host in s.addresses):
         yield "--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"
     for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
         if is_secret(name):
             yield f"--endpoint must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
+    yield from _routers(s)
     yield from _metrics_urls(s)
     if not available() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
         yield f"a rule on {SCHEMA_VALID} cannot be judged: {MISSING}"
@@ -55,6 +62,22 @@ def mistakes(s: Settings) -> Iterator[str]:
     for p in s.percentiles:
         if not 0 < p <= 99.9:
             yield f"--percentiles must be above 0 and at most 99.9, got {p:g}"
+
+
+def _routers(s: Settings) -> Iterator[str]:
+    """Of replicas and the headers by which requests find them."""
+    if s.hosts and s.compares:
+        yield "two arms have one address each: give one --host (--base) and one --candidate"
+    flags = {
+        "--session-header": s.session_header, "--echo-header": s.echo_header, "--backend-header": s.backend_header,
+    }  # fmt: skip
+    for flag, name in flags.items():
+        if name is not None and not HEADER_NAME.fullmatch(name):
+            yield f"{flag} takes the name of a header, and {name!r} is none"
+        elif name is not None and flag != "--backend-header" and name.lower() in _FRAMING:
+            yield f"{flag} {name}: requests have that header of their own"
+    if s.backend_header and (s.backend_header.lower() == (s.echo_header or "").lower() or is_secret(s.backend_header)):
+        yield f"--backend-header {s.backend_header} may hold a secret, and backends are written down: give another header"
 
 
 def _metrics_urls(s: Settings) -> Iterator[str]:

@@ -216,7 +216,7 @@ def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
     }
     return {
         "models": _models(summary),
-        "endpoint": {"urls": [s.host or "http://localhost"], **_endpoint(s)},
+        "endpoint": {"urls": [*filter(None, s.addresses)] or ["http://localhost"], **_endpoint(s)},
         "datasets": [{"name": "main", "type": "synthetic", "prompts": lengths}],
         "phases": [{key: value for key, value in phase.items() if value is not None}],
     }

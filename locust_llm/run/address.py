@@ -1,15 +1,23 @@
-"""The address of a server, in one form however it was written."""
+"""The address of a server, in one form however it was written; of several replicas with commas between."""
 
 from urllib.parse import urlsplit
 
 
 def base_url(host: str) -> str:
-    """``localhost:8000``, ``http://localhost:8000/``, ``http://localhost:8000/v1``: all ``http://localhost:8000``."""
+    """``localhost:8000``, ``http://localhost:8000/``, ``http://localhost:8000/v1``: all ``http://localhost:8000``. The first
+    of several."""
+    host = host.partition(",")[0].strip()
     if host and "://" not in host:
         host = "http://" + host
     parts = urlsplit(host)
     path = parts.path.rstrip("/").removesuffix("/v1")
     return f"{parts.scheme}://{parts.netloc}{path}" if host else ""
+
+
+def replica_urls(hosts: str) -> tuple[str, ...]:
+    """Of each, where there are several, with commas between."""
+    found = tuple(dict.fromkeys(base_url(host) for host in hosts.split(",") if host.strip()))
+    return found if len(found) > 1 else ()
 
 
 def page_url(url: str) -> str:

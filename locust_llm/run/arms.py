@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import gevent
 import msgspec
@@ -15,10 +15,7 @@ from locust_llm.core.settings import Settings
 from .discovery import Discovery, DiscoveryFailed, discover
 from .flags import refuse
 from .options import candidate_headers
-from .preflight import headers_of, ready
-
-ALIKE: Final = 0.02
-"""Token counts of the arms that differ by more are worth a note."""
+from .preflight import ALIKE, headers_of, ready
 
 
 class Side(NamedTuple):
@@ -40,6 +37,8 @@ def survey(settings: Settings, options: Namespace | None, *, here: bool) -> Disc
     """The server was asked, of two arms both, and the run may begin. ``here``: its users are on this machine. Raises
     Refused."""
     headers = headers_of(options)
+    if "," in (getattr(options, "candidate", None) or ""):
+        refuse("two arms have one address each: give one --candidate")
     found = ready(settings, headers, here=here)
     if not settings.compares or settings.aa:
         return found

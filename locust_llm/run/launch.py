@@ -43,7 +43,9 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     settings = check(options)
     launch = Launch(settings, forks=bool(options.processes and not options.worker))
     setattr(options, _ATTRIBUTE, launch)
-    options.host = settings.host or options.host  # with its scheme: plain HTTP users of the same run need it too
+    options.host = (
+        ",".join(settings.addresses) or options.host
+    )  # with its scheme: plain HTTP users of the same run need it too
     if options.headless or options.autostart:
         options.llm_run_time, options.run_time = options.run_time, None  # -t: of profiling, see phase_runner.py
         options.llm_users = options.num_users  # before Locust makes it 1

@@ -25,10 +25,10 @@ import msgspec
 from locust_llm.client.api import extra_inputs
 from locust_llm.core.arms import BASE, changes, without_values
 from locust_llm.core.option import USERS, Option
-from locust_llm.core.settings import Settings
+from locust_llm.core.settings import SESSION_HEADERS, Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY, RATE
-from locust_llm.core.validation import mistakes
+from locust_llm.core.validation import HEADER_NAME, mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import schema, tokens
 from locust_llm.load.access_log import columns_of
@@ -40,7 +40,7 @@ from locust_llm.load.summary import Summary
 from locust_llm.load.summary import check as check_dataset
 from locust_llm.load.user_file import irregular, small_text
 from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
-from locust_llm.run.address import base_url, page_url
+from locust_llm.run.address import base_url, page_url, replica_urls
 from locust_llm.slo.rules import Entry
 
 from .flags import (
@@ -61,7 +61,6 @@ PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("p
 """The words that the door puts before those that were given; of any other command the locustfile of a run."""
 SECRETS: Final = "llm_secrets"
 """Where the options have the names of the locustfile's own secret ones."""
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
 """Of a line of rules: a # within quotes begins no comment."""
@@ -139,7 +138,7 @@ def check(options: Namespace, **known: Any) -> Settings:
         name, colon, value = header.partition(":")
         if not colon:
             refuse("--header takes NAME: VALUE, got one without a colon")  # not shown: it may be the secret itself
-        if not _HEADER_NAME.fullmatch(name.strip()):
+        if not HEADER_NAME.fullmatch(name.strip()):
             refuse(f"--header takes NAME: VALUE, and {name.strip()!r} is no name of a header")
         if not _HEADER_VALUE.fullmatch(value):
             refuse(f"--header {name.strip()}: its value has characters that no header can carry")
@@ -276,11 +275,13 @@ def settings_of(options: Namespace | None) -> Settings:
     values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
     values["report_dir"] = values["report_dir"] or ""
     values["candidate"] = base_url(values["candidate"] or "")
+    values["session_header"] = SESSION_HEADERS.get(values["session_header"], values["session_header"])
     values["slo"] = tuple(rules_of(options))
     pages = [*os.environ.get("LOCUST_LLM_METRICS_URL", "").splitlines(), *options.metrics_url]
     values["metrics_url"] = tuple(dict.fromkeys(map(page_url, filter(str.strip, pages))))
     settings = Settings(
         host=base_url(options.host or ""),
+        hosts=replica_urls(options.host or ""),
         header_names=tuple(header.partition(":")[0].strip() for header in headers_given(options)),
         candidate_set=tuple(map(without_values, changes_given(options))),
         users=getattr(options, "llm_users", options.num_users),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import gevent
+from msgspec.structs import replace
 
 from locust_llm.client.requests_bridge import authorities
 from locust_llm.core.settings import Settings
@@ -24,6 +25,8 @@ from .discovery import Discovery, DiscoveryFailed, discover
 from .flags import refuse
 from .options import request_headers
 
+ALIKE: Final = 0.02
+"""Token counts of two servers that differ by more are worth a note."""
 SPARE_FILES: Final = 40
 """What a process has open beside its connections: Locust, its sockets to other processes, and ours come to 9 alone and to
 15 in a worker; then there are visitors of the web page, and connections that are being closed."""
@@ -134,7 +137,8 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
     if not settings.host:
         refuse("--host is missing: the server's address, such as --host localhost:8000")
     if settings.max_users_asked and here:
-        short = shortage(settings.max_users_asked, settings.processes, raise_open_files(), local_ports())
+        files = raise_open_files() // len(settings.addresses)  # a user has a connection to each
+        short = shortage(settings.max_users_asked, settings.processes, files, local_ports())
         if short:
             refuse(short)
     if not os.path.exists(authorities()):
@@ -148,6 +152,28 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
     except OSError as error:
         refuse(f"the report folder cannot be written: {error.filename}: {error.strerror} (--report-dir names another)")
     try:
-        return discover(settings, headers, verify=authorities(), sleep=gevent.sleep)
+        found = discover(settings, headers, verify=authorities(), sleep=gevent.sleep)
     except DiscoveryFailed as error:
-        refuse(str(error))
+        refuse(f"{settings.host}: {error}" if settings.hosts else str(error))
+    return _with_replicas(found, settings, headers) if settings.hosts else found
+
+
+def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, str]) -> Discovery:
+    """The others were asked too, each for what the first one is asked for: what differs is among the notes. Raises
+    Refused."""
+    notes, contexts, simulated = list(first.notes), [first.context], first.simulated
+    alone = replace(settings, hosts=(), model=first.model if settings.model_mix is None else None)
+    for host in settings.hosts[1:]:
+        try:
+            other = discover(replace(alone, host=host), headers, verify=authorities(), sleep=gevent.sleep)
+        except DiscoveryFailed as error:
+            refuse(f"{host}: {error}")
+        notes += (f"{host}: {note}" for note in other.notes if note not in first.notes)
+        if (other.server, other.length_way) != (first.server, first.length_way):
+            notes.append(f"{host} is another server than {settings.host}: {other.server or '-'}, {first.server or '-'}")
+        a, b = first.lengths.tokens_a_word, other.lengths.tokens_a_word
+        if first.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
+            notes.append(f"{host} counts tokens differently: {b:.3f} tokens a word, and {a:.3f} at {settings.host}")
+        contexts.append(other.context)
+        simulated = simulated or other.simulated
+    return replace(first, notes=tuple(notes), context=min(filter(None, contexts), default=None), simulated=simulated)

@@ -42,16 +42,20 @@ class Answer:
         steps = drafted(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
         self.max_tokens, self.accepted = max_tokens, iter(steps)
         self.sequence = Sequence(asked.prompt_tokens, len(steps) or max_tokens, self._block_keys(max_tokens))
+        session = connection.request.session if connection.request else ""
+        row.backend = number = server.router.choose(self.sequence.block_keys, session)
+        self.engine, self.metrics = server.router.engines[number], server.metrics[number]
+        self.headers = server.headers_of(number)
 
     def start(self) -> None:
-        self.server.engine.add(self.sequence, self.on_token)
+        self.engine.add(self.sequence, self.on_token)
 
     def on_token(self) -> None:
         raise NotImplementedError
 
     def counted(self) -> int:
         """The tokens of one more step; how many there are."""
-        now, metrics = monotonic(), self.server.metrics
+        now, metrics = monotonic(), self.metrics
         self.before, accepted = self.count, next(self.accepted, 0)
         if self.count and self.quirks.draft_tokens:
             metrics.drafted(self.quirks.draft_tokens, accepted)
@@ -71,7 +75,7 @@ class Answer:
 
     def hang_up(self, fault: str = "") -> None:
         """The client is gone, or a fault has come."""
-        self.server.engine.abort(self.sequence)
+        self.engine.abort(self.sequence)
         if self.count == 0:
             self.server.prefilled(self.asked, monotonic())
         self.close_row(aborted=not fault, fault=fault)
@@ -81,6 +85,7 @@ class Answer:
         row.started_at = sequence.started_at
         row.cached_tokens, row.preemptions, row.fault = sequence.num_cached_tokens, sequence.num_preemptions, fault
         self.server.num_open -= 1
+        self.server.router.ended(row.backend)
         self.server.truth.done(row, aborted=aborted)
 
     def said(self) -> tuple[str | None, str]:
@@ -152,7 +157,7 @@ class WholeAnswer(Answer):
             return
         body = self._body()
         before = monotonic()
-        self.connection.respond(200, self.as_sent(body))
+        self.connection.respond(200, self.as_sent(body), self.headers)
         self.row.first_at = before, monotonic()
         self.close_row()
         self.connection.answered()
@@ -177,7 +182,8 @@ class WholeAnswer(Answer):
         if fault := self.fault_due():
             self.hang_up(fault)
             if fault == "error":
-                self.connection.respond(500, api.error_body(500, ENGINE_FAILED, "InternalServerError"))
+                failed = api.error_body(500, ENGINE_FAILED, "InternalServerError")
+                self.connection.respond(500, failed, self.headers)
                 self.connection.answered()
             else:
                 self.break_connection(fault)
@@ -192,7 +198,7 @@ class StreamedAnswer(Answer):
         self.chunks = asked.form.events(row.answer_id, server.names[0], quirks, self.said_reason, asked)
         self.call = self.chunks.call()  # until it was sent
         self.continuous = asked.continuous_usage or quirks.continuous_usage
-        self.frame, head = connection.stream_framing()
+        self.frame, head = connection.stream_framing(self.headers)
         self.role = quirks.role if asked.form.opens else "none"
         self.text = b""  # of the tokens that wait for their chunk
         self.num_chunks = 0
@@ -348,7 +354,7 @@ class PooledAnswer(WholeAnswer):
 
     def start(self) -> None:
         for sequence in self.sequences:
-            self.server.engine.add(sequence, self.on_token)
+            self.engine.add(sequence, self.on_token)
         self._fail()
 
     def on_token(self) -> None:
@@ -360,7 +366,7 @@ class PooledAnswer(WholeAnswer):
 
     def hang_up(self, fault: str = "") -> None:
         for sequence in self.sequences:
-            self.server.engine.abort(sequence)
+            self.engine.abort(sequence)
         if self.count < len(self.sequences):
             self.server.prefilled(self.asked, monotonic())
         self.close_row(aborted=not fault, fault=fault)
@@ -372,7 +378,7 @@ class PooledAnswer(WholeAnswer):
         super().close_row(aborted=aborted, fault=fault)
 
     def _computed(self) -> None:
-        now, metrics = monotonic(), self.server.metrics
+        now, metrics = monotonic(), self.metrics
         for sequence in self.sequences:
             metrics.prompt_tokens += sequence.num_prompt_tokens
             metrics.success["stop"] += 1

@@ -17,13 +17,14 @@ from .clock import Clock, FineSelector
 from .connection import Connection
 from .cost import BLOCK_SIZE, GPUS, MODELS, Cost
 from .disaggregated import DisaggregatedEngine, Link
-from .engine import BatchEngine, Engine, FixedEngine
+from .engine import ROUTES, BatchEngine, Engine, FixedEngine
 from .policies import POLICIES, WHOLE_PROMPTS, chunked
 from .quirks import LIKE, Quirks, parse
 from .scheduler import Config, Scheduler
 from .server import Front, Server
 
 DISAGGREGATED = "disaggregated"
+SESSION_HEADERS = {"session": "X-Session-ID", "token": "x-session-token"}  # by route
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +49,13 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
         "503 while that many prompt tokens wait or prefill (default: no limit)",
         type=any_count,
     )
+    add("--replicas", "engines behind the address, each with a KV cache of its own (default: 1)", type=count, default=1)
+    add(
+        "--route", "which of them a request goes to: the next one, that of its session, that with most of its prompt "
+        "cached, or that of its token, which the answer before brought (default: %(default)s)",
+        choices=ROUTES, default=ROUTES[0], metavar=None,
+    )  # fmt: skip
+    add("--route-header", "the session, or the token (default: X-Session-ID, x-session-token)", metavar="NAME")
     add("--idle-close", "close a connection idle for so long (default: never)", type=positive, metavar="SECONDS")
     add("--seed", "of the text, the ids, the jitter and the faults (default: 0)", type=int, default=0)
     add(
@@ -160,6 +168,17 @@ def settings(options: argparse.Namespace) -> tuple[Cost, Config, str, int]:
     return cost, config, policy, max_model_len
 
 
+def session_header(options: argparse.Namespace) -> str:
+    """That the router looks at; none where its route has none. Raises ValueError."""
+    if options.route == "prefix" and (options.ttft_ms is not None or not options.enable_prefix_caching):
+        raise ValueError("--route prefix needs a prefix cache: leave out --no-enable-prefix-caching and --ttft-ms")
+    if options.route != ROUTES[0] and options.replicas == 1:
+        raise ValueError(f"--route {options.route} needs --replicas of at least 2")
+    if options.route_header and options.route not in SESSION_HEADERS:
+        raise ValueError(f"--route-header needs --route {' or '.join(SESSION_HEADERS)}, not {options.route}")
+    return options.route_header or SESSION_HEADERS.get(options.route, "")
+
+
 def quirks(options: argparse.Namespace) -> Quirks:
     """Of every request. Raises ValueError, also for --faults that would not do."""
     found = parse(options.quirks, LIKE[options.like])
@@ -263,7 +282,9 @@ def make_engine(
 async def _serve(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     cost, config, policy, max_model_len = settings(options)
-    engine, about = make_engine(options, cost, config, policy, loop)
+    header = session_header(options)
+    engines = [make_engine(options, cost, config, policy, loop) for _ in range(options.replicas)]
+    about = engines[0][1] + (f"; {len(engines)} replicas, {options.route}" if len(engines) > 1 else "")
     front = Front(
         names=tuple(options.served_model_name or [options.model]),
         max_model_len=max_model_len,
@@ -277,8 +298,10 @@ async def _serve(options: argparse.Namespace) -> int:
         quirks=quirks(options),
         faults=options.faults,
         fault_rate=options.fault_rate,
+        route=options.route,
+        session_header=header,
     )
-    server = Server(engine, front)
+    server = Server([engine for engine, _ in engines], front)
 
     listener = await loop.create_server(partial(Connection, server), options.host, options.port, backlog=4096)
     stop = asyncio.Event()

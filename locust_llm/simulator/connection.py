@@ -30,6 +30,7 @@ class Request:
     id: str | None  # X-Request-Id
     authorization: str | None
     quirks: str  # X-Simulate
+    session: str  # of the header that the router looks at
     body: bytes
     chunked: bool  # HTTP/1.1: the answer may be in chunks, and the connection may stay
     keep_alive: bool
@@ -101,7 +102,7 @@ class Connection(asyncio.Protocol):
         self.url = b""
         self.id: str | None = None
         self.authorization: str | None = None
-        self.quirks = ""
+        self.quirks = self.session = ""
         self.body: list[bytes] = []
         self.body_bytes = 0
         self.expects_continue = False
@@ -119,6 +120,8 @@ class Connection(asyncio.Protocol):
             self.authorization = self.authorization or f"Bearer {value.decode('latin-1')}"
         elif name == quirks.HEADER:
             self.quirks = value.decode("latin-1")
+        elif name == self.server.session_header:
+            self.session = value.decode("latin-1")
         elif name == b"expect":
             self.expects_continue = value.lower() == b"100-continue"
 
@@ -137,8 +140,10 @@ class Connection(asyncio.Protocol):
         keep_alive = chunked and self.parser.should_keep_alive()
         method, body = self.parser.get_method().decode(), b"".join(self.body)
         self.requests.append(
-            Request(method, path, self.id, self.authorization, self.quirks, body, chunked, keep_alive, arrived_at)
-        )
+            Request(
+                method, path, self.id, self.authorization, self.quirks, self.session, body, chunked, keep_alive, arrived_at
+            )
+        )  # fmt: skip
 
     # from the server
 
@@ -152,13 +157,13 @@ class Connection(asyncio.Protocol):
         )
         self.transport.write(head.encode() + data)
 
-    def stream_framing(self) -> tuple[Callable[[bytes], bytes], bytes]:
+    def stream_framing(self, extra_headers: str = "") -> tuple[Callable[[bytes], bytes], bytes]:
         """What wraps each event of a stream, and its headers. HTTP/1.0 has no chunks, only the close."""
         chunked = self.request is not None and self.request.chunked
         head = (
             f"HTTP/1.1 200 OK\r\n{_SERVER_LINE}Content-Type: text/event-stream; charset=utf-8\r\n"
             + ("Transfer-Encoding: chunked\r\n" if chunked else "")
-            + f"{self._connection_line()}\r\n"
+            + f"{extra_headers}{self._connection_line()}\r\n"
         )
         self.end_of_stream = b"0\r\n\r\n" if chunked else b""
         return _chunked if chunked else _bare, head.encode()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Series
 from dataclasses import dataclass
 
 from .clock import Clock, Timer
-from .engine import BatchEngine
+from .engine import BatchEngine, together
 from .sequence import Sequence, Status
 
 
@@ -95,13 +96,14 @@ class DisaggregatedEngine:
             self._loads[journey.prefill] -= 1
         sequence.status = Status.FINISHED
 
+    def find(self, block_keys: Series[int]) -> int:
+        return max(engine.find(block_keys) for engine in self.prefill)
+
     def forget_lateness(self) -> None:
         for engine in (*self.prefill, *self.decode):
             engine.forget_lateness()
 
     def state(self) -> dict[str, float]:
-        """Sums over all engines, but for the lateness, which is the worst; and who is under way between them."""
-        states = [engine.state() for engine in (*self.prefill, *self.decode)]
-        sums = {name: sum(state[name] for state in states) for name in states[0]}
-        worst = {name: max(state[name] for state in states) for name in ("max_late_s", "late_p99_s")}
-        return sums | worst | {"transferring": sum(journey.timer is not None for journey in self._journeys.values())}
+        """Of all engines; and who is under way between them."""
+        transferring = sum(journey.timer is not None for journey in self._journeys.values())
+        return together([engine.state() for engine in (*self.prefill, *self.decode)]) | {"transferring": transferring}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from collections.abc import Sequence as Series
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol
 
 from .clock import Clock, Timer
 from .cost import Cost, step_s
@@ -23,6 +24,9 @@ class Engine(Protocol):
 
     def abort(self, sequence: Sequence) -> None:
         """Drop a sequence: its blocks are free at once and on_token is not called again."""
+
+    def find(self, block_keys: Series[int]) -> int:
+        """How many of these blocks of a prompt, from the first on, its prefix cache has."""
 
     def state(self) -> dict[str, float]:
         """Gauges for people and tests."""
@@ -67,6 +71,10 @@ class BatchEngine:
         self.scheduler.finish(sequence)
         self._each.pop(sequence, None)
         self._ends.pop(sequence, None)
+
+    def find(self, block_keys: Series[int]) -> int:
+        blocks = self.scheduler.blocks
+        return blocks.find(block_keys)[0] if blocks.caching else 0
 
     def _begin_step(self) -> None:
         batch = self._batch = self.scheduler.schedule()
@@ -165,6 +173,9 @@ class FixedEngine:
         sequence.status = Status.FINISHED
         del self._drips[sequence]
 
+    def find(self, block_keys: Series[int]) -> int:
+        return 0
+
     def forget_lateness(self) -> None:
         self.max_late_s = 0.0
 
@@ -199,3 +210,63 @@ class _Drip:
             self.wait(engine.itl_s)
         if self.each or sequence.output_then == 1 or sequence.is_finished:
             self.on_token()
+
+
+# -- several replicas --------------------------------------------------------------------------------------------------
+
+ROUTES: Final = ("round-robin", "session", "prefix", "token")
+MAX_SESSIONS: Final = 100_000
+"""Of these the router knows where they went; then the one that was longest without a request is forgotten."""
+_TOKEN: Final = "replica-"
+
+
+class Router:
+    """Which of several engines, each with a scheduler and a cache of its own, a request goes to.
+
+    round-robin: each request to the next one. session: the first request of a session to the next one, the others to where
+    that went. token: as the answer before it said (`token_of`), without a memory of its own. prefix: to the one whose
+    cache has most blocks of the prompt, among equal ones to that with the fewest requests, among these to the next one.
+    """
+
+    def __init__(self, engines: Series[Engine], route: str = "round-robin") -> None:
+        self.engines, self.route = engines, route
+        self.num_open = [0] * len(engines)
+        self._next = 0
+        self._sessions: OrderedDict[str, int] = OrderedDict()
+
+    def choose(self, block_keys: Series[int] = (), session: str = "") -> int:
+        """The number of the engine; `ended` says when its request is over. ``session``: its id, or its token."""
+        number = self._known(session)
+        if number is None:
+            number = self._best(block_keys) if self.route == "prefix" else self._next
+            self._next = (number + 1) % len(self.engines)
+        if self.route == "session" and session:
+            self._sessions[session] = number
+            self._sessions.move_to_end(session)
+            if len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        self.num_open[number] += 1
+        return number
+
+    def ended(self, number: int) -> None:
+        self.num_open[number] -= 1
+
+    def token_of(self, number: int) -> str:
+        """What the client is to send back; empty: this route has no tokens."""
+        return f"{_TOKEN}{number}" if self.route == "token" else ""
+
+    def _known(self, session: str) -> int | None:
+        if self.route == "token":
+            tokens = [self.token_of(number) for number in range(len(self.engines))]
+            return tokens.index(session) if session in tokens else None
+        return self._sessions.get(session)
+
+    def _best(self, block_keys: Series[int]) -> int:
+        found = [engine.find(block_keys) for engine in self.engines]
+        count = len(found)
+        return min(range(count), key=lambda i: (-found[i], self.num_open[i], (i - self._next) % count))
+
+
+def together(states: Series[dict[str, float]]) -> dict[str, float]:
+    """The states of several engines: sums, but for the lateness, which is the worst."""
+    return {name: (max if "late" in name else sum)(state[name] for state in states) for name in states[0]}

@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from . import api, messages, responses, tokens
 from .answers import ENGINE_FAILED, Answer, PooledAnswer, StreamedAnswer, WholeAnswer
-from .engine import Engine
+from .engine import Engine, Router, together
 from .quirks import LIKE, Quirks, parse
-from .telemetry import Metrics, Row, Truth
+from .telemetry import Metrics, Row, Truth, text
 
 if TYPE_CHECKING:
     from .connection import Connection, Request
 
 
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+BACKEND = "x-backend"
 _OPEN_PATHS = ("/health", "/metrics", "/truth", "/truth/reset")  # without an API key too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
     """How the server presents itself. ``names``: all are accepted and listed, answers carry the first (vLLM's
-    --served-model-name). ``faults`` change the quirks of a share fault_rate of the requests."""
+    --served-model-name). ``faults`` change the quirks of a share fault_rate of the requests. ``route`` and
+    ``session_header``: of the `Router`."""
 
     names: tuple[str, ...]
     max_model_len: int
@@ -39,15 +41,19 @@ class Front:
     quirks: Quirks = LIKE["vllm"]
     faults: str = ""
     fault_rate: float = 0.0
+    route: str = "round-robin"
+    session_header: str = ""
 
 
 class Server:
-    def __init__(self, engine: Engine, front: Front) -> None:
-        self.engine, self.front, self.names, self.caching = engine, front, front.names, front.caching
+    def __init__(self, engines: Sequence[Engine], front: Front) -> None:
+        self.front, self.names, self.caching = front, front.names, front.caching
+        self.router = Router(engines, front.route)
+        self.session_header = front.session_header.lower().encode() or None
         self.truth = Truth(full=front.full_truth)
-        self.metrics = Metrics(front.names[0], front.max_model_len)
-        if front.quirks.draft_tokens:
-            self.metrics.drafts = 0, 0, 0
+        self.metrics = [Metrics(front.names[0], front.max_model_len) for _ in engines]
+        for metrics in self.metrics if front.quirks.draft_tokens else ():
+            metrics.drafts = 0, 0, 0
         self.random = Random(front.seed)
         self.connections: set[Connection] = set()
         self.num_open = 0
@@ -63,8 +69,8 @@ class Server:
             "/v1/models": ("GET", lambda c, _: c.respond(200, models(names, max_model_len))),
             "/tokenize": ("POST", lambda c, r: c.respond(200, api.tokenize(r.body, names, max_model_len))),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
-            "/metrics": ("GET", lambda c, _: c.respond(200, self.metrics.text(engine.state()))),
-            "/truth": ("GET", lambda c, _: c.respond(200, {**self.truth.as_json(), "engine": engine.state()})),
+            "/metrics": ("GET", lambda c, _: c.respond(200, text(zip(self.metrics, self.states(), strict=True)))),
+            "/truth": ("GET", lambda c, _: c.respond(200, self.truth.as_json() | self.engines_as_json())),
             "/truth/reset": ("POST", self.reset_truth),
         }
 
@@ -135,11 +141,26 @@ class Server:
         of those still without a first token. Raises RefusedError."""
         front = self.front
         if front.max_num_queued_reqs is not None and self.num_open + 1 > front.max_num_queued_reqs:
-            self.metrics.rejections["max_num_queued_reqs"] += 1
+            self.metrics[0].rejections["max_num_queued_reqs"] += 1
             raise refusal(503)
         if front.max_num_queued_tokens is not None and self.num_queued_tokens >= front.max_num_queued_tokens:
-            self.metrics.rejections["max_num_queued_tokens"] += 1
+            self.metrics[0].rejections["max_num_queued_tokens"] += 1
             raise refusal(503)
+
+    def headers_of(self, number: int) -> str:
+        """Lines of an answer that say which replica it is of; none where there is one."""
+        if len(self.metrics) == 1:
+            return ""
+        token = self.router.token_of(number)
+        return f"{BACKEND}: {number}\r\n" + (f"{self.front.session_header}: {token}\r\n" if token else "")
+
+    def states(self) -> list[dict[str, float]]:
+        return [engine.state() for engine in self.router.engines]
+
+    def engines_as_json(self) -> dict[str, Any]:
+        """``engine``: all of them together."""
+        states = self.states()
+        return {"engine": together(states), **({"engines": states} if len(states) > 1 else {})}
 
     def prefilled(self, asked: api.Asked, at: float) -> None:
         """A request got its first token, or left before."""
@@ -148,7 +169,8 @@ class Server:
 
     def reset_truth(self, connection: Connection, _: Request) -> None:
         self.truth.reset()
-        self.engine.forget_lateness()
+        for engine in self.router.engines:
+            engine.forget_lateness()
         connection.respond(200, {"reset": True})
 
 

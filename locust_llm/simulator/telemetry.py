@@ -6,7 +6,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -95,12 +95,10 @@ class Metrics:
         for name, value in observed.items():
             self.histograms[name].observe(value)
 
-    def text(self, state: Mapping[str, float]) -> str:
-        return "\n".join(self._lines(state)) + "\n"
-
-    def _lines(self, state: Mapping[str, float]) -> Iterator[str]:
+    def families(self, state: Mapping[str, float], number: int = 0) -> Iterator[tuple[str, list[str]]]:
+        """(head, samples) of each, as of the engine of this number."""
         label = f'model_name="{self.model}"'
-        engine = f'engine="0",{label}'
+        engine = f'engine="{number}",{label}'
         gauges = {
             "num_requests_running": ("Number of requests in model execution batches.", state["running"]),
             "num_requests_waiting": ("Number of requests waiting to be processed.", state["waiting"]),
@@ -110,7 +108,7 @@ class Metrics:
             ),
         }
         for name, (text, value) in gauges.items():
-            yield from (_head(name, text, "gauge"), f"vllm:{name}{{{engine}}} {float(value)}")
+            yield _head(name, text, "gauge"), [f"vllm:{name}{{{engine}}} {float(value)}"]
         counters = {
             "prefix_cache_queries": ("Prefix cache queries, in terms of tokens.", state.get("cache_queries", 0)),
             "prefix_cache_hits": ("Prefix cache hits, in terms of cached tokens.", state.get("cache_hits", 0)),
@@ -126,21 +124,32 @@ class Metrics:
                 "spec_decode_num_accepted_tokens": ("Number of accepted tokens.", accepted),
             }
         for name, (text, value) in counters.items():
-            yield from (_head(f"{name}_total", text, "counter"), f"vllm:{name}_total{{{engine}}} {float(value)}")
-        yield _head("request_success_total", "Count of successfully processed requests.", "counter")
-        for reason, count in self.success.items():
-            yield f'vllm:request_success_total{{engine="0",finished_reason="{reason}",{label}}} {float(count)}'
-        yield _head("admission_rejections_total", "Requests rejected by queue limits.", "counter")
-        for reason, count in self.rejections.items():
-            yield f'vllm:admission_rejections_total{{{label},reason="{reason}"}} {float(count)}'
+            yield _head(f"{name}_total", text, "counter"), [f"vllm:{name}_total{{{engine}}} {float(value)}"]
+        ended = (
+            f'vllm:request_success_total{{engine="{number}",finished_reason="{reason}",{label}}} {float(count)}'
+            for reason, count in self.success.items()
+        )
+        yield _head("request_success_total", "Count of successfully processed requests.", "counter"), [*ended]
+        rejected = (
+            f'vllm:admission_rejections_total{{{label},reason="{reason}"}} {float(count)}'
+            for reason, count in self.rejections.items()
+            if not number  # what stands before all engines counts them, with the first
+        )
+        yield _head("admission_rejections_total", "Requests rejected by queue limits.", "counter"), [*rejected]
         for name, histogram in self.histograms.items():
-            yield _head(name, _HISTOGRAMS[name][0], "histogram")
-            total = 0
+            samples, total = list[str](), 0
             for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
                 total += count
-                yield f'vllm:{name}_bucket{{engine="0",le="{bound}",{label}}} {float(total)}'
-            yield f"vllm:{name}_count{{{engine}}} {float(total)}"
-            yield f"vllm:{name}_sum{{{engine}}} {float(histogram.sum)}"
+                samples.append(f'vllm:{name}_bucket{{engine="{number}",le="{bound}",{label}}} {float(total)}')
+            samples += (f"vllm:{name}_count{{{engine}}} {float(total)}", f"vllm:{name}_sum{{{engine}}} {histogram.sum}")
+            yield _head(name, _HISTOGRAMS[name][0], "histogram"), samples
+
+
+def text(engines: Iterable[tuple[Metrics, Mapping[str, float]]]) -> str:
+    """The page of all engines, told apart by vLLM's label for that. A state is that of `Engine.state`."""
+    pages = (metrics.families(state, number) for number, (metrics, state) in enumerate(engines))
+    lines = ((of[0][0], *(sample for _, samples in of for sample in samples)) for of in zip(*pages, strict=True))
+    return "\n".join(line for family in lines for line in family) + "\n"
 
 
 def _head(name: str, text: str, kind: str) -> str:
@@ -167,6 +176,7 @@ class Row:
     max_tokens: int  # asked
     arrived_at: float  # the request fully read
     answer_id: str = ""
+    backend: int = 0  # the number of the replica that answered
     output_tokens: int = 0  # delivered
     started_at: float | None = None  # the start of its first step; known at the end
     first_at: tuple[float, float] | None = None  # around the write of the first content token
@@ -182,6 +192,7 @@ class Row:
         stamps = self.token_at
         return {
             "id": self.id,
+            "backend": self.backend,
             "prompt_tokens": self.prompt_tokens,
             "max_tokens": self.max_tokens,
             "output_tokens": self.output_tokens,

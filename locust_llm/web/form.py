@@ -114,6 +114,8 @@ def settings_asked(options: Namespace, runner: Any) -> Settings:
     settings = check(options, processes=max(1, len(runner.clients.ready)) if isinstance(runner, MasterRunner) else 1)
     if settings.compares:
         refuse("a run of two arms begins on the command line only: locust-llm ab")
+    if settings.hosts:
+        refuse("a run of several addresses begins on the command line only: locust-llm run --headless --host A,B")
     return settings
 
 

@@ -5,11 +5,29 @@ import pytest
 from locust_llm.core import validation
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.validation import mistakes
-from locust_llm.run.address import base_url
+from locust_llm.run.address import base_url, replica_urls
 
 NEEDS_STREAMING = "needs --streaming: without a stream there is no time of the first token"
 
 MISTAKES = [
+    (
+        {"hosts": ("http://a", "http://u:p@b")},
+        ["--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"],
+    ),
+    (
+        {"hosts": ("http://a", "http://b"), "aa": True, "run_time_s": 600.0, "users": 1},
+        ["two arms have one address each: give one --host (--base) and one --candidate"],
+    ),
+    ({"session_header": "X Y"}, ["--session-header takes the name of a header, and 'X Y' is none"]),
+    ({"echo_header": "Host"}, ["--echo-header Host: requests have that header of their own"]),
+    (
+        {"backend_header": "Set-Cookie"},
+        ["--backend-header Set-Cookie may hold a secret, and backends are written down: give another header"],
+    ),
+    (
+        {"echo_header": "x-route", "backend_header": "X-Route"},
+        ["--backend-header X-Route may hold a secret, and backends are written down: give another header"],
+    ),
     (
         {"sweep": "users=1,2"},
         [
@@ -229,6 +247,14 @@ def test_the_warmup_falls_back_to_the_main_phase() -> None:
 def test_a_host_in_all_its_forms(host: str, url: str) -> None:
     assert base_url(host) == url
     assert base_url(url) == url
+
+
+def test_several_hosts() -> None:
+    assert replica_urls("a:1, http://a:1/v1,https://b/v1/ ,") == ("http://a:1", "https://b")
+    assert replica_urls("a:1") == replica_urls("a:1,http://a:1/") == replica_urls("") == ()
+    assert base_url(" a:1 ,b:2") == "http://a:1"
+    assert Settings(host="x").addresses == ("x",)
+    assert Settings(host="x", hosts=("x", "y")).addresses == ("x", "y")
 
 
 def test_a_stage_is_a_run_of_its_own() -> None:

@@ -274,6 +274,14 @@ def test_headers_of_the_environment_are_sent_and_their_names_kept(monkeypatch: p
     assert SECRET not in str(asked())
 
 
+def test_session_headers_by_name_and_several_hosts() -> None:
+    names = ("aiperf", "mlperf", "dynamo", "X-My-Session")
+    found = [asked("--host", "a:1,b:2/v1", "--session-header", name).session_header for name in names]
+    assert found == ["X-Session-Affinity", "X-Session-ID", "X-Dynamo-Session-ID", "X-My-Session"]
+    s = asked("--host", "a:1,b:2/v1")
+    assert (s.host, s.hosts) == ("http://a:1", ("http://a:1", "http://b:2"))
+
+
 def test_the_path_of_an_endpoint_is_that_of_its_kind() -> None:
     assert asked("--endpoint-type", "completions").endpoint == "/v1/completions"
     assert asked("--endpoint-type", "completions", "--endpoint", "v2/text").endpoint == "/v2/text"

@@ -76,7 +76,7 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
         "prefill limit": "" if s.prefill_concurrency is None
         else f"{s.prefill_concurrency}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else ""),
         "prompts": _prompts(s),
-        "server": " ".join(filter(None, (s.host, run.server))),
+        "server": " ".join(filter(None, (*s.addresses, run.server))),
         "endpoint": s.endpoint,
         "locustfile": s.locustfile,
         "warmup": ", ".join(

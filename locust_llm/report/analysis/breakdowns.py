@@ -1,4 +1,4 @@
-"""Breakdowns: TTFT, ITL and waits of requests of one length, one limit of the ramp, one turn, one user class."""
+"""Breakdowns: TTFT, ITL and waits of requests of one length, limit of the ramp, turn, replica, user class."""
 
 import itertools
 from bisect import bisect_right
@@ -85,13 +85,15 @@ PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 MAX_RAMP_RANGES: Final = 8
 """Rows of a ramp; with more limits each row is a range."""
 QUARTERS: Final = 4
+KINDS: Final = (("user class", "user_class"), ("model", "model"), ("name", "name"))
 MAX_KINDS: Final = 12
-"""Rows of user classes, models and names."""
+"""Rows of user classes, models, names and replicas."""
 CLOCK_SLACK_S: Final = 1e-3
 """Difference of the clocks of requests and limits: a request admitted by a new limit counts under it."""
 
 WHOLE: Final = "whole phase"
 TURN: Final = "turn"
+BACKEND: Final = "backend"
 
 
 def breakdowns(main: Selection, run: Run) -> Iterator[Breakdown]:
@@ -107,9 +109,10 @@ def breakdowns(main: Selection, run: Run) -> Iterator[Breakdown]:
         ("limit of the ramp", by_limit(main, run)),
         ("rate of the ramp", by_rate(main, run)),
         (TURN, by_turn(main)),
+        (BACKEND, by_backend(main)),
         *by_kind(main),
     ):
-        with_tokens = by == TURN  # with input and cached tokens in place of the wait
+        with_tokens = by in (TURN, BACKEND)  # with input and cached tokens in place of the wait
         found = tuple(
             _group(label, part, metrics[:2] if with_tokens else metrics, with_tokens) for label, part in groups
         )
@@ -209,9 +212,14 @@ def by_turn(main: Selection) -> Groups:
         yield "later", main.where(~first)
 
 
-def by_kind(main: Selection) -> Iterator[tuple[str, Groups]]:
-    """By whichever of user class, model and request name there is more than one of, together: the commonest first."""
-    kinds = (("user class", "user_class"), ("model", "model"), ("name", "name"))
+def by_backend(main: Selection) -> Groups:
+    """By the replica that answered; ``-``: not known, mostly as the request failed before."""
+    return next((groups for _, groups in by_kind(main, ((BACKEND, BACKEND),))), ())
+
+
+def by_kind(main: Selection, kinds: Sequence[tuple[str, str]] = KINDS) -> Iterator[tuple[str, Groups]]:
+    """By whichever of user class, model and request name there is more than one of, together: the commonest first.
+    ``kinds``: (word, column)."""
     chosen = main.requests.loc[main.chosen, [column for _, column in kinds]]
     several = [(word, column) for word, column in kinds if chosen[column].nunique() > 1]
     if not several:

@@ -247,7 +247,7 @@ def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | 
     count, turns = sessions(part)
     return Conditions(
         simulated=run.simulated or bool(part["simulated"].any()),
-        server=settings.host,
+        server=", ".join(settings.addresses),
         server_software=run.server,
         model=run.model or settings.model_mix or settings.model or "",
         model_mix=model_mix(part, settings.model_mix),

@@ -236,6 +236,12 @@ def _share(of: ModelShare) -> str:
 
 def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
     yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
+    s = run.settings
+    if s.hosts:
+        yield "replicas", f"{len(s.hosts)} addresses: a new session goes to the next one and stays there"
+    names = (("session", s.session_header), ("sent back", s.echo_header), ("backend", s.backend_header))
+    if headers := "; ".join(f"{what} {name}" for what, name in names if name):
+        yield "headers of the router", headers
     if run.server_flags:
         yield "server flags", flags_of(run.server_flags)
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from locust_llm.core.run import Run
 from locust_llm.core.text import cut, ends_of, many, number, title
+from locust_llm.report.analysis.breakdowns import BACKEND
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Breakdown, Group, Row, Summary
 from locust_llm.report.analysis.window import measured
@@ -118,20 +119,24 @@ def _breakdowns(breakdowns: Sequence[Breakdown]) -> Iterator[Block]:
 
 def _breakdown(breakdown: Breakdown) -> Table:
     groups = breakdown.groups
-    by_turn = any(group.input_tokens is not None for group in groups)
+    with_tokens = any(group.input_tokens is not None for group in groups)
+    total = sum(group.succeeded + group.failed for group in groups) if breakdown.by == BACKEND else 0
     names = [(SHORT_NAMES[row.tag], p) for row in groups[0].rows for p in MAIN_PERCENTILES]
     titles = [f"{name} {title(p)}" if p == MAIN_PERCENTILES[0] else title(p) for name, p in names]
 
     def cells(group: Group) -> Iterator[str]:
         yield cut(group.label, 2 * LABEL)
+        if total:
+            yield f"{(group.succeeded + group.failed) / total:.1%}"
         yield str(group.succeeded)
         yield "-" if group.failure_rate is None else f"{group.failure_rate:.1%}"
         yield from (marked(row, p, 4) for row in group.rows for p in MAIN_PERCENTILES)
-        if by_turn:
+        if with_tokens:
             yield number(group.input_tokens, 4)
             yield "-" if group.cached_share is None else f"{group.cached_share:.1%}"
 
-    head = (breakdown.by, "ok", "failed", *titles, *(("input", "cached") if by_turn else ()))
+    share, tokens = ("share",) if total else (), ("input", "cached") if with_tokens else ()
+    head = (breakdown.by, *share, "ok", "failed", *titles, *tokens)
     return Table(head, tuple(tuple(cells(group)) for group in groups))
 
 

@@ -53,18 +53,20 @@ class MetricsPoller:
     """Polls until it is closed. A server without such a page is not asked again; a page that was named is."""
 
     def __init__(
-        self, host: str, headers: Mapping[str, str], folder: Path, urls: Sequence[str] = (), *,
+        self, host: str, headers: Mapping[str, str], folder: Path, urls: Sequence[str] = (), *, replicas: Sequence[str] = (),
         verify: bool | str = True, clock: Callable[[], float] = time.time,
         add_note: Callable[[str], object] = lambda text: None, simulated: bool = False,
     ) -> None:  # fmt: skip
-        """``headers``: those of the requests, a key among them: they go to ``host`` alone. ``urls``: of further pages. The
-        server's own is not read where one of them has an engine: then it is that of a replica, or of nobody knows which.
+        """``headers``: those of the requests, a key among them: they go to ``host`` and ``replicas`` alone. ``urls``: of
+        further pages; if none is named those of the replicas. The server's own is not read where one of them has an engine:
+        then it is that of a replica, or of nobody knows which.
         ``simulated``: the engine is the simulator, whatever the names of its metrics."""
         self.history = History()
-        self._own = Page(host, headers)
+        self._own, homes = Page(host, headers), {_split(one)[0] for one in (host, *replicas)}
+        urls = urls or [f"{one}/metrics" for one in replicas]
         self._named = [Page(*_split(url), source=_source(url)) for url in urls]
         for page in self._named:
-            page.headers = headers if page.address == _split(host)[0] else {}
+            page.headers = headers if page.address in homes else {}
         self._verify, self._folder, self._clock, self._add_note = verify, folder, clock, add_note
         self._simulated = simulated
         self._spool: BufferedFile | None = None

@@ -201,7 +201,7 @@ class RunStore:
         """None: the server's metrics are not read."""
         if settings.server_metrics:
             self.poller = MetricsPoller(
-                settings.host, headers, self.folder, settings.metrics_url,
+                settings.host, headers, self.folder, settings.metrics_url, replicas=settings.hosts,
                 verify=False if settings.insecure else authorities(), clock=now, add_note=self.add_note,
                 simulated=survey.simulated,
             )  # fmt: skip

@@ -23,7 +23,7 @@ from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import head, strip_abroad, target, update_session
 from locust_llm.client.response import Response
 from locust_llm.client.retry import RETRIABLE, pause_s
-from locust_llm.core.foreign_text import secrets_of, shown
+from locust_llm.core.foreign_text import NAME_BYTES, secrets_of, shown
 from locust_llm.core.phases import label_of, stage_of
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.load.media import counted
@@ -31,6 +31,7 @@ from locust_llm.load.schema import Wanted, fits, wanted
 from locust_llm.protocols.answer import USUAL
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.arms import Side
+from locust_llm.run.worker.affinity import header
 from locust_llm.run.worker.kept_responses import KeptResponses, marked
 from locust_llm.run.worker.locust_stats import log
 from locust_llm.run.worker.permits import Permit
@@ -67,18 +68,32 @@ class Branch:
 
     def __init__(self, user: User) -> None:
         self._user = user
-        self.line = UserConnection(lambda: CUT if self.sender.closed else CANCELLED)
+        self._lines: dict[str, UserConnection] = {}
+        """By address, where there are several."""
+        self.line = self._line("")
+        """That of the last request."""
         self._rests_until = 0.0
-        self._plain_key: tuple[Any, ...] | None = None
-        self._plain: tuple[requests.PreparedRequest, bytes]
+        self._plain: dict[str, tuple[tuple[Any, ...], requests.PreparedRequest, bytes]] = {}
+        """By address: what the last request was prepared from, it, and how it begins."""
         self._wanted: Wanted | None = None
         self._lose: Callable[[], int] | None = None
+        self._session = ""
         self.kept = KeptResponses()
 
     @property
     def sender(self) -> Sender:
         """That of its user."""
         return self._user.sender
+
+    def close(self) -> None:
+        """Its connections."""
+        for line in self._lines.values():
+            line.close()
+
+    def _line(self, address: str) -> UserConnection:
+        if address not in self._lines:
+            self._lines[address] = UserConnection(lambda: CUT if self.sender.closed else CANCELLED)
+        return self._lines[address]
 
     def permit(self, *, later: bool = False) -> Permit:
         """To send one request; ``later``: of a session that goes on. Raises StopUser: the run is ending."""
@@ -107,7 +122,8 @@ class Branch:
         """Send one request; returns its record."""
         sender, settings, user = self.sender, self.sender.settings, self._user
         try:
-            side = sender.side(sender.block(permit.phase))
+            side = sender.side(sender.block(permit.phase), turn.session)
+            self.line = self._line(side.address if settings.hosts else "")
             request_id = f"{sender.worker}-{user.number}-{next(user.numbers)}"
             session = turn.session or request_id
             model = side.set_model or user.model or turn.model or side.model
@@ -154,7 +170,7 @@ class Branch:
         except BaseException:
             sender.permits.put_back(permit)
             raise
-        self._lose = turn.lose
+        self._lose, self._session = turn.lose, turn.session
         return self._attempts(permit, attempt)
 
     def _labels(self, permit: Permit, turn: Turn, side: Side) -> dict[str, Any]:
@@ -167,6 +183,7 @@ class Branch:
             "asked_input_tokens": turn.input_tokens,
             **({} if turn.prefix is None else {"prefix": turn.prefix[0], "prefix_tokens": turn.prefix[1]}),
             "arm": side.name, "pair": 0 if block is None else block.pair,
+            "backend": side.address if settings.hosts else "",
             **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
         }  # fmt: skip
 
@@ -224,16 +241,17 @@ class Branch:
         requests takes 200 µs, a third of the cost of a short request: where only body and id differ, it prepares the first.
         """
         client = self._user.client
-        plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
-        key = (side.address, self._user.host, *client.headers.items(), *side.headers.items()) if plain else None
-        if key is None or key != self._plain_key:
+        is_plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
+        key = (side.address, self._user.host, *client.headers.items(), *side.headers.items()) if is_plain else None
+        plain = self._plain.get(side.address)
+        if plain is None or key != plain[0]:
             prepared = self._prepare_with_requests(data, request_id, headers, side)
             if key is None:
                 return prepared, head(prepared) + b"\r\n" + data
             for name in ("X-Request-Id", "Content-Length"):
                 del prepared.headers[name]
-            self._plain_key, self._plain = key, (prepared, head(prepared))
-        prepared, beginning = self._plain
+            plain = self._plain[side.address] = key, prepared, head(prepared)
+        _, prepared, beginning = plain
         values = (beginning, request_id.encode(), len(data), data)
         return prepared, b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % values
 
@@ -261,6 +279,8 @@ class Branch:
         """Pass the record on, without secrets: to the sender, to Locust, to listeners."""
         stream = None if retried else self.line.stream
         record, failure = self._public(record, prepared, stream, retried=retried)
+        if stream is not None:
+            self.sender.affinity.answered(self._session, stream)
         if self._wanted is not None and record.outcome == OK and stream is not None:
             record = replace(record, schema_valid=fits(self._wanted, joined(stream.answer.deltas or ())))
         if record.outcome != OK and not retried and self._lose is not None:
@@ -279,9 +299,17 @@ class Branch:
         self, record: Record, prepared: requests.PreparedRequest, stream: Response | None, *, retried: bool
     ) -> tuple[Record, str]:
         """(record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
-        if record.outcome == OK and record.finish_reason in USUAL:
+        backend_header, usual = (
+            self.sender.settings.backend_header,
+            record.outcome == OK and record.finish_reason in USUAL,
+        )
+        if usual and not backend_header:
             return record, ""
-        secrets = secrets_of(prepared.headers, self.sender.own_headers)
+        secrets = secrets_of(prepared.headers, {**self.sender.own_headers, **self.sender.affinity.secrets(stream)})
+        if backend_header and stream is not None and (backend := header(stream, backend_header)):
+            record = replace(record, backend=shown(backend, secrets, most=NAME_BYTES))
+        if usual:
+            return record, ""
         message, reason = shown(record.error, secrets), record.finish_reason
         record = replace(record, error=message, finish_reason=None if reason is None else shown(reason, secrets))
         if record.outcome == OK:
@@ -316,4 +344,4 @@ class Branches:
     def close(self) -> None:
         """Close the connections of all."""
         for branch in self._all:
-            branch.line.close()
+            branch.close()

@@ -54,6 +54,7 @@ from locust_llm.run.protocol import (
     pack,
 )
 
+from .affinity import Affinity
 from .alarm import Alarm, Turns
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
@@ -98,18 +99,15 @@ class Sender:
         self._renew()
 
     def _renew(self) -> None:
-        self._sides = {"": Side("", "", None, ())}
+        self.affinity = Affinity({"": Side("", "", None, ())})
         self._place = 0
         self.closed = False
         self.turned_away = 0
         self.decoding = 0
-        self.done = 0
-        """Requests that the gate has admitted, and that are over."""
-        self.ttfts_s: list[float] = []
-        """Of the first chunks since the last status."""
+        self.done = 0  # requests that the gate has admitted, and that are over
+        self.ttfts_s: list[float] = []  # of the first chunks since the last status
         self.failure = ""  # why this process can send nothing more
-        self.activity = ""
-        """For the progress line: where a schedule of the users' own is, such as the probe's."""
+        self.activity = ""  # for the progress line: where a schedule of the users' own is, such as the probe's
         self.lease = Lease(self.urgent, shared=self._shared, on_enter=self._count)
         self.gate = self.lease.gate
         self.answered_at = time.monotonic()
@@ -159,7 +157,8 @@ class Sender:
         self._watch = HealthMonitor()
         self.settings = s = order.settings
         self._sentinels.begin(s.selftest, s.run_time_s)
-        self._sides = sides(s, order.survey, candidate_headers(self._environment.parsed_options))
+        arms = sides(s, order.survey, candidate_headers(self._environment.parsed_options))
+        self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)
         self._place = order.worker
         self.prompts = Prompts(
             order.survey.lengths,
@@ -221,16 +220,16 @@ class Sender:
         """In which requests of this phase are sent; None: the run has no arms."""
         return self.settings.block(stage_of(phase))
 
-    def side(self, block: Block | None) -> Side:
-        """Where requests of this block go."""
-        found = next(iter(self._sides.values())) if block is None else self._sides[block.arm]
+    def side(self, block: Block | None, session: str = "") -> Side:
+        """Where the next request of this block, and of this session, goes."""
+        found = self.affinity.side(block, session)
         return found if found.address else found._replace(address=self.address)
 
     @property
     def own_headers(self) -> dict[str, str]:
         """Of all arms: no text that is written down may hold their values."""
         found = dict(self.headers)
-        for side in self._sides.values():
+        for side in self.affinity.sides.values():
             found |= {f"{side.name} {name}": value for name, value in side.headers.items()}
         return found
 

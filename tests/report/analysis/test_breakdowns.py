@@ -197,6 +197,17 @@ def test_a_mix_as_asked_and_as_sent() -> None:
     assert model_mix(part(*records), None) == model_mix(part(*records), "none") == ()
 
 
+def test_by_backend() -> None:
+    found = broken_down(
+        answered(100, backend="b", input_tokens=100, cached_tokens=80), answered(300, backend="b", input_tokens=300),
+        answered(200, backend="a", input_tokens=50, cached_tokens=50), failed(),
+    )["backend"]  # fmt: skip
+    assert sizes(found) == [("b", 2, 0), ("a", 1, 0), ("-", 0, 1)]
+    assert [p50s(group)[0] for group in found.groups[:2]] == [200, 200]
+    assert [(group.input_tokens, group.cached_share) for group in found.groups[:2]] == [(200, 0.8), (50, 1.0)]
+    assert "backend" not in broken_down(answered(100, backend="b"), answered(100, backend="b"))
+
+
 def test_many_names_end_in_others() -> None:
     records = [
         answered(1, name="often"),

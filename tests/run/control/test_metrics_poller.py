@@ -99,6 +99,17 @@ def test_named_pages_are_read_without_the_key_and_the_own_one_beside_gpus(server
     assert all("x-key" in asked.headers for asked in server.asked)
 
 
+def test_each_replica_is_read_with_the_key(server: Any, tmp_path: Path) -> None:
+    server.pages = {"/metrics": (200, PAGE)}
+    other = server.url.replace("127.0.0.1", "localhost")
+    meter = MetricsPoller(server.url, {"X-Key": "k"}, tmp_path, replicas=(server.url, other))
+    assert [(page.address, page.path, page.headers) for page in meter._named] == [
+        (url, "/metrics", {"X-Key": "k"}) for url in (server.url, other)
+    ]
+    named = MetricsPoller(server.url, {"X-Key": "k"}, tmp_path, [f"{other}/m"], replicas=(server.url,))
+    assert [(page.address, page.path, page.headers) for page in named._named] == [(other, "/m", {})]
+
+
 def test_behind_a_gateway_only_the_replicas_are_read(server: Any, tmp_path: Path) -> None:
     server.pages = {"/metrics": (200, PAGE), "/b": (200, PAGE)}
     meter = looks(server, tmp_path, 6, server.url + "/b", server.url + "/c")

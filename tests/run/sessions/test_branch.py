@@ -29,6 +29,7 @@ from locust_llm.core.record import CUT, OK, RETRIED, Record
 from locust_llm.run.arms import Side
 from locust_llm.run.sessions import branch as module
 from locust_llm.run.sessions.turn import Turn
+from locust_llm.run.worker.affinity import Affinity
 from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender
 
@@ -141,7 +142,7 @@ def test_what_a_turn_asks_for(user: User, monkeypatch: pytest.MonkeyPatch) -> No
         return replace(answered(10), **request.labels)
 
     monkeypatch.setattr(module, "exchange", exchange)
-    user.sender._sides = {"": Side("", "http://server:8000", "the run's", ("ignore_eos",))}
+    user.sender.affinity = Affinity({"": Side("", "http://server:8000", "the run's", ("ignore_eos",))})
     turn = Turn([{"role": "user", "content": "x"}], 1, 5, sized=True)
 
     def asked(own: str | None = None, **fields: Any) -> tuple[str, str, bool, bool]:
