@@ -62,7 +62,7 @@ def grouped(kind: str, members: "dict[str, array[int]]") -> "list[tuple[str, arr
         for number in numbers:
             one, other = sorted((found(numbers[0]), found(number)))
             root[other] = one
-    groups: "dict[int, array[int]]" = {}
+    groups: dict[int, array[int]] = {}
     for number in sorted(root):
         groups.setdefault(found(number), array("I")).append(number)
     return [("", numbers) for numbers in groups.values()]
