@@ -168,18 +168,18 @@ def _place(
         raise TreeError(f"spans are in each other more than {MAX_DEPTH} deep", 0)
     tools = [*tools, *((span.start, span.end) for span in spans if span.tool)]
     running: list[tuple[float, int, float, list[int]]] = []
-    last: list[tuple[float, list[int]]] = []
-    """(end, last requests) of those that ended, and that none which ended began after."""
+    last: list[tuple[float, int, list[int]]] = []
+    """(end, number, last requests) of those that ended, and that none which ended began after."""
 
     def end_until(time_s: float) -> None:
         nonlocal last
         while running and running[0][0] <= time_s:
-            end, _, start, tails = heapq.heappop(running)
-            last = [*((ended, others) for ended, others in last if ended > start), (end, tails)]
+            end, number, start, tails = heapq.heappop(running)
+            last = [*(one for one in last if one[0] > start or one[1] > number), (end, number, tails)]
 
     for number, span in enumerate(sorted((span for span in spans if not span.tool), key=lambda span: span.start)):
         end_until(span.start)
-        parents = list(dict.fromkeys(tail for _, tails in last for tail in tails)) or before
+        parents = list(dict.fromkeys(tail for _, _, tails in last for tail in tails)) or before
         if span.request is None:
             tails = _place(span.inner, parents, tools, nodes, depth + 1)
             if not span.inner or tails is parents:
@@ -189,4 +189,4 @@ def _place(
             nodes.append(_Node(span, parents, tools))
         heapq.heappush(running, (span.end, number, span.start, tails))
     end_until(float("inf"))
-    return list(dict.fromkeys(tail for _, tails in last for tail in tails)) or before
+    return list(dict.fromkeys(tail for _, _, tails in last for tail in tails)) or before
