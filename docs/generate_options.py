@@ -31,7 +31,7 @@ reads the file. The most used ones of Locust:
 
 | option | meaning | default |
 |---|---|---|
-| `-H`, `--host` | the server, with or without scheme and `/v1` | |
+| `-H`, `--host` | the server, with or without scheme and `/v1`; [several](routers.md) with commas between | |
 | `-u`, `--users` | concurrent users; with a request rate the maximum number of concurrent sessions | 1 |
 | `-r`, `--spawn-rate` | users started per second | all at once |
 | `-t`, `--run-time` | length of the profiling phase, such as `90`, `90s` or `10m` | until Ctrl-C |

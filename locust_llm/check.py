@@ -25,7 +25,7 @@ from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.protocols.known import PROTOCOLS, request_body
-from locust_llm.run.address import base_url
+from locust_llm.run.address import base_url, replica_urls
 from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
 from locust_llm.run.flags import unknown_options
 from locust_llm.run.options import request_headers
@@ -321,6 +321,8 @@ def command(words: list[str]) -> int:
             refusal = next(mistakes(settings), "")
         except (OSError, ValueError) as error:
             refusal = str(error)
+        if replica_urls(options.host):
+            refusal = "check asks one address at a time; a run asks each of several before its load"
     if refusal:
         print(f"locust-llm: error: {refusal}", file=sys.stderr)
         return ExitStatus.REFUSED

@@ -22,6 +22,12 @@ from locust_llm.simulator.cli import add_arguments, main, settings
         (["--ttft-ms", "inf", "--itl-ms", "1"], "argument --ttft-ms: must be at least 0, got inf"),
         (["--max-num-seqs", "0"], "argument --max-num-seqs: must be at least 1, got 0"),
         (["--ttft-ms", "5"], "--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither"),
+        (["--route", "session"], "--route session needs --replicas of at least 2"),
+        (["--replicas", "2", "--route-header", "X"], "--route-header needs --route session or token, not round-robin"),
+        (
+            ["--replicas", "2", "--route", "prefix", "--no-enable-prefix-caching"],
+            "--route prefix needs a prefix cache: ",
+        ),
         (["--jitter-ms", "5"], "--jitter-ms needs --ttft-ms and --itl-ms"),
         (["--max-num-seqs", "9", "--max-num-batched-tokens", "8"], "--max-num-seqs 9 is more than --max-num-batched-"),
         (["--max-model-len", "131073"], "--max-model-len 131073 is more than llama-3.1-8b's 131072"),

@@ -60,7 +60,7 @@ class Affinity:
         if token and len(token) <= MAX_TOKEN_CHARS and token.isascii() and token.isprintable():
             if session:
                 self._session(session).token = token
-        elif not self._said:
+        elif not self._said and stream.status == 200:
             self._said = True
             why = "can be sent back" if token else "is in the answer"
             logger.warning(f"no {self._echo_header} that {why}: its session goes on as before (--echo-header)")

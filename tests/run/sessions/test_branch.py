@@ -25,6 +25,7 @@ from locust_llm import LLMUser
 from locust_llm.client.connection import Target
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.request import Request
+from locust_llm.client.response import Response
 from locust_llm.core.record import CUT, OK, RETRIED, Record
 from locust_llm.run.arms import Side
 from locust_llm.run.sessions import branch as module
@@ -299,6 +300,43 @@ def test_no_secret_is_in_a_message_a_name_or_a_record(user: User, monkeypatch: p
     record = attempts.go()
     assert record.error == attempts.kept[0].error == "HTTP 401: the key *** is not known; you sent Bearer ***"
     assert "secret" not in attempts.shown[0]
+
+
+def test_what_is_sent_back_is_in_no_message_and_the_backend_is_a_line(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the value that was sent nor the one that came, whatever the header is called."""
+    message = "HTTP 500: session pod-seventeen is now pod-eighteen"
+    attempts = Attempts(
+        user, monkeypatch, failed("http_status", error=message), echo_header="x-route", backend_header="x-at"
+    )
+    branch = user._branches.main
+    user.sender.affinity = Affinity({"": Side("", "http://server:8000", None, ())}, (), "x-route")
+    branch._session, branch.line.stream = "one", Response(0)
+    head = (
+        b"HTTP/1.1 500 No\r\nX-Route: pod-eighteen\r\nX-At: three\x9b31m of pod-eighteen\r\nContent-Length: 0\r\n\r\n"
+    )
+    branch.line.stream.arrived(1, 0, head)
+    branch.line.stream.look()
+    sent = requests.Request("POST", "http://server:8000/", headers={"X-Route": "pod-seventeen"}).prepare()
+    monkeypatch.setattr(attempts, "attempt", lambda number, due_at: (attempts_request(number), sent))
+    record = attempts.go()
+    assert record.error == attempts.kept[0].error == "HTTP 500: session *** is now ***"
+    assert record.backend == "three of ***"
+    assert user.sender.side(None, "one").headers == {"x-route": "pod-eighteen"}
+
+
+def attempts_request(number: int) -> Request:
+    return Request(target=Target("", 0), data=b"", labels={"id": f"r{number}", "attempt": number, "name": "chat"})
+
+
+def test_each_address_has_its_connection_and_its_bytes(user: User) -> None:
+    branch = user._branches.main
+    a, b = (Side("", f"http://{host}:1", None, ()) for host in "ab")
+    prepared = [branch._prepare(b"x", "id", None, side)[0] for side in (a, b, a, b)]
+    assert prepared[0] is prepared[2] is not prepared[1] is prepared[3]  # made by requests once for each
+    lines = [branch._line(side.address) for side in (a, b, a)]
+    assert lines[0] is lines[2] is not lines[1]
 
 
 def test_after_a_failure_a_user_of_a_closed_loop_rests(user: User, monkeypatch: pytest.MonkeyPatch) -> None:

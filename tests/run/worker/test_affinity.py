@@ -59,6 +59,7 @@ def test_what_an_answer_brings_goes_back_in_its_session_alone(caplog: pytest.Log
     affinity.answered("x", came(f"{TOKEN}: pod-8\r\n{TOKEN}: pod-9\r\n"))
     assert affinity.side(None, "x").headers[TOKEN] == "pod-8"
     with caplog.at_level(logging.WARNING):
+        affinity.answered("x", Response(0))  # no answer at all says nothing about its headers
         for head in ("", f"{TOKEN}: caf\xe9\r\n", f"{TOKEN}: {'x' * 8_001}\r\n"):
             affinity.answered("x", came(head))
     assert affinity.side(None, "x").headers[TOKEN] == "pod-8"  # none of these can take its place
