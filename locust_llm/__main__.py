@@ -271,6 +271,24 @@ def _say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def scenario(words: list[str]) -> int:
+    """The packaged workloads: a list, or the file of one."""
+    from locust_llm.load import scenario as module
+
+    parser = argparse.ArgumentParser(
+        prog="locust-llm scenario", description="Workloads for --scenario: without arguments a list of them."
+    )
+    show = parser.add_subparsers().add_parser("show", help="print the file of one: scenario show NAME > mine.toml")
+    show.add_argument("name", metavar="NAME")
+    name = getattr(parser.parse_args(words), "name", None)
+    try:
+        _say(module.listed() if name is None else module.text_of(name))
+    except ValueError as error:
+        print(f"locust-llm: error: {error}", file=sys.stderr)
+        return ExitStatus.REFUSED
+    return ExitStatus.OK
+
+
 def demo(words: list[str]) -> int:
     """A load test of the simulator, in a minute, without a GPU."""
     if {"-h", "--help"} & {*words}:
@@ -343,6 +361,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "report": report,
     "figure": figure,
     "compare": compare,
+    "scenario": scenario,
 }
 OF_OTHERS: Final = {
     "run": ("bench", "benchmark", "load", "loadtest", "load-test", "test", "start", "profile"),
@@ -351,6 +370,7 @@ OF_OTHERS: Final = {
     "check": ("doctor", "ping", "preflight", "health"),
     "figure": ("plot", "draw", "timeline"),
     "compare": ("diff",),
+    "scenario": ("scenarios", "preset", "presets", "workload", "workloads"),
     "report": ("html", "summary", "analyze"),
 }
 """What other programs call a command."""
@@ -369,6 +389,7 @@ usage: locust-llm COMMAND ...
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
   compare A B     compare runs: differences with their intervals, and different conditions
+  scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
   --version       of this package, of Locust and of Python"""
 
 if __name__ == "__main__":

@@ -272,6 +272,15 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
     shared_system_prompt_length: Annotated[
         int | None, Option("prompts", "Length of a system prompt that all requests share", "1000", "tokens", TOKENS)
     ] = None
+    user_context_prompt_length: Annotated[
+        str | None,
+        Option(
+            "prompts",
+            "Length of what each session begins with, of its own: a number of tokens, or a distribution as in --seq-dist",
+            "lognormal:4000|2500",
+            "LENGTH",
+        ),
+    ] = None
     num_prefix_prompts: Annotated[
         int | None, Option("prompts", "Number of prefixes; each prompt begins with one", "10", range=Range(1, 10**5))
     ] = None

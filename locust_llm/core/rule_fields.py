@@ -1,4 +1,4 @@
-"""Fields of the rules, of the report and of A/B: each setting declared once, as in fields.py."""
+"""Fields of the scenario, the rules, the report and A/B: each setting declared once, as in fields.py."""
 
 from typing import Annotated
 
@@ -11,8 +11,20 @@ from .option import DURATION, Option
 
 
 class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """What decides, and what it is said in."""
+    """What decides, what it is said in, and where the defaults are from."""
 
+    scenario: Annotated[
+        str | None,
+        Option(
+            "prompts",
+            "Workload whose options are the defaults of this run: a name (locust-llm scenario lists them) or a TOML file",
+            "interactive-chat",
+            "NAME|FILE",
+            in_form=False,
+        ),
+    ] = None
+    scenario_changed: tuple[str, ...] = ()
+    """The options of the scenario that this run has otherwise."""
     slo: Annotated[
         tuple[str, ...],
         Option(

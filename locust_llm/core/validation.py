@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from locust_llm.load.lengths import length
 from locust_llm.load.reuse import most_blocks
 from locust_llm.load.schema import MISSING, available
 from locust_llm.load.traces.trajectory import shares
@@ -153,6 +154,11 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield "--request-cancellation-delay needs --request-cancellation-rate"
     if bool(s.num_prefix_prompts) != bool(s.prefix_prompt_length):
         yield "--num-prefix-prompts and --prefix-prompt-length need each other"
+    if s.user_context_prompt_length:
+        try:
+            length(s.user_context_prompt_length)
+        except ValueError as error:
+            yield f"--user-context-prompt-length: {error}"
     for flag, given in (
         ("--warmup-concurrency", s.warmup_concurrency),
         ("--warmup-request-rate", s.warmup_request_rate),
@@ -200,6 +206,7 @@ def _pooling(s: Settings) -> Iterator[str]:
     for flag, given in (
         ("--session-turns-mean", s.session_turns_mean > 1),
         ("--shared-system-prompt-length", s.shared_system_prompt_length),
+        ("--user-context-prompt-length", s.user_context_prompt_length),
     ):
         if given:
             yield f"{kind} has no conversation: leave out {flag}"

@@ -9,7 +9,8 @@ What is shared on purpose, the same in all processes that have one seed:
 - a pool of prefixes, of which the first prompt of each session begins with one;
 - the blocks of a Mooncake trace, a text for each hash id (arXiv 2407.00079, section 4).
 
-System prompt and prefix come on top of the length that was drawn, as AIPerf's do (0.13: ``--isl`` sizes the prompt alone).
+System prompt, prefix and the context that a session begins with, which is its own, come on top of the length that was
+drawn, as AIPerf's do (0.13: ``--isl`` sizes the prompt alone).
 """
 
 import random
@@ -20,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from .lengths import Sizes, independent, normal
+from .lengths import Length, Sizes, independent, normal
 from .pictures import Media
 from .tokens import Tokenizer, size, stretch
 
@@ -122,6 +123,7 @@ class Prompts:
         system_tokens: int = 0,
         prefixes: int = 0,
         prefix_tokens: int = 0,
+        context: Length | None = None,
         tokenizer: Tokenizer | None = None,
         batch: int = 1,
         media: Media | None = None,
@@ -129,7 +131,8 @@ class Prompts:
     ) -> None:
         """``sizes``: draws input and output tokens together; None: each of its own, normal with this mean and standard
         deviation, cut at 1. ``prefixes``: how many the pool holds, at most as many as the
-        corpus has words. Without a seed what is shared is that of seed 0, since processes must agree on it.
+        corpus has words. ``context``: draws how much longer the first prompt of a session is. Without a
+        seed what is shared is that of seed 0, since processes must agree on it.
         ``batch``: texts of a request, each of a length that is drawn. ``media``: the pictures and sounds of each.
         ``salt``: of one run, so that no prompt begins as one of another run with this seed."""
         self._pictures = media
@@ -155,6 +158,7 @@ class Prompts:
         self._prefixes = [self._shared(at, prefix_tokens) for at in prefix_at if prefix_tokens]
         """(text, tokens) of each; none: a prompt begins with its number."""
         self._prefix_tokens = prefix_tokens if prefixes else 0
+        self._context = context
         self.system_tokens = system_tokens
         self.system: dict[str, Any] | None = None
         """The message that all requests share."""
@@ -166,7 +170,7 @@ class Prompts:
         tokens, output_tokens = self._sizes(self._draws)
         if not first:
             return Drawn(self.text(tokens), tokens, output_tokens, self._media())
-        tokens += self._prefix_tokens
+        tokens += self._prefix_tokens + (self._context(self._draws) if self._context is not None else 0)
         text = self.text(tokens, prefix=self._draws.choice(self._prefixes) if self._prefixes else ("", 0))
         return Drawn(text, tokens + self.system_tokens, output_tokens, self._media())
 

@@ -55,6 +55,7 @@ from .flags import (
     unknown_options,
 )
 from .refusals import refuses_media
+from .scenario import scenario_changed, scenario_rules, with_scenario
 from .schedule import rate_of
 
 PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("probe.py", "--headless")}
@@ -112,7 +113,7 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
         try:
             for wrong in unknown_options(sys.argv[1:] if args is None else args, parser._option_string_actions):
                 refuse(wrong if ":" in wrong else f"{wrong}: locust-llm run --help has all of them")
-            options: Namespace = parse(args, namespace)
+            options = with_scenario(parser, lambda: parse(args, namespace))
             secret = (action.dest for action in parser._actions if getattr(action, "is_secret", False))
             setattr(options, SECRETS, sorted(secret))
             if not _checked:  # the web page parses again for each visitor
@@ -277,6 +278,7 @@ def settings_of(options: Namespace | None) -> Settings:
     values["candidate"] = base_url(values["candidate"] or "")
     values["session_header"] = SESSION_HEADERS.get(values["session_header"], values["session_header"])
     values["slo"] = tuple(rules_of(options))
+    values["scenario_changed"] = scenario_changed(options, values)
     pages = [*os.environ.get("LOCUST_LLM_METRICS_URL", "").splitlines(), *options.metrics_url]
     values["metrics_url"] = tuple(dict.fromkeys(map(page_url, filter(str.strip, pages))))
     settings = Settings(
@@ -303,7 +305,7 @@ def settings_of(options: Namespace | None) -> Settings:
 
 
 def rules_of(options: Namespace) -> list[str]:
-    """Of the web form; without one of the flag, of the environment, of the file. Raises OSError."""
+    """Of the web form; without one of the flag, of the environment, of the file, else of the scenario. Raises OSError."""
     if (filled_in := getattr(options, "llm_rules", None)) is not None:
         return list(filled_in)
     lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
@@ -312,7 +314,7 @@ def rules_of(options: Namespace) -> list[str]:
             lines += small_text(options.slo_file).splitlines()
         except UnicodeDecodeError:
             raise OSError(errno.EILSEQ, "is no UTF-8 text", options.slo_file) from None
-    return list(_without_comments(lines))
+    return list(_without_comments(lines or scenario_rules(options)))
 
 
 def _without_comments(lines: Iterable[str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from locust_llm.core.foreign_text import NAME_BYTES, Secrets, is_secret, shown
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.sweep import INPUT
 from locust_llm.core.text import cut
-from locust_llm.load.lengths import independent, mix, normal
+from locust_llm.load.lengths import independent, length, mix, normal
 from locust_llm.load.media import AUDIO, IMAGE
 from locust_llm.load.summary import Summary
 from locust_llm.protocols.answer import Completion, count, error_line, error_text, status_message
@@ -60,10 +60,11 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
             return "the key is refused: is it the one for this server (OPENAI_API_KEY, --api-key-file, --header)?"
         return f"it wants a key: set OPENAI_API_KEY or give --api-key-file ({LOGIN})"
     if status in (400, 413, 422) and TOO_LONG.search(message):
-        return (
-            "a prompt and its answer are too long for the model: shorten --synthetic-input-tokens-mean "
-            f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean ({s.output_tokens_mean:g})"
-        )
+        shorter = f" of scenario {s.scenario}{_shorter(s)}" if s.scenario else (
+            f": shorten --synthetic-input-tokens-mean ({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean "
+            f"({s.output_tokens_mean:g})"
+        )  # fmt: skip
+        return f"a prompt and its answer are too long for the model{shorter}"
     if status in (400, 404, 422) and (NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)):
         flag = "--model-mix" if s.model_mix else "--model"
         return f"is {flag} right? With --no-model-check it may be one that the server does not list"
@@ -179,7 +180,8 @@ def _tokens(value: Any) -> int | None:
 
 
 def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
-    """Synthetic prompts and answers that do not fit, in a sentence: (whether there can be no such run, the sentence)."""
+    """Synthetic prompts and answers that do not fit, in a sentence: (whether there can be no such run, the sentence).
+    Prompts are the first ones of their sessions."""
     if s.input_file:
         return
     if s.sweeps(INPUT) and (stages := s.staged) is not None:
@@ -198,9 +200,10 @@ def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
     if fail > 0.5:
         what = f"prompts of {_mean(prompts)} tokens" + f" with answers of {_mean(answers)}" * context.whole
         own = s.locustfile not in OURS and not (s.seq_dist or s.synthetic_input_tokens_mean != MEAN_INPUT)
-        yield not own, f"{what} do not fit into {limit} (/v1/models)"
+        yield not own, f"{_of_scenario(s)}{what} do not fit into {limit} (/v1/models){_shorter(s)}"
     elif fail:
-        yield False, f"{fail:.0%} of the requests are longer than {limit}, and will fail"
+        which = "first requests of a session" if s.user_context_prompt_length else "requests"
+        yield False, f"{_of_scenario(s)}{fail:.0%} of the {which} are longer than {limit}, and will fail"
     elif tight:
         yield (
             False,
@@ -211,9 +214,7 @@ def too_long(s: Settings, context: Context) -> Iterator[tuple[bool, str]]:
         )
     elif end:
         yield False, f"{end:.0%} of the answers reach the end of {limit}, and will be shorter"
-    elif (turns := s.session_turns_mean) > 1 and turns * (
-        float(_mean(prompts)) + float(_mean(answers))
-    ) > context.tokens:
+    elif (turns := s.session_turns_mean) > 1 and _grown(s, turns) > context.tokens:
         yield False, f"sessions of {turns:g} turns grow beyond {limit}: their last turns will fail"
 
 
@@ -235,15 +236,36 @@ def outgrows(dataset: Summary, context: int | None) -> str:
     )
 
 
-def _drawn(s: Settings) -> Iterator[tuple[int, int]]:
-    """Tokens of prompts and of their answers, as the load would have them."""
+def _of_scenario(s: Settings) -> str:
+    return f"--scenario {s.scenario}: " if s.scenario else ""
+
+
+def _shorter(s: Settings) -> str:
+    """How a scenario is made to fit."""
+    if not s.scenario:
+        return ""
+    lengths = ("shared_system_prompt_length", "user_context_prompt_length", "seq_dist")
+    given = [f"--{name.replace('_', '-')}" for name in lengths if getattr(s, name)]
+    return f": give a shorter {' or '.join(given or ['--synthetic-input-tokens-mean'])} beside it"
+
+
+def _grown(s: Settings, turns: float) -> float:
+    """Tokens of a session at its end: prompts without what only the first one begins with, and answers."""
+    first, later = [*_drawn(s)], [*_drawn(s, first=False)]
+    prompts = sum(prompt for prompt, _ in first) + (turns - 1) * sum(prompt for prompt, _ in later)
+    return (prompts + turns * sum(answer for _, answer in first)) / DRAWS
+
+
+def _drawn(s: Settings, first: bool = True) -> Iterator[tuple[int, int]]:
+    """Tokens of prompts and of their answers, as the load would have them. ``first``: of their sessions."""
     sizes = mix(s.seq_dist) if s.seq_dist else independent(
         normal(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
         normal(s.output_tokens_mean, s.output_tokens_stddev),
     )  # fmt: skip
     before, random = (s.shared_system_prompt_length or 0) + (s.prefix_prompt_length or 0), Random(0)
+    context = length(s.user_context_prompt_length) if s.user_context_prompt_length else lambda random: 0
     for prompt, output in (sizes(random) for _ in range(DRAWS)):
-        yield prompt + before, output if s.generates else 0
+        yield prompt + (before + context(random) if first else 0), output if s.generates else 0
 
 
 def _share(which: Iterator[bool]) -> float:

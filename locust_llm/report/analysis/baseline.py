@@ -107,6 +107,7 @@ def _prompts(s: Settings) -> str:
             (
                 PurePath(s.input_file).name if s.input_file else s.seq_dist or "synthetic",
                 f"a system prompt of {s.shared_system_prompt_length} tokens" if s.shared_system_prompt_length else "",
+                f"a context of {s.user_context_prompt_length} a session" if s.user_context_prompt_length else "",
                 f"{s.num_prefix_prompts} prefixes of {s.prefix_prompt_length} tokens" if s.num_prefix_prompts else "",
                 f"{s.session_turns_mean:g} turns" if s.session_turns_mean != 1 else "",
                 "state on the server" if s.responses_state == "server" else "",

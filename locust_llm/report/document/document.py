@@ -1,8 +1,8 @@
 """Document: the report of a run in reading order, as headings, texts and tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from locust_llm.core.machine import Machine, machine_line
@@ -166,6 +166,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     else:
         yield from _server(c, run)
         yield "model", c.model or "-"
+    if run.settings.scenario:
+        yield "scenario", _scenario(run.settings.scenario, run.settings.scenario_changed)
     if c.model_mix:
         yield "model mix", f"{', '.join(map(_share, c.model_mix))} of the requests"
     if (probe := summary.examination) is not None:
@@ -228,6 +230,10 @@ def _drafts(summary: Summary) -> Iterator[tuple[str, str]]:
         steps = "" if of.tokens_per_step is None else f"; {of.tokens_per_step:.2f} tokens a step with a draft"
         drafted = "" if of.drafted is None else f" of {of.drafted:,}, over {of.window_s:.1f} s"
         yield "draft tokens accepted", f"{of.share:.1%}{drafted}{steps}{f' ({of.source})' if of.source else ''}"
+
+
+def _scenario(name: str, changed: Sequence[str]) -> str:
+    return PurePath(name).name + (f", except {', '.join(changed)}" if changed else "")
 
 
 def _share(of: ModelShare) -> str:

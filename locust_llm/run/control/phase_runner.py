@@ -5,15 +5,19 @@ greenlets of a phase only close it: then nothing new starts in it.
 """
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import gevent
+import msgspec
 
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
+from locust_llm.core.report_result import OpenRule
 from locust_llm.core.run import Health, Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT
-from locust_llm.run.decision import undecided
 from locust_llm.run.protocol import AskAgain, StageBegin, Status
 from locust_llm.run.schedule import Due
 from locust_llm.slo.grammar import ABORT, Rule
@@ -301,3 +305,18 @@ class PhaseRunner:
             else:
                 self._store.add_note(f"{str(self.stages).capitalize()}, was ended early: {why}.")
                 self.allocator.close(self.plan.phase)
+
+
+def undecided(folder: Path, run: Run) -> list[OpenRule] | None:
+    """The rules that are open by the records so far (--until-decided), judged in a process of its own, as pandas and all the
+    records would weigh on the load generator. None: nobody could tell."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "locust_llm.report.undecided", str(folder)],
+            input=msgspec.json.encode(run),
+            capture_output=True,
+            check=True,
+        )
+        return msgspec.json.decode(done.stdout, type=list[OpenRule])
+    except (OSError, subprocess.CalledProcessError, msgspec.DecodeError):
+        return None

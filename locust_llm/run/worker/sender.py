@@ -26,7 +26,7 @@ from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
 from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
-from locust_llm.load.lengths import independent, mix, normal
+from locust_llm.load.lengths import independent, length, mix, normal
 from locust_llm.load.media import Store
 from locust_llm.load.model_mix import models
 from locust_llm.load.pictures import Media
@@ -168,6 +168,7 @@ class Sender:
             seed=s.random_seed, worker=order.worker, salt=order.salt,
             system_tokens=s.shared_system_prompt_length or 0, prefixes=s.num_prefix_prompts or 0,
             prefix_tokens=s.prefix_prompt_length or 0,
+            context=length(s.user_context_prompt_length) if s.user_context_prompt_length else None,
             tokenizer=tokens.load(s.tokenizer) if s.tokenizer else None,
             batch=s.texts,
             media=Media(s.media, None if s.random_seed is None else f"{s.random_seed}/{order.worker}/media"),
@@ -325,8 +326,7 @@ class Sender:
             self.send(RequestsReturned(phase, left))
 
     def status(self, *, users: int = 0, at: float | None = None) -> Status:
-        """For the progress line, and for whoever waits for a part of this share. ``users``: how many there are here;
-        ``at``: now, by the monotonic clock, where an answer is wanted."""
+        """For the progress line and the control. ``users``: those here; ``at``: now (monotonic), where it is answered."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
         return Status(
             gate=self.lease.status(),

@@ -1,0 +1,137 @@
+"""What a scenario sets: the defaults of a run, from the values of its file, and what of them the run has otherwise."""
+
+import difflib
+import math
+import shlex
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from locust.argument_parser import LocustArgumentParser
+
+from locust_llm.client.api import extra_inputs
+from locust_llm.core.option import out_of_range
+from locust_llm.core.settings import Settings
+from locust_llm.core.sweep import sweep
+from locust_llm.load.lengths import length, mix
+from locust_llm.load.model_mix import weights
+from locust_llm.load.numbers import cut_short
+from locust_llm.load.scenario import Scenario, read
+from locust_llm.slo import grammar
+
+from .flags import OF_PEERS, OF_SETTINGS, parser_default, refuse
+
+OF_SCENARIOS: Final = {
+    option.flag.removeprefix("--"): option
+    for option in OF_SETTINGS
+    if option.field not in ("scenario", "metrics_url", "report_dir", "candidate")
+}
+"""What a scenario may set, by key."""
+OF_RUNS: Final = ("host", "users", "spawn-rate", "run-time", "processes", "headless", "metrics-url", "report-dir")
+READ: Final[dict[str, Callable[[str], Any]]] = {
+    "seq_dist": mix, "user_context_prompt_length": length, "extra_inputs": extra_inputs, "model_mix": weights,
+    "sweep": sweep, "slo": grammar.parse, "slo_preset": grammar.preset, "goodput": grammar.goodput,
+}  # fmt: skip
+"""How the text of a field is read; each raises ValueError of one sentence."""
+LENGTHS: Final = ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "output_tokens_mean",
+                  "output_tokens_stddev")  # fmt: skip
+"""Without effect beside --seq-dist."""
+_GIVEN: Final = "llm_scenario"
+"""Where the options have the values of the scenario by field: plain ones, as Locust sends them to workers."""
+
+
+def with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namespace]) -> Namespace:
+    """What was parsed; with the values of a scenario as defaults parsed again, so that whatever is given wins. Raises
+    Refused."""
+    options = parse()
+    if not options.scenario:
+        return options
+    try:
+        given = of_scenario(read(options.scenario))
+    except OSError as error:
+        refuse(f"--scenario {options.scenario}: {error.strerror}")
+    except ValueError as error:
+        refuse(f"--scenario: {error}")
+    defaults = {
+        option.dest: ",".join(map(str, value)) if option.kind is tuple else value
+        for option in OF_SCENARIOS.values()
+        if (value := given.get(option.field)) is not None and not option.repeated  # rules: see rules_of
+    }
+    before = {dest: parser.get_default(dest) for dest in defaults}
+    parser.set_defaults(**defaults)
+    try:
+        options = parse()
+    finally:
+        parser.set_defaults(**before)
+    setattr(options, _GIVEN, given)
+    for option in OF_SETTINGS if "seq_dist" in given and options.seq_dist == given["seq_dist"] else ():
+        if option.field in LENGTHS and getattr(options, option.dest) != parser_default(option):
+            refuse(
+                f"{option.flag} has no effect beside the lengths of scenario {options.scenario}: give others in their form, "
+                f"--seq-dist {shlex.quote(given['seq_dist'])}, or --seq-dist '' for none"
+            )
+    return options
+
+
+def of_scenario(found: Scenario) -> dict[str, Any]:
+    """Its values, by field. Raises Refused, with file, line and key of the first that cannot be."""
+    return {
+        OF_SCENARIOS[key].field: _value(found, key, value) for key, value in found.values.items() if _known(found, key)
+    }
+
+
+def scenario_rules(options: Namespace) -> list[str]:
+    """Its rules; none where a preset was given in their place."""
+    given = getattr(options, _GIVEN, {})
+    return [*given.get("slo", ())] if (options.slo_preset or None) == given.get("slo_preset") else []
+
+
+def scenario_changed(options: Namespace, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of the scenario whose value is another in this run. ``values``: by field."""
+    given = getattr(options, _GIVEN, {})
+    return tuple(
+        key
+        for key, option in OF_SCENARIOS.items()
+        if (value := given.get(option.field)) is not None
+        and values[option.field] != (tuple(value) if isinstance(value, list) else value)
+    )
+
+
+def _known(found: Scenario, key: str) -> bool:
+    if key in OF_SCENARIOS:
+        return True
+    place = found.place(key)
+    if key in OF_RUNS:
+        refuse(f"{place}: is of a run, not of its workload: give it on the command line")
+    if here := OF_PEERS.get(f"--{key}"):
+        refuse(f"{place}: there is no such option: it is {here.removeprefix('--')} here")
+    near = difflib.get_close_matches(key, OF_SCENARIOS, n=1)
+    refuse(f"{place}: there is no such option{f': did you mean {near[0]}?' if near else ''}")
+
+
+def _value(found: Scenario, key: str, value: Any) -> Any:
+    option = OF_SCENARIOS[key]
+    place = found.place(key)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if option.kind is tuple:
+        member, what = (str, "texts") if option.field == "slo" else ((int, float), "numbers")
+        if not isinstance(value, list) or not all(
+            isinstance(one, member) and not isinstance(one, bool) for one in value
+        ):
+            refuse(f"{place}: takes a list of {what}, got {cut_short(str(value))}")
+    elif option.kind is bool and not isinstance(value, bool):
+        refuse(f"{place}: takes true or false, got {cut_short(str(value))}")
+    elif option.kind in (int, float) and not (number and option.kind(value) == value):
+        refuse(f"{place}: takes {'a whole number' if option.kind is int else 'a number'}, got {cut_short(repr(value))}")
+    elif option.kind is str and not (isinstance(value, str) and value):
+        refuse(f"{place}: takes a text, got {cut_short(str(value) or 'an empty one')}")
+    if option.choices and value not in option.choices:
+        refuse(f"{place}: must be one of {', '.join(option.choices)}, got {value!r}")
+    for mistake in out_of_range(Settings(**{option.field: value}), [option]):
+        refuse(f"{place}: {mistake.removeprefix(option.flag).strip()}")
+    try:
+        for text in value if isinstance(value, list) else [value]:
+            READ.get(option.field, str)(text)
+    except ValueError as error:
+        refuse(f"{place}: {error}")
+    return option.kind(value) if option.kind in (int, float) else value
