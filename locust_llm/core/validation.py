@@ -40,6 +40,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from out_of_range(s, options_of(Settings))
     yield from _limits(s)
     yield from _contradictions(s)
+    yield from _dataset(s)
     yield from _pooling(s)
     yield from _media(s)
     yield from _prefix_cache(s)
@@ -171,6 +172,9 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield f"--responses-state server needs --endpoint-type responses: {s.endpoint_type} has no state"
     if s.responses_state == "server" and s.candidate:
         yield "--responses-state server and --candidate exclude each other: one server does not have the other's answers"
+
+
+def _dataset(s: Settings) -> Iterator[str]:
     if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
         yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
     for flag, asked in (("--idle-cap", s.idle_cap), ("--trajectory-start", s.trajectory_start)):

@@ -101,6 +101,15 @@ MISTAKES = [
         {"request_rate": 5.0, "fixed_schedule": True, "input_file": "x"},
         ["--fixed-schedule and --request-rate exclude each other: give one of them"],
     ),
+    ({"idle_cap": 60.0}, ["--idle-cap needs --input-file"]),
+    (
+        {"trajectory_start": "0.9..0.2", "input_file": "x"},
+        ["--trajectory-start 0.9..0.2: must be shares from 0 to below 1, the lower one first"],
+    ),
+    (
+        {"trajectory_start": "0.2", "input_file": "x", "fixed_schedule": True},
+        ["--trajectory-start and --fixed-schedule exclude each other: a trace's times are those of its beginnings"],
+    ),
     (
         {"model": "m", "model_mix": "m=1,n=2"},
         ["--model and --model-mix exclude each other: give one of them"],

@@ -10,7 +10,16 @@ from support.tiny_server import tiny_server
 from locust_llm.core.settings import Settings
 from locust_llm.protocols.answer import status_message
 from locust_llm.run.discovery import Discovery, DiscoveryFailed, discover
-from locust_llm.run.refusals import Context, advice, context_of, dataset_too_long, no_completion, refused, too_long
+from locust_llm.run.refusals import (
+    Context,
+    advice,
+    context_of,
+    dataset_too_long,
+    no_completion,
+    outgrows,
+    refused,
+    too_long,
+)
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 KEY = {"Authorization": "Bearer sk-0123456789"}
@@ -245,3 +254,6 @@ def test_a_dataset_is_refused_by_its_mean() -> None:
     line = "a.jsonl: prompts of 9,000 tokens (mean) do not fit into the model's context of 8,192 tokens (/v1/models)"
     assert [dataset_too_long(found, context) for context in (8192, 9000, None)] == [line, "", ""]
     assert dataset_too_long(SimpleNamespace(path="a", input_tokens=None), 8192) == ""  # type: ignore[arg-type]
+    grown = SimpleNamespace(path="a", longest=9000, longest_row=7)
+    assert [outgrows(grown, context) for context in (9000, None)] == ["", ""]  # type: ignore[arg-type]
+    assert outgrows(grown, 8999).startswith("a, line 7: a session grows to 9,000 tokens")  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """The timetable of a phase: from settings to instants, by pencil."""
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +98,23 @@ def test_a_count_is_of_requests_and_a_session_is_sent_to_its_end() -> None:
     items = [Item(id=str(n), turns=turns, row=n) for n in range(9)]
     dues = schedule(Settings(fixed_schedule=True, input_file="x", request_count=10), PROFILING, items)
     assert len(list(dues or ())) == 4  # twelve requests: the fourth session was begun after nine
+
+
+def test_sessions_of_a_file_begin_in_their_middle_and_wait_no_longer_than_asked(tmp_path: Path) -> None:
+    turns = ", ".join(f'{{"text": "{n}", "delay": {1000 * n}}}' for n in range(10))
+    (tmp_path / "file.jsonl").write_text(f'{{"turns": [{turns}]}}\n' * 40)
+
+    def lengths(**more: object) -> list[int]:
+        s = Settings(input_file=str(tmp_path / "file.jsonl"), idle_cap=4.0, **more)  # type: ignore[arg-type]
+        items = [item for item in sessions(s, PROFILING) or () if item is not None]
+        assert all((turn.delay_s or 0.0) <= 4.0 for item in items for turn in item.turns)
+        return [len(item.turns) for item in items]
+
+    assert lengths() == [10] * 40
+    drawn = lengths(trajectory_start="0.25..0.75", random_seed=1)
+    assert (
+        drawn
+        == lengths(trajectory_start="0.25..0.75", random_seed=1)
+        != lengths(trajectory_start="0.25..0.75", random_seed=2)
+    )
+    assert set(drawn) == {3, 4, 5, 6, 7, 8}  # after 2 to 7 of them

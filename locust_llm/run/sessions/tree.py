@@ -94,7 +94,7 @@ class Tree:
             else:
                 due_at = ended_at + ask.delay_s
             return permit._replace(due_at=due_at)
-        gevent.sleep(ask.delay_s)
+        gevent.sleep(max(0.0, ended_at + ask.delay_s - time.monotonic()))  # its prompt was made meanwhile
         following = branch.permit(later=True)
         if following.phase == permit.phase:
             return following
