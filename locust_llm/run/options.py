@@ -55,7 +55,7 @@ from .flags import (
     unknown_options,
 )
 from .refusals import refuses_media
-from .scenario import scenario_changed, scenario_rules, with_scenario
+from .scenario import scenario_changed, scenario_rules, with_origin, with_scenario
 from .schedule import rate_of
 
 PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("probe.py", "--headless")}
@@ -172,7 +172,7 @@ def check(options: Namespace, **known: Any) -> Settings:
     if rate is not None and not 0 < rate <= USERS.most:
         refuse(f"-r must be above 0 and at most {USERS.most}, got {rate:g}")
     for mistake in chain(mistakes(settings), *(rule(settings, options) for rule in FURTHER)):
-        refuse(mistake)
+        refuse(with_origin(mistake, options))
     if options.arrival_pattern and not _has_arrivals(settings):
         refuse(
             f"--arrival-pattern {options.arrival_pattern} has no arrivals to apply to: give --request-rate too, or leave it "

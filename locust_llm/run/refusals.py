@@ -60,11 +60,12 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
             return "the key is refused: is it the one for this server (OPENAI_API_KEY, --api-key-file, --header)?"
         return f"it wants a key: set OPENAI_API_KEY or give --api-key-file ({LOGIN})"
     if status in (400, 413, 422) and TOO_LONG.search(message):
-        shorter = f" of scenario {s.scenario}{_shorter(s)}" if s.scenario else (
-            f": shorten --synthetic-input-tokens-mean ({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean "
-            f"({s.output_tokens_mean:g})"
-        )  # fmt: skip
-        return f"a prompt and its answer are too long for the model{shorter}"
+        if s.scenario:
+            return f"a prompt and its answer of scenario {s.scenario} are too long for the model{_shorter(s)}"
+        return (
+            "a prompt and its answer are too long for the model: shorten --synthetic-input-tokens-mean "
+            f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean ({s.output_tokens_mean:g})"
+        )
     if status in (400, 404, 422) and (NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)):
         flag = "--model-mix" if s.model_mix else "--model"
         return f"is {flag} right? With --no-model-check it may be one that the server does not list"

@@ -1,7 +1,7 @@
 """What a scenario sets: the defaults of a run, from the values of its file, and what of them the run has otherwise."""
 
 import difflib
-import math
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import Any, Final
 from locust.argument_parser import LocustArgumentParser
 
 from locust_llm.client.api import extra_inputs
-from locust_llm.core.option import out_of_range
+from locust_llm.core.option import Option, out_of_range
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import sweep
 from locust_llm.load.lengths import length, mix
@@ -36,6 +36,7 @@ READ: Final[dict[str, Callable[[str], Any]]] = {
 LENGTHS: Final = ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "output_tokens_mean",
                   "output_tokens_stddev")  # fmt: skip
 """Without effect beside --seq-dist."""
+LARGEST: Final = 1e300
 _GIVEN: Final = "llm_scenario"
 """Where the options have the values of the scenario by field: plain ones, as Locust sends them to workers."""
 
@@ -75,9 +76,7 @@ def with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namespace]) 
 
 def of_scenario(found: Scenario) -> dict[str, Any]:
     """Its values, by field. Raises Refused, with file, line and key of the first that cannot be."""
-    return {
-        OF_SCENARIOS[key].field: _value(found, key, value) for key, value in found.values.items() if _known(found, key)
-    }
+    return {(option := _option(found, key)).field: _value(found, key, option) for key in found.values}
 
 
 def scenario_rules(options: Namespace) -> list[str]:
@@ -97,10 +96,20 @@ def scenario_changed(options: Namespace, values: Mapping[str, Any]) -> tuple[str
     )
 
 
-def _known(found: Scenario, key: str) -> bool:
+def with_origin(mistake: str, options: Namespace) -> str:
+    """A sentence about flags, some of which nobody gave: they are of the scenario."""
+    given = getattr(options, _GIVEN, {})
+    flags = [option.flag for option in OF_SCENARIOS.values() if option.field in given]
+    named = [flag for flag in flags if re.search(rf"{flag}(?![\w-])", mistake)]
+    return f"{mistake} ({' and '.join(named)}: of scenario {options.scenario})" if named else mistake
+
+
+def _option(found: Scenario, key: str) -> Option:
     if key in OF_SCENARIOS:
-        return True
+        return OF_SCENARIOS[key]
     place = found.place(key)
+    if isinstance(found.values[key], dict):
+        refuse(f"{place}: a scenario has no tables: write its options one by one")
     if key in OF_RUNS:
         refuse(f"{place}: is of a run, not of its workload: give it on the command line")
     if here := OF_PEERS.get(f"--{key}"):
@@ -109,23 +118,19 @@ def _known(found: Scenario, key: str) -> bool:
     refuse(f"{place}: there is no such option{f': did you mean {near[0]}?' if near else ''}")
 
 
-def _value(found: Scenario, key: str, value: Any) -> Any:
-    option = OF_SCENARIOS[key]
-    place = found.place(key)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _value(found: Scenario, key: str, option: Option) -> Any:
+    place, value = found.place(key), found.values[key]
     if option.kind is tuple:
-        member, what = (str, "texts") if option.field == "slo" else ((int, float), "numbers")
-        if not isinstance(value, list) or not all(
-            isinstance(one, member) and not isinstance(one, bool) for one in value
-        ):
+        fits, what = (_text, "texts") if option.field == "slo" else (_number, "numbers")
+        if not isinstance(value, list) or not all(map(fits, value)):
             refuse(f"{place}: takes a list of {what}, got {cut_short(str(value))}")
     elif option.kind is bool and not isinstance(value, bool):
         refuse(f"{place}: takes true or false, got {cut_short(str(value))}")
-    elif option.kind in (int, float) and not (number and option.kind(value) == value):
+    elif option.kind in (int, float) and not (_number(value) and option.kind(value) == value):
         refuse(f"{place}: takes {'a whole number' if option.kind is int else 'a number'}, got {cut_short(repr(value))}")
-    elif option.kind is str and not (isinstance(value, str) and value):
+    elif option.kind is str and not _text(value):
         refuse(f"{place}: takes a text, got {cut_short(str(value) or 'an empty one')}")
-    if option.choices and value not in option.choices:
+    if option.choices and option.field != "endpoint_type" and value not in option.choices:
         refuse(f"{place}: must be one of {', '.join(option.choices)}, got {value!r}")
     for mistake in out_of_range(Settings(**{option.field: value}), [option]):
         refuse(f"{place}: {mistake.removeprefix(option.flag).strip()}")
@@ -135,3 +140,11 @@ def _value(found: Scenario, key: str, value: Any) -> Any:
     except ValueError as error:
         refuse(f"{place}: {error}")
     return option.kind(value) if option.kind in (int, float) else value
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""

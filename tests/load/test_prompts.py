@@ -23,7 +23,7 @@ def prompts(
     worker: int = 0,
     tokens: str = "550",
     output: str = "128",
-    **shared: int,
+    **shared: Any,
 ) -> Prompts:
     return Prompts(lengths, independent(length(tokens), length(output)), seed=seed, worker=worker, **shared)
 
@@ -165,6 +165,16 @@ def test_each_first_prompt_begins_with_one_of_the_pool_and_then_its_own_number()
     assert len({prefix.split()[0] + prefix.split()[1] + prefix.split()[2] for prefix in begun[0]}) == 4
     assert all(count == pytest.approx(100, abs=40) for count in begun[0].values())  # more than four standard errors
     assert len(set(numbers)) == 800
+
+
+def test_a_context_makes_the_first_prompt_longer_and_nothing_of_it_is_shared() -> None:
+    lengths = iter((1000, 2000))
+    of_mine = prompts(seed=5, context=lambda random: next(lengths), system_tokens=30)
+    first, later, second = of_mine.draw(), of_mine.draw(first=False), of_mine.draw()
+    assert [len(one.text.split()) for one in (first, later, second)] == [1550, 550, 2550]
+    assert [one.input_tokens for one in (first, later, second)] == [1580, 550, 2580]
+    assert len({one.text.split()[0] for one in (first, later, second)}) == 3  # each begins with its number
+    assert next(lengths, None) is None  # drawn for first prompts alone
 
 
 def test_without_a_seed_processes_agree_all_the_same() -> None:

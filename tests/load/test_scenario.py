@@ -1,0 +1,62 @@
+"""Scenarios: the packaged files are readable and say where they are from; a file that cannot be is named with its line."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from locust_llm.load.scenario import ABOUT, FOLDER, listed, names, read, text_of
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_packaged_one_says_what_it_is_and_where_it_is_from(name: str) -> None:
+    found = read(name)
+    assert (found.file, found.text) == (f"{name}.toml", (FOLDER / f"{name}.toml").read_text())
+    assert [*found.about] == [*ABOUT]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found.about["date"])
+    assert "https://" in found.about["source"]
+    assert found.text.startswith("# ")
+    assert max(map(len, listed().splitlines())) <= 120
+
+
+def test_the_list_has_one_line_for_each() -> None:
+    assert [line.split()[0] for line in listed().splitlines()] == names()
+    assert {"interactive-chat", "code-generation", "deep-research", "rag", "reasoning", "agentic-coding"} <= {*names()}
+    assert {"1k1k", "8k1k", "1k8k"} <= {*names()}
+
+
+def test_an_unknown_name_is_refused_with_what_was_meant() -> None:
+    with pytest.raises(
+        ValueError, match=r"no scenario 'interactive-cht': did you mean interactive-chat\? \(locust-llm"
+    ):
+        text_of("interactive-cht")
+    with pytest.raises(ValueError, match="no scenario 'xyz' "):
+        read("xyz")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"description = 'x'\nslo = = 2\n", r"mine.toml is no TOML: .* in line 2$"),
+        (b"a = 1\na = 2\n", "mine.toml is no TOML: "),
+        (b"a = " + b"[" * 10_000, "mine.toml is no TOML: "),
+        (b"\xff\xfe", "mine.toml is no UTF-8 text"),
+    ],
+)
+def test_what_is_no_toml_is_named(text: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_bytes(text)
+    with pytest.raises(ValueError, match=why):
+        read("mine.toml")
+
+
+def test_a_key_is_found_in_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        '# slo = []\nslo-preset = "chat"\n  slo = [\n  "ttft p95 < 1s",\n]\n"sweep" = "x"\n[table]\nx = 1\n'
+    )
+    found = read(str(file))
+    assert found.about == {}
+    assert [found.place(key).removeprefix(str(file)) for key in ("slo-preset", "slo", "sweep", "table", "none")] == [
+        ", line 2, slo-preset", ", line 3, slo", ", line 6, sweep", ", line 7, table", ", none",
+    ]  # fmt: skip
