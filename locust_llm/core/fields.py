@@ -289,17 +289,17 @@ class Fields(RuleFields, frozen=True, kw_only=True, omit_defaults=False):
     ] = None
     prefix_cache_hit_rate: Annotated[
         float | None,
-        Option("prompts", "Share of the input tokens that repeats", "80%", "percent", Range(0, 99)),
+        Option("prompts", "Share of the input tokens that repeats earlier ones", "80%", "percent", Range(0, 99)),
     ] = None
     working_set: Annotated[
         int | None,
-        Option("prompts", "Of the prefixes that repeat", "200000", "tokens", TOKENS, otherwise="10 prefixes"),
+        Option("prompts", "Length of all that repeats", "200000", "tokens", TOKENS, otherwise="10 prefixes"),
     ] = None
     cache_block_size: Annotated[
-        int | None, Option("prompts", "Of the server's cache", "32", "tokens", TOKENS, otherwise="vLLM's own, else 16")
+        int | None, Option("prompts", "Block of the prefix cache", "32", "tokens", TOKENS, otherwise="vLLM's own or 16")
     ] = None
     cache_tokens: Annotated[
-        int | None, Option("prompts", "Size of that cache", "500000", "tokens", TOKENS, otherwise="vLLM's own")
+        int | None, Option("prompts", "Size of the prefix cache", "500000", "tokens", TOKENS, otherwise="vLLM's own")
     ] = None
     tokenizer: Annotated[
         str | None,

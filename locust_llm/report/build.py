@@ -49,7 +49,7 @@ from . import export as junit
 from . import text as tables
 from .html import page
 from .plus_minus import certified
-from .prefix_cache import prefix_cache
+from .prefix_cache import PrefixCache, prefix_cache
 from .sessions import sessions
 from .speculation import speculation
 
@@ -149,7 +149,7 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
         with suppress(OSError):  # the old one knows more
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
-    reuse = prefix_cache(RecordFile(folder / RECORDS), history, run)
+    reuse = _prefix_cache(folder, run, history, unmade)
     summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse)
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
@@ -215,6 +215,14 @@ def _summary(
     if (columns.requests["turn"] > 0).any():
         summary = replaced(summary, sessions=sessions(records, "profiling"))
     return certified(summary, columns, run), levels
+
+
+def _prefix_cache(folder: Path, run: Run, history: History, unmade: list[str]) -> PrefixCache | None:
+    try:
+        return prefix_cache(RecordFile(folder / RECORDS), history, run)
+    except Exception as error:
+        unmade.append(f"the shares of the prefix cache could not be computed: {reason(error)}")
+    return None
 
 
 def _facts(run: Run, summary: Summary) -> bytes:

@@ -55,6 +55,12 @@ def test_vllms_page() -> None:
     assert sample.ttft_count
 
 
+def test_vllm_counts_its_hits_under_two_names_and_they_count_once() -> None:
+    page = "vllm:prefix_cache_queries_total 138890.0\nvllm:prefix_cache_hits_total 96000.0\n"
+    (sample,) = read([page + "vllm:prompt_tokens_cached_total 96000.0\n"], 1.0)
+    assert (sample.cache_queries, sample.cache_hits) == (138_890.0, 96_000.0)
+
+
 def test_pages_of_other_engines() -> None:
     assert read([SGLANG], 1.0) == [
         EngineSample(

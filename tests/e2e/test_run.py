@@ -192,6 +192,30 @@ def test_ctrl_c_drains(server: Server, tmp_path: Path, processes: tuple[str, ...
 
 
 @pytest.mark.slow
+def test_the_share_asked_for_comes_from_the_prefix_cache_and_nothing_of_an_earlier_run(
+    server: Server, tmp_path: Path
+) -> None:
+    """The second run has the seed of the first: what that left in the cache is another text."""
+    for name in ("first", "second"):
+        done = run(
+            server, tmp_path / name, "-u", "6", "--processes", "2", "--request-count", "60",
+            "--prefix-cache-hit-rate", "80%", "--random-seed", "4",
+            "--synthetic-input-tokens-mean", "1000", "--output-tokens-mean", "8",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        phases: dict[str, list[Any]] = {"warmup": [], "profiling": []}
+        for record in records(tmp_path / name):
+            phases[record.phase].append(record)
+        assert sorted(record.prefix for record in phases["warmup"]) == list(range(10))
+        assert {record.cached_tokens for record in phases["warmup"]} == {0}
+        assert len(phases["profiling"]) == 60
+        found = json.loads((tmp_path / name / "run.json").read_text())["prefix_cache"]
+        assert found["asked"] == 0.8
+        assert found["delivered"] == pytest.approx(0.8, abs=0.01)
+        assert found["implied"] == pytest.approx(found["delivered"], abs=0.01)
+
+
+@pytest.mark.slow
 def test_failures_are_named_and_the_exit_status_is_1(server: Server, tmp_path: Path) -> None:
     words = ("-u", "6", "--request-count", "12", "--no-probe")
     done = run(server, tmp_path / "r", *words, "--endpoint", "/v1/nope")

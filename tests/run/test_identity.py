@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from locust_llm.client.fetch import FetchFailed
-from locust_llm.run.identity import Identity, identify
+from locust_llm.client.fetch import Answer, FetchFailed
+from locust_llm.core.settings import Settings
+from locust_llm.run.identity import Identity, identify, template_head
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 CACHE_CONFIG = (
@@ -107,3 +108,18 @@ def test_a_page_that_does_not_come_ends_the_questions() -> None:
         raise FetchFailed("timeout", "no whole answer within 2 s")
 
     assert identify(get, "uvicorn", b"not JSON") is None
+
+
+@pytest.mark.parametrize(
+    ("bodies", "head"),
+    [
+        (({"tokens": [1, 7, 8, 40, 9]}, {"tokens": [1, 7, 8, 50, 51, 9]}), 3),
+        (({"tokens": [40, 9]}, {"tokens": [50, 9]}), 0),
+        (({"count": 5}, {"count": 6}), None),
+        (({"tokens": "many"}, {"tokens": [1]}), None),
+    ],
+)
+def test_the_head_of_a_chat_template_is_what_two_texts_have_in_common(bodies: Any, head: int | None) -> None:
+    answers = iter(bodies)
+    found = template_head(lambda *words, **more: Answer(200, "", json.dumps(next(answers)).encode()), Settings(), "m")
+    assert found == head

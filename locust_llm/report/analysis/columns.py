@@ -41,6 +41,7 @@ OTHER_NUMBERS: Final = (
     "status", "limit", "user", "stage", "pair", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
     "bad_stamps", "reads",
     "request_bytes", "response_bytes", "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA,
+    "prefix", "prefix_tokens",
 )  # fmt: skip
 TEXTS: Final = (
     "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",

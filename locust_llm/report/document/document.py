@@ -200,10 +200,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation)
     if c.sessions is not None:
         yield "sessions", f"{c.sessions}, with {c.turns_per_session or 0:.2f} answered turns on average"
-    if run.settings.generates or c.cached_share is not None:
-        yield "cached input", "unknown" if c.cached_share is None else f"{c.cached_share:.1%}"
-    if summary.prefix_cache is not None:
-        yield "prefix cache", cache_line(summary.prefix_cache)
+    yield from _cached(summary, run)
     if run.settings.goodput:
         yield "good requests", _good(run.settings.rules)
     between = ", without the pauses between repeats" if axis == REPEAT else ""
@@ -222,6 +219,14 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
     yield from _machines(run)
+
+
+def _cached(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
+    share = summary.conditions.cached_share
+    if run.settings.generates or share is not None:
+        yield "cached input", "unknown" if share is None else f"{share:.1%}"
+    if summary.prefix_cache is not None:
+        yield "prefix cache", cache_line(summary.prefix_cache)
 
 
 def _drafts(summary: Summary) -> Iterator[tuple[str, str]]:
