@@ -228,7 +228,7 @@ def test_check_sums_a_file_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert str(found) == f"{place}: mooncake_trace, 6 rows, 3 sessions, 6 turns, 35 input tokens per turn, over 1 s"
     found = check(written(place, AZURE + "2023-11-16 18:17:05,0,0\r\n"), timed=True)
     assert (found.rows, found.left_out, found.span_s, found.input_tokens, found.output_tokens) == (3, 1, 0.5, 15.0, 6.0)
-    monkeypatch.setattr("locust_llm.load.dataset.CHECK_BYTES", 100)
+    monkeypatch.setattr("locust_llm.load.summary.CHECK_BYTES", 100)
     found = check(written(place, [*prompts(50), {"text": "broken, but far behind"}]))
     assert not found.whole
     assert (found.rows, found.sessions) == (7, 7)  # 7 rows of 15 bytes are over 100
