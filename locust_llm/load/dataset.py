@@ -9,6 +9,7 @@ import random
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import islice
 from typing import Final, Literal
 
@@ -75,8 +76,6 @@ class Dataset:
         self.about: Counter[str] = Counter()
         """What was taken where a format has two meanings, and for how many sessions."""
         self.file = RowFile(path)
-        self._head = next(iter(self.file), Row(0, 1, b"")).data
-        """The first row."""
         self.kind, self.table = recognise(self.file, kind, columns or {})
         self._index: Index | None = None
         self._heads: array[int] = array("I")
@@ -123,6 +122,11 @@ class Dataset:
                 )
             if not given or not self.wrap:
                 return
+
+    @cached_property
+    def _head(self) -> bytes:
+        """The first row: that of a trace may say something of all of them."""
+        return next(iter(self.file)).data
 
     def _rows(self) -> Iterator[Row]:
         return islice(self.file, 1 if self.table is not None and self.table.header else 0, None)

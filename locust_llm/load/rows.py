@@ -32,6 +32,7 @@ _GZIP: Final = b"\x1f\x8b"
 _BLOCK: Final = 1 << 20
 _GAP: Final = re.compile(rb"[\s,\[]*")
 _END: Final = re.compile(rb"[\r\n]\s*\Z")
+_OVER_LINES: Final = re.compile(rb'\s*\{[ \t]*\r?\n\s*"')
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -72,7 +73,7 @@ class RowFile:
             raise DatasetError(f"{path}: the file is empty")
         first = block.strip()[:1]
         self.is_list = first == b"["
-        self._is_one = block.lstrip().startswith((b"{\n", b"{\r\n"))
+        self._is_one = _OVER_LINES.match(block) is not None
         """An object over several lines: the only row."""
         self.is_json = first in (b"[", b"{")
 
