@@ -1,4 +1,4 @@
-"""The table of docs/scenarios.md, made from the packaged files: `make docs` writes it, a test says when it is out of date."""
+"""The table of docs/scenarios.md, made from the packaged files: `make docs` writes it, a test says when it is old."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,7 @@ from locust_llm.load.scenario import Scenario, names, read
 PAGE: Final = Path(__file__).with_name("scenarios.md")
 BEGIN: Final = "<!-- made by docs/generate_scenarios.py: do not edit -->\n"
 END: Final = "<!-- end -->\n"
+SOURCE: Final = re.compile(r"(\w[^;]*?) \((https:[^)]+)\)")
 COLUMNS: Final = ("scenario", "before it", "prompt, answer of a turn", "turns", "wait", "rules", "source")
 HEAD: Final = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
 
@@ -41,13 +42,13 @@ def _row(name: str, found: Scenario) -> str:
         _spread(values, "session-turns", 1, ""),
         _spread(values, "session-turn-delay", 1000, " s"),
         ", ".join(f"`{rule}`" for rule in values.get("slo", ())),
-        f"{re.sub(r'([^;]+?) \((https:[^)]+)\)', _link, found.about['source'])}, {found.about['date']}",
+        f"{SOURCE.sub(_link, found.about['source'])}, {found.about['date']}",
     )
     return f"| {' | '.join(cells)} |\n"
 
 
 def _link(found: re.Match[str]) -> str:
-    return f"[{found[1].strip()}]({found[2]})"
+    return f"[{found[1]}]({found[2]})"
 
 
 def _pair(text: str) -> str:
