@@ -9,7 +9,7 @@ from typing import Final
 
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # the simulator could not be imported after Locust's patches
 
-from locust_llm.core.option import GROUPS, Option, options_of
+from locust_llm.core.options.option import GROUPS, Option, options_of
 from locust_llm.load.numbers import shown
 from locust_llm.probe_user import ProbeOptions
 from locust_llm.run.flags import OPTIONS, default_of, example_of, value_of

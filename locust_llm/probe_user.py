@@ -22,7 +22,7 @@ from gevent.event import AsyncResult
 from gevent.queue import SimpleQueue
 
 from locust_llm.client.gate import GateClosed
-from locust_llm.core.option import COUNT, TOKENS, USERS, Option, Range, options_of, out_of_range
+from locust_llm.core.options.option import COUNT, TOKENS, USERS, Option, Range, options_of, out_of_range
 from locust_llm.core.record import OK, Record
 from locust_llm.core.settings import Settings
 from locust_llm.probe.progress import Progress, place

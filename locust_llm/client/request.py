@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from gevent import get_hub, getcurrent
 
-from locust_llm.core.fields import MAX_RESPONSE_BYTES
+from locust_llm.core.options.fields import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED
 
 from .connection import Target

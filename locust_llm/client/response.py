@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
-from locust_llm.core.fields import MAX_RESPONSE_BYTES
+from locust_llm.core.options.fields import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED, CUT, TOO_LARGE, TOO_LONG
 from locust_llm.protocols.answer import Completion, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS

@@ -11,7 +11,7 @@ from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.rules import Rules
 
 from .arms import CANDIDATE, PAIR, PAIRS, Block, Changes, changes, order
-from .fields import Fields
+from .options.fields import Fields
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, sweep
 
 LOOK_STEP: Final = 1.5

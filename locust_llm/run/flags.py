@@ -12,7 +12,7 @@ from locust.argument_parser import LocustArgumentParser
 import msgspec
 
 from locust_llm.core.machine import versions
-from locust_llm.core.option import GROUPS, Option, options_of
+from locust_llm.core.options.option import GROUPS, Option, options_of
 from locust_llm.core.settings import Settings
 from locust_llm.load.numbers import cut_short, read_number, shown
 

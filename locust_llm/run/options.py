@@ -24,7 +24,7 @@ import msgspec
 
 from locust_llm.client.api import extra_inputs
 from locust_llm.core.arms import BASE, changes, without_values
-from locust_llm.core.option import USERS, Option
+from locust_llm.core.options.option import USERS, Option
 from locust_llm.core.settings import SESSION_HEADERS, Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY, RATE
@@ -396,7 +396,7 @@ def _command(headers: list[str], secrets: Iterable[Any], candidate_set: Iterable
         words = [word.replace(text, without_values(text)) for word in words]
     for secret in filter(None, map(str, secrets)):  # whole: a short one is in many words
         words = [
-            word.removesuffix(secret) + "***" if word == secret or word.endswith(f"={secret}") else word
+            word.removesuffix(secret) + "***" if word == secret or word.endswith("=" + secret) else word
             for word in words
         ]
     return " ".join([name, *map(shlex.quote, words)])

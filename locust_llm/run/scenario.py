@@ -10,7 +10,7 @@ from typing import Any, Final
 from locust.argument_parser import LocustArgumentParser
 
 from locust_llm.client.api import extra_inputs
-from locust_llm.core.option import Option, out_of_range
+from locust_llm.core.options.option import Option, out_of_range
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import sweep
 from locust_llm.load.lengths import length, mix

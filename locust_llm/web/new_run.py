@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.core.option import Option
+from locust_llm.core.options.option import Option
 from locust_llm.load.numbers import shown
 from locust_llm.run.flags import default_of
 from locust_llm.run.options import rules_of

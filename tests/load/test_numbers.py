@@ -13,7 +13,7 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse
 
-from locust_llm.core.option import options_of
+from locust_llm.core.options.option import options_of
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import user_file as given

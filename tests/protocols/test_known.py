@@ -7,8 +7,8 @@ import pytest
 from support import unpatched_locust  # noqa: F401  the locustfile imports Locust
 
 from locust_llm.client.response import Response
-from locust_llm.core.fields import Fields
-from locust_llm.core.option import options_of
+from locust_llm.core.options.fields import Fields
+from locust_llm.core.options.option import options_of
 from locust_llm.core.record import OK
 from locust_llm.protocols.known import PROTOCOLS, request_body
 

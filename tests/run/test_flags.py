@@ -6,7 +6,7 @@ import pytest
 from support import unpatched_locust
 from support.command_line import parse
 
-from locust_llm.core.option import GROUPS, Option, options_of, out_of_range
+from locust_llm.core.options.option import GROUPS, Option, options_of, out_of_range
 from locust_llm.core.settings import Settings
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.run.flags import OPTIONS, default_of, example_of, help_of

@@ -8,7 +8,7 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 
 from locust_llm.__main__ import COMMANDS, OF_OTHERS, main
 from locust_llm.core.machine import versions
-from locust_llm.core.option import GROUPS
+from locust_llm.core.options.option import GROUPS
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.flags import MEANT, OF_PEERS, OPTIONS, unknown_options
 from locust_llm.run.options import add_options

@@ -375,7 +375,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     slo_status: str | None = None
     """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
     good: Good | None = None
-    """None: no rule says what a good request is."""
     steady: Steady | None = None
     growth: Growth | None = None
     """None: too few requests, or prompts too much alike, to tell."""

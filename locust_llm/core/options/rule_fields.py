@@ -6,7 +6,7 @@ import msgspec
 
 from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED
 
-from .certificate import AUTO, OFF, REQUIRE
+from ..certificate import AUTO, OFF, REQUIRE
 from .option import DURATION, Option
 
 
