@@ -65,8 +65,6 @@ SECRETS: Final = "llm_secrets"
 _HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
 """Of a line of rules: a # within quotes begins no comment."""
-
-
 FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
 """Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence each."""
 
@@ -318,9 +316,8 @@ def rules_of(options: Namespace) -> list[str]:
 
 
 def _without_comments(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        if rule := _BEFORE_COMMENT.match(line)[0].strip():  # type: ignore[index]  # it always matches
-            yield rule
+    rules = (_BEFORE_COMMENT.match(line)[0] for line in lines)  # type: ignore[index]  # it always matches
+    return filter(None, map(str.strip, rules))
 
 
 def _processes(options: Namespace) -> int:
