@@ -18,6 +18,7 @@ import pandas as pd
 from msgspec.structs import replace as replaced
 
 from locust_llm.core.engine_metrics import History
+from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import (
@@ -135,11 +136,7 @@ def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | No
 def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: bool = False) -> tuple[Summary, Run]:
     """The tables first, then all else, each file by itself."""
     unmade: list[str] = []
-    history = History()
-    try:
-        history = read_history(folder)
-    except OSError as error:
-        unmade.append(f"the server's metrics could not be read: {reason(error)}")
+    history = _history(folder, unmade)
     before = len(unmade)
     try:
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
@@ -167,9 +164,7 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
 
     def html() -> bytes:
         known = replaced(summary, unmade=tuple(unmade))
-        one = summary.sessions.example if summary.sessions is not None else ""
-        its = [record for record in RecordFile(folder / RECORDS) if record.session == one] if one else []
-        return page(known, run, columns, levels, shown, unmade, history, its).encode()
+        return page(known, run, columns, levels, shown, unmade, history, _example(folder, summary)).encode()
 
     make(RUN, lambda: _facts(run, summary))
     make(SUMMARY_FILE, table)
@@ -195,6 +190,20 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
     if unmade:
         make(SUMMARY_FILE, table)
     return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
+
+
+def _history(folder: Path, unmade: list[str]) -> History:
+    try:
+        return read_history(folder)
+    except OSError as error:
+        unmade.append(f"the server's metrics could not be read: {reason(error)}")
+        return History()
+
+
+def _example(folder: Path, summary: Summary) -> list[Record]:
+    """The records of the session that is shown."""
+    one = summary.sessions.example if summary.sessions is not None else ""
+    return [record for record in RecordFile(folder / RECORDS) if record.session == one] if one else []
 
 
 def _summary(

@@ -178,13 +178,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if run.stage is not None:
         yield "stage", _stage(run.stage)
     if (d := summary.delivery) is not None:
-        yield (
-            "delivered",
-            (
-                f"{d.share:.1%}: due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s to "
-                "the stop"
-            ),
-        )
+        of = f"due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s to the stop"
+        yield "delivered", f"{d.share:.1%}: {of}"
         yield "completed", completed(d)
     limit = limit_in_words(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
     yield "prefill limit", "by stage" if axis == PREFILL else limit or "none"
