@@ -10,7 +10,7 @@ from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import RECORDS
 from locust_llm.report.undecided import undecided
-from locust_llm.run import decision
+from locust_llm.run.control import phase_runner
 
 RULES = ("ttft p50 < 100ms", "ttft p99 < 90ms", "warn: ttft p99 < 90ms")
 
@@ -37,10 +37,10 @@ def test_a_process_of_its_own_says_the_same_and_writes_nothing(tmp_path: Path, m
     fill(tmp_path, records(100))
     run = a_run(slo=RULES)
     before = sorted(path.name for path in tmp_path.iterdir())
-    assert decision.undecided(tmp_path, run) == undecided(tmp_path, run)
+    assert phase_runner.undecided(tmp_path, run) == undecided(tmp_path, run)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     monkeypatch.setattr("sys.executable", "/bin/false")
-    assert decision.undecided(tmp_path, run) is None
+    assert phase_runner.undecided(tmp_path, run) is None
 
 
 def test_each_of_many_looks_is_held_to_more(tmp_path: Path) -> None:
