@@ -373,5 +373,7 @@ def _queue_or_prefill(summary: EngineSummary) -> Iterator[str]:
                 "prefill would shorten it."
             )
     elif summary.waiting is not None and summary.waiting[0] >= MIN_WAITING:
-        why = "and too few have ended to tell for how long" if few else "which does not export for how long"
-        yield f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server, {why}."
+        few_ended = (
+            "; the times above are of the few that have ended" if few else ", which does not export for how long"
+        )
+        yield f"{QUESTION} The queue: on average {summary.waiting[0]:.1f} requests waited in the server{few_ended}."

@@ -173,7 +173,7 @@ def _missing(e: Symptoms, client: str | None) -> Iterator[str]:
             "behind one address? Probe one of them"
         )
     if _too_few(e):
-        yield "too few prompts beside decoders got a first token: each round needs its three lengths"
+        yield "not every round has prompts of all three lengths beside requests that were decoding then"
 
 
 def _too_few(e: Symptoms) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -72,6 +73,8 @@ def advice(status: int | None, message: str, s: Settings, *, key: bool) -> str:
     if status in (400, 404) and s.responses_state == "server" and NO_ANSWER.search(message):
         return f"the server does not have the answer that the turn goes on from: {KEEPS}"
     if status in (404, 405):
+        if before := urlsplit(s.host).path:
+            return f"the server has no {before}{s.endpoint}: --host takes the address up to /v1, so is {before} right in it?"
         return f"the server has no {s.endpoint}: is --endpoint right, or --endpoint-type?"
     if status in BUSY:
         return "the server is busy: try again when it is not"

@@ -28,7 +28,7 @@ GAPS_OFF: Final = "gap error of sentinel streams, p99"
 UNCERTIFIED: Final = "no certificate"
 CPU_WAIT: Final = "time without a free core"
 """Share of the run in which a thread was ready to run while other programs, or own processes, had every core."""
-BUSY_ADVICE: Final = "Use more processes (--processes), fewer users, or a machine of its own."
+BUSY_ADVICE: Final = "Use more processes (--processes), less load, or a machine of its own."
 CPU_WAIT_ADVICE: Final = (
     "Use a machine of its own, or end the other programs: more processes (--processes) would only wait too."
 )

@@ -219,7 +219,7 @@ def test_the_figures_and_nothing_that_is_not_known() -> None:
         ({"queue_s": 0.6}, "Queue or prefill? The queue, 75%: of 800 ms"),
         ({"queue_s": None, "prefill_s": None, "waiting": (4.2, 9.0)}, "Queue or prefill? The queue: on average 4.2"),
         ({"ended_share": 0.1, "waiting": (35.0, 69.0)}, "Queue or prefill? The queue: on average 35.0 requests waited in "
-         "the server, and too few have ended"),
+         "the server; the times above are of the few"),
     ],
 )  # fmt: skip
 def test_queue_or_prefill(figures: dict[str, object], answer: str) -> None:

@@ -85,12 +85,14 @@ def test_a_web_page_is_no_api() -> None:
 # -- what a run and a check say of it, and that nothing else is asked ----------------------------------------------------
 
 
-def failed(headers: dict[str, str] | None = None, *, server: dict[str, Any] | None = None, **settings: Any) -> str:
+def failed(
+    headers: dict[str, str] | None = None, *, path: str = "", server: dict[str, Any] | None = None, **settings: Any
+) -> str:
     with tiny_server() as made:
         for name, value in {"tokenize": lambda text: len(text.split()), **(server or {})}.items():
             setattr(made, name, value)
         with pytest.raises(DiscoveryFailed) as failure:
-            discover(Settings(host=made.url, **settings), headers or {})
+            discover(Settings(host=made.url + path, **settings), headers or {})
         return str(failure.value).replace(made.url, "HOST")
 
 
@@ -100,6 +102,9 @@ def test_a_path_is_tried_where_lengths_are_counted_without_it() -> None:
         "a first request to /v1/chat/completionz failed: HTTP 404, no route /v1/chat/completionz; the server has no "
         "/v1/chat/completionz: is --endpoint right, or --endpoint-type?"
     )
+    line = failed(path="/v1/chat/completions")
+    assert line.endswith("the server has no /v1/chat/completions/v1/chat/completions: --host takes the address up to /v1, so is "
+                         "/v1/chat/completions right in it?")  # fmt: skip
     line = failed(endpoint="/nope", extra_inputs="ignore_eos:true")
     assert "the server has no /nope" in line
     line = failed(endpoint_type="messages", endpoint="/v1/messages")
