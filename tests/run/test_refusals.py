@@ -103,8 +103,7 @@ def test_a_path_is_tried_where_lengths_are_counted_without_it() -> None:
         "/v1/chat/completionz: is --endpoint right, or --endpoint-type?"
     )
     line = failed(path="/v1/chat/completions")
-    assert line.endswith("the server has no /v1/chat/completions/v1/chat/completions: --host takes the address up to /v1, so is "
-                         "/v1/chat/completions right in it?")  # fmt: skip
+    assert "the server has no /v1/chat/completions/v1/chat/completions: --host takes the address up to /v1" in line
     line = failed(endpoint="/nope", extra_inputs="ignore_eos:true")
     assert "the server has no /nope" in line
     line = failed(endpoint_type="messages", endpoint="/v1/messages")
