@@ -200,7 +200,7 @@ def test_too_few_prompts(name: str) -> None:
         [stall for stall in some if stall.asked_tokens != 8000],
         [stall for stall in some if (stall.asked_tokens, stall.round) != (16_000, 2)],
     ):
-        cannot(diagnose(replace(EACH[name], stalls=tuple(stalls))), "too few")
+        cannot(diagnose(replace(EACH[name], stalls=tuple(stalls))), "all three lengths")
 
 
 @pytest.mark.parametrize("name", EACH)
