@@ -13,8 +13,8 @@ from locust_llm.__main__ import simulator
 
 TREE: Final = [
     {"id": "a", "text": "plan", "output_length": 6},
-    {"id": "b", "text": "look here", "after": "a", "delay": 50, "output_length": 12},
-    {"id": "c", "text": "look there", "after": ["a"], "tool": 80, "output_length": 6},
+    {"id": "b", "text": "look here", "after": "a", "delay": 50, "output_length": 120},
+    {"id": "c", "text": "look there", "after": ["a"], "tool": 80, "output_length": 120},
     {"id": "d", "text": "decide", "after": ["b", "c"], "tool": 30, "output_length": 6},
 ]
 PARENTS: Final = {0: (), 1: (0,), 2: (0,), 3: (1, 2)}
