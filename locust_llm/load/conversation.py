@@ -83,7 +83,7 @@ class Conversation:
         self.id, self.model, self._parts = id, model, parts
         self.turns = turns if item is None else len(item.turns)
         self._prompts, self._item, self._random, self._delay_ms = prompts, item, random, delay_ms
-        self._after = in_line(self.turns) if item is None else parents(item.turns)
+        self._after = [*map(turn_before, range(self.turns))] if item is None else parents(item.turns)
         self._open = [len(after) for after in self._after]
         """Of each turn: how many answers it waits for."""
         self._children: list[list[int]] = [[] for _ in self._after]
@@ -237,15 +237,14 @@ class Conversation:
         )
 
 
-def in_line(turns: int) -> list[tuple[int, ...]]:
-    """Of turns in a line: the turns that each waits for."""
-    return [(number - 1,) if number else () for number in range(turns)]
+def turn_before(number: int) -> tuple[int, ...]:
+    """What a turn of a line waits for."""
+    return (number - 1,) if number else ()
 
 
 def parents(turns: Sequence[Turn]) -> list[tuple[int, ...]]:
-    """The same of the turns of a file."""
-    line = in_line(len(turns))
-    return [line[number] if turn.after is None else turn.after for number, turn in enumerate(turns)]
+    """What each turn of a file waits for."""
+    return [turn_before(number) if turn.after is None else turn.after for number, turn in enumerate(turns)]
 
 
 def salted(messages: list[Message], salt: str) -> list[Message]:

@@ -1,7 +1,7 @@
 """Agentic Mooncake: a row is a request, of ``request_id``, lengths, ``hash_ids``, and ``wait_for`` with ``delay`` and
 ``tool_wait_ms`` (ms); ai-dynamo/dynamo, lib/data-gen/src/mooncake.rs. Its version 2 has a header and ``dependencies``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -70,7 +70,10 @@ def session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Told:
         None if (ms := one.timestamp if one.not_before_ms is None else one.not_before_ms) is None else ms / 1e3
         for one, _ in read.values()
     ]
-    label: Callable[[int], str] = lambda number: f"the request {names[number]!r}"  # noqa: E731
+
+    def label(number: int) -> str:
+        return f"the request {names[number]!r}"
+
     try:
         order = linked(names, afters, times, label)
     except TreeError as wrong:

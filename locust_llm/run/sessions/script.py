@@ -16,11 +16,11 @@ from gevent.pool import Group
 from locust_llm.client.answer import Answer
 from locust_llm.client.gate import GateClosed
 from locust_llm.core.record import OK, Record
-from locust_llm.load.conversation import Message
+from locust_llm.load.conversation import Message, turn_before
 from locust_llm.run.worker.permits import Permit
 
 from .branch import Branch, Branches
-from .turn import Turn, in_line
+from .turn import Turn
 
 Content = str | Message | list[Message] | None
 """What a turn adds to the history: a text of the user, messages, or (None) a synthetic prompt."""
@@ -104,7 +104,7 @@ class Line:
         number = next(whole.numbers)
         turn = Turn(
             [*self.messages, *new], asked, max_tokens, whole.id, number, sized=content is None or input_tokens is not None,
-            model=whole.model, after=None if self.after == in_line(number) else self.after, tool_s=self._tool_s,
+            model=whole.model, after=None if self.after == turn_before(number) else self.after, tool_s=self._tool_s,
         )  # fmt: skip
         self._tool_s = None
         record = branch.send(permit, turn, name, headers, True, body)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from locust_llm.load.conversation import Ask, Conversation
+from locust_llm.load.conversation import Ask, Conversation, turn_before
 
 
 class Turn(NamedTuple):
@@ -37,13 +37,8 @@ def turn_of(ask: Ask, conversation: Conversation, *, sized: bool) -> Turn:
     return Turn(
         ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, number, ask.body, sized, conversation.model,
         turns=conversation.turns if number == 0 and conversation.turns > 1 else None,
-        after=None if ask.after == in_line(number) else ask.after,
+        after=None if ask.after == turn_before(number) else ask.after,
         tool_s=ask.delay_s if ask.tool else None,
         prefix=ask.prefix,
         lose=lambda: conversation.lose(number),
     )  # fmt: skip
-
-
-def in_line(number: int) -> tuple[int, ...]:
-    """What a turn waits for that no tree has."""
-    return (number - 1,) if number else ()
