@@ -295,13 +295,13 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
     """A percentile that one or two requests decide."""
     count = summary.conditions.succeeded
     few = [p for p in sorted(run.settings.columns) if count and scarce(count, p)]
+    overloaded = summary.delivery is not None and summary.delivery.overload is not None  # then more load is no help
+    advice = "" if overloaded else " Run longer (-t), or send more (--request-count)."
     for p in few[:1]:
         above = " and above" * (len(few) > 1)
         yield (
             f"WARNING: p{p:g}{above} of {many(count, 'request')} is little more than the slowest of them: p{p:g} takes "
-            f"{math.ceil(100 / (100 - p))} requests, and {needed(p)} for both ends of its interval. Run longer "
-            "(-t), or send "
-            "more (--request-count)."
+            f"{math.ceil(100 / (100 - p))} requests, and {needed(p)} for both ends of its interval.{advice}"
         )
 
 
