@@ -223,7 +223,7 @@ def _answered(
     try:
         try:
             reading.stream.sent_ns = reading.connection.send(sealed)
-            limits.written()
+            reading.stream.written_ns = limits.written()
         except OSError as error:
             unsent = error  # the server may have answered before it had read everything
         reading.ended.wait()
@@ -271,6 +271,7 @@ def _record(
         due_at=asked_at if request.due_at is None else request.due_at,
         asked_at=asked_at,
         sent_at=stream.sent_ns / 1e9,
+        written_us=None if stream.written_ns is None else max(0, stream.written_ns - stream.sent_ns) // 1000,
         freed_at=freed_at,
         headers_at=None if stream.headers_ns is None else stream.headers_ns / 1e9,
         closed_at=(stream.ended_ns or time.monotonic_ns()) / 1e9,

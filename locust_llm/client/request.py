@@ -55,11 +55,13 @@ class Limits(BaseException):
         self._timer: Any = None
         self._set()
 
-    def written(self) -> None:
-        """The whole request: from now on counts the time after which it is cancelled on purpose."""
-        self.written_at = time.monotonic()
+    def written(self) -> int:
+        """The whole request: from now on counts the time after which it is cancelled on purpose. Monotonic ns."""
+        now = time.monotonic_ns()
+        self.written_at = now / 1e9
         if self._request.cancel_after_s is not None:
             self._set()
+        return now
 
     def close(self) -> None:
         if self._timer is not None:

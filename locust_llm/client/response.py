@@ -52,6 +52,8 @@ class Response:
     ) -> None:
         """``kind``: of the endpoint, its protocol, see ``PROTOCOLS``."""
         self.sent_ns = sent_ns
+        self.written_ns: int | None = None
+        """When the whole request had been written."""
         self.max_bytes, self.max_chunks = max_bytes, max_chunks
         self.stamps = array("q")
         """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""

@@ -11,6 +11,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from .server_times import ServerTimes
+
 Stamp = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
 """Seconds. These bounds, and those below, are for what is read from files: beyond them there is no date, and no array holds
 the number."""
@@ -93,6 +95,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     admitted_at: Stamp | None = None
     sent_at: Stamp | None = None
     """Just before the first byte of the request was written, on an open connection. None: it never was."""
+    written_us: Micros | None = None
+    """Microseconds after ``sent_at`` at which the whole request had been written; None: it never was."""
     freed_at: Stamp | None = None
     """When the slot went back to the gate."""
     headers_at: Stamp | None = None
@@ -170,6 +174,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Kernel stamps before the send or in the future: dropped, the reader's clock used."""
     read_lag_us: Whole = 0
     """The longest time that bytes of this response lay in the kernel before they were read."""
+    server: ServerTimes | None = None
+    """What its answer told of the server's own times; None: nothing. Spans come beside the records: spans.jsonl."""
     rtt_us: Count | None = None
     """The kernel's smoothed round trip of the connection when the answer was over (TCP_INFO): was it the network?"""
     retransmits: Count = 0

@@ -7,6 +7,7 @@ of the load generator's process, and of its truth server.
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -142,10 +143,13 @@ def cost(program: Program, streams: int, seconds: int, pairs: int) -> str:
             spent[how].append(run.cpu_s / sum(len(r.chunk_us) for r in run.records) * 1e6)
             server_s += [] if run.server_cpu_s is None else [run.server_cpu_s]
     on, off = np.median(spent["auto"]), np.median(spent["off"])
+    more = np.log(np.array(spent["auto"]) / spent["off"])
+    half = 1.96 * more.std(ddof=1) / math.sqrt(pairs)
     each = "; ".join(f"{how} {np.round(some, 1)}" for how, some in spent.items())
     return (
-        f"cost, {streams} streams: {off:.1f} µs of CPU a chunk without sentinels, {on:.1f} with ({on / off - 1:+.1%}; "
-        f"{each}); their server {np.median(server_s):.3f} s a run"
+        f"cost, {streams} streams: {off:.1f} µs of CPU a chunk without sentinels, {on:.1f} with ({on / off - 1:+.1%}; in "
+        f"pairs {math.expm1(more.mean()):+.1%}, 95 % interval {math.expm1(more.mean() - half):+.1%} to "
+        f"{math.expm1(more.mean() + half):+.1%}; {each}); their server {np.median(server_s):.3f} s a run"
     )
 
 
@@ -155,7 +159,7 @@ def main() -> None:
     parser.add_argument("--conditions", default="quiet,burning,TLS")
     parser.add_argument("--runs", type=int, default=10, help="of each cell")
     parser.add_argument("--seconds", type=int, default=8)
-    parser.add_argument("--cost", type=int, default=0, help="pairs of runs with and without sentinels")
+    parser.add_argument("--cost", type=int, default=0, help="pairs of runs with and without sentinels: 2 or more")
     options = parser.parse_args()
     print(machine())
     levels = [int(streams) for streams in options.streams.split(",")]
