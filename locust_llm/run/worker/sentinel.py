@@ -31,8 +31,8 @@ LEAST_S: Final = 5.0
 STREAM_CPU_S: Final = 0.003
 """What a stream takes, here and in the truth server, on a machine that is busy (measured)."""
 SHARE: Final = 0.015
-"""Of the CPU of this process: the streams take no more of it, and pause where they would. The start of their server, once a run,
-comes on top: at most 2 % together (``tests/bench/certificate.py --cost``)."""
+"""Of the CPU of this process: the streams take no more of it, and pause where they would. The start of their server comes
+on top."""
 FREE: Final = 12
 """So many take what they take: without them there is no certificate."""
 PAUSE_S: Final = 0.2
