@@ -7,7 +7,7 @@ again from their records, so that the sweep needs nothing else of them; their fi
 import math
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,7 @@ from locust_llm.report.analysis.sweep import axis_of, sweep_summary
 from locust_llm.report.document.remarks import incomplete
 from locust_llm.report.plots import svg as drawing
 from locust_llm.report.plots.timeline import MAX_ROWS, Scene, scene
+from locust_llm.report.waterfall_result import Waterfall
 from locust_llm.slo.metrics import DEFINITIONS
 
 from . import export
@@ -53,6 +54,7 @@ from .plus_minus import certified
 from .prefix_cache import PrefixCache, prefix_cache
 from .sessions import sessions
 from .speculation import speculation
+from .waterfall.waterfall import waterfall
 
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
@@ -77,7 +79,7 @@ def write(folder: Path | str, run: Run) -> Summary:
     return _write(folder, run, *read_columns(folder / RECORDS))[0]
 
 
-def remake(folder: Path | str, *, stages: bool = False) -> tuple[Summary, Run]:
+def remake(folder: Path | str, *, stages: bool = False, blames: Sequence[str] = ()) -> tuple[Summary, Run]:
     """Make them again, from run.json and the records. Of a damaged run.json what can be read is used (``Run.unread`` has the
     rest), without one the records alone must do; what was there is kept as run.json.damaged. ``stages``: also those of
     stages that are up to date. Raises OSError as ``write`` does."""
@@ -87,7 +89,7 @@ def remake(folder: Path | str, *, stages: bool = False) -> tuple[Summary, Run]:
     if damage and (folder / RUN).exists():
         with suppress(OSError):
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
-    return _write(folder, run, columns, unread, stages=stages)
+    return _write(folder, run, columns, unread, stages=stages, blames=blames)
 
 
 def read(folder: Path | str) -> Results:
@@ -133,19 +135,27 @@ def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | No
     return start, end
 
 
-def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: bool = False) -> tuple[Summary, Run]:
+def _write(
+    folder: Path,
+    run: Run,
+    columns: Columns,
+    unread: Unread,
+    *,
+    stages: bool = False,
+    blames: Sequence[str] = (),
+) -> tuple[Summary, Run]:
     """The tables first, then all else, each file by itself."""
     unmade: list[str] = []
     history = _history(folder, unmade)
     before = len(unmade)
     try:
-        summary, levels = _summary(folder, run, columns, unread, unmade, stages)
+        summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
     except Exception as error:  # unexpected facts must not hide the records
         run = replaced(_unknown(folder, columns.requests), unread=(f"run.json cannot be used ({reason(error)})",))
         del unmade[before:]
         with suppress(OSError):  # the old one knows more
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
-        summary, levels = _summary(folder, run, columns, unread, unmade, stages)
+        summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
     reuse = _prefix_cache(folder, run, history, unmade)
     summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse)
 
@@ -207,7 +217,13 @@ def _example(folder: Path, summary: Summary) -> list[Record]:
 
 
 def _summary(
-    folder: Path, run: Run, columns: Columns, unread: Unread, unmade: list[str], stages: bool
+    folder: Path,
+    run: Run,
+    columns: Columns,
+    unread: Unread,
+    unmade: list[str],
+    stages: bool,
+    blames: Sequence[str] = (),
 ) -> tuple[Summary, Occupancy]:
     staged = (run.stages or (run.settings.sweep and run.stage is None)) and not run.settings.compares
     sweep = _sweep(folder, run, stages) if staged else None
@@ -221,9 +237,28 @@ def _summary(
     except Exception as error:
         unmade.append(f"the interference of prefills with decodes could not be computed: {reason(error)}")
     summary = summarise(columns, run, unread.count, records, sweep, levels, beside, results, unread.reasons)
+    if not results and not (staged and sweep is not None and not sweep.repeats) and not run.settings.compares:
+        summary = replaced(summary, waterfall=_waterfall(folder, columns, levels, run, records, blames, unmade))
     if (columns.requests["turn"] > 0).any():
         summary = replaced(summary, sessions=sessions(records, "profiling"))
     return certified(summary, columns, run), levels
+
+
+def _waterfall(
+    folder: Path,
+    columns: Columns,
+    levels: Occupancy,
+    run: Run,
+    records: RecordFile,
+    blames: Sequence[str],
+    unmade: list[str],
+) -> Waterfall | None:
+    try:
+        sample = records.evenly(sampled_share(columns))
+        return waterfall(columns, levels, sample, {}, run, records.since, blames)
+    except Exception as error:
+        unmade.append(f"the parts of the requests' time could not be computed: {reason(error)}")
+    return None
 
 
 def _prefix_cache(folder: Path, run: Run, history: History, unmade: list[str]) -> PrefixCache | None:
@@ -255,6 +290,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         examination=summary.examination,
         speculation=summary.speculation,
         sessions=summary.sessions,
+        waterfall=summary.waterfall,
         prefix_cache=summary.prefix_cache,
         sweep=summary.sweep,
         unread=summary.unread,

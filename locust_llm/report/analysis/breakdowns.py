@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Run
 from locust_llm.load.model_mix import shares
+from locust_llm.report.conditions import ModelShare
 from locust_llm.slo.intervals import ranks
 from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE, Metric
 
 from .selection import Floats, Selection, distribution, mean, ratio
-from .summary import Breakdown, Group, Growth, ModelShare
+from .summary import Breakdown, Group, Growth
 
 _NARROW: Final = 1.25
 

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from locust_llm.core.failures import kind_of
 from locust_llm.core.record import OK, RETRIED, Record
 from locust_llm.core.storage import RecordFile, Unread
+from locust_llm.report.server_columns import ServerColumns, ServerTable
+from locust_llm.report.server_columns import joined as joined_server
 
 from .gaps import Gaps, Ints
 
@@ -41,7 +43,7 @@ OTHER_NUMBERS: Final = (
     "status", "limit", "user", "stage", "pair", "turn", "first_chunk_tokens", "read_lag_us", "rtt_us", "retransmits",
     "bad_stamps", "reads",
     "request_bytes", "response_bytes", "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA,
-    "prefix", "prefix_tokens",
+    "prefix", "prefix_tokens", "written_us", "attempt", "resent",
 )  # fmt: skip
 TEXTS: Final = (
     "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",
@@ -52,7 +54,8 @@ TEXTS: Final = (
 SUMMARY_NUMBERS: Final = tuple(
     name for name in (
         "clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, "status", "read_lag_us", "rtt_us", "retransmits",
-        "limit", "turn", "pair", "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA,
+        "limit", "turn", "pair", "written_us", "attempt", "resent",
+        "schema_valid", "inputs", "tokens_per_chunk", "chunks_counted", *MEDIA,
     )
     if name not in ("headers_at", "close_lag_s", "longest_stall_s")
 )  # fmt: skip
@@ -60,7 +63,20 @@ SUMMARY_TEXTS: Final = (
     "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "error", "arm", "backend",
 )  # fmt: skip
 SINGLE_PRECISION: Final = frozenset(
-    {*TOKENS, "status", "limit", "turn", "pair", "retransmits", "schema_valid", "inputs", "chunks_counted", "images"}
+    {
+        *TOKENS,
+        "status",
+        "limit",
+        "turn",
+        "pair",
+        "retransmits",
+        "schema_valid",
+        "inputs",
+        "chunks_counted",
+        "images",
+        "attempt",
+        "resent",
+    }
 )
 """Whole numbers that single precision holds exactly (below 2^24)."""
 
@@ -92,21 +108,24 @@ class Columns:
     """By phase: the sharp gaps of the successful requests."""
     blurred: dict[str, Blurred]
     """By phase: the others of these requests."""
+    server: ServerColumns
+    """What the server reported of each request with its answer."""
 
 
 def collect(records: Iterable[Record]) -> Columns:
     """Read the stream once. Costs about 6 µs a request and 0.2 µs a chunk. Attempts that were tried again are left out."""
     table = _Table(SUMMARY_NUMBERS, SUMMARY_TEXTS, KIND_OF)
-    streams = _Streams()
+    streams, server = _Streams(), ServerTable()
     for record in records:
         if record.outcome == RETRIED:  # an attempt, of a request that has another record
             continue
         table.add(record)
         streams.add(record)
+        server.add(record)
     gaps, blurred, stalls = streams.result()
     requests = table.frame()
     requests["longest_stall_s"] = stalls
-    return Columns(requests=requests, gaps=gaps, blurred=blurred)
+    return Columns(requests=requests, gaps=gaps, blurred=blurred, server=server.result())
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
@@ -130,7 +149,8 @@ def joined(parts: Sequence[Columns]) -> Columns:
     for part in parts:
         for phase, others in part.blurred.items():
             blurred[phase].merge(others)
-    return Columns(requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps), blurred=blurred)
+    server = joined_server([part.server for part in parts])
+    return Columns(requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps), blurred=blurred, server=server)
 
 
 def frames(records: Iterable[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:

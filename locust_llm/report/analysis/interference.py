@@ -100,8 +100,8 @@ def interference(columns: Columns, levels: Occupancy, records: Iterable[Record])
     usual = usual_s(found, ~touched)
     lost_s, hidden = _lost(found, touched, usual), 0.0
     if lost_s is None:
-        usual, area = usual_s(found, ~disturbing), found.mean * found.gap_s
-        hidden = float(area[~disturbing].sum() / area.sum()) if touched.any() else 0.0
+        usual, request_s = usual_s(found, ~disturbing), found.mean * found.gap_s
+        hidden = float(request_s[~disturbing].sum() / request_s.sum()) if touched.any() else 0.0
         if hidden > MAX_HIDDEN_SHARE:
             usual = np.full(len(usual), np.nan)
         lost_s = _lost(found, disturbing, usual, sure=True)
@@ -133,9 +133,9 @@ def labelled(levels: Occupancy, records: Iterable[Record]) -> tuple[Labelled, in
     if len(levels.at):
         origin = float(levels.at[0])
         clock = levels.at - origin
-        prefills, streams = _area(levels.used, clock), _area(levels.decoding, clock)
-        for block in _blocks(records):
-            which, at, gap_s, sharp = _stamps(block, origin)
+        prefills, streams = area(levels.used, clock), area(levels.decoding, clock)
+        for block in blocks(records):
+            which, at, gap_s, sharp = stamps(block, origin)
             mean = np.diff(np.interp(at, clock, prefills)) / np.maximum(gap_s, TOLERANCE)
             beside = np.diff(np.interp(at, clock, streams)) / np.maximum(gap_s, TOLERANCE)
             if (none := sharp & (gap_s == 0)).any():  # of no time there is no mean: what holds at that moment
@@ -290,7 +290,7 @@ def _profiling(requests: pd.DataFrame) -> Selection:
     return Selection(requests, (requests["phase"] == "profiling").to_numpy(np.bool_))
 
 
-def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
+def blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Those whose gaps count, BLOCK_CHUNKS chunks at a time or a little more."""
     block, size = list[Record](), 0
     for record in records:
@@ -304,7 +304,7 @@ def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield block
 
 
-def _stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
+def stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
     """Of the chunks of all these requests end to end: (whose, when in seconds after ``origin``); of what lies between two
     neighbours: (seconds, whether it is a sharp gap of one request)."""
     count = np.array([len(record.chunk_us) for record in block], np.int64)
@@ -320,7 +320,7 @@ def _stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats, Float
     return np.repeat(np.arange(len(block)), count), np.repeat(began, count) + us / 1e6, np.diff(us) / 1e6, sharp
 
 
-def _area(level: NDArray[np.int32], clock: Floats) -> Floats:
+def area(level: NDArray[np.int32], clock: Floats) -> Floats:
     """Request seconds up to each moment."""
     area = np.zeros(len(clock))
     np.cumsum(level[:-1] * np.diff(clock), out=area[1:])

@@ -11,6 +11,7 @@ from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.core.run import Health, Run
 from locust_llm.probe.requests import ProbeResult
 from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s, shortest_ttft_s
+from locust_llm.report.conditions import Conditions
 from locust_llm.report.in_force import limit_in_force, users_in_force
 from locust_llm.report.interference_result import Interference
 from locust_llm.report.paired_result import Paired
@@ -43,7 +44,7 @@ from .pairs.blocks import of_candidate
 from .pairs.paired import judged, paired
 from .selection import Floats, Selection, adjusted, distribution, mean, of_chunks, ratio, total
 from .slo_figures import Evaluation
-from .summary import Conditions, Counts, Failure, GateUse, Row, SloResult, Summary, SweepSummary
+from .summary import Counts, Failure, GateUse, Row, SloResult, Summary, SweepSummary
 from .window import RateWindow, ended_in, measured, pauses, steady
 
 

@@ -11,8 +11,9 @@ from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.core.text import cut, many
 from locust_llm.report.analysis.selection import SEVERAL
-from locust_llm.report.analysis.summary import Conditions, Failure, ModelShare, SloResult, Summary
+from locust_llm.report.analysis.summary import Failure, SloResult, Summary
 from locust_llm.report.analysis.window import measured
+from locust_llm.report.conditions import Conditions, ModelShare
 from locust_llm.report.in_force import limit_in_words
 from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
 from locust_llm.report.prefix_cache import line as cache_line
@@ -39,6 +40,7 @@ from .remarks import (
 )
 from .sessions import whole_sessions
 from .sweep import curves, warnings
+from .waterfall import BARS, whose
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
@@ -82,6 +84,9 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield from curves(sweep)
     if probe is None and sweep is not None and not sweep.repeats:
         yield Charts(LATENCY)
+    if summary.waterfall is not None and not summary.swept and probe is None:
+        yield from whose(summary.waterfall)
+        yield Charts(BARS)
     if summary.sessions is not None and not summary.swept:
         yield from whole_sessions(summary.sessions)
         yield Charts(WATERFALL)

@@ -1,0 +1,103 @@
+"""Server columns: what the server reported of each request, beside the columns of the records."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.core.record import Record
+from locust_llm.core.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
+
+SOURCES: Final = ("", SPANS, TIMINGS, HEADERS)
+"""By their code; 0: nothing was reported."""
+FIELDS: Final = ("queue_us", "prefill_us", "decode_us", "ttft_us", "e2e_us", "arrived_at")
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A row a request; NaN where the server reported nothing."""
+
+    source: NDArray[np.int8]
+    """The place in SOURCES."""
+    queue_us: NDArray[np.float64]
+    prefill_us: NDArray[np.float64]
+    decode_us: NDArray[np.float64]
+    ttft_us: NDArray[np.float64]
+    e2e_us: NDArray[np.float64]
+    arrived_at: NDArray[np.float64]
+    """Unix seconds of its clock."""
+
+
+@dataclass(frozen=True)
+class ServerColumns:
+    """Of the requests, in their order, the keys of their ids; and of some of them (``rows``) what came with the answer."""
+
+    keys: NDArray[np.uint64]
+    rows: NDArray[np.int64]
+    sources: NDArray[np.int8]
+    times: NDArray[np.float64]
+    """A row for each of ``rows``, a column for each of FIELDS."""
+
+    def reported(self, spans: Mapping[str, ServerTimes]) -> Reported:
+        """With spans by the ids of their requests; where there is one it counts, not what came with the answer."""
+        source = np.zeros(len(self.keys), np.int8)
+        table = np.full((len(self.keys), len(FIELDS)), np.nan)
+        source[self.rows], table[self.rows] = self.sources, self.times
+        if spans:
+            keys = np.fromiter(map(key_of, spans), np.uint64, len(spans))
+            times = np.array([_numbers(times) for times in spans.values()], np.float64).reshape(-1, len(FIELDS))
+            order = np.argsort(self.keys, kind="stable")
+            place = np.minimum(np.searchsorted(self.keys, keys, sorter=order), max(len(order) - 1, 0))
+            found = self.keys[order[place]] == keys if len(order) else np.zeros(len(keys), np.bool_)
+            source[order[place[found]]], table[order[place[found]]] = SOURCES.index(SPANS), times[found]
+        return Reported(source, *table.T)
+
+
+class ServerTable:
+    """Collects them, record by record."""
+
+    def __init__(self) -> None:
+        self._keys = array("Q")
+        self._rows = array("q")
+        self._sources = array("b")
+        self._times: list[tuple[float, ...]] = []
+
+    def add(self, record: Record) -> None:
+        if (times := record.server) is not None and times.source in SOURCES:
+            self._rows.append(len(self._keys))
+            self._sources.append(SOURCES.index(times.source))
+            self._times.append(_numbers(times))
+        self._keys.append(key_of(record.id))
+
+    def result(self) -> ServerColumns:
+        return ServerColumns(
+            np.frombuffer(self._keys, np.uint64),
+            np.frombuffer(self._rows, np.int64),
+            np.frombuffer(self._sources, np.int8),
+            np.array(self._times, np.float64).reshape(-1, len(FIELDS)),
+        )
+
+
+def joined(parts: Sequence[ServerColumns]) -> ServerColumns:
+    """Of records that follow on each other."""
+    begins = np.cumsum([0, *(len(part.keys) for part in parts)])
+    return ServerColumns(
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.rows + begin for part, begin in zip(parts, begins, strict=False)]),
+        np.concatenate([part.sources for part in parts]),
+        np.concatenate([part.times for part in parts]),
+    )
+
+
+def key_of(request_id: str) -> int:
+    """The second half of its trace id."""
+    return int.from_bytes(blake2b(request_id.encode(errors="replace"), digest_size=8).digest())
+
+
+def _numbers(times: ServerTimes) -> tuple[float, ...]:
+    values = times.queue_us, times.prefill_us, times.decode_us, times.ttft_us, times.e2e_us, times.arrived_at
+    return tuple(np.nan if value is None else value for value in values)

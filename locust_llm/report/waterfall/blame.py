@@ -1,0 +1,172 @@
+"""Blame: the parts of the slow requests beside those of the typical ones, of any metric and selection of requests."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.report.analysis.breakdowns import bucket, bucket_edges, lengths
+from locust_llm.report.analysis.selection import Selection
+from locust_llm.report.waterfall_result import Blame, Owner, Part
+
+from .decode import AFTER_FIRST, DELIVERY, UNKNOWN
+from .parts import BETWEEN, ESTIMATED, MEASURED, SOURCE, TO_FIRST, UNATTRIBUTED, Split
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+BEFORE_SEND: Final = TO_FIRST[: TO_FIRST.index("send")]
+TYPICAL: Final = (40.0, 60.0)
+"""Percentiles between which a request is typical."""
+MIN_GROUP: Final = 20
+MIN_SLOW: Final = 3
+"""Slow requests of a group."""
+MAX_GROUPS: Final = 8
+STRETCHES: Final = 4
+"""Of the run, for the owner over time."""
+DECODE_SOURCE: Final = {DELIVERY: BETWEEN, UNKNOWN: UNATTRIBUTED}
+"""Of parts after the first token; of the others it is ``estimated``."""
+OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "ttft_from_due": TO_FIRST,
+    "ttft": tuple(name for name in TO_FIRST if name not in BEFORE_SEND),
+    "itl": AFTER_FIRST,
+    "latency": (*(name for name in TO_FIRST if name not in BEFORE_SEND), *AFTER_FIRST),
+}
+"""The metrics, and which parts each is made of."""
+COLUMN: Final = {"ttft_from_due": "ttft_from_due_s", "ttft": "ttft_s", "itl": "itl_s", "latency": "latency_s"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A row a request: its parts, in ms."""
+
+    requests: pd.DataFrame
+    split: Split
+    after: Mapping[str, Floats]
+    """By part of AFTER_FIRST; NaN where the request was not read."""
+    counted: Bools
+    """Profiling, answered, with a first token."""
+
+    def part(self, name: str) -> Floats:
+        """The unattributed time before the first token and after it are one part."""
+        found = self.split.us[name] / 1e3 if name in self.split.us else np.zeros(len(self.counted))
+        return np.asarray(found)
+
+
+def blame(table: Table, metric: str, percentile: float, where: str, chosen: Bools) -> Blame | None:
+    """``where``: the selectors, as text; ``chosen``: the requests that they select. None below MIN_GROUP requests."""
+    values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
+    names = OF[metric]
+    decodes = any(name in AFTER_FIRST and name not in TO_FIRST for name in names)
+    here = table.counted & chosen & ~np.isnan(values)
+    if decodes:
+        here &= ~np.isnan(table.after[AFTER_FIRST[0]])
+    count = int(here.sum())
+    if count < MIN_GROUP:
+        return None
+    parts = {name: _values(table, name, names) for name in names}
+    if metric == "itl":  # of the whole decode, so much a token
+        whole = sum(parts.values())
+        parts = {name: part * (values / np.maximum(whole, 1e-9)) for name, part in parts.items()}
+    value = float(np.percentile(values[here], percentile))
+    typical = _around(values, here)
+    slow = here & (values >= value)
+    return Blame(
+        metric=metric,
+        where=where,
+        percentile=percentile,
+        value_ms=value,
+        typical_ms=float(np.median(values[here])),
+        slow=int(slow.sum()),
+        typical=int(typical.sum()),
+        count=count,
+        parts=tuple(
+            _part(table, name, parts[name], slow, typical) for name in names if parts[name][slow | typical].any()
+        ),
+        owners=tuple(_owners(table, parts, values, here, percentile)),
+    )
+
+
+def _values(table: Table, name: str, names: tuple[str, ...]) -> Floats:
+    """Unattributed is of both, where a metric goes beyond the first token."""
+    found = np.zeros(len(table.counted))
+    if name in table.split.us and names != AFTER_FIRST:
+        found = found + table.part(name)
+    if name in table.after:
+        found = found + np.nan_to_num(table.after[name]) * (names[-1] in AFTER_FIRST and names is not TO_FIRST)
+    return found
+
+
+def _around(values: Floats, here: Bools) -> Bools:
+    low, high = np.percentile(values[here], TYPICAL)
+    return np.asarray(here & (values >= low) & (values <= high))
+
+
+def _part(table: Table, name: str, part: Floats, slow: Bools, typical: Bools) -> Part:
+    mean = float(part[slow].mean())
+    low = high = mean
+    if name in table.split.low_us:
+        low = float(table.split.low_us[name][slow].mean()) / 1e3
+        high = float(table.split.high_us[name][slow].mean()) / 1e3
+    source = source_of(name, table.split.known[slow])
+    return Part(
+        name=name, slow_ms=mean, typical_ms=float(part[typical].mean()) if typical.any() else 0.0,
+        low_ms=min(low, mean), high_ms=max(high, mean), source=source,
+    )  # fmt: skip
+
+
+def source_of(name: str, known: NDArray[np.int8]) -> str:
+    """Of most of these requests."""
+    if name in SOURCE:
+        return SOURCE[name].get(int(np.bincount(known).argmax()), UNATTRIBUTED) if len(known) else UNATTRIBUTED
+    return MEASURED if name in TO_FIRST else DECODE_SOURCE.get(name, ESTIMATED)
+
+
+def _owners(
+    table: Table, parts: Mapping[str, Floats], values: Floats, here: Bools, percentile: float
+) -> Iterator[Owner]:
+    for by, label, chosen in _groups(table.requests, here):
+        value = float(np.percentile(values[chosen], percentile))
+        slow = chosen & (values >= value)
+        if slow.sum() < MIN_SLOW:
+            continue
+        means = {name: float(part[slow].mean()) for name, part in parts.items()}
+        longest = max(means, key=means.__getitem__)
+        yield Owner(
+            by=by, label=label, count=int(chosen.sum()), value_ms=value, part=longest, part_ms=means[longest]
+        )  # fmt: skip
+
+
+def _groups(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, str, Bools]]:
+    """(by what, label, its requests): only what divides them, and only groups of MIN_GROUP."""
+    length = lengths(Selection(requests, np.ones(len(requests), np.bool_)))
+    known = here & (length >= 1)
+    yield from _kept("input tokens", _lengths(length, known))
+    for by in ("model", "tenant"):
+        if by in requests:
+            names = requests[by].astype(str).to_numpy()
+            yield from _kept(by, {str(name): here & (names == name) for name in np.unique(names[here])[:MAX_GROUPS]})
+    due = requests["due_at"].to_numpy(np.float64)
+    first, last = float(due[here].min()), float(due[here].max())
+    edges = np.linspace(first, last, STRETCHES + 1)
+    stretch = np.clip(np.searchsorted(edges, due, side="right") - 1, 0, STRETCHES - 1)
+    labels = [f"{a - first:.0f} to {b - first:.0f} s" for a, b in pairwise(edges)]
+    yield from _kept("time", {label: here & (stretch == i) for i, label in enumerate(labels)})
+
+
+def _lengths(length: Floats, known: Bools) -> dict[str, Bools]:
+    if not known.any():
+        return {}
+    edges = bucket_edges(map(int, np.unique(length[known])))
+    place = np.searchsorted(edges, length, side="right")
+    return {bucket(int(length[known & (place == i)][0]), edges): known & (place == i) for i in np.unique(place[known])}
+
+
+def _kept(by: str, groups: Mapping[str, Bools]) -> Iterator[tuple[str, str, Bools]]:
+    large = {label: chosen for label, chosen in groups.items() if chosen.sum() >= MIN_GROUP}
+    if len(groups) > 1:
+        yield from ((by, label, chosen) for label, chosen in large.items())

@@ -1,0 +1,116 @@
+"""Price of a prompt: how long its prefill takes alone, fitted to prefills that no other one disturbed."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+MIN_FITTED: Final = 20
+"""Prefills that a price is fitted to."""
+ALONE: Final = 0.02
+"""Of its own tokens: with fewer tokens of others beside it a prefill was alone."""
+MIN_VARYING: Final = 0.2
+"""Deviation of the decoding streams over their mean, from which on their part is told from that of the prompt."""
+TRIMMED: Final = 4.0
+"""Prefills this many deviations (scaled median ones) off the fit are left out of the next one."""
+ROUNDS: Final = 3
+ENDS: Final = (2.5, 97.5)
+"""Percentiles of what the fit leaves: the interval of a price."""
+
+UNDISTURBED: Final = "fitted to {count:,} prefills that no other one overlapped"
+SHARED: Final = "fitted to {count:,} prefills and the tokens of others beside them: next to none was alone"
+
+
+@dataclass(frozen=True)
+class Price:
+    """us = fixed + per_token * tokens + per_square * tokens^2, of the prompt tokens that no cache held."""
+
+    fixed_us: float
+    per_token_us: float
+    per_square_us: float
+    low: float
+    high: float
+    """What the fit leaves of single prefills, as factors of the price: most lie between the price times each."""
+    rule: str
+    """How it was found."""
+
+    def us(self, tokens: Floats) -> Floats:
+        """NaN for an unknown length."""
+        price: Floats = self.fixed_us + (self.per_token_us + self.per_square_us * tokens) * tokens
+        return np.maximum(price, 0.0)
+
+
+def fitted(tokens: Floats, prefill_us: Floats, beside: Floats, streams: Floats) -> Price | None:
+    """``beside``: tokens of other prompts that were computed during each prefill; ``streams``: how many requests decoded
+    meanwhile. None where there are too few.
+
+    What is computed in the same steps makes a prefill longer: by so much a token beside it, by so much a stream, and by so
+    much a stream and token. That is fitted too, and is no part of the price.
+    """
+    known = np.isfinite(tokens) & np.isfinite(prefill_us) & (prefill_us > 0) & (tokens >= 0) & np.isfinite(beside)
+    alone = known & (beside <= ALONE * tokens)
+    enough = alone.sum() >= MIN_FITTED
+    if known.sum() < MIN_FITTED:
+        return None
+    chosen = alone if enough else known
+    n, us = tokens[chosen], prefill_us[chosen]
+    rule = (UNDISTURBED if enough else SHARED).format(count=len(n))
+    fixed, by_token, by_square, left = _fit(n, us, np.nan_to_num(streams[chosen]), beside[chosen])
+    price = Price(fixed, by_token, by_square, 1.0, 1.0, rule)
+    low, high = np.percentile(1 + left / np.maximum(price.us(n), 1.0), ENDS)
+    return Price(fixed, by_token, by_square, float(np.clip(low, 0, 1)), float(max(high, 1.0)), rule)
+
+
+def tokens_beside(began: Floats, ended: Floats, tokens: Floats) -> Floats:
+    """How many tokens of the other prompts were computed during each of these prefills, if each is computed evenly over its
+    time. NaN where an end is unknown."""
+    real = (ended > began) & np.isfinite(tokens)
+    found = np.full(len(began), np.nan)
+    if not real.any():
+        return found
+    start, end, rate = began[real], ended[real], tokens[real] / (ended[real] - began[real])
+    at = np.concatenate([start, end])
+    order = np.argsort(at, kind="stable")
+    level = np.cumsum(np.concatenate([rate, -rate])[order])
+    at = at[order]
+    done = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at))])
+    found[real] = np.maximum(np.interp(end, at, done) - np.interp(start, at, done) - tokens[real], 0.0)
+    return found
+
+
+def _fit(n: Floats, us: Floats, streams: Floats, beside: Floats) -> tuple[float, float, float, Floats]:
+    """(fixed, per token, per token squared, what is left of each): least squares, without what lies far off, and without
+    terms that come out negative or do not vary. A token beside costs what an own one does."""
+    terms = {"1": np.ones(len(n)), "n": n + beside, "nn": n * n, "d": streams, "nd": n * streams}
+    kept = ["1", *(name for name in ("n", "nn") if np.ptp(terms[name]) > 1e-9)]
+    kept += ["d"] if np.ptp(streams) > 0.5 else []
+    kept += ["nd"] if np.std(streams) > MIN_VARYING * max(float(streams.mean()), 1.0) else []
+    if len(np.unique(np.round(4 * np.log2(np.maximum(n, 1.0))))) < 4 and "nn" in kept:  # too few lengths for a bend
+        kept.remove("nn")
+    while True:
+        found = _least_squares([terms[name] for name in kept], us)
+        negative = [name for name, value in zip(kept, found, strict=True) if value < 0]
+        if not negative or len(kept) == 1:
+            break
+        kept.remove(min(negative, key=("nd", "d", "nn", "1", "n").index))
+    of = dict(zip(kept, found, strict=True))
+    left = us - sum(of[name] * terms[name] for name in kept)
+    return of.get("1", 0.0), of.get("n", 0.0), of.get("nn", 0.0), left
+
+
+def _least_squares(columns: list[Floats], us: Floats) -> list[float]:
+    """Relative to the length, as errors grow with it; trimmed."""
+    table, weight = np.stack(columns, axis=1), 1 / np.maximum(us, 1.0)
+    near: Bools = np.ones(len(us), np.bool_)
+    found: Floats = np.zeros(len(columns))
+    for _ in range(ROUNDS):
+        scaled = table * weight[:, None]
+        found = np.asarray(np.linalg.lstsq(scaled[near], (us * weight)[near], rcond=None)[0], np.float64)
+        left = (us - table @ found) * weight
+        deviation = 1.4826 * float(np.median(np.abs(left[near])))
+        near = np.abs(left) <= max(TRIMMED * deviation, 1e-6)
+    return [float(value) for value in found]

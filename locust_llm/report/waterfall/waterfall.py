@@ -1,0 +1,159 @@
+"""Waterfall of a run: its requests split, slow ones beside typical ones, the slowest by themselves."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.core.record import OK, Record
+from locust_llm.core.run import Run
+from locust_llm.core.server_times import ServerTimes
+from locust_llm.report.analysis.columns import Columns
+from locust_llm.report.analysis.occupancy import Occupancy
+from locust_llm.report.analysis.selection import Selection, scarce
+from locust_llm.report.analysis.slo_figures import selected
+from locust_llm.report.server_columns import SOURCES, Reported
+from locust_llm.report.waterfall_result import TO_DUE, Blame, Waterfall
+from locust_llm.slo.grammar import Rule, parse
+
+from .blame import OF, Table, blame
+from .decode import AFTER_FIRST, DELIVERY, PACE, Decoded, decoded
+from .parts import MAX_OVERTAKEN, REST, Split, overtaken, split
+from .price import Price
+from .slowest import Since, slowest
+
+Floats = NDArray[np.float64]
+
+PERCENTILES: Final = (99.0, 95.0, 90.0, 75.0)
+"""The highest one that there are requests enough for is explained."""
+
+
+def waterfall(
+    columns: Columns,
+    levels: Occupancy,
+    sample: Iterable[Record],
+    spans: Mapping[str, ServerTimes],
+    run: Run,
+    since: Since,
+    asked: Sequence[str] = (),
+) -> Waterfall | None:
+    """``levels``: of all requests; ``sample``: the records whose decode is split (``sampled_share``); ``spans``: by request;
+    ``since``: looks up records; ``asked``: further blames, as ``ttft{model=a} p95``. None where no request was answered."""
+    table, reported = _table(columns, levels, sample, spans)
+    if not table.counted.any():
+        return None
+    here, cut = table.counted, table.split
+    whole = float(cut.total_us[here].sum())
+    blames, left_out = list[Blame](), list[str]()
+    for rule in _explained(table, run, asked, left_out):
+        of = selected(rule, Selection(table.requests, here.copy())).chosen
+        where = str(rule).partition("}")[0].partition("{")[2]
+        found = blame(table, rule.metric, rule.percentile or 50.0, f"{{{where}}}" if rule.where else "", of)
+        if found is not None:
+            blames.append(found)
+        elif rule.where:
+            left_out.append(f"too few requests for {rule.metric}{{{where}}}")
+    sources = np.bincount(reported.source[here & ~cut.impossible], minlength=len(SOURCES))
+    got = table.requests["first_chunk_at"].to_numpy(np.float64)[here]
+    return Waterfall(
+        requests=int(here.sum()),
+        reported={name: int(count) for name, count in zip(SOURCES[1:], sources[1:], strict=True) if count},
+        impossible=int((cut.impossible & here).sum()),
+        unattributed_share=float(cut.us[REST][here].sum()) / whole if whole else 0.0,
+        price="" if cut.price is None else _in_words(cut.price),
+        in_order=overtaken(table.requests["sent_at"].to_numpy(np.float64)[here], got) <= MAX_OVERTAKEN,
+        decoded=int((~np.isnan(table.after[PACE])).sum()),
+        blames=tuple(blames),
+        slowest=slowest(table, run, since),
+        left_out=tuple(left_out),
+    )
+
+
+def frame(
+    columns: Columns, levels: Occupancy, records: Iterable[Record], spans: Mapping[str, ServerTimes]
+) -> pd.DataFrame:
+    """A row a request, in the order of ``columns.requests``: each part in seconds, ``<part>_low_s`` and ``<part>_high_s`` of
+    those that may be estimated, ``total_s`` to the first token (or the end, without one), ``reported`` by what, and
+    ``impossible``. Parts after the first token are NaN of requests that were not read."""
+    table, reported = _table(columns, levels, records, spans)
+    cut = table.split
+    found: dict[str, object] = {"total_s": cut.total_us / 1e6}
+    for name, us in cut.us.items():
+        found[f"{name}_s"] = us / 1e6
+    for name in ("queue", "prefill", "others"):
+        found[f"{name}_low_s"], found[f"{name}_high_s"] = cut.low_us[name] / 1e6, cut.high_us[name] / 1e6
+    for name, ms in table.after.items():
+        found["unattributed_decode_s" if name == REST else f"{name}_s"] = ms / 1e3
+    found["reported"] = pd.Categorical.from_codes(reported.source, categories=pd.Index(SOURCES))
+    found["impossible"] = cut.impossible
+    return pd.DataFrame(found)
+
+
+def _table(
+    columns: Columns, levels: Occupancy, sample: Iterable[Record], spans: Mapping[str, ServerTimes]
+) -> tuple[Table, Reported]:
+    requests, reported = columns.requests, columns.server.reported(spans)
+    cut: Split = split(requests, reported, _streams(requests, levels), _usual_gap_us(columns))
+    after = _after(columns, decoded(levels, sample), reported, cut)
+    counted = (
+        ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
+        & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
+    )  # fmt: skip
+    return Table(requests, cut, after, counted), reported
+
+
+def _streams(requests: pd.DataFrame, levels: Occupancy) -> Floats:
+    """How many decoded in the middle of each request's prefill."""
+    if not len(levels.at):
+        return np.zeros(len(requests))
+    middle = (requests["sent_at"].to_numpy(np.float64) + requests["first_chunk_at"].to_numpy(np.float64)) / 2
+    place = np.searchsorted(levels.at, np.nan_to_num(middle, nan=-np.inf), side="right") - 1
+    return np.where(place >= 0, levels.decoding[np.maximum(place, 0)], 0).astype(np.float64)
+
+
+def _usual_gap_us(columns: Columns) -> float:
+    gaps = columns.gaps.get("profiling")
+    return 0.0 if gaps is None or not gaps.count else (gaps.percentiles_ms([50.0])[0] or 0.0) * 1e3
+
+
+def _after(columns: Columns, found: Decoded, reported: Reported, cut: Split) -> dict[str, Floats]:
+    """In ms, at the rows of their requests. What the server reports for the decode is its own; the rest was on the way."""
+    after = {name: np.full(len(columns.requests), np.nan) for name in AFTER_FIRST}
+    if not len(found.keys):
+        return after
+    order = np.argsort(columns.server.keys, kind="stable")
+    place = order[np.minimum(np.searchsorted(columns.server.keys, found.keys, sorter=order), len(order) - 1)]
+    here = columns.server.keys[place] == found.keys
+    us = {name: values.copy() for name, values in found.us.items()}
+    told = np.where(cut.impossible[place], np.nan, reported.decode_us[place])
+    on_the_way = np.clip(np.nan_to_num(found.total_us - told), 0, us[PACE]).astype(np.int64)
+    us[DELIVERY], us[PACE] = on_the_way, us[PACE] - on_the_way
+    for name, values in us.items():
+        after[name][place[here]] = values[here] / 1e3
+    return after
+
+
+def _explained(table: Table, run: Run, asked: Sequence[str], left_out: list[str]) -> Iterator[Rule]:
+    """TTFT from due at the highest percentile that there are requests for; the percentiles of rules; what was asked for."""
+    count = int(table.counted.sum())
+    highest = next((p for p in PERCENTILES if not scarce(count, p)), None)
+    rules = [] if highest is None else [parse(f"{TO_DUE} p{highest:g} < 1s")]
+    rules += [rule for rule in run.settings.rules.by_text.values() if not rule.staged]
+    for text in asked:
+        try:
+            rules.append(parse(text if any(mark in text for mark in "<>") else f"{text} < 1s"))
+        except ValueError as error:
+            left_out.append(str(error))
+    seen = set[tuple[str, object, object]]()
+    for rule in rules:
+        key = rule.metric, rule.percentile, rule.where
+        if rule.metric in OF and rule.percentile is not None and key not in seen:
+            seen.add(key)
+            yield rule
+
+
+def _in_words(price: Price) -> str:
+    bend = f", and {price.per_square_us * 1e6:.1f} \N{MICRO SIGN}s per million pairs" if price.per_square_us else ""
+    return f"{price.fixed_us / 1e3:.1f} ms and {price.per_token_us:.1f} \N{MICRO SIGN}s a token{bend}, {price.rule}"

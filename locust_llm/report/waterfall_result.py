@@ -1,0 +1,133 @@
+"""Waterfall, as found: what a run's slow requests spent their time on, beside its typical ones."""
+
+from typing import Final
+
+import msgspec
+
+from locust_llm.slo.metrics import BY_WORD
+
+TO_DUE: Final = "ttft_from_due"
+NAMES: Final = {
+    "late": "late",
+    "retries": "earlier attempts",
+    "gate": "the gate",
+    "connect": "connecting",
+    "send": "sending",
+    "network": "network and front end",
+    "queue": "the server's queue",
+    "prefill": "the own prefill",
+    "others": "others' work in between",
+    "client": "the client",
+    "unattributed": "unattributed",
+    "pace": "decode at its own pace",
+    "stalls": "stalls by others' prefills",
+    "preemption": "preemption",
+    "delivery": "network and client",
+}
+"""Of the parts, in the order in which they come."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a request's time, as a mean over requests, in ms."""
+
+    name: str
+    slow_ms: float
+    typical_ms: float
+    low_ms: float
+    high_ms: float
+    """Of the slow ones: between what it lies where it is estimated; else equal to ``slow_ms``."""
+    source: str
+    """``measured``, ``reported``, ``measured less reported``, ``estimated`` or ``unattributed``: of most of the slow
+    ones."""
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The slow requests of one group: of a length, a model, a tenant or a stretch of time."""
+
+    by: str
+    label: str
+    count: int
+    value_ms: float
+    """At the percentile, of this group alone."""
+    part: str
+    """The longest one of its slow requests."""
+    part_ms: float
+    """Mean."""
+
+
+class Blame(msgspec.Struct, frozen=True, kw_only=True):
+    """Who owns the time of the requests at or above a percentile, beside those around the median."""
+
+    metric: str
+    """The word of a measure: ``ttft_from_due``."""
+    where: str = ""
+    """Its selectors, as in a rule: ``{model=a}``."""
+    percentile: float
+    value_ms: float
+    typical_ms: float
+    """The median."""
+    slow: int
+    typical: int
+    """So many requests at or above the percentile, and from the 40th to the 60th."""
+    count: int
+    parts: tuple[Part, ...]
+    """In the order in which they come; those of no time are left out. Their means add up to the mean of the slow
+    requests."""
+    owners: tuple[Owner, ...] = ()
+
+
+class InTheWay(msgspec.Struct, frozen=True, kw_only=True):
+    """Another request whose prefill lay within the wait of a slow one."""
+
+    id: str
+    input_tokens: int | None
+    from_ms: float
+    to_ms: float
+    """From its send to its first token, on the axis of the slow one, whose due is 0."""
+
+
+class Slowest(msgspec.Struct, frozen=True, kw_only=True):
+    """A slow request by itself."""
+
+    id: str
+    due_s: float
+    """After the start of the run."""
+    total_ms: float
+    """From due to the first token."""
+    input_tokens: int | None
+    model: str
+    parts: tuple[tuple[str, float, str], ...]
+    """(name, ms, source), in their order."""
+    in_the_way: tuple[InTheWay, ...]
+    """The longest ones first."""
+    others: int
+    """How many there were in all."""
+
+
+class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the requests of the profiling phase that had a first token."""
+
+    requests: int
+    reported: dict[str, int]
+    """By source (spans, timings, headers): of so many requests the server reported its own times."""
+    impossible: int
+    """Requests of which it reported more time than there was: left out of ``reported``."""
+    unattributed_share: float
+    """Of all their time to the first token."""
+    price: str
+    """How the price of a prompt was found, and what it is; empty: it was not."""
+    in_order: bool
+    """First tokens came in the order of the sends, by and large; else the server computes prompts in another order."""
+    decoded: int
+    """Requests whose decode was split: all, or a sample."""
+    blames: tuple[Blame, ...]
+    slowest: tuple[Slowest, ...]
+    left_out: tuple[str, ...] = ()
+    """Blames that were asked for and cannot be made, and why."""
+
+
+def title(blame: Blame) -> str:
+    """``TTFT from due p99``"""
+    metric = BY_WORD[blame.metric].metric
+    label = blame.metric if metric is None else metric.label
+    return f"{label}{blame.where} p{blame.percentile:g}"
