@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import api, tokens
 from . import api as events
-from .sequence import Sequence, drafted
+from .scheduling.sequence import Sequence, drafted
 from .telemetry import Row
 from .tokens import WORDS
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from .clock import Clock, FineSelector
 from .connection import Connection
-from .cost import BLOCK_SIZE, GPUS, MODELS, Cost
-from .disaggregated import DisaggregatedEngine, Link
-from .engine import ROUTES, BatchEngine, Engine, FixedEngine
-from .policies import POLICIES, WHOLE_PROMPTS, chunked
 from .quirks import LIKE, Quirks, parse
-from .scheduler import Config, Scheduler
+from .scheduling.clock import Clock, FineSelector
+from .scheduling.cost import BLOCK_SIZE, GPUS, MODELS, Cost
+from .scheduling.disaggregated import DisaggregatedEngine, Link
+from .scheduling.engine import ROUTES, BatchEngine, Engine, FixedEngine
+from .scheduling.policies import POLICIES, WHOLE_PROMPTS, chunked
+from .scheduling.scheduler import Config, Scheduler
 from .server import Front, Server
 
 DISAGGREGATED = "disaggregated"

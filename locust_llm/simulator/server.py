@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import api, messages, responses, tokens
 from .answers import ENGINE_FAILED, Answer, PooledAnswer, StreamedAnswer, WholeAnswer
-from .engine import Engine, Router, together
 from .quirks import LIKE, Quirks, parse
+from .scheduling.engine import Engine, Router, together
 from .telemetry import Metrics, Row, Truth, text
 
 if TYPE_CHECKING:
