@@ -60,6 +60,8 @@ class BatchEngine:
 
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
         self.scheduler.add(sequence)
+        if sequence.arrived_at is None:
+            sequence.arrived_at = self.clock.time()
         (self._each if each else self._ends)[sequence] = on_token
         if self._idle:
             self._idle = False
@@ -77,7 +79,7 @@ class BatchEngine:
         return blocks.find(block_keys)[0] if blocks.caching else 0
 
     def _begin_step(self) -> None:
-        batch = self._batch = self.scheduler.schedule()
+        batch = self._batch = self.scheduler.schedule(self._due)
         if not batch.prefills and not batch.num_decodes:
             self._idle = True
             return
@@ -88,10 +90,24 @@ class BatchEngine:
             segments.append((sequence.computed_then, num_new_tokens))
             if sequence.started_at is None:
                 sequence.started_at = self._due
-        took = self.time_scale * step_s(self.cost, segments, batch.num_decodes, batch.num_context_tokens)
+        took = self._step_s(segments, batch.num_decodes, batch.num_context_tokens)
+        self._count(batch, segments, took)
         self.busy_s += took
         self._due += took
         self.clock.call_at(self._due, self._end_step)
+
+    def _step_s(self, segments: Series[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
+        return self.time_scale * step_s(self.cost, segments, num_decodes, num_context_tokens)
+
+    def _count(self, batch: Batch, segments: Series[tuple[int, int]], took: float) -> None:
+        """For `parts`: what the round would take without the prompts, and each prompt alone. Who decodes is not touched."""
+        if batch.num_decodes:
+            alone = self._step_s((), batch.num_decodes, batch.num_context_tokens) if segments else took
+            self.scheduler.decoding.pace_s += alone
+        by_itself = len(segments) == 1 and not batch.num_decodes
+        for sequence, segment in zip(batch.prefills, segments, strict=True):
+            if sequence.first_at is None:
+                sequence.own_prefill_s += took if by_itself else self._step_s((segment,))
 
     def _end_step(self) -> None:
         scheduler, due = self.scheduler, self._due
@@ -159,7 +175,8 @@ class FixedEngine:
         self._drips: dict[Sequence, _Drip] = {}
 
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
-        sequence.status, sequence.started_at = Status.RUNNING, self.clock.time()
+        sequence.status, sequence.arrived_at = Status.RUNNING, self.clock.time()
+        sequence.started_at = sequence.arrived_at
         drip = self._drips[sequence] = _Drip(self, sequence, on_token, each)
         drip.wait(self.ttft_s)
 
@@ -170,8 +187,8 @@ class FixedEngine:
             drip.timer.cancel()
 
     def finish(self, sequence: Sequence) -> None:
-        sequence.status = Status.FINISHED
-        del self._drips[sequence]
+        sequence.status, sequence.last_at = Status.FINISHED, self._drips.pop(sequence).due
+        sequence.pace_s = sequence.last_at - (sequence.first_at or 0.0)
 
     def find(self, block_keys: Series[int]) -> int:
         return 0
@@ -204,6 +221,9 @@ class _Drip:
         engine, sequence = self.engine, self.sequence
         engine.max_late_s = max(engine.max_late_s, engine.clock.time() - self.due)
         sequence.output_then += 1
+        if sequence.output_then == 1:
+            sequence.first_at = self.due
+            sequence.own_prefill_s = self.due - (sequence.started_at or 0.0)
         if sequence.output_then == sequence.max_tokens:
             engine.finish(sequence)
         else:
