@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from locust_llm.simulator.cli import add_arguments, main, settings
+from locust_llm.simulator.cli import main, settings
+from locust_llm.simulator.flags import add_arguments
 
 
 @pytest.mark.parametrize(

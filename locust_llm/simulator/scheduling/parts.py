@@ -37,18 +37,25 @@ class Parts(NamedTuple):
         return self.pace + self.stalls + self.preemption
 
 
-def parts_of(sequence: Sequence) -> Parts | None:
-    """None of one that has not finished, or was aborted.
+def queue_and_prefill(sequence: Sequence) -> tuple[float, float] | None:
+    """Seconds until its first step, and from there to its first token; None until it has that.
 
-    A step of an engine that is late begins before the moment in which it is chosen: what arrived in between did not wait,
-    and its own prefill is at most the time that it had.
+    A step of an engine that is late begins before the moment in which it is chosen: what arrived in between did not wait.
     """
-    arrived, started, first, last = sequence.arrived_at, sequence.started_at, sequence.first_at, sequence.last_at
-    if arrived is None or started is None or first is None or last is None:
+    arrived, started, first = sequence.arrived_at, sequence.started_at, sequence.first_at
+    if arrived is None or started is None or first is None:
         return None
     started = max(arrived, started)
-    prefill = max(0.0, first - started)
+    return started - arrived, max(0.0, first - started)
+
+
+def parts_of(sequence: Sequence) -> Parts | None:
+    """None of one that has not finished, or was aborted."""
+    known, first, last = queue_and_prefill(sequence), sequence.first_at, sequence.last_at
+    if known is None or first is None or last is None:
+        return None
+    queue, prefill = known
     own_prefill = min(sequence.own_prefill_s, prefill)
     pace, preemption = sequence.pace_s, sequence.preemption_s
     stalls = max(0.0, last - first - pace - preemption)  # below 0 by rounding alone
-    return Parts(started - arrived, own_prefill, prefill - own_prefill, pace, stalls, preemption)
+    return Parts(queue, own_prefill, prefill - own_prefill, pace, stalls, preemption)

@@ -51,7 +51,7 @@ class Scheduler:
         self.running: dict[Sequence, None] = {}  # ordered sets, these two
         self.prefilling: dict[Sequence, None] = {}
         self.decoding = Decoding(record=record)
-        if self._fair:
+        if self._fair is not None:
             self._fair.decoding = self.decoding
         self.blocks = Blocks(config.kv_tokens // BLOCK_SIZE, caching=config.enable_prefix_caching)
         self.num_preemptions = 0
@@ -96,7 +96,7 @@ class Scheduler:
                     finished.append(sequence)
                 else:
                     decoding.join(sequence, at)
-                    if self._fair:
+                    if self._fair is not None:
                         self._fair.joined(sequence)
             else:
                 self.prefilling[sequence] = None
@@ -113,7 +113,7 @@ class Scheduler:
             sequence.first_at = at
         else:
             sequence.preemption_s += at
-        if self._fair:
+        if self._fair is not None:
             self._fair.served(sequence, output_tokens=1)
 
     def finish(self, sequence: Sequence) -> None:
@@ -135,9 +135,9 @@ class Scheduler:
             del self.running[sequence]
         else:
             sequence, _ = self.running.popitem()
-        self._stop(sequence)
-        if sequence.first_at is not None:
+        if sequence.decoding:  # else it has had no token yet, or has not come back from the time before
             sequence.preemption_s -= self.now
+        self._stop(sequence)
         sequence.status = Status.WAITING
         sequence.computed_then = sequence.num_transferred_tokens = 0
         sequence.num_preemptions += 1
@@ -176,7 +176,7 @@ class Scheduler:
         that had its turn in this step may have to give way; its tokens are given to nobody else (vLLM does)."""
         taken: dict[Sequence, int] = {}  # blocks for the round
         for sequence in list(self.running):
-            if sequence.status is not Status.RUNNING:
+            if sequence not in self.running:
                 continue
             decodes = sequence.decoding is not None
             num_new_tokens = 1 if decodes else work.get(sequence, 0)
@@ -230,7 +230,7 @@ class Scheduler:
             sequence.num_named_blocks = sequence.blocks_then = found
             self.num_cache_queries += sequence.num_prompt_tokens + sequence.output_then
             self.num_cache_hits += found * BLOCK_SIZE
-        if self._fair and not sequence.num_preemptions:
+        if self._fair is not None and not sequence.num_preemptions:
             self._fair.served(sequence, prompt_tokens=sequence.num_prompt_tokens)
         if not sequence.num_preemptions and not sequence.num_transferred_tokens:
             sequence.num_cached_tokens = found * BLOCK_SIZE
@@ -261,7 +261,7 @@ class Scheduler:
     def _stop(self, sequence: Sequence) -> None:
         """It runs no more: its blocks are free."""
         if sequence.decoding:
-            if self._fair:
+            if self._fair is not None:
                 self._fair.left(sequence)
             self.decoding.leave(sequence)
         self.prefilling.pop(sequence, None)
