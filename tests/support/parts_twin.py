@@ -1,4 +1,4 @@
-"""Whose work a sequence's time went to, counted the slow way: each step is kept, and each sequence walks through all of them."""
+"""Whose work a sequence's time went to, counted the slow way: all steps are kept, each sequence walks through them."""
 
 from dataclasses import dataclass
 

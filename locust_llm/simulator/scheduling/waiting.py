@@ -74,10 +74,10 @@ class Priority:
 
 
 class _Tenant:
-    __slots__ = ("num_decoding", "service", "waiting", "weight")
+    __slots__ = ("num_decoding", "number", "service", "waiting", "weight")
 
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
+    def __init__(self, number: int, weight: float) -> None:
+        self.number, self.weight = number, weight
         self.waiting: deque[Sequence] = deque()
         self.service = 0.0  # what those that decode now get is in it from when they stop: see `Fair.counter`
         self.num_decoding = 0
@@ -99,7 +99,7 @@ class Fair:
         """``weights`` by tenant; of others 1. With 4 and 1 one gets four times the service, while both have requests."""
         self._weights = dict(weights or {})
         self._tenants: dict[str, _Tenant] = {}
-        self._with_waiting: dict[_Tenant, None] = {}  # an ordered set
+        self._with_waiting: dict[_Tenant, None] = {}
         self._count = 0
         self._last: _Tenant | None = None  # whose request left the queue last
 
@@ -164,7 +164,7 @@ class Fair:
         counters = {tenant: self._counter(tenant) for tenant in self._with_waiting}
         coming = {tenant: deque(tenant.waiting) for tenant in self._with_waiting}
         while counters:
-            tenant = min(counters, key=counters.__getitem__)
+            tenant = min(counters, key=lambda tenant: (counters[tenant], tenant.number))
             sequence = coming[tenant].popleft()
             counters[tenant] += PROMPT_WEIGHT * sequence.num_prompt_tokens / tenant.weight
             if not coming[tenant]:
@@ -177,7 +177,8 @@ class Fair:
             del self._with_waiting[tenant]
 
     def _next(self) -> _Tenant:
-        return min(self._with_waiting, key=self._counter)
+        """Of equal ones the one that was first to ask for anything."""
+        return min(self._with_waiting, key=lambda tenant: (self._counter(tenant), tenant.number))
 
     def _counter(self, tenant: _Tenant) -> float:
         decoded = tenant.num_decoding * self.decoding.rounds if tenant.num_decoding else 0
@@ -186,7 +187,9 @@ class Fair:
     def _tenant(self, sequence: Sequence) -> _Tenant:
         tenant = self._tenants.get(sequence.tenant)
         if tenant is None:
-            tenant = self._tenants[sequence.tenant] = _Tenant(self._weights.get(sequence.tenant, 1.0))
+            tenant = self._tenants[sequence.tenant] = _Tenant(
+                len(self._tenants), self._weights.get(sequence.tenant, 1.0)
+            )
         return tenant
 
 
