@@ -102,7 +102,7 @@ def test_queues_give_in_the_order_that_they_show(name):
         assert waiting[0] is shown[0]
         first, second = waiting.popleft(), waiting.popleft()
         waiting.extendleft([second, first])
-        assert list(waiting)[0] is shown[0]
+        assert next(iter(waiting)) is shown[0]
         assert len(waiting) == len(shown) == 8
         taken = []
         while waiting:
