@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, Protocol
 
 from .clock import Clock, Timer
-from .cost import Cost, step_s
+from .cost import Cost, StepTime
 from .scheduler import Batch, Scheduler
 from .sequence import Sequence, Status
 
@@ -46,6 +46,7 @@ class BatchEngine:
 
     def __init__(self, scheduler: Scheduler, cost: Cost, clock: Clock, *, time_scale: float = 1.0) -> None:
         self.scheduler, self.cost, self.clock, self.time_scale = scheduler, cost, clock, time_scale
+        self._step_time = StepTime(cost)
         self.num_steps = 0
         self.busy_s = 0.0
         self.max_used_blocks = 0
@@ -90,24 +91,24 @@ class BatchEngine:
             segments.append((sequence.computed_then, num_new_tokens))
             if sequence.started_at is None:
                 sequence.started_at = self._due
-        took = self._step_s(segments, batch.num_decodes, batch.num_context_tokens)
-        self._count(batch, segments, took)
+        took = self.time_scale * self._step_time(segments, batch.num_decodes, batch.num_context_tokens)
+        if segments:
+            self._count(batch, segments, took)
+        else:
+            self.scheduler.decoding.pace_s += took
         self.busy_s += took
         self._due += took
         self.clock.call_at(self._due, self._end_step)
 
-    def _step_s(self, segments: Series[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
-        return self.time_scale * step_s(self.cost, segments, num_decodes, num_context_tokens)
-
     def _count(self, batch: Batch, segments: Series[tuple[int, int]], took: float) -> None:
         """For `parts`: what the round would take without the prompts, and each prompt alone. Who decodes is not touched."""
         if batch.num_decodes:
-            alone = self._step_s((), batch.num_decodes, batch.num_context_tokens) if segments else took
+            alone = self.time_scale * self._step_time((), batch.num_decodes, batch.num_context_tokens)
             self.scheduler.decoding.pace_s += alone
         by_itself = len(segments) == 1 and not batch.num_decodes
         for sequence, segment in zip(batch.prefills, segments, strict=True):
             if sequence.first_at is None:
-                sequence.own_prefill_s += took if by_itself else self._step_s((segment,))
+                sequence.own_prefill_s += took if by_itself else self.time_scale * self._step_time((segment,))
 
     def _end_step(self) -> None:
         scheduler, due = self.scheduler, self._due
