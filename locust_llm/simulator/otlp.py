@@ -8,6 +8,7 @@ import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -100,16 +101,25 @@ def _protobuf_span(span: Span) -> bytes:
 
 
 def _attributes(number: int, attributes: Mapping[str, Value]) -> bytes:
-    def form(value: Value) -> bytes:
-        if isinstance(value, str):
-            return _field(1, value.encode())
-        if isinstance(value, float):
-            return struct.pack("<Bd", 4 << 3 | 1, value)
-        return bytes((3 << 3,)) + _varint(value & 0xFFFF_FFFF_FFFF_FFFF)
-
     return b"".join(
-        _field(number, _field(1, key.encode()) + _field(2, form(value))) for key, value in attributes.items()
+        _before_double(number, key) + _DOUBLE.pack(value) if isinstance(value, float) else _pair(number, key, value)
+        for key, value in attributes.items()
     )
+
+
+def _pair(number: int, key: str, value: str | int) -> bytes:
+    number_or_text = _field(1, value.encode()) if isinstance(value, str) else b"\x18" + _varint(value % 2**64)
+    return _field(number, _field(1, key.encode()) + _field(2, number_or_text))
+
+
+_DOUBLE: Final = struct.Struct("<d")
+
+
+@lru_cache(256)
+def _before_double(number: int, key: str) -> bytes:
+    """Most attributes are doubles, and only their last eight bytes differ."""
+    form = _field(2, bytes((4 << 3 | 1, *bytes(8))))
+    return _field(number, _field(1, key.encode()) + form)[:-8]
 
 
 # -- on their way ------------------------------------------------------------------------------------------------------

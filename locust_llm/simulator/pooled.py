@@ -53,6 +53,7 @@ class PooledAnswer(WholeAnswer):
         first.num_cached_tokens = sum(sequence.num_cached_tokens for sequence in self.sequences)
         self.sequence = first
         super().close_row(aborted=aborted, fault=fault)
+        self.row.parts = None  # of one of them they would add up to nothing
 
     def _computed(self) -> None:
         now, metrics = monotonic(), self.metrics

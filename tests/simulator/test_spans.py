@@ -84,7 +84,10 @@ def test_spans_headers_and_timings_of_one_server():
         connection.close()
         with simulator.raw(post(json.dumps({**asked, "stream": True, "max_tokens": 5000}).encode())):
             simulator.until(lambda told: told["engine"]["running"] == 1)  # and gone: no span of it
-        rows = simulator.until(lambda told: told["engine"]["running"] == 0)["requests"]
+        simulator.raw(post(json.dumps(asked).encode())).close()  # gone while the front end had it
+        told = simulator.until(lambda told: [row["done_at"] is None for row in told["requests"]] == [False] * 5)
+        rows = told["requests"]
+        assert [row["aborted"] for row in rows] == [False] * 3 + [True] * 2
     one, two = sorted(spans, key=lambda span: values(span)["gen_ai.request.id"])
     assert (one["traceId"], one["parentSpanId"], one["name"], one["kind"]) == (TRACE, PARENT, "llm_request", 2)
     assert two["traceId"] != TRACE

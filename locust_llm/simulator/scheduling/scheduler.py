@@ -173,7 +173,8 @@ class Scheduler:
 
     def _serve_with_preemption(self, batch: Batch, work: dict[Sequence, int]) -> None:
         """The blocks do not reach for everyone: one by one, the last in the order giving way to the first. By priority one
-        that had its turn in this step may have to give way; its tokens are given to nobody else (vLLM does)."""
+        that had its turn in this step may have to give way. Left out: vLLM gives its tokens to others, and one that gives
+        way to itself costs those behind it their turn."""
         taken: dict[Sequence, int] = {}  # blocks for the round
         for sequence in list(self.running):
             if sequence not in self.running:
