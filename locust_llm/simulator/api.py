@@ -12,6 +12,7 @@ from . import tokens
 from .quirks import Quirks
 
 NAME = "locust-llm-simulator"  # in every answer: nobody shall take these figures for a GPU's
+SAMPLING = ("temperature", "top_p")
 DEFAULT_MAX_TOKENS = 128
 DEFAULT_PLAIN_MAX_TOKENS = 16  # vLLM's, for /v1/completions
 
@@ -43,6 +44,7 @@ class Asked:
     include_usage: bool
     continuous_usage: bool
     priority: int = 0
+    sampling: tuple[tuple[str, float], ...] = ()  # which changes nothing here but a span
     tool: str = ""  # name of the function that the answer calls; empty: it is text
     keep: Callable[[str, str], None] | None = None  # takes id and text of the answer, for requests that go on from it
 
@@ -138,6 +140,7 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
         ignore_eos=asked.get("ignore_eos") is True, stream=stream,
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True, priority=field(asked, "priority", int) or 0,
+        sampling=tuple((key, float(value)) for key in SAMPLING if type(value := asked.get(key, 1)) in (int, float)),
     )  # fmt: skip
 
 

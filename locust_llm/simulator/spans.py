@@ -62,6 +62,7 @@ class Spans:
             "gen_ai.request.id": answer.row.answer_id,
             "gen_ai.request.max_tokens": answer.asked.max_tokens,
             "gen_ai.request.n": 1,
+            **{f"gen_ai.request.{name}": value for name, value in answer.asked.sampling if value},
         }
         random = self._random.randbytes
         trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (random(16), b"")

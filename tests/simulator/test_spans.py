@@ -74,7 +74,9 @@ def test_spans_headers_and_timings_of_one_server():
     ) as simulator:  # fmt: skip
         before = time.time()
         known = b"X-Request-Id: one\r\nX-Gateway-Inference-Fairness-Id: gold\r\n"
-        head, said = streamed(simulator, known + f"traceparent: 00-{TRACE}-{PARENT}-01\r\n".encode(), priority=2)
+        head, said = streamed(
+            simulator, known + f"traceparent: 00-{TRACE}-{PARENT}-01\r\n".encode(), priority=2, temperature=0
+        )
         streamed(simulator, f"traceparent: 00-{TRACE}-{PARENT}-00\r\n".encode())  # not sampled
         connection = simulator.connect()
         asked = {"messages": HELLO, "max_tokens": 4}
@@ -113,6 +115,11 @@ def test_spans_headers_and_timings_of_one_server():
         assert (found["gen_ai.usage.prompt_tokens"], found["gen_ai.usage.completion_tokens"]) == ("12", "4")
         assert (found["gen_ai.request.max_tokens"], found["gen_ai.request.n"]) == ("4", "1")
     assert values(one)["gen_ai.request.id"] == "chatcmpl-one"
+    assert [values(span).get("gen_ai.request.temperature") for span in (one, two)] == [
+        None,
+        1.0,
+    ]  # none of 0, as in vLLM
+    assert [values(span)["gen_ai.request.top_p"] for span in (one, two)] == [1.0, 1.0]
     assert (rows[0]["tenant"], rows[2]["tenant"], rows[3]["parts"]) == ("gold", "", None)
     # headers: of the stream what its first token knows, whole milliseconds rounded down; of the other everything
     parts = rows[0]["parts"]
