@@ -13,7 +13,7 @@ from locust_llm.core.options.option import GROUPS, Option, options_of
 from locust_llm.load.numbers import shown
 from locust_llm.probe_user import ProbeOptions
 from locust_llm.run.flags import OPTIONS, default_of, example_of, value_of
-from locust_llm.simulator.cli import add_arguments
+from locust_llm.simulator.flags import add_arguments
 
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # else a process that was begun here would not be patched either
 

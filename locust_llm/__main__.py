@@ -127,7 +127,8 @@ def _locust(command: str, words: list[str], file: str, *more: str) -> int:
 
 def simulate(words: list[str]) -> int:
     """The simulator, in this process."""
-    from locust_llm.simulator.cli import add_arguments, serve
+    from locust_llm.simulator.cli import serve
+    from locust_llm.simulator.flags import add_arguments
 
     parser = argparse.ArgumentParser(
         prog="locust-llm simulate", description="An OpenAI-compatible server without a GPU."

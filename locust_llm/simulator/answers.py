@@ -8,9 +8,10 @@ import struct
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from . import api, tokens
+from . import api, times, tokens
 from . import api as events
-from .sequence import Sequence, drafted
+from .scheduling.parts import parts_of
+from .scheduling.sequence import Sequence, drafted
 from .telemetry import Row
 from .tokens import WORDS
 
@@ -41,11 +42,30 @@ class Answer:
         self.said_reason = "tool_calls" if asked.tool else self.finish_reason  # a call is whole at any length
         steps = drafted(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
         self.max_tokens, self.accepted = max_tokens, iter(steps)
-        self.sequence = Sequence(asked.prompt_tokens, len(steps) or max_tokens, self._block_keys(max_tokens))
-        session = connection.request.session if connection.request else ""
+        request = connection.request
+        session, row.tenant, self.traceparent = (
+            (request.session, request.tenant, request.traceparent) if request else ("", "", "")
+        )
+        self.sequence = Sequence(
+            asked.prompt_tokens, len(steps) or max_tokens, self._block_keys(max_tokens),
+            priority=asked.priority, tenant=row.tenant,
+        )  # fmt: skip
+        self.delayed: asyncio.TimerHandle | None = None  # while the front end has it
         row.backend = number = server.router.choose(self.sequence.block_keys, session)
         self.engine, self.metrics = server.router.engines[number], server.metrics[number]
         self.headers = server.headers_of(number)
+        self.timed = quirks.timings and asked.form in (api.CHAT, api.COMPLETIONS)
+
+    def begin(self) -> None:
+        """To the engine, when the front end is through with it."""
+        if seconds := self.server.front.front_end_delay_s:
+            self.delayed = asyncio.get_running_loop().call_later(seconds, self._begin)
+        else:
+            self.start()
+
+    def _begin(self) -> None:
+        self.delayed = None
+        self.start()
 
     def start(self) -> None:
         self.engine.add(self.sequence, self.on_token)
@@ -71,18 +91,27 @@ class Answer:
         self.last_at = now
         if self.sequence.is_finished:
             metrics.finished(self.sequence, self.count, self.finish_reason, self.row.arrived_at, self.first_at, now)
+            if self.server.spans:
+                self.server.spans.finished(self, now)
         return self.count
 
     def hang_up(self, fault: str = "") -> None:
         """The client is gone, or a fault has come."""
-        self.engine.abort(self.sequence)
+        self.drop([self.sequence])
         if self.count == 0:
             self.server.prefilled(self.asked, monotonic())
         self.close_row(aborted=not fault, fault=fault)
 
+    def drop(self, sequences: list[Sequence]) -> None:
+        if self.delayed:
+            self.delayed.cancel()
+        else:
+            for sequence in sequences:
+                self.engine.abort(sequence)
+
     def close_row(self, *, aborted: bool = False, fault: str = "") -> None:
         sequence, row = self.sequence, self.row
-        row.started_at = sequence.started_at
+        row.started_at, row.parts = sequence.started_at, parts_of(sequence)
         row.cached_tokens, row.preemptions, row.fault = sequence.num_cached_tokens, sequence.num_preemptions, fault
         self.server.num_open -= 1
         self.server.router.ended(row.backend)
@@ -157,7 +186,8 @@ class WholeAnswer(Answer):
             return
         body = self._body()
         before = monotonic()
-        self.connection.respond(200, self.as_sent(body), self.headers)
+        said = times.headers(self.sequence, self.count, self.row.arrived_at) if self.quirks.time_headers else ""
+        self.connection.respond(200, self.as_sent(body), self.headers + said)
         self.row.first_at = before, monotonic()
         self.close_row()
         self.connection.answered()
@@ -175,7 +205,8 @@ class WholeAnswer(Answer):
             self.usage(),
             self.asked.tool,
         )
-        return self.asked.form.whole(ended)
+        body = self.asked.form.whole(ended)
+        return body | {"timings": times.timings(self.sequence, self.count)} if self.timed else body
 
     def _fail(self) -> bool:
         """Whether something has gone wrong by now."""
@@ -198,7 +229,7 @@ class StreamedAnswer(Answer):
         self.chunks = asked.form.events(row.answer_id, server.names[0], quirks, self.said_reason, asked)
         self.call = self.chunks.call()  # until it was sent
         self.continuous = asked.continuous_usage or quirks.continuous_usage
-        self.frame, head = connection.stream_framing(self.headers)
+        self.frame, _ = connection.stream_framing()
         self.role = quirks.role if asked.form.opens else "none"
         self.text = b""  # of the tokens that wait for their chunk
         self.num_chunks = 0
@@ -207,7 +238,9 @@ class StreamedAnswer(Answer):
         self.written_at = monotonic()
         if quirks.slow_headers_s:
             self._hold(quirks.slow_headers_s)
-        self._write(head + (self.frame(self.chunks.role(self._used())) if self.role == "early" else b""))
+        self.headed = False
+        if not quirks.time_headers:
+            self._write(self._head())
         self.ping: asyncio.TimerHandle | None = None
         if quirks.ping_s:
             self._ping()
@@ -230,6 +263,15 @@ class StreamedAnswer(Answer):
         self._end()
         super().hang_up(fault)
 
+    def _head(self) -> bytes:
+        """Of the response, with the event that comes early; nothing the second time."""
+        if self.headed:
+            return b""
+        self.headed = True
+        said = times.headers(self.sequence, self.count, self.row.arrived_at) if self.quirks.time_headers else ""
+        _, head = self.connection.stream_framing(self.headers + said)
+        return head + (self.frame(self.chunks.role(self._used())) if self.role == "early" else b"")
+
     def _write_chunk(self, reasoning: bool, last: bool) -> None:
         quirks, chunks, frame = self.quirks, self.chunks, self.frame
         used = self._used()
@@ -243,6 +285,8 @@ class StreamedAnswer(Answer):
             text += events.CALL_END
         with_last = last and quirks.finish == "last"
         event = chunks.text(text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last)
+        if with_last and isinstance(chunks, api.Chunks) and not chunks.has_end(self.asked.include_usage) and self.timed:
+            event = self._with_timings(event)
         self.num_chunks += 1
         if self.num_chunks == quirks.malformed:
             event = event[: max(map(event.rfind, (b'"index"', b'"output_index"')))] + b"\n\n"
@@ -256,7 +300,7 @@ class StreamedAnswer(Answer):
             data, self.call = frame(self.call) + data, b""
         if self.num_chunks == 1 and self.role == "first":  # vLLM sends the role only when there is a token
             data = frame(chunks.role(used and events.usage(self.asked.prompt_tokens, 0))) + data
-        self._write(data, self.count)
+        self._write(self._head() + data, self.count)
         if rest:
             self._hold(SPLIT_S)
             self._write(rest)
@@ -266,7 +310,13 @@ class StreamedAnswer(Answer):
     def _write_end(self, finish_with_usage: dict[str, Any] | None) -> None:
         self.keep()
         found = self.chunks.end(self.usage(), finish_with_usage, include_usage=self.asked.include_usage)
+        if self.timed and found:
+            found[-1] = self._with_timings(found[-1])
         self._write(b"".join(map(self.frame, found)) + self._done(), end=True)
+
+    def _with_timings(self, event: bytes) -> bytes:
+        said = api.dump(times.timings(self.sequence, self.count))
+        return event.removesuffix(b"}\n\n") + b',"timings":%b}\n\n' % said
 
     def _done(self) -> bytes:
         done = self.chunks.done
@@ -282,7 +332,7 @@ class StreamedAnswer(Answer):
         if fault := self.fault_due():
             self.hang_up(fault)
             if fault == "error":
-                self.transport.write(self.frame(self.chunks.error(ENGINE_FAILED)) + self._done())
+                self.transport.write(self._head() + self.frame(self.chunks.error(ENGINE_FAILED)) + self._done())
                 self.connection.answered()
             else:
                 self.break_connection(fault)
@@ -330,68 +380,7 @@ class StreamedAnswer(Answer):
     def _ping(self) -> None:
         wait_s = self.written_at + self.quirks.ping_s - monotonic()
         if wait_s <= 0:
-            self._write(self.frame(events.PING))
+            if self.headed:
+                self._write(self.frame(events.PING))
             wait_s = self.quirks.ping_s
         self.ping = asyncio.get_running_loop().call_later(wait_s, self._ping)
-
-
-# -- embeddings and rerank ---------------------------------------------------------------------------------------------
-
-DIMENSIONS: Final = 256
-
-
-class PooledAnswer(WholeAnswer):
-    """Of embeddings or rerank: each input is a prompt of its own, and the answer comes when all are computed. The one token
-    that the engine makes of each is given to nobody."""
-
-    def __init__(
-        self, server: Server, connection: Connection, asked: api.Asked, row: Row, quirks: Quirks, inputs: list[list[str]],
-        *, scores: bool,
-    ) -> None:  # fmt: skip
-        super().__init__(server, connection, asked, row, quirks)
-        self.scores, caching = scores, server.caching
-        self.sequences = [Sequence(len(text), 1, tokens.block_keys(text) if caching else ()) for text in inputs]
-
-    def start(self) -> None:
-        for sequence in self.sequences:
-            self.engine.add(sequence, self.on_token)
-        self._fail()
-
-    def on_token(self) -> None:
-        self.count += 1
-        if self._fail() or self.count < len(self.sequences):
-            return
-        self._computed()
-        self._respond_in_time()
-
-    def hang_up(self, fault: str = "") -> None:
-        for sequence in self.sequences:
-            self.engine.abort(sequence)
-        if self.count < len(self.sequences):
-            self.server.prefilled(self.asked, monotonic())
-        self.close_row(aborted=not fault, fault=fault)
-
-    def close_row(self, *, aborted: bool = False, fault: str = "") -> None:
-        first = min(self.sequences, key=lambda sequence: sequence.started_at or monotonic())
-        first.num_cached_tokens = sum(sequence.num_cached_tokens for sequence in self.sequences)
-        self.sequence = first
-        super().close_row(aborted=aborted, fault=fault)
-
-    def _computed(self) -> None:
-        now, metrics = monotonic(), self.metrics
-        for sequence in self.sequences:
-            metrics.prompt_tokens += sequence.num_prompt_tokens
-            metrics.success["stop"] += 1
-            metrics.histograms["e2e_request_latency_seconds"].observe(now - self.row.arrived_at)
-        self.server.prefilled(self.asked, now)
-
-    def _body(self) -> dict[str, Any]:
-        model, count = self.server.names[0], self.asked.prompt_tokens
-        used = {"prompt_tokens": count, "total_tokens": count}
-        numbers, uniform = range(len(self.sequences)), self.server.random.uniform
-        if self.scores:
-            scores = [{"index": number, "relevance_score": round(uniform(0, 1), 6)} for number in numbers]
-            return {"id": self.row.answer_id, "model": model, "usage": used, "results": scores}
-        vector = [round(uniform(-1, 1), 6) for _ in range(DIMENSIONS)]
-        data = [{"index": number, "object": "embedding", "embedding": vector} for number in numbers]
-        return {"id": self.row.answer_id, "object": "list", "model": model, "data": data, "usage": used}

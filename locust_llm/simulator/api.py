@@ -12,6 +12,7 @@ from . import tokens
 from .quirks import Quirks
 
 NAME = "locust-llm-simulator"  # in every answer: nobody shall take these figures for a GPU's
+SAMPLING = ("temperature", "top_p")
 DEFAULT_MAX_TOKENS = 128
 DEFAULT_PLAIN_MAX_TOKENS = 16  # vLLM's, for /v1/completions
 
@@ -42,6 +43,8 @@ class Asked:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    priority: int = 0
+    sampling: tuple[tuple[str, float], ...] = ()  # which changes nothing here but a span
     tool: str = ""  # name of the function that the answer calls; empty: it is text
     keep: Callable[[str, str], None] | None = None  # takes id and text of the answer, for requests that go on from it
 
@@ -136,21 +139,9 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
         form=form, pieces=pieces, max_tokens=max_tokens or min(form.max_tokens, room), tool=tool, keep=keep,
         ignore_eos=asked.get("ignore_eos") is True, stream=stream,
         include_usage=options.get("include_usage") is True,
-        continuous_usage=options.get("continuous_usage_stats") is True,
+        continuous_usage=options.get("continuous_usage_stats") is True, priority=field(asked, "priority", int) or 0,
+        sampling=tuple((key, float(value)) for key in SAMPLING if type(value := asked.get(key, 1)) in (int, float)),
     )  # fmt: skip
-
-
-def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str, Any]:
-    """The answer to POST /tokenize. Raises RefusedError."""
-    asked = parse_object(body)
-    check_model(asked, names)
-    if "prompt" in asked:
-        text = field(asked, "prompt", str) or ""
-        pieces = tokens.prompt_pieces(text, add_special_tokens=asked.get("add_special_tokens") is not False)
-    else:
-        pieces = tokens.chat_pieces(_parse_messages(asked))
-    ids = tokens.encode(pieces)
-    return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
 
 
 def dump(value: Any) -> bytes:
@@ -192,7 +183,7 @@ def field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
 
 
 def _parse_chat(asked: dict[str, Any]) -> Written:
-    messages = _parse_messages(asked)
+    messages = parse_messages(asked)
     tool = tool_called(asked, messages[-1][0] == "tool", "function")
     return Written(tokens.chat_pieces(messages), _length_field(asked), tool)
 
@@ -217,7 +208,7 @@ def _parse_prompt(asked: dict[str, Any]) -> list[str]:
     raise invalid("body.prompt", "Input should be a valid string or list of token ids: one prompt")
 
 
-def _parse_messages(asked: dict[str, Any]) -> Messages:
+def parse_messages(asked: dict[str, Any]) -> Messages:
     messages = field(asked, "messages", list)
     if not messages:
         raise invalid("body.messages", "Field required")
@@ -355,9 +346,15 @@ class Chunks:
         """What comes behind the last text. ``with_finish``: usage in the event of the finish_reason."""
         quirks = self.quirks
         found = [self.finish(with_finish)] if quirks.finish == "own" else []
-        if quirks.usage == "always" or (quirks.usage in ("asked", "choices") and include_usage):
+        if self._says_usage(include_usage):
             found.append(self.usage(used))
         return found
+
+    def has_end(self, include_usage: bool) -> bool:
+        return self.quirks.finish == "own" or self._says_usage(include_usage)
+
+    def _says_usage(self, include_usage: bool) -> bool:
+        return self.quirks.usage == "always" or (self.quirks.usage in ("asked", "choices") and include_usage)
 
     def finish(self, used: dict[str, Any] | None = None) -> bytes:
         """The finish_reason alone."""

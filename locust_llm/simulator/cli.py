@@ -1,127 +1,34 @@
-"""The simulator's flags, under vLLM's names where vLLM has them, and what they must be."""
+"""The simulator as a program: what its flags come to, which of them contradict each other, and the server they make."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import gc
-import math
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from .clock import Clock, FineSelector
+from .api import NAME
 from .connection import Connection
-from .cost import BLOCK_SIZE, GPUS, MODELS, Cost
-from .disaggregated import DisaggregatedEngine, Link
-from .engine import ROUTES, BatchEngine, Engine, FixedEngine
-from .policies import POLICIES, WHOLE_PROMPTS, chunked
+from .flags import DISAGGREGATED, add_arguments
+from .otlp import Encoder, Sender
 from .quirks import LIKE, Quirks, parse
-from .scheduler import Config, Scheduler
+from .scheduling.clock import Clock, FineSelector
+from .scheduling.cost import BLOCK_SIZE, GPUS, MODELS, Cost
+from .scheduling.disaggregated import DisaggregatedEngine, Link
+from .scheduling.engine import ROUTES, BatchEngine, Engine, FixedEngine
+from .scheduling.policies import POLICIES, WHOLE_PROMPTS, chunked
+from .scheduling.scheduler import Config, Policy, Scheduler
+from .scheduling.waiting import QUEUES, queue
 from .server import Front, Server
+from .spans import Spans
 
-DISAGGREGATED = "disaggregated"
+FLUSH_S = 2.0  # for the last spans
 SESSION_HEADERS = {"session": "X-Session-ID", "token": "x-session-token"}  # by route
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_server(parser.add_argument_group("server"))
-    _add_engine(parser.add_argument_group("engine"))
-    _add_front(parser.add_argument_group("how answers look and fail"))
-
-
-def _add_server(group: argparse._ArgumentGroup) -> None:
-    add, positive = _adder(group), _number(float, above=0)
-    count, any_count = _number(int, least=1), _number(int, least=0)
-    add("--host", "address to listen on (default: %(default)s)", default="127.0.0.1", metavar="ADDRESS")
-    add("--port", "0 takes a free one (default: %(default)s)", type=_number(int, least=0, most=65535), default=8000)
-    add(
-        "--served-model-name", "names it goes by; answers carry the first (default: --model)", metavar="NAME", nargs="+"
-    )
-    add("--max-model-len", "context length (default: the model's, or what the KV cache holds)", type=count)
-    add("--api-key", "refuse requests without it", metavar="KEY")
-    add("--max-num-queued-reqs", "503 for more open requests than that (default: no limit)", type=any_count)
-    add(
-        "--max-num-queued-tokens",
-        "503 while that many prompt tokens wait or prefill (default: no limit)",
-        type=any_count,
-    )
-    add("--replicas", "engines behind the address, each with a KV cache of its own (default: 1)", type=count, default=1)
-    add(
-        "--route", "which of them a request goes to: the next one, that of its session, that with most of its prompt "
-        "cached, or that of its token, which the answer before brought (default: %(default)s)",
-        choices=ROUTES, default=ROUTES[0], metavar=None,
-    )  # fmt: skip
-    add("--route-header", "the session, or the token (default: X-Session-ID, x-session-token)", metavar="NAME")
-    add("--idle-close", "close a connection idle for so long (default: never)", type=positive, metavar="SECONDS")
-    add("--seed", "of the text, the ids, the jitter and the faults (default: 0)", type=int, default=0)
-    add(
-        "--truth", "full: GET /truth has the times of every chunk (default: %(default)s)",
-        choices=("summary", "full"), default="summary", metavar=None,
-    )  # fmt: skip
-
-
-def _add_engine(group: argparse._ArgumentGroup) -> None:
-    add, count, positive, not_negative = (
-        _adder(group), _number(int, least=1), _number(float, above=0), _number(float, least=0),
-    )  # fmt: skip
-    add(
-        "--model",
-        "model whose times are simulated (default: %(default)s)",
-        choices=MODELS,
-        default="llama-3.1-8b",
-        metavar=None,
-    )
-    add("--gpu", "GPU that it runs on (default: %(default)s)", choices=GPUS, default="h100", metavar=None)
-    add(
-        "--policy", "how steps are scheduled (default: chunked; with --no-enable-chunked-prefill mixed; with "
-        "--max-num-partial-prefills above 1 partial-prefills)", choices=(*POLICIES, DISAGGREGATED), metavar=None,
-    )  # fmt: skip
-    add("--max-num-batched-tokens", "token budget of a step (default: vLLM's on this GPU)", type=count)
-    add("--max-num-seqs", "sequences running at a time (default: vLLM's on this GPU)", type=count)
-    add(
-        "--enable-chunked-prefill",
-        "vLLM's flag for the policy (default: as the policy is)",
-        action=argparse.BooleanOptionalAction,
-    )
-    add(
-        "--enable-prefix-caching",
-        "keep KV blocks of prompts for those that begin alike (default: on)",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-    )
-    add(
-        "--long-prefill-token-threshold", "most prompt tokens of one sequence in a step while there are others; with "
-        "partial prefills what makes a prompt long (default: 0, no limit; 4%% of the context with those)",
-        type=_number(int, least=0), default=0,
-    )  # fmt: skip
-    add("--max-num-partial-prefills", "prompts computed at a time (default: 1)", type=count, default=1)
-    add("--max-long-partial-prefills", "long ones among them (default: 1)", type=count, default=1)
-    add("--kv-tokens", "tokens the KV cache holds (default: what the GPU's memory leaves)", type=count)
-    add("--step-overhead-ms", "of every step (default: fitted)", type=not_negative, metavar="MS")
-    add("--seq-overhead-us", "of every sequence in a step (default: fitted)", type=not_negative, metavar="US")
-    add("--prefill-engines", "GPUs that compute prompts, if disaggregated (default: 1)", type=count, default=1)
-    add("--decode-engines", "GPUs that decode, if disaggregated (default: 1)", type=count, default=1)
-    add(
-        "--kv-transfer-gb-per-s", "from each prefill engine (default: %(default)s, a 400 Gbit/s link)", type=positive,
-        default=50.0, metavar="X",
-    )  # fmt: skip
-    add("--time-scale", "real seconds per simulated second (default: 1)", type=positive, default=1.0, metavar="X")
-    add("--ttft-ms", "with --itl-ms: no batching, each first token after this", type=not_negative, metavar="MS")
-    add("--itl-ms", "with --ttft-ms: no batching, each further token after this", type=not_negative, metavar="MS")
-    add("--jitter-ms", "draw both evenly from this much around them", type=not_negative, default=0.0, metavar="MS")
-
-
-def _add_front(group: argparse._ArgumentGroup) -> None:
-    add = _adder(group)
-    add("--like", "the quirks of a server (default: %(default)s)", choices=LIKE, default="vllm", metavar=None)
-    add("--quirks", "changes to these, such as role=early,usage=finish: docs/simulator.md", default="", metavar="LIST")
-    add("--stream-interval", "tokens a chunk: vLLM's name for tokens_per_chunk", type=_number(int, least=1))
-    add("--faults", "what goes wrong in a share of the requests, such as cut=5", default="", metavar="LIST")
-    add("--fault-rate", "that share (default: 0)", type=_number(float, least=0, most=1), default=0.0, metavar="X")
 
 
 def settings(options: argparse.Namespace) -> tuple[Cost, Config, str, int]:
@@ -184,6 +91,9 @@ def quirks(options: argparse.Namespace) -> Quirks:
     found = parse(options.quirks, LIKE[options.like])
     if options.stream_interval:
         found = parse(f"tokens_per_chunk={options.stream_interval}", found)
+    for flag in ("timings", "time_headers"):
+        if getattr(options, flag):
+            found = parse(f"{flag}=yes", found)
     parse(options.faults, found)
     if bool(options.fault_rate) != bool(options.faults):
         raise ValueError("--faults and --fault-rate say together what goes wrong how often: give both or neither")
@@ -208,35 +118,13 @@ def _policy(options: argparse.Namespace) -> str:
         raise ValueError(f"--max-num-partial-prefills needs --policy partial-prefills, not {policy}")
     if (options.ttft_ms is None) != (options.itl_ms is None):
         raise ValueError("--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither")
+    if options.scheduling_policy != QUEUES[0] and options.ttft_ms is not None:
+        raise ValueError("--scheduling-policy needs a scheduler: leave out --ttft-ms and --itl-ms")
+    if options.tenant_weight and options.scheduling_policy != "fair":
+        raise ValueError(f"--tenant-weight needs --scheduling-policy fair, not {options.scheduling_policy}")
     if options.jitter_ms and options.ttft_ms is None:
         raise ValueError("--jitter-ms needs --ttft-ms and --itl-ms")
     return policy
-
-
-def _adder(group: argparse._ArgumentGroup) -> Callable[..., None]:
-    def add(flag: str, text: str, **how: Any) -> None:
-        without_value = isinstance(how.get("action"), (str, type))
-        group.add_argument(flag, help=text, **(how if without_value else {"metavar": "N", **how}))
-
-    return add
-
-
-def _number(
-    kind: type[int] | type[float], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
-) -> Callable[[str], float]:
-    """An argparse type that knows its range, and finds no infinity in it."""
-
-    def parse(text: str) -> float:
-        value = kind(text)
-        if not (least <= value <= most and above < value < math.inf):
-            bound = f"more than {above:g}" if above > -math.inf else f"at least {least:g}"
-            if most < math.inf:
-                bound = f"{least:g} to {most:g}"
-            raise argparse.ArgumentTypeError(f"must be {bound}, got {text}")
-        return value
-
-    parse.__name__ = kind.__name__  # argparse names it where the text is no number at all
-    return parse
 
 
 # -- the simulator as a program --------------------------------------------------------------------------------------
@@ -263,20 +151,32 @@ def make_engine(
 ) -> tuple[Engine, str]:
     """The engine and what the ready line says of it."""
     scale = options.time_scale
+
+    def batch_engine(choose: Policy) -> BatchEngine:
+        waiting = queue(options.scheduling_policy, options.tenant_weight)
+        return BatchEngine(Scheduler(config, choose, waiting=waiting), cost, clock, time_scale=scale)
+
     if options.ttft_ms is not None:
         ttft_s, itl_s, jitter_s = (ms / 1e3 * scale for ms in (options.ttft_ms, options.itl_ms, options.jitter_ms))
         about = f"fixed latency: ttft {options.ttft_ms:g} ms, itl {options.itl_ms:g} ms"
         return FixedEngine(ttft_s, itl_s, clock, jitter_s=jitter_s, seed=options.seed), about
     if policy == DISAGGREGATED:
         prefill, decode = (
-            [BatchEngine(Scheduler(config, chunked), cost, clock, time_scale=scale) for _ in range(count)]
-            for count in (options.prefill_engines, options.decode_engines)
+            [batch_engine(chunked) for _ in range(count)] for count in (options.prefill_engines, options.decode_engines)
         )
         link = Link(bytes_per_token=cost.model.kv_bytes_per_token, bytes_per_s=options.kv_transfer_gb_per_s * 1e9)
         engine = DisaggregatedEngine(prefill, decode, link, clock, time_scale=scale)
         return engine, f"gpu {options.gpu}, {policy}: {len(prefill)} prefill, {len(decode)} decode"
-    engine_of_one = BatchEngine(Scheduler(config, POLICIES[policy]), cost, clock, time_scale=scale)
-    return engine_of_one, f"gpu {options.gpu}, {policy}"
+    ordered = "" if options.scheduling_policy == QUEUES[0] else f", {options.scheduling_policy}"
+    return batch_engine(POLICIES[policy]), f"gpu {options.gpu}, {policy}{ordered}"
+
+
+def make_spans(options: argparse.Namespace) -> Spans | None:
+    """None without an endpoint. Raises ValueError."""
+    if not options.otlp_traces_endpoint:
+        return None
+    sender = Sender(options.otlp_traces_endpoint, Encoder(options.otlp_protocol, NAME))
+    return Spans(sender, clock_offset_s=options.clock_offset)
 
 
 async def _serve(options: argparse.Namespace) -> int:
@@ -300,8 +200,11 @@ async def _serve(options: argparse.Namespace) -> int:
         fault_rate=options.fault_rate,
         route=options.route,
         session_header=header,
+        front_end_delay_s=options.front_end_delay / 1e3,
     )
-    server = Server([engine for engine, _ in engines], front)
+    spans = make_spans(options)
+    server = Server([engine for engine, _ in engines], front, spans)
+    sending = asyncio.create_task(spans.sender.run()) if spans else None
 
     listener = await loop.create_server(partial(Connection, server), options.host, options.port, backlog=4096)
     stop = asyncio.Event()
@@ -317,6 +220,10 @@ async def _serve(options: argparse.Namespace) -> int:
     listener.close()
     for connection in list(server.connections):
         connection.transport.abort()
+    if spans and sending:
+        sending.cancel()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(spans.sender.flush(), FLUSH_S)
     return 0
 
 

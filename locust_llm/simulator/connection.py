@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+TENANT = b"x-gateway-inference-fairness-id"  # the Gateway API Inference Extension's
 _SERVER_LINE = f"Server: {api.NAME}\r\n"
 
 
@@ -31,6 +32,8 @@ class Request:
     authorization: str | None
     quirks: str  # X-Simulate
     session: str  # of the header that the router looks at
+    tenant: str  # TENANT
+    traceparent: str
     body: bytes
     chunked: bool  # HTTP/1.1: the answer may be in chunks, and the connection may stay
     keep_alive: bool
@@ -102,7 +105,7 @@ class Connection(asyncio.Protocol):
         self.url = b""
         self.id: str | None = None
         self.authorization: str | None = None
-        self.quirks = self.session = ""
+        self.quirks = self.session = self.tenant = self.traceparent = ""
         self.body: list[bytes] = []
         self.body_bytes = 0
         self.expects_continue = False
@@ -122,6 +125,10 @@ class Connection(asyncio.Protocol):
             self.quirks = value.decode("latin-1")
         elif name == self.server.session_header:
             self.session = value.decode("latin-1")
+        elif name == TENANT:
+            self.tenant = value.decode("latin-1")
+        elif name == b"traceparent":
+            self.traceparent = value.decode("latin-1")
         elif name == b"expect":
             self.expects_continue = value.lower() == b"100-continue"
 
@@ -141,7 +148,8 @@ class Connection(asyncio.Protocol):
         method, body = self.parser.get_method().decode(), b"".join(self.body)
         self.requests.append(
             Request(
-                method, path, self.id, self.authorization, self.quirks, self.session, body, chunked, keep_alive, arrived_at
+                method, path, self.id, self.authorization, self.quirks, self.session, self.tenant, self.traceparent, body,
+                chunked, keep_alive, arrived_at,
             )
         )  # fmt: skip
 

@@ -29,6 +29,8 @@ class Quirks:
     ping_s: float = 0.0  # an SSE comment whenever nothing was sent for so long
     done: bool = True  # the stream ends with [DONE]
     error_form: Literal["object", "string"] = "object"  # of an error inside of a stream
+    timings: bool = False  # llama.cpp's, in the last event or the body
+    time_headers: bool = False  # TGI's and Server-Timing; those of a stream come with its first token
     eos: int = -1  # the answer ends by itself after so many tokens; 0: at once, without content
 
     # what goes wrong
@@ -45,7 +47,7 @@ class Quirks:
 
 LIKE: Final = {  # as their bytes in tests/captures
     "vllm": Quirks(),
-    "llama.cpp": Quirks(role_content="null", finish="own", ping_s=30.0),
+    "llama.cpp": Quirks(role_content="null", finish="own", ping_s=30.0, timings=True),
     "transformers": Quirks(
         role="early", role_content="absent", finish="own", usage="finish", done=False, error_form="string"
     ),

@@ -9,9 +9,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from . import api, messages, responses, tokens
-from .answers import ENGINE_FAILED, Answer, PooledAnswer, StreamedAnswer, WholeAnswer
-from .engine import Engine, Router, together
+from .answers import ENGINE_FAILED, Answer, StreamedAnswer, WholeAnswer
+from .pooled import PooledAnswer
 from .quirks import LIKE, Quirks, parse
+from .scheduling.engine import Engine, Router, together
+from .spans import Spans
 from .telemetry import Metrics, Row, Truth, text
 
 if TYPE_CHECKING:
@@ -43,10 +45,12 @@ class Front:
     fault_rate: float = 0.0
     route: str = "round-robin"
     session_header: str = ""
+    front_end_delay_s: float = 0.0
 
 
 class Server:
-    def __init__(self, engines: Sequence[Engine], front: Front) -> None:
+    def __init__(self, engines: Sequence[Engine], front: Front, spans: Spans | None = None) -> None:
+        self.spans = spans
         self.front, self.names, self.caching = front, front.names, front.caching
         self.router = Router(engines, front.route)
         self.session_header = front.session_header.lower().encode() or None
@@ -67,7 +71,7 @@ class Server:
             "/v1/embeddings": ("POST", self.pooled),
             **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), ("POST", self.pooled)),
             "/v1/models": ("GET", lambda c, _: c.respond(200, models(names, max_model_len))),
-            "/tokenize": ("POST", lambda c, r: c.respond(200, api.tokenize(r.body, names, max_model_len))),
+            "/tokenize": ("POST", lambda c, r: c.respond(200, tokenize(r.body, names, max_model_len))),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
             "/metrics": ("GET", lambda c, _: c.respond(200, text(zip(self.metrics, self.states(), strict=True)))),
             "/truth": ("GET", lambda c, _: c.respond(200, self.truth.as_json() | self.engines_as_json())),
@@ -106,7 +110,7 @@ class Server:
         self.num_queued_tokens += asked.prompt_tokens
         kind: type[Answer] = StreamedAnswer if asked.stream else WholeAnswer
         connection.answer = answer = kind(self, connection, asked, row, quirks)
-        answer.start()
+        answer.begin()
 
     def pooled(self, connection: Connection, request: Request) -> None:
         """Embeddings and rerank."""
@@ -124,7 +128,7 @@ class Server:
         self.num_open += 1
         self.num_queued_tokens += asked.prompt_tokens
         connection.answer = answer = PooledAnswer(self, connection, asked, row, quirks, inputs, scores=scores)
-        answer.start()
+        answer.begin()
 
     def quirks_of(self, request: Request) -> Quirks:
         """The server's, with a fault if this one is to have it, and as the request's own header says."""
@@ -160,7 +164,12 @@ class Server:
     def engines_as_json(self) -> dict[str, Any]:
         """``engine``: all of them together."""
         states = self.states()
-        return {"engine": together(states), **({"engines": states} if len(states) > 1 else {})}
+        found: dict[str, Any] = {"engine": together(states)}
+        if len(states) > 1:
+            found["engines"] = states
+        if self.spans:
+            found["spans"] = self.spans.counts()
+        return found
 
     def prefilled(self, asked: api.Asked, at: float) -> None:
         """A request got its first token, or left before."""
@@ -195,6 +204,19 @@ def models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
         "max_model_len": max_model_len,
     }
     return {"object": "list", "data": [{"id": name, **card} for name in names]}
+
+
+def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str, Any]:
+    """The answer to POST /tokenize. Raises RefusedError."""
+    asked = api.parse_object(body)
+    api.check_model(asked, names)
+    if "prompt" in asked:
+        text = api.field(asked, "prompt", str) or ""
+        pieces = tokens.prompt_pieces(text, add_special_tokens=asked.get("add_special_tokens") is not False)
+    else:
+        pieces = tokens.chat_pieces(api.parse_messages(asked))
+    ids = tokens.encode(pieces)
+    return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
 
 
 def parse_pooled(body: bytes, names: tuple[str, ...], max_model_len: int, *, scores: bool) -> list[list[str]]:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .sequence import Sequence
+from .scheduling.parts import Parts
+from .scheduling.sequence import Sequence
 
 _TTFT: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
@@ -80,11 +81,12 @@ class Metrics:
     def finished(
         self, sequence: Sequence, count: int, reason: str, arrived_at: float, first_at: float, done_at: float
     ) -> None:
-        started_at = arrived_at if sequence.started_at is None else max(arrived_at, sequence.started_at)
+        queued_at = arrived_at if sequence.arrived_at is None else sequence.arrived_at  # behind the front end
+        started_at = queued_at if sequence.started_at is None else max(queued_at, sequence.started_at)
         self.success[reason] += 1
         observed = {
             "e2e_request_latency_seconds": done_at - arrived_at,
-            "request_queue_time_seconds": started_at - arrived_at,
+            "request_queue_time_seconds": started_at - queued_at,
             "request_prefill_time_seconds": first_at - started_at,
             "request_decode_time_seconds": done_at - first_at,
             "request_inference_time_seconds": done_at - started_at,
@@ -176,12 +178,14 @@ class Row:
     max_tokens: int  # asked
     arrived_at: float  # the request fully read
     answer_id: str = ""
+    tenant: str = ""
     backend: int = 0  # the number of the replica that answered
     output_tokens: int = 0  # delivered
     started_at: float | None = None  # the start of its first step; known at the end
     first_at: tuple[float, float] | None = None  # around the write of the first content token
     token_at: array[float] | None = None  # before, after, before, after, ...: of each chunk
     done_at: float | None = None
+    parts: Parts | None = None  # of its time in the engine; None of one that did not finish
     cached_tokens: int = 0  # of the prompt, found in the prefix cache
     preemptions: int = 0
     aborted: bool = False  # by the client
@@ -201,6 +205,8 @@ class Row:
             "first_at": self.first_at,
             "token_at": None if stamps is None else list(zip(stamps[::2], stamps[1::2], strict=True)),
             "done_at": self.done_at,
+            "tenant": self.tenant,
+            "parts": self.parts and self.parts._asdict(),
             "cached_tokens": self.cached_tokens,
             "preemptions": self.preemptions,
             "aborted": self.aborted,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
-from .cost import BLOCK_SIZE
+from .scheduling.cost import BLOCK_SIZE
 
 # Like BPE on English: letters in pieces of up to 6 (so a word of n letters is ceil(n/6) tokens), digits by three as in
 # Llama 3, newlines together, every other character alone. A space belongs to the word after it.

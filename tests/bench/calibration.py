@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import BLOCK_SIZE, FOUR_LLAMA_8B_H100, LLAMA_8B_H100, V0_LLAMA_8B_H100, Cost
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import BLOCK_SIZE, FOUR_LLAMA_8B_H100, LLAMA_8B_H100, V0_LLAMA_8B_H100, Cost
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 
 PROMPT_TOKENS, OUTPUT_TOKENS, SECONDS, MOST_OPEN = 204, 64, 60, 440
 SATURATED: Final = 0.97  # of the offered rate completed: below that the server is the limit

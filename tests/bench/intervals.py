@@ -33,12 +33,12 @@ from locust_llm.report.analysis.compare import difference_ends
 from locust_llm.report.analysis.correlation import Interval
 from locust_llm.report.analysis.slo_figures import Found
 from locust_llm.run.control.early_stop import Count, Mean
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 from locust_llm.slo.intervals import TAIL, binomial_cdf, binomial_shares, needed, ranks
 
 Runs = NDArray[np.float64]

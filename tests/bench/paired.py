@@ -26,12 +26,12 @@ from locust_llm.report.analysis.pairs.paired import difference, figures_of, pair
 from locust_llm.report.analysis.selection import Floats, Selection
 from locust_llm.report.analysis.slo_figures import Evaluation
 from locust_llm.report.analysis.window import RateWindow
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
 PAIRS: Final = 12
 BLOCK_S: Final = 10.0

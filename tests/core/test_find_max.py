@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from locust_llm.core.sweep import Done, following, sweep
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 from locust_llm.slo.grammar import FAIL, PASS
 
 SLOTS = 6

@@ -183,7 +183,7 @@ def test_every_exception_is_needed() -> None:
 
 def known_options() -> set[str]:
     simulate = argparse.ArgumentParser()
-    from locust_llm.simulator.cli import add_arguments
+    from locust_llm.simulator.flags import add_arguments
 
     add_arguments(simulate)
     actions = [*load_parser("probe")._actions, *simulate._actions]

@@ -10,8 +10,8 @@ from support.probing import Noise, Server, carried_out, engine
 from locust_llm.probe.progress import AGAIN, LIKE, NEW, Left, Progress, place
 from locust_llm.probe.requests import Episode, ProbeRequest
 from locust_llm.probe.schedule import Bounds, timetable
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.virtual import Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.virtual import Virtual
 
 
 def episode(kind: str, tokens: int, expected_s: float, later: tuple[Episode, ...] | None = ()) -> Episode:

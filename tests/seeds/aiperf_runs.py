@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from experiments import load, poisson
 
-from locust_llm.simulator.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
 GATE = 2
 """Prefills at a time, of ``gated``."""

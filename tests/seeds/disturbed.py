@@ -10,7 +10,7 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.interference import interference
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.report.interference_result import DisturbedGaps
-from locust_llm.simulator.virtual import Request
+from locust_llm.simulator.scheduling.virtual import Request
 
 POLICIES = ("static", "prefill-first", "mixed", "chunked 2048", "chunked 512", "disaggregated")
 

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import GPUS, LLAMA_8B_H100, MODELS, V0_LLAMA_8B_H100, Cost
-from locust_llm.simulator.disaggregated import DisaggregatedEngine, Link
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import GPUS, LLAMA_8B_H100, MODELS, V0_LLAMA_8B_H100, Cost
+from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
 A40 = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS["a40"])
 Arrivals = Iterator[tuple[float, Request]]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from experiments import A40, Arrivals, load, percentile
 
-from locust_llm.simulator.virtual import Request
+from locust_llm.simulator.scheduling.virtual import Request
 
 
 class Partial(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from locust_llm.core.record import Record
-from locust_llm.simulator.virtual import Row
+from locust_llm.simulator.scheduling.virtual import Row
 
 
 def recorded(rows: Iterable[Row]) -> list[Record]:

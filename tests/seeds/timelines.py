@@ -13,7 +13,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.plots.svg import drawing
 from locust_llm.report.plots.timeline import scene
-from locust_llm.simulator.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 
 DECODERS = (70, 90, 110, 130)
 """Tokens out of the four that are there from the start, 64 tokens in."""

@@ -2,8 +2,8 @@
 
 from support.stepping import added, make, schedule, step
 
-from locust_llm.simulator.blocks import Blocks
-from locust_llm.simulator.sequence import Sequence
+from locust_llm.simulator.scheduling.blocks import Blocks
+from locust_llm.simulator.scheduling.sequence import Sequence
 
 
 def filled(count=4, keys=(1, 2, 3)):

@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from locust_llm.simulator.cli import add_arguments, main, settings
+from locust_llm.simulator.cli import main, settings
+from locust_llm.simulator.flags import add_arguments
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,17 @@ from locust_llm.simulator.cli import add_arguments, main, settings
         (["--fault-rate", "0.5"], "--faults and --fault-rate say together what goes wrong how often: give both or nei"),
         (["--fault-rate", "0.5", "--faults", "explode"], "there is no 'explode': role, role_content, tokens_per_chunk"),
         (["--quirks", "role=late"], "role must be one of first, early, none, got 'late'"),
+        (
+            ["--otlp-traces-endpoint", "grpc://x:4317"],
+            "--otlp-traces-endpoint must be an address such as http://127.0.0",
+        ),
+        (["--tenant-weight", "gold=4"], "--tenant-weight needs --scheduling-policy fair, not fcfs"),
+        (["--tenant-weight", "gold=0"], "argument --tenant-weight: must be more than 0, got 0"),
+        (["--tenant-weight", "gold"], "argument --tenant-weight: invalid list of tenants value: 'gold'"),
+        (
+            ["--scheduling-policy", "fair", "--ttft-ms", "1", "--itl-ms", "1"],
+            "--scheduling-policy needs a scheduler: leave out",
+        ),
         (["--truth", "some"], "argument --truth: invalid choice: 'some' (choose from 'summary', 'full')"),
     ],
 )

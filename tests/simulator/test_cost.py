@@ -2,7 +2,7 @@
 
 import pytest
 
-from locust_llm.simulator.cost import GPU, GPUS, MODELS, Cost, Model, step_s
+from locust_llm.simulator.scheduling.cost import GPU, GPUS, MODELS, Cost, Model, step_s
 
 H100 = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS["h100"])
 A100 = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS["a100-40"])

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from locust_llm.simulator.clock import FineSelector, VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100 as H100
-from locust_llm.simulator.cost import Model, step_s
-from locust_llm.simulator.engine import BatchEngine, FixedEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.sequence import Sequence
+from locust_llm.simulator.scheduling.clock import FineSelector, VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
+from locust_llm.simulator.scheduling.cost import Model, step_s
+from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.sequence import Sequence
 
 NOTHING = Model(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
 ONE_SECOND = replace(H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)  # every step takes just that

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.simulated import HELLO, started
 
-from locust_llm.simulator.sequence import Sequence
+from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.telemetry import Metrics, text
 
 SAMPLE = re.compile(r"(vllm:[a-z0-9_]+)(\{[^}]*\})? (\S+)")

@@ -3,8 +3,8 @@
 import pytest
 from support.stepping import added, make, step
 
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.sequence import Sequence
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.sequence import Sequence
 
 
 def test_static_waits_for_the_longest():

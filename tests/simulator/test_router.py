@@ -7,7 +7,7 @@ import re
 import pytest
 from support.simulated import CHAT, started
 
-from locust_llm.simulator.engine import Router, together
+from locust_llm.simulator.scheduling.engine import Router, together
 from locust_llm.simulator.telemetry import Metrics, text
 
 
@@ -34,7 +34,7 @@ def test_a_session_stays_where_it_began_and_new_ones_go_round(monkeypatch):
     router = Router([Cache(0)] * 2, "session")
     asked = ["a", "b", "a", "c", "b", "", "", "c", "a", "d"]
     assert [router.choose([], name) for name in asked] == [0, 1, 0, 0, 1, 1, 0, 0, 0, 1]
-    monkeypatch.setattr("locust_llm.simulator.engine.MAX_SESSIONS", 2)
+    monkeypatch.setattr("locust_llm.simulator.scheduling.engine.MAX_SESSIONS", 2)
     router = Router([Cache(0)] * 3, "session")
     assert [router.choose([], name) for name in "abacb"] == [0, 1, 0, 2, 0]  # b was forgotten for c, and begins anew
 

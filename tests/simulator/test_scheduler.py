@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.stepping import added, end, make, schedule, step
 
-from locust_llm.simulator.policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.simulator.sequence import Sequence, Status, num_blocks_for
+from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
+from locust_llm.simulator.scheduling.sequence import Sequence, Status, num_blocks_for
 
 
 def test_a_long_prompt_takes_as_many_steps_as_it_has_chunks():

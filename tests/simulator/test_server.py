@@ -9,7 +9,7 @@ import pytest
 from support.simulated import CHAT, HELLO, events, post, received, started
 
 from locust_llm.simulator.api import NAME
-from locust_llm.simulator.cost import LLAMA_8B_H100, step_s
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_s
 
 
 @pytest.fixture(scope="module")

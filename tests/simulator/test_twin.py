@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.stepping import added, end, make, schedule
 
-from locust_llm.simulator.sequence import Sequence
+from locust_llm.simulator.scheduling.sequence import Sequence
 
 BLOCK = 16
 

@@ -1,7 +1,7 @@
 """Truth: what prefills cost decodes, by the engine's own steps; the report sees only the client's stamps."""
 
-from locust_llm.simulator.cost import Cost, step_s
-from locust_llm.simulator.engine import BatchEngine
+from locust_llm.simulator.scheduling.cost import Cost, step_s
+from locust_llm.simulator.scheduling.engine import BatchEngine
 
 
 class TruthEngine(BatchEngine):

@@ -9,14 +9,14 @@ from typing import Final
 from locust_llm.core.record import OK
 from locust_llm.probe.requests import Episode, ProbeRequest, ProbeResult
 from locust_llm.probe.schedule import Bounds, timetable
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import GPUS, MODELS, Cost
-from locust_llm.simulator.disaggregated import DisaggregatedEngine, Link
-from locust_llm.simulator.engine import BatchEngine, Engine, FixedEngine
-from locust_llm.simulator.policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.sequence import Sequence
-from locust_llm.simulator.virtual import Request, Row, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import GPUS, MODELS, Cost
+from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
+from locust_llm.simulator.scheduling.engine import BatchEngine, Engine, FixedEngine
+from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.sequence import Sequence
+from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
 
 BLOCK: Final = 16
 REFUSED: Final = "http_400"

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence as Series
 
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.sequence import Sequence
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.sequence import Sequence
 
 Work = dict[Sequence, int]
 

@@ -18,12 +18,12 @@ from locust_llm.report.document.delivery import delivery_line, overload_line, ov
 from locust_llm.report.document.headline import headline
 from locust_llm.report.document.remarks import loop_remark
 from locust_llm.report.load_result import Delivery, Overload
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100 as H100
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, Verdict
 
 

@@ -10,11 +10,11 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.interference import MIN_COMPARED_SHARE, interference
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.report.interference_result import Interference
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 
 BUDGETS = {"chunked": 2048, "prefill-first": 131_072, "mixed": 131_072}
 Sizes = tuple[int, int]

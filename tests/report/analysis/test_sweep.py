@@ -13,12 +13,12 @@ from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import Summary, SweepSummary
 from locust_llm.report.analysis.sweep import axis_of, sweep_summary
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100, Model
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, Model
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 
 
 def stage(run: Run, number: int, value: float, slowest_ms: float, **other: object) -> tuple[Run, Summary]:

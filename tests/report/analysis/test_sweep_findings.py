@@ -11,12 +11,12 @@ from locust_llm.core.sweep import CONCURRENCY, INPUT
 from locust_llm.report.analysis.knee import knees
 from locust_llm.report.analysis.summary import Level, Row
 from locust_llm.report.analysis.sweep import MAX_FLAT, MIN_STEEP, findings, slope
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100 as H100
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 
 
 def simulated(users: int, prompt: int, out: int) -> Level:

@@ -83,6 +83,44 @@ FOUR_LLAMA_8B_H100 = replace(  # the same four for both: fitted apart
 )
 
 
+class StepTime:
+    """Seconds of a step, by a cost whose factors are multiplied once. See `step_s`."""
+
+    __slots__ = (
+        "_attention", "_attention_flops", "_bandwidth", "_flops", "_kv_bytes", "_linear", "_seq_s", "_step_s", "_weights_s",
+    )  # fmt: skip
+
+    def __init__(self, cost: Cost) -> None:
+        model, gpu = cost.model, cost.gpu
+        self._bandwidth = gpu.bandwidth * cost.bandwidth_efficiency
+        self._weights_s, self._kv_bytes = model.weight_bytes / self._bandwidth, model.kv_bytes_per_token
+        self._linear, self._flops = 2 * model.parameters, gpu.flops * cost.mfu
+        self._attention, self._attention_flops = (
+            4 * model.num_layers * model.hidden_size,
+            gpu.flops * cost.attention_mfu,
+        )
+        self._step_s, self._seq_s = cost.step_overhead_s, cost.seq_overhead_s
+
+    def __call__(self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
+        tokens = seqs = num_decodes
+        context_tokens = num_context_tokens
+        attention_pairs = 0.0
+        for computed, new in segments:
+            tokens += new
+            seqs += 1
+            context_tokens += computed + new
+            if new > 1:
+                attention_pairs += new * (computed + new / 2)
+        linear_s = self._linear * tokens / self._flops
+        return (
+            (linear_s if linear_s > self._weights_s else self._weights_s)
+            + self._kv_bytes * context_tokens / self._bandwidth
+            + self._attention * attention_pairs / self._attention_flops
+            + self._step_s
+            + self._seq_s * seqs
+        )
+
+
 def step_s(cost: Cost, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
     """Seconds of one step. Each segment is one sequence's (tokens computed before, tokens computed in this step); besides
     these there may be num_decodes sequences that compute one token each, with num_context_tokens in all their contexts.
@@ -91,21 +129,4 @@ def step_s(cost: Cost, segments: Iterable[tuple[int, int]], num_decodes: int = 0
     reads the KV cache of every sequence, and prefills (segments of more than one token) also compute
     4 x layers x hidden_size FLOP for each pair of a new token and a token before it.
     """
-    tokens = seqs = num_decodes
-    context_tokens = num_context_tokens
-    attention_pairs = 0.0
-    for computed, new in segments:
-        tokens += new
-        seqs += 1
-        context_tokens += computed + new
-        if new > 1:
-            attention_pairs += new * (computed + new / 2)
-    model, gpu = cost.model, cost.gpu
-    bandwidth = gpu.bandwidth * cost.bandwidth_efficiency
-    return (
-        max(model.weight_bytes / bandwidth, 2 * model.parameters * tokens / (gpu.flops * cost.mfu))
-        + model.kv_bytes_per_token * context_tokens / bandwidth
-        + 4 * model.num_layers * model.hidden_size * attention_pairs / (gpu.flops * cost.attention_mfu)
-        + cost.step_overhead_s
-        + cost.seq_overhead_s * seqs
-    )
+    return StepTime(cost)(segments, num_decodes, num_context_tokens)

@@ -41,8 +41,17 @@ class Sequence:
     max_tokens: int
     block_keys: Series[int] = ()
     num_transferred_tokens: int = 0
+    priority: int = 0  # lower is earlier; these two matter to the queues of `waiting`
+    tenant: str = ""
     status: Status = Status.WAITING
+    number: int = 0  # of its arrival, where its queue counts
+    arrived_at: float | None = None  # at the engine
     started_at: float | None = None  # the start of its first step
+    first_at: float | None = None  # its first token
+    last_at: float | None = None
+    own_prefill_s: float = 0.0  # see `parts`; the other two hold while it is neither decoding nor preempted
+    pace_s: float = 0.0
+    preemption_s: float = 0.0
     num_cached_tokens: int = 0  # found in the prefix cache when it was first admitted
     num_preemptions: int = 0
     order: int = 0  # of its last admission
@@ -103,6 +112,7 @@ class Decoding:
         self.in_round = False
         self.sequences: dict[Sequence, None] = {}  # an ordered set
         self.num_context_tokens = 0  # of all of them, with the token that the next round computes
+        self.pace_s = 0.0  # the sum of what each round would have taken without prompts beside it
         self.round_at = array("d") if record else None
         self._ends: dict[int, dict[Sequence, None]] = {}  # by the round that is their last
         # Those that begin a block in round 0, 16, 32, ..., in round 1, 17, 33, ..., and so on.
@@ -123,6 +133,7 @@ class Decoding:
         rounds, output = self.rounds, sequence.output_then
         num_tokens = sequence.num_prompt_tokens + output
         sequence.decoding, sequence.joined = self, rounds
+        sequence.pace_s -= self.pace_s
         self.sequences[sequence] = None
         self.num_context_tokens += num_tokens
         self._beginning[(rounds - num_tokens + 1) % BLOCK_SIZE][sequence] = None
@@ -144,6 +155,7 @@ class Decoding:
         self.num_context_tokens -= num_tokens
         del self._beginning[(rounds - num_tokens + 1) % BLOCK_SIZE][sequence]
         sequence.decoding = None
+        sequence.pace_s += self.pace_s
         sequence.output_then += rounds - joined
         sequence.computed_then, sequence.blocks_then = num_tokens - 1, num_blocks
         if self.round_at is not None:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, Protocol
 
 from .clock import Clock, Timer
-from .cost import Cost, step_s
+from .cost import Cost, StepTime
 from .scheduler import Batch, Scheduler
 from .sequence import Sequence, Status
 
@@ -46,6 +46,7 @@ class BatchEngine:
 
     def __init__(self, scheduler: Scheduler, cost: Cost, clock: Clock, *, time_scale: float = 1.0) -> None:
         self.scheduler, self.cost, self.clock, self.time_scale = scheduler, cost, clock, time_scale
+        self._step_time = StepTime(cost)
         self.num_steps = 0
         self.busy_s = 0.0
         self.max_used_blocks = 0
@@ -60,6 +61,8 @@ class BatchEngine:
 
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
         self.scheduler.add(sequence)
+        if sequence.arrived_at is None:
+            sequence.arrived_at = self.clock.time()
         (self._each if each else self._ends)[sequence] = on_token
         if self._idle:
             self._idle = False
@@ -77,7 +80,7 @@ class BatchEngine:
         return blocks.find(block_keys)[0] if blocks.caching else 0
 
     def _begin_step(self) -> None:
-        batch = self._batch = self.scheduler.schedule()
+        batch = self._batch = self.scheduler.schedule(self._due)
         if not batch.prefills and not batch.num_decodes:
             self._idle = True
             return
@@ -88,10 +91,24 @@ class BatchEngine:
             segments.append((sequence.computed_then, num_new_tokens))
             if sequence.started_at is None:
                 sequence.started_at = self._due
-        took = self.time_scale * step_s(self.cost, segments, batch.num_decodes, batch.num_context_tokens)
+        took = self.time_scale * self._step_time(segments, batch.num_decodes, batch.num_context_tokens)
+        if segments:
+            self._count(batch, segments, took)
+        else:
+            self.scheduler.decoding.pace_s += took
         self.busy_s += took
         self._due += took
         self.clock.call_at(self._due, self._end_step)
+
+    def _count(self, batch: Batch, segments: Series[tuple[int, int]], took: float) -> None:
+        """For `parts`: what the round would take without the prompts, and each prompt alone. Who decodes is not touched."""
+        if batch.num_decodes:
+            alone = self.time_scale * self._step_time((), batch.num_decodes, batch.num_context_tokens)
+            self.scheduler.decoding.pace_s += alone
+        by_itself = len(segments) == 1 and not batch.num_decodes
+        for sequence, segment in zip(batch.prefills, segments, strict=True):
+            if sequence.first_at is None:
+                sequence.own_prefill_s += took if by_itself else self.time_scale * self._step_time((segment,))
 
     def _end_step(self) -> None:
         scheduler, due = self.scheduler, self._due
@@ -159,7 +176,8 @@ class FixedEngine:
         self._drips: dict[Sequence, _Drip] = {}
 
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
-        sequence.status, sequence.started_at = Status.RUNNING, self.clock.time()
+        sequence.status, sequence.arrived_at = Status.RUNNING, self.clock.time()
+        sequence.started_at = sequence.arrived_at
         drip = self._drips[sequence] = _Drip(self, sequence, on_token, each)
         drip.wait(self.ttft_s)
 
@@ -170,8 +188,8 @@ class FixedEngine:
             drip.timer.cancel()
 
     def finish(self, sequence: Sequence) -> None:
-        sequence.status = Status.FINISHED
-        del self._drips[sequence]
+        sequence.status, sequence.last_at = Status.FINISHED, self._drips.pop(sequence).due
+        sequence.pace_s = sequence.last_at - (sequence.first_at or 0.0)
 
     def find(self, block_keys: Series[int]) -> int:
         return 0
@@ -204,6 +222,9 @@ class _Drip:
         engine, sequence = self.engine, self.sequence
         engine.max_late_s = max(engine.max_late_s, engine.clock.time() - self.due)
         sequence.output_then += 1
+        if sequence.output_then == 1:
+            sequence.first_at = self.due
+            sequence.own_prefill_s = self.due - (sequence.started_at or 0.0)
         if sequence.output_then == sequence.max_tokens:
             engine.finish(sequence)
         else:

@@ -12,6 +12,7 @@ from operator import sub
 
 from .clock import VirtualClock
 from .engine import Engine
+from .parts import Parts, parts_of
 from .sequence import Sequence
 
 
@@ -21,12 +22,14 @@ class Request:
     output_tokens: int
     block_keys: Series[int] = ()
     kind: str = ""
+    tenant: str = ""
+    priority: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Row:
     """What became of a request; times in seconds of the run. nan: not yet. asked_at is before sent_at where a prefill limit
-    held it back. token_at is empty unless the run keeps it."""
+    held it back. token_at and parts are empty unless the run keeps them."""
 
     request: Request
     asked_at: float
@@ -37,6 +40,7 @@ class Row:
     cached_tokens: int = 0
     preemptions: int = 0
     token_at: array[float] = field(default_factory=lambda: array("d"))
+    parts: Parts | None = None
 
     @property
     def ttft_s(self) -> float:
@@ -64,8 +68,9 @@ class Virtual:
         prefill_limit: float = math.inf,
         most_open: float = math.inf,
         keep_tokens: bool = False,
+        keep_parts: bool = False,
     ) -> None:
-        self.clock, self.engine, self.keep_tokens = clock, engine, keep_tokens
+        self.clock, self.engine, self.keep_tokens, self.keep_parts = clock, engine, keep_tokens, keep_parts
         self.prefill_limit, self.most_open = prefill_limit, most_open
         self.rows: list[Row] = []  # of those that are done
         self.num_open = self.num_prefilling = self.max_prefilling = 0
@@ -112,7 +117,10 @@ class Virtual:
     def _send(self, request: Request, asked_at: float, on_done: Callable[[], None] | None) -> None:
         clock = self.clock
         row = Row(request, asked_at, clock.now)
-        sequence = Sequence(request.prompt_tokens, request.output_tokens, request.block_keys)
+        sequence = Sequence(
+            request.prompt_tokens, request.output_tokens, request.block_keys,
+            priority=request.priority, tenant=request.tenant,
+        )  # fmt: skip
         self.num_open += 1
         self.num_prefilling += 1
         self.max_prefilling = max(self.max_prefilling, self.num_prefilling)
@@ -135,6 +143,8 @@ class Virtual:
         row.cached_tokens, row.preemptions = sequence.num_cached_tokens, sequence.num_preemptions
         times = sequence.token_times()
         row.longest_stall_s = max(map(sub, times[1:], times), default=0.0)
+        if self.keep_parts:
+            row.parts = parts_of(sequence)
         if self.keep_tokens:
             row.token_at.extend(times)
         self.rows.append(row)

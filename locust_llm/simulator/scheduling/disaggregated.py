@@ -53,12 +53,16 @@ class DisaggregatedEngine:
 
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
         engine = min(self.prefill, key=self._loads.__getitem__)
-        prompt = Sequence(sequence.num_prompt_tokens, 1, sequence.block_keys)
+        prompt = Sequence(
+            sequence.num_prompt_tokens, 1, sequence.block_keys, priority=sequence.priority, tenant=sequence.tenant
+        )
+        sequence.arrived_at = self.clock.time()
         journey = _Journey(engine, prompt)
 
         def computed() -> None:
             self._loads[engine] -= 1
             sequence.started_at, sequence.num_cached_tokens = prompt.started_at, prompt.num_cached_tokens
+            sequence.own_prefill_s = prompt.own_prefill_s
             num_bytes = sequence.num_prompt_tokens * self.link.bytes_per_token
             begins = max(self.clock.time(), self._free_at[engine])
             arrives = begins + (self.link.latency_s + num_bytes / self.link.bytes_per_s) * self.time_scale

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -10,6 +9,7 @@ from operator import attrgetter
 from .blocks import Blocks
 from .cost import BLOCK_SIZE
 from .sequence import Decoding, Run, Sequence, Status, num_blocks_for
+from .waiting import Fair, Priority, Waiting, queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,17 @@ class Scheduler:
     """running is in the order of admission; those of it with more than one token to compute are prefilling, the others
     decoding."""
 
-    def __init__(self, config: Config, policy: Policy, *, record: bool = False) -> None:
+    def __init__(self, config: Config, policy: Policy, *, waiting: Waiting | None = None, record: bool = False) -> None:
         self.config = config
         self.policy = policy
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: Waiting = queue() if waiting is None else waiting
+        self._fair = waiting if isinstance(waiting, Fair) else None
+        self.now = 0.0  # when the step begins for which `schedule` was called
         self.running: dict[Sequence, None] = {}  # ordered sets, these two
         self.prefilling: dict[Sequence, None] = {}
         self.decoding = Decoding(record=record)
+        if self._fair is not None:
+            self._fair.decoding = self.decoding
         self.blocks = Blocks(config.kv_tokens // BLOCK_SIZE, caching=config.enable_prefix_caching)
         self.num_preemptions = 0
         self._num_admitted = 0
@@ -66,8 +70,9 @@ class Scheduler:
             raise ValueError(f"a sequence of {longest} tokens does not fit in {room} KV tokens")
         self.waiting.append(sequence)
 
-    def schedule(self) -> Batch:
-        """Choose the next step's work. There is none only when there is no sequence at all."""
+    def schedule(self, at: float = 0.0) -> Batch:
+        """Choose the work of the step that begins at that time. There is none only when there is no sequence at all."""
+        self.now = at
         return self.policy(self)
 
     def postprocess(self, batch: Batch, at: float) -> tuple[list[Sequence], list[Sequence]]:
@@ -84,19 +89,32 @@ class Scheduler:
                 sequence.output_then += 1
                 prefilled.append(sequence)
                 self.prefilling.pop(sequence, None)
+                self._got_token(sequence, at)
                 if sequence.output_then == sequence.max_tokens:
                     if decoding.round_at is not None:
                         sequence.runs.append(Run(at, decoding.round_at, 0, 0))
                     finished.append(sequence)
                 else:
                     decoding.join(sequence, at)
+                    if self._fair is not None:
+                        self._fair.joined(sequence)
             else:
                 self.prefilling[sequence] = None
         if len(finished) > 1:  # who is first in the order is emptied of its blocks first
             finished.sort(key=_order)
         for sequence in finished:
+            sequence.last_at = at
             self.finish(sequence)
         return prefilled, finished
+
+    def _got_token(self, sequence: Sequence, at: float) -> None:
+        """The one at the end of its prompt: the first, or after a preemption the next."""
+        if sequence.first_at is None:
+            sequence.first_at = at
+        else:
+            sequence.preemption_s += at
+        if self._fair is not None:
+            self._fair.served(sequence, output_tokens=1)
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out, done or aborted. A second call does nothing."""
@@ -110,8 +128,15 @@ class Scheduler:
         sequence.status = Status.FINISHED
 
     def preempt(self) -> Sequence:
-        """The last running sequence gives up its blocks and all it has computed, and is first in line again."""
-        sequence, _ = self.running.popitem()
+        """The last running sequence, by priority the last in that order, gives up its blocks and all it has computed, and
+        waits again, before others."""
+        if isinstance(self.waiting, Priority):
+            sequence = max(self.running, key=Priority.key)
+            del self.running[sequence]
+        else:
+            sequence, _ = self.running.popitem()
+        if sequence.decoding:  # else it has had no token yet, or has not come back from the time before
+            sequence.preemption_s -= self.now
         self._stop(sequence)
         sequence.status = Status.WAITING
         sequence.computed_then = sequence.num_transferred_tokens = 0
@@ -147,17 +172,25 @@ class Scheduler:
         return budget, False
 
     def _serve_with_preemption(self, batch: Batch, work: dict[Sequence, int]) -> None:
-        """The blocks do not reach for everyone: one by one, the last in the order giving way to the first."""
+        """The blocks do not reach for everyone: one by one, the last in the order giving way to the first. By priority one
+        that had its turn in this step may have to give way. Left out: vLLM gives its tokens to others, and one that gives
+        way to itself costs those behind it their turn."""
+        taken: dict[Sequence, int] = {}  # blocks for the round
         for sequence in list(self.running):
+            if sequence not in self.running:
+                continue
             decodes = sequence.decoding is not None
             num_new_tokens = 1 if decodes else work.get(sequence, 0)
             num_new_blocks = num_blocks_for(sequence.num_computed_tokens + num_new_tokens) - sequence.num_blocks
             while num_new_blocks > self.blocks.num_free and sequence.status is Status.RUNNING:
-                self.preempt()
-            if sequence.status is not Status.RUNNING:  # and so is everyone after it
-                break
+                gone = self.preempt()
+                batch.prefills.pop(gone, None)
+                self.blocks.free([], taken.pop(gone, 0))
+            if sequence.status is not Status.RUNNING:
+                continue
             if decodes:
                 self.blocks.take(num_new_blocks)
+                taken[sequence] = num_new_blocks
             elif num_new_tokens:
                 self.compute(batch, sequence, num_new_tokens)
         self._begin_round(batch)
@@ -198,6 +231,8 @@ class Scheduler:
             sequence.num_named_blocks = sequence.blocks_then = found
             self.num_cache_queries += sequence.num_prompt_tokens + sequence.output_then
             self.num_cache_hits += found * BLOCK_SIZE
+        if self._fair is not None and not sequence.num_preemptions:
+            self._fair.served(sequence, prompt_tokens=sequence.num_prompt_tokens)
         if not sequence.num_preemptions and not sequence.num_transferred_tokens:
             sequence.num_cached_tokens = found * BLOCK_SIZE
         sequence.computed_then = max(found * BLOCK_SIZE, sequence.num_transferred_tokens)
@@ -227,6 +262,8 @@ class Scheduler:
     def _stop(self, sequence: Sequence) -> None:
         """It runs no more: its blocks are free."""
         if sequence.decoding:
+            if self._fair is not None:
+                self._fair.left(sequence)
             self.decoding.leave(sequence)
         self.prefilling.pop(sequence, None)
         self.blocks.free(sequence.held_keys, sequence.blocks_then - len(sequence.held_keys))

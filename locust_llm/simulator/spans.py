@@ -1,0 +1,85 @@
+"""Spans of requests as vLLM makes them (0.32, vllm/v1/engine/output_processor.py), and the truth beside them."""
+
+from __future__ import annotations
+
+import re
+import time
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from .otlp import Sender, Span, Value
+from .scheduling.parts import Parts, parts_of
+
+if TYPE_CHECKING:
+    from .answers import Answer
+
+NAME: Final = "llm_request"
+TRUTH: Final = "simulator."
+"""Attributes that no server has: seconds of each of the `Parts`, and ``front_end``."""
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
+)
+
+
+class Parent(NamedTuple):
+    trace_id: bytes
+    span_id: bytes
+    sampled: bool
+
+
+def parse_traceparent(text: str) -> Parent | None:
+    """W3C Trace Context; None where it is malformed, which begins a new trace."""
+    found = _TRACEPARENT.fullmatch(text.strip())
+    if found is None or (found[1] == "00" and found[5]):
+        return None
+    return Parent(bytes.fromhex(found[2]), bytes.fromhex(found[3]), bool(int(found[4], 16) & 1))
+
+
+class Spans:
+    """One span a request that was answered to its end. As with OpenTelemetry's usual sampler, a parent that is not sampled
+    has none."""
+
+    def __init__(self, sender: Sender, *, clock_offset_s: float = 0.0) -> None:
+        """``clock_offset_s``: how far the server's clock is ahead of the machine's."""
+        self.sender = sender
+        self._unix_s = time.time() - time.monotonic() + clock_offset_s
+        self._random = Random()
+
+    def counts(self) -> dict[str, int]:
+        return {"sent": self.sender.sent, "dropped": self.sender.dropped}
+
+    def finished(self, answer: Answer, now: float) -> None:
+        """``now``: of its last token, in seconds of CLOCK_MONOTONIC."""
+        parent, parts = parse_traceparent(answer.traceparent), parts_of(answer.sequence)
+        if parts is None or (parent and not parent.sampled):
+            return
+        arrived_at = answer.row.arrived_at
+        ttft_s, e2e_s = answer.first_at - arrived_at, now - arrived_at
+        attributes: dict[str, Value] = {
+            **latencies(parts, ttft_s, e2e_s),
+            "gen_ai.usage.prompt_tokens": answer.asked.prompt_tokens,
+            "gen_ai.usage.completion_tokens": answer.count,
+            "gen_ai.request.id": answer.row.answer_id,
+            "gen_ai.request.max_tokens": answer.asked.max_tokens,
+            "gen_ai.request.n": 1,
+            **{f"gen_ai.request.{name}": value for name, value in answer.asked.sampling if value},
+        }
+        random = self._random.randbytes
+        trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (random(16), b"")
+        start, end = (int(1e9 * (self._unix_s + at)) for at in (arrived_at, now))
+        self.sender.add(Span(NAME, trace_id, random(8), parent_id, start, end, attributes))
+
+
+def latencies(parts: Parts, ttft_s: float, e2e_s: float) -> dict[str, Value]:
+    """vLLM's, then the truth. queue, prefill and decode are the engine's; TTFT and e2e are the front end's, from a request
+    that is read to a token that is given out: what they are longer is in front_end, up to the first token."""
+    return {
+        "gen_ai.latency.time_to_first_token": ttft_s,
+        "gen_ai.latency.e2e": e2e_s,
+        "gen_ai.latency.time_in_queue": parts.queue,
+        "gen_ai.latency.time_in_model_prefill": parts.prefill,
+        "gen_ai.latency.time_in_model_decode": parts.decode,
+        "gen_ai.latency.time_in_model_inference": parts.prefill + parts.decode,
+        **{f"{TRUTH}{name}": value for name, value in parts._asdict().items()},
+        f"{TRUTH}front_end": ttft_s - parts.queue - parts.prefill,
+    }
