@@ -45,8 +45,8 @@ OF_HEADERS: Final[Mapping[str, str]] = MappingProxyType({
 })  # fmt: skip
 """Header, in milliseconds, and what it is here: Text Generation Inference, ``router/src/server.rs``, and LoRAX after it."""
 OF_WHOLE: Final = ("openai-processing-ms", "x-envoy-upstream-service-time")
-"""Headers, in milliseconds, of the time to the answer's own headers (OpenAI's API, Envoy): of an answer that is not streamed that
-is the whole time, of a stream nothing that ends anywhere."""
+"""Headers, in milliseconds, of the time to the answer's own headers (OpenAI's API, Envoy): of an answer that is not streamed
+that is the whole time, of a stream nothing that ends anywhere."""
 OF_SERVER_TIMING: Final[Mapping[str, str]] = MappingProxyType({
     "queue": "queue_us", "prefill": "prefill_us", "decode": "decode_us", "inference": "inference_us", "ttft": "ttft_us",
     "total": "e2e_us",
@@ -74,7 +74,11 @@ def of_timings(data: msgspec.Raw) -> ServerTimes | None:
     except (ValueError, RecursionError):
         return None
     prefill, decode = _micros(timings.prompt_ms), _micros(timings.predicted_ms)
-    return None if prefill is None and decode is None else ServerTimes(source=TIMINGS, prefill_us=prefill, decode_us=decode)
+    return (
+        None
+        if prefill is None and decode is None
+        else ServerTimes(source=TIMINGS, prefill_us=prefill, decode_us=decode)
+    )
 
 
 def of_headers(get: Callable[[str], object], *, streamed: bool) -> ServerTimes | None:

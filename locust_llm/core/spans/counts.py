@@ -13,7 +13,9 @@ class SpanCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requests: Count = 0
     """Requests that had come to a good end: a server has a span of each of these."""
     joined: Count = 0
-    """Requests that have the times of a span."""
+    """Those of them that have the times of a span."""
+    joined_others: Count = 0
+    """Requests that came to no good end, and have them all the same."""
     received: Count = 0
     other_traces: Count = 0
     """Not of this run."""
@@ -46,4 +48,6 @@ class SpanCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.malformed + self.refused:
             more.append(f"{self.malformed + self.refused:,} exports refused")
         first = f"; the first mistake: {self.mistake}" if self.mistake else ""
-        return f"{self.joined:,} of {self.requests:,} requests have a span" + (f" ({', '.join(more)}{first})" * bool(more))
+        return f"{self.joined:,} of {self.requests:,} requests have a span" + (
+            f" ({', '.join(more)}{first})" * bool(more)
+        )

@@ -108,7 +108,7 @@ class Join:
     def _line(self, part: int, request_id: str, ok: bool, times: ServerTimes) -> SpanLine:
         self._done.add(part)
         self._missing -= ok
-        self._counts["joined"] += 1
+        self._counts["joined" if ok else "joined_others"] += 1
         self._counts["late"] += self.late
         return SpanLine(id=request_id, **msgspec.structs.asdict(times))
 

@@ -35,8 +35,6 @@ def decode(data: bytes) -> list[Span]:
                         kind = one.value.WhichOneof("value")
                         attributes[key] = float(getattr(one.value, kind)) if kind in NUMBERS else float("nan")
                 found.append(
-                    Span(
-                        span.trace_id.hex(), span.name, span.start_time_unix_nano, span.end_time_unix_nano, attributes
-                    )
+                    Span(span.trace_id.hex(), span.name, span.start_time_unix_nano, span.end_time_unix_nano, attributes)
                 )
     return found

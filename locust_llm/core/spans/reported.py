@@ -11,8 +11,8 @@ FILE: Final = "spans.jsonl"
 """A line for each request that has a span."""
 MAX_LINE_BYTES: Final = 2**14
 SLACK_US: Final = 5_000
-"""By so much a time of the server may be longer than what the client saw around it: stamps of chunks, and what passes between the
-server's clock readings and its writes."""
+"""By so much a time of the server may be longer than what the client saw around it: its clock is read beside its writes, not
+at them."""
 
 
 class Reported(NamedTuple):

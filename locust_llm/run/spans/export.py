@@ -1,4 +1,7 @@
-"""Export: one request to a receiver of OTLP/HTTP: what its body is, and how it is answered (opentelemetry.io/docs/specs/otlp)."""
+"""Export: a request to a receiver of OTLP/HTTP, what its body is, and how it is answered.
+
+The form: opentelemetry.io/docs/specs/otlp, "OTLP/HTTP".
+"""
 
 import zlib
 from typing import Final, NamedTuple

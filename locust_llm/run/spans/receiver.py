@@ -1,4 +1,4 @@
-"""The receiver's end in the run: starts its process, joins what comes to the requests, and hands on the lines of spans.jsonl.
+"""The receiver's end in the run: starts its process, joins what comes to the requests, and writes the lines of spans.jsonl.
 
 In the master, or the only process. What it costs there is a line of JSON for each export, whatever comes in.
 """
@@ -6,18 +6,21 @@ In the master, or the only process. What it costs there is a line of JSON for ea
 import logging
 import socket
 import sys
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import gevent
 import msgspec
 from gevent.event import Event
-from gevent.subprocess import PIPE, Popen
+from gevent.subprocess import PIPE, Popen, TimeoutExpired
 
 from locust_llm.core.spans import otlp_protobuf
 from locust_llm.core.spans.counts import SpanCounts
-from locust_llm.core.spans.join import Join, SpanLine, Sorted
+from locust_llm.core.spans.join import Join, Sorted, SpanLine
+from locust_llm.core.spans.reported import FILE
 from locust_llm.core.text import many
 
 logger = logging.getLogger("locust_llm")
@@ -34,6 +37,14 @@ LAST_S: Final = 3.0
 LOOK_S: Final = 0.1
 
 
+class LineFile(Protocol):
+    """What it needs of a file."""
+
+    def write(self, line: bytes) -> None: ...
+    def flush(self) -> bool: ...
+    def close(self) -> None: ...
+
+
 class SpanReceiver:
     """Of one run."""
 
@@ -45,20 +56,20 @@ class SpanReceiver:
         self.address, self._run = address, run
         self._listener = _listener(address)
         self._join = Join()
-        self._write: Callable[[bytes], object] = lambda line: None
+        self._make: Callable[[], LineFile] | None = None
+        self._file: LineFile | None = None
         self._process: Popen[bytes] | None = None
         self._reader: gevent.Greenlet | None = None
         self._hurried = Event()
-        self.failure = ""
-        """Why it takes nothing any more; empty while it does."""
+        self._failure = ""
 
     @property
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
 
-    def start(self, spawn: Callable[..., gevent.Greenlet], write: Callable[[bytes], object]) -> None:
-        """``write`` takes each line of spans.jsonl, without its newline. Raises OSError."""
-        self._write = write
+    def start(self, spawn: Callable[..., gevent.Greenlet], folder: Path, make: Callable[[Path], "LineFile"]) -> None:
+        """``folder``: of the run. ``make`` makes its spans.jsonl, before the first line. Raises OSError."""
+        self._make = partial(make, folder / FILE)
         listener = self._listener.fileno()
         self._process = Popen(
             [sys.executable, "-m", SERVER, str(listener), self._run],
@@ -81,6 +92,8 @@ class SpanReceiver:
             return
         for joined in self._join.spans(found):
             self._keep(joined)
+        if self._file is not None:
+            self._file.flush()
 
     def request(self, request_id: str, *, ok: bool) -> None:
         """A request is over, and has a record. ``ok``: the server has a span of it."""
@@ -88,7 +101,14 @@ class SpanReceiver:
             self._keep(joined)
 
     def _keep(self, joined: SpanLine) -> None:
-        self._write(msgspec.json.encode(joined))
+        if self._file is None and self._make is not None:
+            make, self._make = self._make, None
+            try:
+                self._file = make()
+            except OSError as error:
+                self._failure = f"WARNING: spans.jsonl could not be made: {error.strerror or error}"
+        if self._file is not None:
+            self._file.write(msgspec.json.encode(joined))
 
     @property
     def counts(self) -> SpanCounts:
@@ -98,8 +118,8 @@ class SpanReceiver:
         """Wait for no more spans."""
         self._hurried.set()
 
-    def finish(self, monotonic: Callable[[], float]) -> None:
-        """All records are here: wait for the spans that are missing, then end the process."""
+    def finish(self, monotonic: Callable[[], float]) -> Iterator[str]:
+        """All records are here: wait for the spans that are missing, then end the process; what to say of it."""
         if self._process is None or self._reader is None:
             return
         self._join.late = True
@@ -110,8 +130,10 @@ class SpanReceiver:
             if self._hurried.wait(LOOK_S):
                 break
         if self._reader.ready():
-            self.failure = f"the span receiver ended early (exit status {self._process.poll()})"
+            status = self._process.poll()
+            self._failure = f"WARNING: the receiver of spans ended before the run did (exit status {status})"
         self.close()
+        yield from filter(None, (self._failure, remark(self.counts, self.address)))
 
     def close(self) -> None:
         """End the process, with what it has."""
@@ -120,13 +142,16 @@ class SpanReceiver:
         if process is None:
             return
         process.stdin.close()
-        if self._reader is not None:
-            self._reader.join(LAST_S)
-        if process.poll() is None and process.wait(timeout=LAST_S if self._reader is None else 0.5) is None:
+        try:
+            process.wait(timeout=LAST_S)
+        except TimeoutExpired:
             process.kill()
         if self._reader is not None:
+            self._reader.join(LAST_S)
             self._reader.kill()
         process.stdout.close()
+        if self._file is not None:
+            self._file.close()
 
 
 _decode: Final = msgspec.json.Decoder(Sorted).decode
@@ -158,12 +183,16 @@ def _listener(address: str) -> socket.socket:
 def remark(counts: SpanCounts, address: str) -> str:
     """What a reader of the report has to know of them; empty where each request has its span and nothing was wrong."""
     if counts.requests and not counts.joined:
-        came = f"{counts.received:,} spans came, none of them with times of a request" if counts.received else "none came"
+        came = (
+            f"{counts.received:,} spans came, none of them with times of a request" if counts.received else "none came"
+        )
         first = f"; the first mistake: {counts.mistake}" if counts.mistake else ""
         return (
             f"WARNING: no request has a span ({came}{first}): the server needs --otlp-traces-endpoint "
             f"http://{address}/v1/traces and OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"
         )
-    if counts.joined == counts.requests and not (counts.impossible or counts.malformed or counts.refused or counts.dropped):
+    if counts.joined == counts.requests and not (
+        counts.impossible or counts.malformed or counts.refused or counts.dropped
+    ):
         return ""
     return f"spans: {counts}"

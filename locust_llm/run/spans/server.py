@@ -1,5 +1,6 @@
-"""The receiver's process: takes OTLP/HTTP exports on the socket that it was started with, and writes what is of the run to its
-standard output, a line of JSON (join.Sorted) for each. It ends when its standard input does: its run is over, or was killed.
+"""The receiver's process: takes OTLP/HTTP exports on the socket that it was started with, and writes what is of the run to
+its standard output, a line of JSON (join.Sorted) for each. It ends when its standard input does: its run is over, or was
+killed.
 
 Nothing that comes in can reach the process of the run but these lines.
 """
@@ -7,6 +8,7 @@ Nothing that comes in can reach the process of the run but these lines.
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from itertools import count
 from socket import SHUT_RDWR, socket
@@ -77,8 +79,6 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._answer(refused(404 if self.path != PATH else 405, f"spans are sent to {PATH} by POST", ""))
 
-    do_PUT = do_DELETE = do_HEAD = do_GET
-
     def _body(self, length: int) -> bytes:
         body = self.rfile.read(length)
         if len(body) < length:
@@ -92,8 +92,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
+        self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Of the parser: no HTTP."""
@@ -129,7 +128,7 @@ class Server(ThreadingMixIn, TCPServer):
         self.socket.close()
         self.socket = listener
         self._run, self._tell, self._request_s = run, tell, request_s
-        self._decoding, self._telling = Lock(), Lock()
+        self._decoding, self._telling, self._counting = Lock(), Lock(), Lock()
         self._under_way: dict[int, tuple[float, socket]] = {}
         self._open = 0
         self._numbers = count()
@@ -150,14 +149,16 @@ class Server(ThreadingMixIn, TCPServer):
                 _cut(connection)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        self._open += 1
+        with self._counting:
+            self._open += 1
         if self._open > MOST_OPEN:
             self.tell(Sorted(counts={"refused": 1}, mistake=f"more than {MOST_OPEN} connections"))
             return False
         return True
 
     def shutdown_request(self, request: Any) -> None:
-        self._open -= 1
+        with self._counting:
+            self._open -= 1
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -178,10 +179,8 @@ class Server(ThreadingMixIn, TCPServer):
 
 
 def _cut(connection: socket) -> None:
-    try:
+    with suppress(OSError):
         connection.shutdown(SHUT_RDWR)
-    except OSError:
-        pass
 
 
 def main(listener: int, run: str) -> None:
