@@ -52,6 +52,8 @@ from .html import page
 from .plus_minus import certified
 from .prefix_cache import PrefixCache, prefix_cache
 from .sessions import sessions
+from .spans import SpansRefused as SpansRefused
+from .spans import join_file
 from .speculation import speculation
 
 HTML_FILE: Final = "report.html"
@@ -77,16 +79,19 @@ def write(folder: Path | str, run: Run) -> Summary:
     return _write(folder, run, *read_columns(folder / RECORDS))[0]
 
 
-def remake(folder: Path | str, *, stages: bool = False) -> tuple[Summary, Run]:
+def remake(folder: Path | str, *, stages: bool = False, spans: Path | None = None) -> tuple[Summary, Run]:
     """Make them again, from run.json and the records. Of a damaged run.json what can be read is used (``Run.unread`` has the
     rest), without one the records alone must do; what was there is kept as run.json.damaged. ``stages``: also those of
-    stages that are up to date. Raises OSError as ``write`` does."""
+    stages that are up to date. ``spans``: a file of the server's spans, joined first. Raises OSError as ``write`` does, and
+    SpansRefused."""
     folder = Path(folder)
     columns, unread = read_columns(folder / RECORDS)
     run, damage = _run(folder, columns.requests)
     if damage and (folder / RUN).exists():
         with suppress(OSError):
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
+    if spans is not None:
+        run = replaced(run, spans=join_file(folder, spans, run.trace))
     return _write(folder, run, columns, unread, stages=stages)
 
 

@@ -37,7 +37,7 @@ PIECE: Final = 1 << 16
 Tell = Callable[[Sorted], None]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Connection(BaseHTTPRequestHandler):
     """One connection."""
 
     server: "Server"
@@ -124,7 +124,7 @@ class Server(ThreadingMixIn, TCPServer):
 
     def __init__(self, listener: socket, run: str, tell: Tell, request_s: float = REQUEST_S) -> None:
         """``run``: ``Run.trace``. ``tell`` is called by one thread at a time."""
-        super().__init__(listener.getsockname()[:2], Handler, bind_and_activate=False)
+        super().__init__(listener.getsockname()[:2], Connection, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self._run, self._tell, self._request_s = run, tell, request_s

@@ -62,7 +62,7 @@ def test_json_as_others_write_it() -> None:
         b"[" * 100_000,
         b'{"resourceSpans": [{"scopeSpans": 1}]}',
     ):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"\w"):
             otlp_json.decode(wrong)
 
 

@@ -20,10 +20,11 @@ from locust_llm.core.spans.join import Sorted
 from locust_llm.core.spans.reported import FILE, read_spans
 from locust_llm.run.control.buffered_file import BufferedFile
 from locust_llm.run.spans import export
-from locust_llm.run.spans.receiver import SpanReceiver, place, remark
+from locust_llm.run.spans.receiver import SpanReceiver, place
 from locust_llm.run.spans.server import Server
 
 RUN = "4bf92f3577b34da6"
+CUT = (BrokenPipeError, ConnectionResetError)
 PROTOBUF, JSON = {"Content-Type": export.PROTOBUF}, {"Content-Type": "application/json; charset=utf-8"}
 
 
@@ -104,7 +105,7 @@ def test_a_slow_client_is_cut_and_many_are_turned_away(server: Server, told: lis
     """One that sends its headers, and one that sends its body, a byte at a time."""
     head = b"POST /v1/traces HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n"
     for slow in (head, head + b"\r\n"):
-        with socket.create_connection(server.server_address[:2]) as client, pytest.raises(OSError):  # noqa: PT012
+        with socket.create_connection(server.server_address[:2]) as client, pytest.raises(CUT):  # noqa: PT012
             client.sendall(slow)
             for _ in range(2_000):
                 client.sendall(b"a")
@@ -163,8 +164,7 @@ def test_what_breaks_or_never_comes_is_said(tmp_path: Path) -> None:
     hurried.request("b", ok=True)
     hurried.take(msgspec.json.encode(Sorted(counts={"received": 3, "other_traces": 3})))
     hurried.hurry()
-    assert "(3 spans came, none of them with times of a request)" in [*hurried.finish(lambda: 0.0)][0]
-    assert remark(hurried.counts, "") != ""
+    assert "(3 spans came, none of them with times of a request)" in next(hurried.finish(lambda: 0.0))
 
 
 def test_where_it_listens() -> None:
