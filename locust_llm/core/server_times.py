@@ -14,7 +14,7 @@ TIMINGS: Final = "timings"
 HEADERS: Final = "headers"
 
 
-class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Durations in whole microseconds, by the server's clock; None: it did not report this one. They are only ever added to
     and taken from each other, so that the offset of its clock enters no sum."""
 

@@ -10,19 +10,13 @@ from locust_llm.core.server_times import ServerTimes
 
 from .counts import SpanCounts
 from .ids import PART, request_part
+from .reported import SpanLine as SpanLine
 from .span import Span, times_of
 
 MOST_OPEN: Final = 2**20
 """Requests without a span, and spans without a request, that are kept: some 200 MB. The oldest is dropped."""
 MISTAKE: Final = 200
 """Characters of one."""
-
-
-class SpanLine(ServerTimes, frozen=True, kw_only=True, omit_defaults=True):
-    """Of spans.jsonl: the times of one request."""
-
-    id: str
-    """That of its record."""
 
 
 class Sorted(msgspec.Struct, omit_defaults=True):

@@ -9,21 +9,26 @@ from locust_llm.core.server_times import ServerTimes
 
 FILE: Final = "spans.jsonl"
 """A line for each request that has a span."""
+BLOCK_BYTES: Final = 2**22
+"""Read at once: lines together are decoded twice as fast as one by one."""
 MAX_LINE_BYTES: Final = 2**14
 SLACK_US: Final = 5_000
 """By so much a time of the server may be longer than what the client saw around it: its clock is read beside its writes, not
 at them."""
 
 
+class SpanLine(ServerTimes, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Of spans.jsonl: the times of one request."""
+
+    id: str
+    """That of its record."""
+
+
 class Reported(NamedTuple):
-    times: dict[str, ServerTimes]
+    times: dict[str, SpanLine]
     """By the id of the record."""
     unread: int = 0
     """Lines that could not be read."""
-
-
-class _Id(msgspec.Struct, gc=False):
-    id: str
 
 
 def spans_file(folder: Path) -> Path | None:
@@ -36,19 +41,32 @@ def spans_file(folder: Path) -> Path | None:
 
 def read_spans(folder: Path) -> Reported:
     """Empty without a file; of two lines of a request the first counts. Raises OSError."""
-    times: dict[str, ServerTimes] = {}
+    times: dict[str, SpanLine] = {}
     path = spans_file(folder)
     if path is None:
         return Reported(times)
-    unread, known = 0, times.setdefault
-    decode_id, decode = msgspec.json.Decoder(_Id).decode, msgspec.json.Decoder(ServerTimes).decode
+    unread, known, decoder = 0, times.setdefault, msgspec.json.Decoder(SpanLine)
     with path.open("rb") as file:
-        while line := file.readline(MAX_LINE_BYTES):
+        while block := file.read(BLOCK_BYTES) + file.readline(MAX_LINE_BYTES):
             try:
-                known(decode_id(line).id, decode(line))
+                lines = decoder.decode_lines(block)
             except (ValueError, RecursionError):
-                unread += 1
+                lines, bad = _readable(block, decoder)
+                unread += bad
+            for line in lines:
+                known(line.id, line)
     return Reported(times, unread)
+
+
+def _readable(block: bytes, decoder: "msgspec.json.Decoder[SpanLine]") -> tuple[list[SpanLine], int]:
+    """The lines of a block that can be read, and how many cannot."""
+    found, bad = list[SpanLine](), 0
+    for line in block.splitlines():
+        try:
+            found.append(decoder.decode(line))
+        except (ValueError, RecursionError):
+            bad += bool(line.strip())
+    return found, bad
 
 
 def impossible(times: ServerTimes, ttft_us: int | None, total_us: int | None) -> str:
