@@ -202,7 +202,7 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
         str | None,
         Option(
             "server",
-            "Receive the server's OpenTelemetry spans here, for its own times of each request",
+            "Receive the server's OpenTelemetry spans, its own times of each request; without a value at 127.0.0.1:4318",
             "0.0.0.0:4318",
             "ADDR:PORT",
             in_form=False,
