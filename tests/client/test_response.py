@@ -1,15 +1,20 @@
 """Streams: real servers' answers in every split, hostile bytes, and what a stamp may claim."""
 
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
-from locust_llm.client.response import NO_END, Response
+from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, MAX_ERROR_BYTES, NO_END, Response
 from locust_llm.client.sse import EventDecoder
-from locust_llm.core.record import OK
+from locust_llm.core.foreign_text import MESSAGE_BYTES, shown
+from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.server_times import ServerTimes
 from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS
@@ -313,6 +318,325 @@ def test_a_stream_that_ends_early_is_closed_or_truncated_or_reset() -> None:
         assert ended(stream).outcome == "closed"
         stream = read(data[:cut]) if cut else Response(0)
         stream.failed("reset", "by peer")
+        assert stream.finish() == ("reset", "by peer")
+    for cut in range(done, len(data) - 1):  # nothing is missing but the end of the HTTP message
+        assert ended(read(data[:cut])) == EXPECTED["vllm_stream"]._replace(says=NO_END, ends="close")
+        for reason in ("reset", "timeout", "gap_timeout", "cut"):
+            stream = read(data[:cut])
+            stream.failed(reason, "by peer")
+            assert stream.finish() == (OK, NO_END)
+    no_end = head(Connection="close") + event(delta(content="a"))
+    assert ended(read(no_end)).outcome == "truncated"
+    assert ended(read(no_end + b"data: {")).outcome == "truncated"
+
+
+def test_an_error_in_the_stream_says_more_than_the_end_of_the_connection() -> None:
+    top = head(Transfer_Encoding="chunked")
+    for reads in ([top + chunked(event({"error": "died"}))], [top, chunked(event({"error": "died"}))]):
+        assert ended(read(*reads)).outcome == "stream_error"
+
+
+def test_a_status_says_more_than_the_end_of_the_connection() -> None:
+    got = ended(read(head(429, "text/plain", Content_Length="99") + b"slow do"))
+    assert (got.outcome, got.says) == ("rate_limited", "HTTP 429: slow do")
+
+
+def test_an_error_instead_of_the_first_chunk_ends_prefill() -> None:
+    stream = read(head(Transfer_Encoding="chunked"), chunked(event(delta(role="assistant"))))
+    assert not stream.first_seen
+    give(stream, 9000, 8500, chunked(event({"error": "no"})))
+    assert stream.first_seen
+    assert not stream.over
+
+
+# -- what a stamp may claim ------------------------------------------------------------------------------------------------
+
+TOP = head(Transfer_Encoding="chunked")
+A, B, C = (chunked(event(delta(content=letter))) for letter in "abc")
+FINISH = chunked(event(delta("stop"))) + chunked(b"")
+
+
+def test_chunks_of_their_own_reads_have_their_stamps() -> None:
+    stream = read(TOP, A, B, C + FINISH)
+    stream.finish()
+    assert stream.chunks() == ((2, 3, 4), ())
+
+
+def test_chunks_of_one_read_share_its_stamp_and_may_be_as_old_as_the_read_before() -> None:
+    stream = read(TOP, A, B + C, FINISH, sent_ns=5_000_000)
+    stream.finish()
+    assert stream.chunks() == ((2, 3, 3), ((1, 1), (2, 1)))  # the read before began at 1.5 µs
+    first = read(TOP + A + B, FINISH, sent_ns=5_000_000)
+    first.finish()
+    assert first.chunks() == ((1, 1), ((0, 0), (1, 0)))
+
+
+def test_a_chunk_that_came_with_the_beginning_of_the_next_is_merged() -> None:
+    """The stamp is that of the newest byte, so of the other event."""
+    for cut in range(B.index(b"d"), len(B) - 2):  # of its event, not of its framing
+        stream = read(TOP, A + B[:cut], B[cut:], FINISH)
+        stream.finish()
+        assert stream.chunks() == ((2, 3), ((0, 0),) if cut > B.index(b"d") else ())
+
+
+def test_what_follows_a_chunk_in_its_read_makes_it_merged_only_where_the_reader_was_slow() -> None:
+    done = chunked(event("[DONE]"))
+    for behind in (done, chunked(b": ping\n\n" + event(delta("stop"))), chunked(event({"error": "no"}))):
+        for since_ns, lag_ns, merged in (
+            (8_100_000, 5_000_000, ()),  # the thread looked a moment ago, and B was not there
+            (2_100_000, 200_000, ()),  # it was asleep, and came at once
+            (2_100_000, 5_000_000, ((1, 2100),)),
+        ):
+            stream = Response(0)
+            for stamp_ns, data in ((1_000_000, TOP), (2_000_000, A)):
+                give(stream, stamp_ns, 0, data)
+            stream.read_lag_ns = lag_ns
+            give(stream, 9_000_000, since_ns, B + behind)
+            give(stream, 9_000_000, since_ns, done)
+            stream.finish()
+            assert stream.chunks() == ((2000, 9000), merged)
+
+
+def test_stamps_that_fall_by_the_error_of_the_clocks_do_not() -> None:
+    stream = Response(0)
+    for stamp_ns, data in ((1000, TOP), (9000, A), (8000, B), (12_000, C), (20_000, FINISH)):
+        give(stream, stamp_ns, stamp_ns, data)
+    stream.finish()
+    assert stream.chunks() == ((9, 9, 12), ())
+
+
+def test_microseconds_are_whole_and_never_later_than_the_stamp() -> None:
+    """So the last chunk is never later than the end of its answer."""
+    stream = Response(100)
+    for stamp_ns, data in ((200, TOP), (1099, A), (1100, B)):
+        give(stream, stamp_ns, stamp_ns, data)
+    stream.failed("cut", "")
+    stream.finish()
+    assert stream.chunks()[0] == (0, 1)
+
+
+# -- where an answer ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra", [b"x", b"HTTP/1.1 200 OK\r\n\r\n", b"y" * 100])
+def test_bytes_after_the_end_do_not_hide_it(extra: bytes) -> None:
+    everything = TOP + A + B + FINISH + extra
+    for cut in range(1, len(everything)):
+        stream = read(everything[:cut], everything[cut:])
+        if not stream.over:  # cut inside its last line ends: seen when more comes, or when time is out
+            assert len(TOP + A + B + FINISH) - cut in (1, 2, 3)
+            stream.failed("timeout", "")
+        assert ended(stream)._replace(says="") == Expected(OK, 2, "stop")
+        assert not stream.frame.reusable or cut == len(TOP + A + B + FINISH)  # else it is alive() that sees it
+
+
+def test_an_end_that_came_before_it_was_given_up_is_an_end() -> None:
+    stream = read(TOP, A, FINISH)
+    stream.failed("timeout", "too late")
+    assert stream.finish() == (OK, "")
+
+
+def test_given_up_before_the_end_keeps_the_chunks() -> None:
+    stream = read(TOP, A, B)
+    stream.failed("cut", "given up")
+    assert stream.finish() == ("cut", "given up")
+    assert len(stream.chunks()[0]) == 2
+    stream.failed("timeout", "later reasons do not count")
+    assert stream.failure == ("cut", "given up")
+
+
+# -- hostile bytes ---------------------------------------------------------------------------------------------------------
+
+
+def test_garbage_instead_of_http() -> None:
+    for data in (b"SSH-2.0-OpenSSH_9.2\r\n", b"\x16\x03\x01\x02\x00", b"<html>", b"HTTP/9.9 abc\r\n\r\n"):
+        assert ended(read(data)).outcome == "malformed"
+
+
+def test_a_compressed_answer_is_refused_with_its_reason() -> None:
+    got = ended(read(head(Content_Encoding="gzip", Content_Length="3") + b"\x1f\x8b\x08"))
+    assert (got.outcome, "gzip" in got.says) == ("malformed", True)
+    fine = head(Content_Encoding="identity", Transfer_Encoding="chunked") + A + FINISH
+    assert ended(read(fine)).outcome == OK
+
+
+MEGABYTE = b"x" * 65_536
+ENDLESS: dict[str, tuple[bytes, bytes, str]] = {  # what it begins with, what comes for ever, outcome
+    "header": (b"HTTP/1.1 200 OK\r\nX: ", MEGABYTE, "malformed"),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 10_000, "malformed"),
+    "interim responses": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 2500, "malformed"),
+    "event": (head(Connection="close") + b"data: ", MEGABYTE, "malformed"),
+    "event of lines": (head(Connection="close"), b"data: x\n" * 8000, "malformed"),
+    "comments": (head(Connection="close"), b": ping\n\n" * 8000, "truncated"),
+    "blank lines": (head(Connection="close"), b"\n" * 65_536, "truncated"),
+    "JSON": (head(200, "application/json", Connection="close") + b'{"choices": "', MEGABYTE, "malformed"),
+    "error page": (head(500, "text/html", Connection="close"), MEGABYTE, "http_status"),
+    "chunk sizes": (head(Transfer_Encoding="chunked"), b"1;" + MEGABYTE, "closed"),
+    "trailer": (head(Transfer_Encoding="chunked") + b"0\r\nX: ", MEGABYTE, "closed"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_endless_answer_needs_bounded_memory(what: str) -> None:
+    first, more, outcome = ENDLESS[what]
+    stream = read(first) if first else Response(0)
+    tracemalloc.start()
+    try:
+        # MB / 16; of lines, which cost a second each, 260,000 and 130,000: 12 and 24 bytes kept of each would be too much
+        for number in range({"blank lines": 4, "comments": 8}.get(what, 48 * 16)):
+            if stream.over:
+                break
+            give(stream, number, number, bytes(bytearray(more)))  # a new object each time, as from a socket
+        got = ended(stream)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert got.outcome == outcome
+    assert peak < 3.5 * MAX_BODY_BYTES if what in ("JSON", "error page") else 3 << 20
+
+
+def test_an_event_that_is_too_long_costs_none_of_those_before_it() -> None:
+    endless = b"data: " + b"x" * (1 << 20)
+    for reads in ([TOP, A, B + chunked(endless)], [TOP + A + B + chunked(endless)], [TOP, A + B, chunked(endless)]):
+        got = ended(read(*reads))
+        assert (got.outcome, got.chunks) == ("malformed", 2)
+
+
+@pytest.mark.slow
+def test_a_long_event_that_drips_does_not_take_the_square_of_its_length() -> None:
+    stream = read(head(Connection="close"), event(delta(content="a")))
+    for byte in event(delta(content="x" * 300_000)):
+        give(stream, 5000, 4000, bytes((byte,)))
+    assert len(ended(stream).says) < 100
+    assert len(stream.chunks()[0]) == 2
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_long_answer_does_not_pile_up(kept: bool) -> None:
+    stream = read(TOP, A)
+    for number in range(4000):
+        give(stream, number, number, B)
+        assert stream.waiting_bytes <= DECODE_BYTES + len(B)
+    give(stream, 5000, 5000, FINISH)
+    assert stream.over
+    assert ended(stream).chunks == 4001
+
+
+@st.composite
+def mutilated(draw: st.DrawFn) -> list[bytes]:
+    """A real answer with some bytes changed, lost, doubled or put in, in some split."""
+    data = bytearray(wire(draw(st.sampled_from(sorted(EXPECTED)))))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        change = draw(st.sampled_from(["lose", "put", "double", "flip"]))
+        if change == "lose":
+            del data[at : at + draw(st.integers(1, 40))]
+        elif change == "put":
+            data[at:at] = draw(st.binary(min_size=1, max_size=20))
+        elif change == "double":
+            data[at:at] = data[at : at + draw(st.integers(1, 200))]
+        else:
+            for place in range(at, min(at + 2, len(data))):
+                data[place] ^= draw(st.integers(1, 255))
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=6)))
+    return [bytes(data[a:b]) for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a < b]
+
+
+def outcome_of(reads: Iterable[bytes], last: str, kind: str = "chat") -> Response:
+    stream = read(*reads, kind=kind)
+    if not stream.over:
+        stream.closed() if last == "closed" else stream.failed(last, "")
+    outcome, message = stream.finish()
+    assert outcome in (OK, "cut") or outcome in FAILURES
+    assert message.isprintable()
+    assert len(message) < 5000
+    chunk_us, merged = stream.chunks()
+    assert list(chunk_us) == sorted(chunk_us)
+    assert all(0 <= earliest <= chunk_us[index] for index, earliest in merged)
+    return stream
+
+
+@examples(400)
+@given(mutilated(), st.sampled_from(["closed", "reset", "timeout", "cut"]), st.sampled_from(["chat", "completions"]))
+def test_mutilated_answers_raise_nothing(reads: list[bytes], last: str, kind: str) -> None:
+    stream = outcome_of(reads, last, kind)
+    assert len(shown(stream.sample, lines=True).encode()) <= MESSAGE_BYTES
+    assert stream.answer.choices >= 1
+    assert len(stream.answer.finish_reason or "") <= 32
+
+
+NOISE = [
+    b": ping\n\n", b"\n", b"event: ping\n\n", b"id: 3\n\n", b"retry: 100\n\n", b"data:\n\n", b"data: \n\n",
+    b'event: ping\ndata: {"type": "ping"}\n\n', b'data: {"choices": []}\n\n', b'data: {"choices": null, "x": 1}\n\n',
+    b'data: {"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": null}]}\n\n',
+]  # fmt: skip
+
+
+@examples(300)
+@given(st.sampled_from(STREAMED), st.data())
+def test_what_says_nothing_changes_no_count_wherever_it_stands(name: str, data: st.DataObject) -> None:
+    body = (CAPTURES / f"{name}.http").read_bytes().partition(b"\r\n\r\n")[2]
+    events = [part + b"\n\n" for part in body.split(b"\n\n") if part]
+    noisy = b"".join(
+        b"".join(data.draw(st.lists(st.sampled_from(NOISE), max_size=2))) + event for event in events
+    ) + b"".join(data.draw(st.lists(st.sampled_from(NOISE), max_size=2)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(noisy)), max_size=5)))
+    pieces = [noisy[a:b] for a, b in zip([0, *cuts], [*cuts, len(noisy)], strict=True)]
+    answer, outcome = said(name, *pieces)
+    clean, expected = said(name, body)
+    assert (len(answer.chunk_reads), answer.text, answer.output_tokens, answer.input_tokens, outcome) == (
+        len(clean.chunk_reads), clean.text, clean.output_tokens, clean.input_tokens, expected,
+    )  # fmt: skip
+
+
+@examples(200)
+@given(st.lists(st.binary(min_size=1, max_size=200), max_size=5), st.booleans())
+def test_random_bytes_raise_nothing(reads: list[bytes], after_headers: bool) -> None:
+    outcome_of([head(Connection="close"), *reads] if after_headers else reads, "closed")
+
+
+def test_a_megabyte_is_what_it_says() -> None:
+    assert len(MEGABYTE) * 16 == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("status", "most", "outcome", "message"),
+    [(500, 64 << 20, "http_status", "HTTP 500: xxx"), (200, 1 << 20, "too_large", "more than 1048576 bytes")],
+)
+def test_of_a_large_body_that_is_no_answer_little_is_kept(status: int, most: int, outcome: str, message: str) -> None:
+    stream = Response(0, max_bytes=most)
+    stream.arrived(1, 1, head(status, "application/json", Connection="close"))
+    for at in range(2, 34):
+        stream.arrived(at, at, b"x" * 65_536)
+        stream.look()
+    assert len(stream.body) == MAX_ERROR_BYTES
+    stream.closed()
+    got = stream.finish()
+    assert got[0] == outcome
+    assert got[1].startswith(message)
+
+
+# -- the server's own times ------------------------------------------------------------------------------------------------
+
+
+def test_timings_of_llamacpp_are_the_last_that_it_wrote() -> None:
+    """As the captures have them; nothing of other servers, and nothing of what is no time."""
+    expected = {
+        "llamacpp_stream": (780, 1_738),
+        "llamacpp_no_usage": (554, 1_052),
+        "vllm_stream": None,
+        "vllm_no_key": None,
+    }
+    for name, us in expected.items():
+        stream = read(wire(name), kind=kind_of(name))
+        stream.finish()
+        times = stream.server
+        assert (None if times is None else (times.prefill_us, times.decode_us)) == us, name
+        assert times is None or times.source == "timings"
+    for wrong in (b"7", b'{"prompt_ms":"soon"}', b'{"prompt_ms":-1}', b'{"prompt_ms":1e300}', b"{}", b"null"):
+        data = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"timings":%b}' % wrong
+        stream = read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data))
         assert (stream.finish(), stream.server) == ((OK, ""), None)
 
 
