@@ -4,6 +4,7 @@ In the master, or the only process. What it costs there is a line of JSON for ea
 """
 
 import logging
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ SERVER: Final = "locust_llm.run.spans.server"
 PORT: Final = 4318
 """Of OTLP over HTTP."""
 DEFAULT: Final = f"127.0.0.1:{PORT}"
+NEEDED: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
+"""Of the environment: there may be a key in the rest."""
 BACKLOG: Final = 128
 WAIT_S: Final = 8.0
 """After the end, for spans that are missing: exporters send what they have every 5 s."""
@@ -74,6 +77,7 @@ class SpanReceiver:
         self._process = Popen(
             [sys.executable, "-m", SERVER, str(listener), self._run],
             stdin=PIPE, stdout=PIPE, pass_fds=(listener,), start_new_session=True,
+            env={name: os.environ[name] for name in NEEDED if name in os.environ},
         )  # fmt: skip
         self._listener.close()
         self._reader = spawn(self._read, self._process)

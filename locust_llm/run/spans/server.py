@@ -7,8 +7,8 @@ Nothing that comes in can reach the process of the run but these lines.
 
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from itertools import count
 from socket import SHUT_RDWR, socket
@@ -106,19 +106,6 @@ class Connection(BaseHTTPRequestHandler):
         """Nowhere."""
 
 
-class Timed:
-    """A request that is under way on a connection."""
-
-    def __init__(self, under_way: dict[int, tuple[float, socket]], number: int, connection: socket) -> None:
-        self._under_way, self._number, self._connection = under_way, number, connection
-
-    def __enter__(self) -> None:
-        self._under_way[self._number] = time.monotonic(), self._connection
-
-    def __exit__(self, *exception: object) -> None:
-        self._under_way.pop(self._number, None)
-
-
 class Server(ThreadingMixIn, TCPServer):
     daemon_threads = True
 
@@ -133,8 +120,15 @@ class Server(ThreadingMixIn, TCPServer):
         self._open = 0
         self._numbers = count()
 
-    def timed(self, connection: socket) -> Timed:
-        return Timed(self._under_way, next(self._numbers), connection)
+    @contextmanager
+    def timed(self, connection: socket) -> Iterator[None]:
+        """A request is under way on it."""
+        number = next(self._numbers)
+        self._under_way[number] = time.monotonic(), connection
+        try:
+            yield
+        finally:
+            self._under_way.pop(number, None)
 
     @property
     def busy(self) -> bool:

@@ -217,6 +217,7 @@ def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None
         Begin(
             settings=control.settings, survey=Discovery(model="m"), worker=place,
             folder=str(control.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
+            trace=control.store.trace,
         )
         for place in (0, 1)
     ]  # fmt: skip
