@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from support.exports import as_json, as_protobuf, span
 
+from locust_llm.core.spans import otlp_protobuf
 from locust_llm.core.spans.ids import trace_id
 from locust_llm.core.spans.join import Sorted
 from locust_llm.core.spans.reported import FILE, read_spans
@@ -167,10 +168,16 @@ def test_what_breaks_or_never_comes_is_said(tmp_path: Path) -> None:
     assert "(3 spans came, none of them with times of a request)" in next(hurried.finish(lambda: 0.0))
 
 
-def test_where_it_listens() -> None:
+def test_where_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [place(one) for one in ("localhost", "0.0.0.0:1", "[::1]:4317")] == [
         ("localhost", 4318), ("0.0.0.0", 1), ("::1", 4317),
     ]  # fmt: skip
     for wrong in ("", ":4318", "http://a:1", "a:b", "a:99999", "a@b:1", "a:1/v1"):
         with pytest.raises(ValueError, match="--otlp-receiver"):
             place(wrong)
+    monkeypatch.setattr(otlp_protobuf, "available", lambda: False)
+    with pytest.raises(ValueError, match=r"--otlp-receiver: .* pip install 'locust-llm\[otlp\]'"):
+        SpanReceiver("127.0.0.1:0", RUN)
+    with pytest.raises(export.Refused, match="415.*pip install"):
+        export.kind_of(export.PROTOBUF)
+    assert export.kind_of("Application/JSON") == export.JSON
