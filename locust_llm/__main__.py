@@ -155,6 +155,7 @@ def report(words: list[str]) -> int:
     parser.add_argument(
         "--stages", action="store_true", help="make those of all stages again, also where they are up to date"
     )
+    parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans of this OTLP/JSON file")
     parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
     parser.add_argument("--verbose", action="store_true", help="print all tables")
     options = parser.parse_args(words)
@@ -163,10 +164,12 @@ def report(words: list[str]) -> int:
         print(f"locust-llm: error: {folder} holds no run: it has no profile_export.jsonl", file=sys.stderr)
         return ExitStatus.REFUSED
     try:
-        summary, facts = report.remake(folder, stages=options.stages)
+        summary, facts = report.remake(folder, stages=options.stages, spans=options.spans)
     except Exception as error:
         print(f"locust-llm: error: the report of {folder} could not be made: {report.reason(error)}", file=sys.stderr)
-        return ExitStatus.INCOMPLETE
+        return ExitStatus.REFUSED if isinstance(error, report.SpansRefused) else ExitStatus.INCOMPLETE
+    if options.spans:
+        print(f"{options.spans}: {facts.spans}", file=sys.stderr)
     try:
         junit.append(summary, facts, os.environ)
     except (OSError, ValueError) as error:

@@ -296,6 +296,7 @@ def _record(
         clock="thread" if stream.unstamped else "kernel",
         bad_stamps=stream.bad_stamps,
         read_lag_us=stream.read_lag_ns // 1000,
+        server=stream.server,
         reads=len(stream.stamps),
         response_bytes=stream.received_bytes,
         simulated=server.startswith(SIMULATOR),

@@ -49,6 +49,10 @@ class Frame(HTTPResponse):
     def has_headers(self) -> bool:
         return bool(self.headers_complete) and self.get_code() >= 200
 
+    def has_any(self, names: frozenset[str]) -> bool:
+        """One of these headers, in small letters, came: faster than to ask for each."""
+        return not names.isdisjoint(dict.keys(self._headers_index))  # type: ignore[arg-type]  # its keys are small letters
+
     def end(self) -> None:
         """The peer closed. Without a length and without chunks that is how an answer ends (RFC 9112, 6.3)."""
         self.closed_by_peer = True

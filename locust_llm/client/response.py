@@ -12,6 +12,7 @@ from typing import Final
 from locust_llm.client.bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
 from locust_llm.core.options.fields import MAX_RESPONSE_BYTES
 from locust_llm.core.record import CANCELLED, CUT, TOO_LARGE, TOO_LONG
+from locust_llm.core.server_times import HEADER_NAMES, ServerTimes, of_headers, of_timings
 from locust_llm.protocols.answer import Completion, error_line, status_message
 from locust_llm.protocols.known import PROTOCOLS
 
@@ -301,6 +302,14 @@ class Response:
             return None
         early, first = self.stamps[answer.early_read], self.stamps[answer.chunk_reads[0]]
         return (early - self.sent_ns) // 1000 if first - early > EARLY_NS else None
+
+    @property
+    def server(self) -> ServerTimes | None:
+        """What it tells of the server's own times; None: nothing."""
+        times = of_timings(self.answer.timings) if self.answer.timings else None
+        if times is None and self.frame.has_any(HEADER_NAMES):
+            times = of_headers(self.frame.get, streamed=self.streamed)
+        return times
 
 
 def describe(error: BaseException) -> str:

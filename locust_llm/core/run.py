@@ -1,5 +1,7 @@
 """Run: the facts of a run besides its records, as in run.json."""
 
+from collections.abc import Sequence
+from itertools import dropwhile
 from typing import Annotated, Final
 
 import msgspec
@@ -9,6 +11,7 @@ from locust_llm.slo.client_verdict import Verdict
 from .certificate import Certificate
 from .machine import Machine
 from .settings import Settings
+from .spans.counts import SpanCounts
 
 NAMED: Final = "named"
 UNDECIDED: Final = "untold"
@@ -26,6 +29,11 @@ class LimitChange(msgspec.Struct, frozen=True):
     at: Unix
     limit: Count | None
     phase: str = "profiling"
+
+
+def known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
+    """From the first limit on."""
+    return tuple(dropwhile(lambda change: change.limit is None, changes))
 
 
 class UserChange(msgspec.Struct, frozen=True):
@@ -156,6 +164,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that waited at the gate when the run ended, and were never sent."""
     records_lost: Count = 0
     """Requests that a lost worker had sent, and records that never arrived."""
+    trace: str = ""
+    """16 hex digits that the trace ids of its requests begin with (spans/ids.py); empty: they had none."""
+    spans: SpanCounts | None = None
+    """Of the server, that came for it; None: none were asked for."""
     dataset_sessions: int | None = None
     """Sessions of the dataset; None: no dataset, or not counted."""
     client_live: Verdict | None = None

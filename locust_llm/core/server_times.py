@@ -1,5 +1,7 @@
 """Server times: how long one request waited and was computed, as the server itself reports it."""
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Final
 
 import msgspec
@@ -12,7 +14,7 @@ TIMINGS: Final = "timings"
 HEADERS: Final = "headers"
 
 
-class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Durations in whole microseconds, by the server's clock; None: it did not report this one. They are only ever added to
     and taken from each other, so that the offset of its clock enters no sum."""
 
@@ -24,9 +26,95 @@ class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """From there to its first token, with whatever else was computed in the same steps and between them."""
     decode_us: Micros | None = None
     """From the first token to the last."""
+    inference_us: Micros | None = None
+    """From the start of its first step to its last token: prefill and decode, of a server that does not part them too."""
     ttft_us: Micros | None = None
     """From its arrival at the server's front end to its first token."""
     e2e_us: Micros | None = None
     """From its arrival to its last token."""
     arrived_at: Unix | None = None
     """Unix seconds of the server's clock; only to place it beside others of the same server."""
+
+
+# -- of the answer itself ----------------------------------------------------------------------------------------------
+
+OF_HEADERS: Final[Mapping[str, str]] = MappingProxyType({
+    "x-queue-time": "queue_us",
+    "x-inference-time": "inference_us",
+    "x-total-time": "e2e_us",
+})  # fmt: skip
+"""Header, in milliseconds, and what it is here: Text Generation Inference, ``router/src/server.rs``, and LoRAX after it."""
+OF_WHOLE: Final = ("openai-processing-ms", "x-envoy-upstream-service-time")
+"""Headers, in milliseconds, of the time to the answer's own headers (OpenAI's API, Envoy): of an answer that is not streamed
+that is the whole time, of a stream nothing that ends anywhere."""
+OF_SERVER_TIMING: Final[Mapping[str, str]] = MappingProxyType({
+    "queue": "queue_us", "prefill": "prefill_us", "decode": "decode_us", "inference": "inference_us", "ttft": "ttft_us",
+    "total": "e2e_us",
+})  # fmt: skip
+"""Names of metrics in ``Server-Timing`` (W3C), whose ``dur`` is in milliseconds. The standard knows no names."""
+HEADER_NAMES: Final = frozenset({*OF_HEADERS, *OF_WHOLE, "server-timing"})
+MOST_US: Final = 10**13
+MOST_BYTES: Final = 4096
+"""Of a Server-Timing: a longer one is not read."""
+
+
+class _Timings(msgspec.Struct):
+    prompt_ms: float | None = None
+    predicted_ms: float | None = None
+
+
+_timings: Final = msgspec.json.Decoder(_Timings).decode
+
+
+def of_timings(data: msgspec.Raw) -> ServerTimes | None:
+    """Of llama.cpp's ``timings`` (``tools/server``): from the start of its prompt to its first token, and from there on.
+    None: they are another server's, or cannot be."""
+    try:
+        timings = _timings(data)
+    except (ValueError, RecursionError):
+        return None
+    prefill, decode = _micros(timings.prompt_ms), _micros(timings.predicted_ms)
+    return (
+        None
+        if prefill is None and decode is None
+        else ServerTimes(source=TIMINGS, prefill_us=prefill, decode_us=decode)
+    )
+
+
+def of_headers(get: Callable[[str], object], *, streamed: bool) -> ServerTimes | None:
+    """Of the headers of an answer. ``get``: one by its name in small letters, None where it is missing. None: it has none of
+    them, or nothing that can be."""
+    found: dict[str, int] = {}
+    for name, field in OF_HEADERS.items():
+        if (us := _micros(get(name))) is not None:
+            found[field] = us
+    if (text := get("server-timing")) is not None:
+        found |= _server_timing(str(text)[:MOST_BYTES])
+    for name in () if streamed else OF_WHOLE:
+        if (us := _micros(get(name))) is not None:
+            found.setdefault("e2e_us", us)
+    return ServerTimes(source=HEADERS, **found) if found else None
+
+
+def _server_timing(text: str) -> dict[str, int]:
+    """``queue;dur=12.5, prefill;desc="of 800 tokens";dur=90``"""
+    found: dict[str, int] = {}
+    for metric in text.split(","):
+        name, *parameters = (part.strip() for part in metric.split(";"))
+        for parameter in parameters:
+            key, _, value = parameter.partition("=")
+            us = _micros(value.strip().strip('"')) if key.strip().lower() == "dur" else None
+            if us is not None and (field := OF_SERVER_TIMING.get(name.lower())) is not None:
+                found[field] = us
+    return found
+
+
+def _micros(ms: object) -> int | None:
+    """Of milliseconds; None: no number, or one that cannot be."""
+    if ms is None:
+        return None
+    try:
+        us = float(str(ms)) * 1e3
+    except ValueError:
+        return None
+    return round(us) if 0 <= us <= MOST_US else None

@@ -133,6 +133,8 @@ def _contradictions(s: Settings) -> Iterator[str]:
         yield f"--per-chunk-usage is of chat and completions: {s.endpoint_type} has no such count"
     elif s.per_chunk_usage and not s.streaming:
         yield "--per-chunk-usage needs --streaming: an answer in one piece has no chunks"
+    if s.otlp_receiver and not s.traceparent:
+        yield "--otlp-receiver joins spans to requests by their traceparent: leave out --no-traceparent"
     if s.user_centric_rate and s.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
     if s.fixed_schedule and not s.input_file:

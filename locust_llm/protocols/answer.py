@@ -123,6 +123,8 @@ class Completion:
         self.output_tokens: int | None = None
         self.reasoning_tokens: int | None = None
         self.cached_tokens: int | None = None
+        self.timings = msgspec.Raw()
+        """The server's own times, as it wrote them last; empty: it wrote none."""
         self.error: str | None = None
         self.malformed: str | None = None
         self.others: set[Any] = set()

@@ -38,6 +38,8 @@ class Message(Failure, Generic[C], gc=False):
 
     choices: list[C] | None = None
     usage: Usage | None = None
+    timings: msgspec.Raw = msgspec.Raw()
+    """Of llama.cpp: core.server_times reads them, when the answer is over."""
 
 
 class Choices(Protocol[Message[Any]]):
@@ -71,6 +73,8 @@ class Choices(Protocol[Message[Any]]):
                 answer.first_chunk_tokens = answer.first_chunk_tokens if answer.chunk_reads else so_far or 1
             answer.closing = answer.closing or bool(answer.finished)
             _count(answer, usage, final=not message.choices)
+        if message.timings:
+            answer.timings = message.timings
         return chunk
 
     def whole(self, answer: Completion, body: bytes) -> None:
@@ -91,6 +95,7 @@ class Choices(Protocol[Message[Any]]):
                     answer.deltas.append(whole)
         if message.usage is not None:
             _count(answer, message.usage)
+        answer.timings = message.timings
 
 
 class Chat(Choices):

@@ -21,6 +21,7 @@ from locust_llm.core.engine_metrics import History
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
+from locust_llm.core.spans.reported import read_spans
 from locust_llm.core.storage import (
     RECORDS,
     RUN,
@@ -53,6 +54,8 @@ from .html import page
 from .plus_minus import certified
 from .prefix_cache import PrefixCache, prefix_cache
 from .sessions import sessions
+from .spans import SpansRefused as SpansRefused
+from .spans import join_file
 from .speculation import speculation
 from .waterfall.waterfall import waterfall
 
@@ -79,16 +82,21 @@ def write(folder: Path | str, run: Run) -> Summary:
     return _write(folder, run, *read_columns(folder / RECORDS))[0]
 
 
-def remake(folder: Path | str, *, stages: bool = False, blames: Sequence[str] = ()) -> tuple[Summary, Run]:
+def remake(
+    folder: Path | str, *, stages: bool = False, spans: Path | None = None, blames: Sequence[str] = ()
+) -> tuple[Summary, Run]:
     """Make them again, from run.json and the records. Of a damaged run.json what can be read is used (``Run.unread`` has the
     rest), without one the records alone must do; what was there is kept as run.json.damaged. ``stages``: also those of
-    stages that are up to date. Raises OSError as ``write`` does."""
+    stages that are up to date. ``spans``: a file of the server's spans, joined first. Raises OSError as ``write`` does, and
+    SpansRefused. ``blames``: further ones, as ``ttft{model=a} p95``."""
     folder = Path(folder)
     columns, unread = read_columns(folder / RECORDS)
     run, damage = _run(folder, columns.requests)
     if damage and (folder / RUN).exists():
         with suppress(OSError):
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
+    if spans is not None:
+        run = replaced(run, spans=join_file(folder, spans, run.trace))
     return _write(folder, run, columns, unread, stages=stages, blames=blames)
 
 
@@ -255,7 +263,7 @@ def _waterfall(
 ) -> Waterfall | None:
     try:
         sample = records.evenly(sampled_share(columns))
-        return waterfall(columns, levels, sample, {}, run, records.since, blames)
+        return waterfall(columns, levels, sample, read_spans(folder).times, run, records.since, blames)
     except Exception as error:
         unmade.append(f"the parts of the requests' time could not be computed: {reason(error)}")
     return None

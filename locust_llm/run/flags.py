@@ -119,7 +119,7 @@ def _argument(option: Option) -> dict[str, Any]:
         return {"action": "append", "default": [], "metavar": value_of(option)}
     return {
         "type": reader(option), "default": parser_default(option), "metavar": value_of(option),
-        "env_var": option.variable,
+        "env_var": option.variable, **({"nargs": "?", "const": option.alone} if option.alone else {}),
     }  # fmt: skip
 
 

@@ -194,6 +194,8 @@ class Begin(Message, frozen=True, kw_only=True):
     """Of its monotonic clock to Unix time."""
     salt: str = ""
     """Of this run, for the texts of its prompts; empty: they follow from the seed alone."""
+    trace: str = ""
+    """``Run.trace``; empty: no request has a traceparent."""
 
 
 class StageBegin(Message, frozen=True):

@@ -15,6 +15,7 @@ from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, MAX_ERROR_B
 from locust_llm.client.sse import EventDecoder
 from locust_llm.core.foreign_text import MESSAGE_BYTES, shown
 from locust_llm.core.record import FAILURES, OK
+from locust_llm.core.server_times import ServerTimes
 from locust_llm.protocols.answer import Completion
 from locust_llm.protocols.known import PROTOCOLS
 
@@ -614,3 +615,46 @@ def test_of_a_large_body_that_is_no_answer_little_is_kept(status: int, most: int
     got = stream.finish()
     assert got[0] == outcome
     assert got[1].startswith(message)
+
+
+# -- the server's own times ------------------------------------------------------------------------------------------------
+
+
+def test_timings_of_llamacpp_are_the_last_that_it_wrote() -> None:
+    """As the captures have them; nothing of other servers, and nothing of what is no time."""
+    expected = {
+        "llamacpp_stream": (780, 1_738),
+        "llamacpp_no_usage": (554, 1_052),
+        "vllm_stream": None,
+        "vllm_no_key": None,
+    }
+    for name, us in expected.items():
+        stream = read(wire(name), kind=kind_of(name))
+        stream.finish()
+        times = stream.server
+        assert (None if times is None else (times.prefill_us, times.decode_us)) == us, name
+        assert times is None or times.source == "timings"
+    for wrong in (b"7", b'{"prompt_ms":"soon"}', b'{"prompt_ms":-1}', b'{"prompt_ms":1e300}', b"{}", b"null"):
+        data = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"timings":%b}' % wrong
+        stream = read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data))
+        assert (stream.finish(), stream.server) == ((OK, ""), None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "streamed", "expected"),
+    [
+        ("X-Queue-Time: 12\r\nx-inference-time: 800\r\nx-total-time: 815", True,
+         {"queue_us": 12_000, "inference_us": 800_000, "e2e_us": 815_000}),
+        ('Server-Timing: queue;dur=12.5, prefill;desc="800 tokens";dur="90", db;dur=3, decode, ttft ; DUR = 103', True,
+         {"queue_us": 12_500, "prefill_us": 90_000, "ttft_us": 103_000}),
+        ("openai-processing-ms: 900\r\nx-envoy-upstream-service-time: 950", False, {"e2e_us": 900_000}),
+        ("openai-processing-ms: 900", True, None),
+        ("x-queue-time: soon\r\nx-total-time: -1\r\nserver-timing: queue;dur=nan, ;;;=,", False, None),
+        ("x-queue-time: 1\r\nx-queue-time: 2", False, None),
+    ],
+)  # fmt: skip
+def test_times_in_headers(headers: str, streamed: bool, expected: dict[str, int] | None) -> None:
+    kind = "text/event-stream" if streamed else "application/json"
+    stream = read(f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: 2\r\n{headers}\r\n\r\n{{}}".encode())
+    assert stream.server == (None if expected is None else ServerTimes(source="headers", **expected))
+    assert Response(0).server is None

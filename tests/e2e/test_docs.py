@@ -41,6 +41,7 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     "pip wheel": "builds a package; make test-wheel does it",
     "docker ": "needs Docker",
     "kubectl ": "needs a cluster",
+    "vllm serve": "needs vLLM, and a model",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
     "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale", "--strict",

@@ -46,6 +46,10 @@ def asked(*words: str) -> Settings:
 # -- what is refused, before anything is asked of anybody ----------------------------------------------------------------
 
 REFUSED: Final = [
+    (
+        ["--otlp-receiver", "--no-traceparent"],
+        "--otlp-receiver joins spans to requests by their traceparent: leave out --no-traceparent",
+    ),
     (["--prefill-concurrency", "three"], "--prefill-concurrency takes a whole number, got 'three'"),
     (["--prefill-concurrency", "2.5"], "--prefill-concurrency takes a whole number, got '2.5'"),
     (["--output-tokens-mean", "many"], "--output-tokens-mean takes a number, got 'many'"),
@@ -426,3 +430,11 @@ def test_fields_of_every_request(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=why):
             extras(wrong)
+
+
+def test_a_flag_that_may_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked("-u", "1").otlp_receiver is None
+    assert asked("-u", "1", "--otlp-receiver").otlp_receiver == "127.0.0.1:4318"
+    assert asked("--otlp-receiver", "0.0.0.0:1", "-u", "1").otlp_receiver == "0.0.0.0:1"
+    monkeypatch.setenv("LOCUST_LLM_OTLP_RECEIVER", "[::]:4318")
+    assert asked("-u", "1").otlp_receiver == "[::]:4318"

@@ -194,6 +194,21 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
             repeated=True,
         ),
     ] = ()
+    traceparent: Annotated[
+        bool,
+        Option("server", "Send a traceparent with each request (W3C), by which traces of the server find back to it"),
+    ] = True
+    otlp_receiver: Annotated[
+        str | None,
+        Option(
+            "server",
+            "Receive the server's OpenTelemetry spans, its own times of each request; without a value at 127.0.0.1:4318",
+            "0.0.0.0:4318",
+            "ADDR:PORT",
+            in_form=False,
+            alone="127.0.0.1:4318",
+        ),
+    ] = None
     insecure: Annotated[
         bool,
         Option(

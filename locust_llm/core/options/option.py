@@ -118,6 +118,8 @@ class Option(msgspec.Struct, frozen=True):
     """Of the environment, where it is not LOCUST_LLM_ and the flag's name."""
     flag: str = ""
     """Where it is not the field's name."""
+    alone: str = ""
+    """The value of a flag without one; empty: it takes one."""
 
     field: str = ""
     kind: type = str

@@ -16,7 +16,7 @@ from gevent.event import Event
 
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
-from locust_llm.core.record import Record
+from locust_llm.core.record import OK, Record
 from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
@@ -116,6 +116,7 @@ class Control:
         begin = Begin(
             settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
             folder=str(self.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(), salt=self._salt,
+            trace=self.store.trace,
         )  # fmt: skip
         self._send(begin, worker)
         self.phases.limit.shares.join(worker, self._time.monotonic())
@@ -265,6 +266,8 @@ class Control:
         if self.stages is not None and record.stage == self.stages.number and record.stage:
             record = self.stages.add_record(record)
         self.phases.sends.over(record)
+        if self.store.spans is not None:
+            self.store.spans.request(record.id, ok=record.outcome == OK)
         if not self.store.write(record, gated=self.limit is not None):
             return  # the request is not over
         self._on_record_over(record)
@@ -324,6 +327,8 @@ class Control:
     def cut_open(self) -> None:
         """The drain does not wait for what is still open: that is cut."""
         self.shutdown.within(CUT_S)
+        if self.store.spans is not None:
+            self.store.spans.hurry()
         if not self._workers.alone:
             self._send(Cut())
 
@@ -356,6 +361,9 @@ class Control:
                 self.phases.end_stage(report=False)
             except OSError as error:
                 self.store.add_gap(f"the files of the last stage could not be written: {error}")
+        if self.store.spans is not None:
+            for note in self.store.spans.finish(self._time.monotonic):
+                self.store.add_note(note)
         self.store.check_complete()
         return self.store.report(self.facts(), verbose=verbose)
 

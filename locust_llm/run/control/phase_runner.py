@@ -16,7 +16,7 @@ import msgspec
 
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, label_of
 from locust_llm.core.report_result import OpenRule
-from locust_llm.core.run import Health, Run, Stage
+from locust_llm.core.run import Health, Run, Stage, known_limits
 from locust_llm.core.sweep import CONCURRENCY, INPUT
 from locust_llm.run.protocol import AskAgain, StageBegin, Status
 from locust_llm.run.schedule import Due
@@ -27,7 +27,6 @@ from .context import RunContext
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
 from .in_flight import Sends
-from .run_store import known_limits
 from .shutdown import Shutdown
 from .stage_runner import BlockRunner, StageRunner
 from .users import UserPool

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from itertools import dropwhile
 from pathlib import Path
+from random import SystemRandom
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -26,14 +26,16 @@ from locust_llm.core.failures import FIRST, FirstRequests
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run, UserChange
+from locust_llm.core.run import NAMED, UNDECIDED, Health, LimitChange, Run, UserChange, known_limits
 from locust_llm.core.settings import Settings
+from locust_llm.core.spans.ids import run_trace
 from locust_llm.core.storage import RECORDS, RUN, make_folder, write_run
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.arms import arms_of
 from locust_llm.run.console import columns
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.refusals import advice, has_key
+from locust_llm.run.spans.receiver import SpanReceiver
 from locust_llm.run.worker.outbox import lock
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.rules import FAILS
@@ -177,6 +179,8 @@ class RunStore:
     ) -> None:
         """``headers``: of requests to the server, for its metrics. ``now``: Unix seconds."""
         self.settings, self.survey, self._now = settings, survey, now
+        self.trace = run_trace(SystemRandom()) if settings.traceparent else ""
+        self.spans = SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
         self.folder = make_folder(settings, survey.model)
         self.live_stats, self.totals, self.buffering = LiveStats(monotonic), Totals(), Buffering()
         self.started_at = now()
@@ -211,7 +215,9 @@ class RunStore:
         self._lock = lock(self.folder / RECORDS)
 
     def watch_server(self, spawn: Callable[..., gevent.Greenlet]) -> None:
-        """Read the server's metrics from now on, in a greenlet that ``spawn`` makes."""
+        """Read the server's metrics and take its spans from now on, in greenlets that ``spawn`` makes. Raises OSError."""
+        if self.spans is not None:
+            self.spans.start(spawn, self.folder, BufferedFile)
         if self.poller is not None:
             self.poller.start(spawn)
 
@@ -295,6 +301,8 @@ class RunStore:
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             "probes": s.probes,
             "head_tokens": s.lengths.head,
+            "trace": self.trace,
+            "spans": None if self.spans is None else self.spans.counts,
             "dataset_sessions": s.dataset_sessions,
             "health": tuple(self.health),
             "limits": known_limits(self.limits),
@@ -376,6 +384,8 @@ class RunStore:
     def close(self) -> None:
         if self.poller is not None:
             self.poller.close()
+        if self.spans is not None:
+            self.spans.close()
         self._file.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -388,8 +398,3 @@ class RunStore:
                 (self.folder / RECORDS).unlink()
                 (self.folder / RUN).unlink(missing_ok=True)
                 self.folder.rmdir()
-
-
-def known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
-    """From the first limit on."""
-    return tuple(dropwhile(lambda change: change.limit is None, changes))

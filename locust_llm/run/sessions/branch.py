@@ -26,6 +26,8 @@ from locust_llm.client.retry import RETRIABLE, pause_s
 from locust_llm.core.foreign_text import NAME_BYTES, secrets_of, shown
 from locust_llm.core.phases import label_of, stage_of
 from locust_llm.core.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.core.spans.ids import HEADER as TRACEPARENT
+from locust_llm.core.spans.ids import traceparent
 from locust_llm.load.media import counted
 from locust_llm.load.schema import Wanted, fits, wanted
 from locust_llm.protocols.answer import USUAL
@@ -73,8 +75,9 @@ class Branch:
         self.line = self._line("")
         """That of the last request."""
         self._rests_until = 0.0
-        self._plain: dict[str, tuple[tuple[Any, ...], requests.PreparedRequest, bytes]] = {}
-        """By address: what the last request was prepared from, it, and how it begins."""
+        self._plain: dict[str, tuple[tuple[Any, ...], requests.PreparedRequest, bytes, str]] = {}
+        """By address: what the last request was prepared from, it, how it begins, and the trace of its run (empty: it has no
+        traceparent of ours)."""
         self._wanted: Wanted | None = None
         self._lose: Callable[[], int] | None = None
         self._session = ""
@@ -242,23 +245,37 @@ class Branch:
         """
         client = self._user.client
         is_plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
-        key = (side.address, self._user.host, *client.headers.items(), *side.headers.items()) if is_plain else None
+        key = None
+        if is_plain:
+            trace = self.sender.trace
+            key = (side.address, self._user.host, trace, *client.headers.items(), *side.headers.items())
         plain = self._plain.get(side.address)
         if plain is None or key != plain[0]:
             prepared = self._prepare_with_requests(data, request_id, headers, side)
             if key is None:
                 return prepared, head(prepared) + b"\r\n" + data
-            for name in ("X-Request-Id", "Content-Length"):
+            trace = self._trace(headers, side)
+            for name in ("X-Request-Id", "Content-Length", *([TRACEPARENT] if trace else [])):
                 del prepared.headers[name]
-            plain = self._plain[side.address] = key, prepared, head(prepared)
-        _, prepared, beginning = plain
-        values = (beginning, request_id.encode(), len(data), data)
-        return prepared, b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % values
+            plain = self._plain[side.address] = key, prepared, head(prepared), trace
+        _, prepared, beginning, trace = plain
+        own = f"X-Request-Id: {request_id}\r\n"
+        if trace:
+            own += f"{TRACEPARENT}: {traceparent(trace, request_id)}\r\n"
+        return prepared, b"%b%bContent-Length: %d\r\n\r\n%b" % (beginning, own.encode(), len(data), data)
+
+    def _trace(self, headers: dict[str, str] | None, side: Side) -> str:
+        """Of the run; empty where requests have no traceparent, or one of the user's own."""
+        given = (*self._user.client.headers, *(headers or ()), *side.headers)
+        return "" if any(name.lower() == TRACEPARENT for name in given) else self.sender.trace
 
     def _prepare_with_requests(
         self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side
     ) -> requests.PreparedRequest:
-        own = {"Content-Type": "application/json", "X-Request-Id": request_id, **(headers or {}), **side.headers}
+        own = {"Content-Type": "application/json", "X-Request-Id": request_id}
+        if trace := self._trace(headers, side):
+            own[TRACEPARENT] = traceparent(trace, request_id)
+        own |= {**(headers or {}), **side.headers}
         self.sender.keeps_address(self._user.host, f"a user of {type(self._user).__name__}")
         request = requests.Request("POST", side.address + self.sender.settings.endpoint, data=data, headers=own)
         # of requests itself: Locust's own override belongs to its request(), which this is not

@@ -100,7 +100,7 @@ class Sender:
 
     def _renew(self) -> None:
         self.affinity = Affinity({"": Side("", "", None, ())})
-        self._place = 0
+        self._place, self.trace = 0, ""
         self.closed = False
         self.turned_away = 0
         self.decoding = 0
@@ -156,6 +156,7 @@ class Sender:
         self._machine = machine_of()
         self._watch = HealthMonitor()
         self.settings = s = order.settings
+        self.trace = order.trace
         self._sentinels.begin(s.selftest, s.run_time_s)
         arms = sides(s, order.survey, candidate_headers(self._environment.parsed_options))
         self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)

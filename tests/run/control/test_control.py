@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import gevent
+import msgspec
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
+from support.exports import as_json, span
 from support.records import answered
 from support.virtual_time import UNIX, VirtualTime, turn
 
@@ -17,6 +19,11 @@ from locust_llm.core.phases import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.core.report_result import ReportResult
 from locust_llm.core.run import Health, LimitChange
 from locust_llm.core.settings import Settings
+from locust_llm.core.spans import otlp_json
+from locust_llm.core.spans.counts import SpanCounts
+from locust_llm.core.spans.ids import trace_id
+from locust_llm.core.spans.join import sort
+from locust_llm.core.spans.reported import read_spans
 from locust_llm.core.storage import RecordFile, make_folder, read_run
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.clock_sync import boot_id, offset_s
@@ -210,6 +217,7 @@ def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None
         Begin(
             settings=control.settings, survey=Discovery(model="m"), worker=place,
             folder=str(control.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
+            trace=control.store.trace,
         )
         for place in (0, 1)
     ]  # fmt: skip
@@ -819,3 +827,26 @@ def test_what_breaks_in_a_greenlet_of_the_control_ends_the_run(begun: Any, monke
     assert runner.ended == ["quit"]
     assert control.exit_status() == ExitStatus.BROKEN
     assert "the control of the run: RuntimeError: injected" in control.facts().notes[0]
+
+
+# -- spans -------------------------------------------------------------------------------------------------------------
+
+
+def test_spans_of_the_run_are_joined_to_its_records(begun: Any, tmp_path: Path) -> None:
+    """The trace of the run goes to each process; what comes is in its folder and in its facts."""
+    runner = Master("a")
+    control = begun(runner, otlp_receiver="127.0.0.1:0")
+    trace = control.facts().trace
+    assert [sent.message.trace for sent in runner.what_was_sent() if isinstance(sent.message, Begin)] == [trace]
+    exported = as_json(span(trace_id(trace, "r1"), queue=0.25), span(trace_id("0" * 16, "r1"), queue=1.0))
+    control.store.spans.take(msgspec.json.encode(sort(otlp_json.decode(exported), trace)))
+    for one in (answered(id="r1"), answered(id="r2")):
+        control.add_record(one)
+    control.store.spans.hurry()
+    assert [*control.store.spans.finish(time.monotonic)] == ["spans: 1 of 2 requests have a span (1 of other traces)"]
+    assert control.facts().spans == SpanCounts(requests=2, joined=1, received=2, other_traces=1)
+    assert read_spans(control.folder).times["r1"].queue_us == 250_000
+    assert begun(Master("a"), traceparent=False).facts().trace == ""
+    with pytest.raises(ValueError, match="--otlp-receiver takes ADDR:PORT"):
+        begun(Master("a"), otlp_receiver="http://here", report_dir=str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()

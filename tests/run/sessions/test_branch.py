@@ -27,6 +27,7 @@ from locust_llm.client.gate import GateClosed
 from locust_llm.client.request import Request
 from locust_llm.client.response import Response
 from locust_llm.core.record import CUT, OK, RETRIED, Record
+from locust_llm.core.spans.ids import traceparent
 from locust_llm.run.arms import Side
 from locust_llm.run.sessions import branch as module
 from locust_llm.run.sessions.turn import Turn
@@ -100,6 +101,28 @@ def test_a_remembered_request_is_as_one_made_anew(user: User) -> None:
         assert sent == body
         assert headers == {"Host": "server:8000"} | {name: str(value) for name, value in anew.headers.items()}
         assert first.split()[1] == anew.path_url
+
+
+def test_a_traceparent_goes_with_each_request_unless_the_user_has_one(user: User) -> None:
+    """Whichever way it is prepared, remembered or anew; of a retry it is another one."""
+
+    def sent(request_id: str = "id", side: Side | None = None, **headers: str) -> str | None:
+        side = user.sender.side(None) if side is None else side
+        given = parts(user._branches.main._prepare(b"x", request_id, headers, side)[1])[1]
+        found = [value for name, value in given.items() if name.lower() == "traceparent"]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    assert sent() is sent(A="b") is None  # --no-traceparent, and before there is a run
+    user.sender.trace = "4bf92f3577b34da6"
+    assert sent() == sent() == sent(A="b") == traceparent(user.sender.trace, "id")
+    assert sent("id.2") == traceparent(user.sender.trace, "id.2") != sent()
+    user.sender.trace = "4bf92f3577b34da7"  # the next run
+    assert sent() == traceparent("4bf92f3577b34da7", "id")
+    assert sent(TraceParent="own") == "own"
+    assert sent(side=Side("candidate", "http://other:1", None, (), {"Traceparent": "its"})) == "its"
+    user.client.headers["TRACEPARENT"] = "mine"
+    assert sent() == sent(A="b") == "mine"
 
 
 def user_request(user: User, body: bytes, request_id: str) -> Any:

@@ -1,0 +1,35 @@
+"""Ids: the trace id of a request, by which the spans of a server find back to it (W3C Trace Context).
+
+A trace id is 16 hex digits of the run and 16 of the request; the latter are a hash of its id, so that nobody has to keep a
+table, and no id of ours is told to whoever reads the traces.
+"""
+
+from hashlib import blake2b
+from random import Random
+from typing import Final
+
+HEADER: Final = "traceparent"
+PART_BYTES: Final = 8
+PART: Final = 2 * PART_BYTES
+"""Hex digits of the run, and of the request."""
+
+
+def run_trace(random: Random) -> str:
+    """The part of a run: all zeros would be no trace id."""
+    return f"{random.randrange(1, 2**64):016x}"
+
+
+def request_part(request_id: str) -> str:
+    """The part of a request."""
+    return blake2b(request_id.encode(), digest_size=PART_BYTES).hexdigest()
+
+
+def trace_id(run: str, request_id: str) -> str:
+    """32 hex digits. ``run``: ``Run.trace``."""
+    return run + request_part(request_id)
+
+
+def traceparent(run: str, request_id: str) -> str:
+    """The value of the header: version 00, the trace, a span of ours that the server's belong under, sampled."""
+    part = request_part(request_id)
+    return f"00-{run}{part}-{part}-01"

@@ -1,0 +1,95 @@
+"""OTLP as JSON: an export of spans, as an exporter posts it and as the collector's file exporter writes one in each line.
+
+Ids are hex (not base64, as elsewhere in JSON of protobuf), 64-bit numbers may be texts: opentelemetry.io/docs/specs/otlp,
+"JSON Protobuf Encoding".
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from .span import ATTRIBUTES, Span
+
+Number = int | float | str | None
+
+
+class _Value(msgspec.Struct, rename="camel", gc=False):
+    double_value: Any = None
+    int_value: Any = None
+
+
+class _Attribute(msgspec.Struct, gc=False):
+    key: str = ""
+    value: _Value | None = None
+
+
+class _Span(msgspec.Struct, rename="camel", gc=False):
+    trace_id: str = ""
+    name: str = ""
+    start_time_unix_nano: Number = 0
+    end_time_unix_nano: Number = 0
+    attributes: list[_Attribute] | None = None
+
+
+class _Scope(msgspec.Struct, gc=False):
+    spans: list[_Span] | None = None
+
+
+class _Resource(msgspec.Struct, rename="camel", gc=False):
+    scope_spans: list[_Scope] | None = None
+    instrumentation_library_spans: list[_Scope] | None = None
+    """Its name until 2022."""
+
+
+class _Export(msgspec.Struct, rename="camel", gc=False):
+    resource_spans: list[_Resource] | None
+
+
+_decode: Final = msgspec.json.Decoder(_Export | list[_Export]).decode
+
+
+def decode(data: bytes) -> list[Span]:
+    """The spans of an export, or of a list of them. Raises ValueError for what is none."""
+    try:
+        export = _decode(data)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    return [_span(span) for one in (export if isinstance(export, list) else [export]) for span in _spans(one)]
+
+
+def _spans(export: _Export) -> Iterator[_Span]:
+    for resource in export.resource_spans or ():
+        for scope in (*(resource.scope_spans or ()), *(resource.instrumentation_library_spans or ())):
+            yield from scope.spans or ()
+
+
+def _span(span: _Span) -> Span:
+    return Span(
+        span.trace_id.lower(),
+        span.name,
+        _whole(span.start_time_unix_nano),
+        _whole(span.end_time_unix_nano),
+        {
+            one.key: _seconds(one.value)
+            for one in span.attributes or ()
+            if one.key in ATTRIBUTES and one.value is not None
+        },
+    )
+
+
+def _whole(value: Number) -> int:
+    """0 where it is no number."""
+    try:
+        return int(value or 0)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _seconds(value: _Value) -> float:
+    """NaN where it is no number."""
+    number = value.int_value if value.double_value is None else value.double_value
+    try:
+        return float(number) if isinstance(number, int | float | str) else float("nan")
+    except (ValueError, OverflowError):
+        return float("nan")

@@ -1,0 +1,40 @@
+"""OTLP as protobuf, the form that exporters send unless told otherwise: by opentelemetry-proto, which is optional."""
+
+from importlib.util import find_spec
+from typing import Final
+
+from .span import ATTRIBUTES, Span
+
+MISSING: Final = "reading OTLP's protobuf takes a package: pip install 'locust-llm[otlp]' (opentelemetry-proto)"
+NUMBERS: Final = ("double_value", "int_value")
+
+
+def available() -> bool:
+    try:
+        return find_spec("opentelemetry.proto.collector.trace.v1.trace_service_pb2") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def decode(data: bytes) -> list[Span]:
+    """The spans of an ExportTraceServiceRequest. Raises ValueError for what is none, ImportError without the package."""
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    try:
+        export = ExportTraceServiceRequest.FromString(data)
+    except (DecodeError, RecursionError) as error:
+        raise ValueError(str(error) or "no protobuf of this kind") from None
+    found = []
+    for resource in export.resource_spans:
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                attributes = {}
+                for one in span.attributes:
+                    if (key := one.key) in ATTRIBUTES:
+                        kind = one.value.WhichOneof("value")
+                        attributes[key] = float(getattr(one.value, kind)) if kind in NUMBERS else float("nan")
+                found.append(
+                    Span(span.trace_id.hex(), span.name, span.start_time_unix_nano, span.end_time_unix_nano, attributes)
+                )
+    return found

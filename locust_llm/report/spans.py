@@ -1,0 +1,105 @@
+"""Spans from a file: what a collector has written, or another run's spans.jsonl, joined to the records of a run."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from locust_llm.core.record import OK, RETRIED
+from locust_llm.core.server_times import ServerTimes
+from locust_llm.core.spans import otlp_json
+from locust_llm.core.spans.counts import SpanCounts
+from locust_llm.core.spans.ids import request_part
+from locust_llm.core.spans.join import Join, Sorted, sort
+from locust_llm.core.spans.reported import FILE
+from locust_llm.core.storage import RECORDS, replace
+
+GZIP: Final = b"\x1f\x8b"
+MAX_BYTES: Final = 2**30
+"""Of one document, and of one line."""
+
+
+class SpansRefused(OSError):
+    """A file of spans that cannot be joined, in one sentence."""
+
+
+class _Request(msgspec.Struct, gc=False):
+    id: str
+    outcome: str = OK
+
+
+class _Line(msgspec.Struct, gc=False):
+    record: _Request
+
+
+_line: Final = msgspec.json.Decoder(_Line).decode
+_request: Final = msgspec.json.Decoder(_Request).decode
+_times: Final = msgspec.json.Decoder(ServerTimes).decode
+
+
+def join_file(folder: Path, file: Path, run: str) -> SpanCounts:
+    """Writes spans.jsonl of the folder anew, unless none of the spans is of this run. ``run``: ``Run.trace``. Raises
+    SpansRefused."""
+    if not run:
+        raise SpansRefused("its requests had no traceparent, so no span can be joined to them")
+    join = Join(most_open=2**62)
+    lines: list[bytes] = []
+    try:
+        for request in _requests(folder / RECORDS):
+            join.request(request.id, ok=request.outcome == OK)
+        for found in _spans(file, run):
+            lines += map(msgspec.json.encode, join.spans(found))
+    except (OSError, EOFError, zlib.error) as error:
+        raise SpansRefused(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    counts = join.counts
+    if not counts.received:
+        raise SpansRefused(f"{file} holds no spans of OTLP/JSON{f': {counts.mistake}' if counts.mistake else ''}")
+    if lines:
+        replace(folder / FILE, b"\n".join(lines) + b"\n")
+    return counts
+
+
+def _requests(path: Path) -> Iterator[_Request]:
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                request = _line(line).record
+            except (ValueError, RecursionError):
+                continue  # the report counts it
+            if request.outcome != RETRIED:
+                yield request
+
+
+def _spans(path: Path, run: str) -> Iterator[Sorted]:
+    """Line by line; a file whose first line is no document may be one as a whole."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == GZIP
+    with gzip.open(path) if packed else path.open("rb") as file:
+        first = file.readline(MAX_BYTES)
+        found = _sorted(first, run)
+        if "malformed" in found.counts:
+            rest = file.read(MAX_BYTES)
+            whole = _sorted(first + rest, run)
+            yield found if "malformed" in whole.counts else whole
+            yield from (_sorted(line, run) for line in rest.splitlines() if "malformed" in whole.counts)
+            return
+        yield found
+        while line := file.readline(MAX_BYTES):
+            yield _sorted(line, run)
+
+
+def _sorted(data: bytes, run: str) -> Sorted:
+    """Of an export, or of a line of spans.jsonl."""
+    if not data.strip():
+        return Sorted()
+    try:
+        return sort(otlp_json.decode(data), run)
+    except ValueError as error:
+        wrong = Sorted(counts={"malformed": 1}, mistake=str(error)[:200])
+    try:
+        return Sorted([(int(request_part(_request(data).id), 16), _times(data))], {"received": 1})
+    except (ValueError, RecursionError):
+        return wrong

@@ -1,0 +1,99 @@
+"""Export: a request to a receiver of OTLP/HTTP, what its body is, and how it is answered.
+
+The form: opentelemetry.io/docs/specs/otlp, "OTLP/HTTP".
+"""
+
+import zlib
+from typing import Final, NamedTuple
+
+import msgspec
+
+from locust_llm.core.spans import otlp_json, otlp_protobuf
+from locust_llm.core.spans.span import Span
+
+MAX_BYTES: Final = 1 << 23
+"""Of a body, also when it is unpacked: of 5,000 spans or more. Exporters send 512 at a time."""
+PATH: Final = "/v1/traces"
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+_GZIP: Final = 31
+"""wbits of zlib: a gzip header, and the largest window."""
+
+
+class Refused(Exception):
+    """No export of spans: ``args`` are the HTTP status, and why."""
+
+    @property
+    def status(self) -> int:
+        return int(self.args[0])
+
+    @property
+    def why(self) -> str:
+        return str(self.args[1])
+
+
+class Answer(NamedTuple):
+    status: int
+    kind: str
+    body: bytes
+
+
+def kind_of(content_type: str) -> str:
+    """Raises Refused."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind not in (PROTOBUF, JSON):
+        raise Refused(415, f"Content-Type must be {PROTOBUF} or {JSON}")
+    if kind == PROTOBUF and not otlp_protobuf.available():
+        raise Refused(415, otlp_protobuf.MISSING)
+    return kind
+
+
+def length_of(text: str | None) -> int:
+    """Of the body, from its Content-Length. Raises Refused."""
+    if text is None:
+        raise Refused(411, "Content-Length is missing")
+    if not (text.isascii() and text.isdigit()):
+        raise Refused(400, "Content-Length is no number")
+    if len(text) > 12 or int(text) > MAX_BYTES:
+        raise Refused(413, f"more than {MAX_BYTES >> 20} MB: let the exporter send fewer spans at a time")
+    return int(text)
+
+
+def spans_of(kind: str, coding: str, body: bytes) -> list[Span]:
+    """Raises Refused."""
+    coding = coding.strip().lower()
+    if coding == "gzip":
+        body = _unpacked(body)
+    elif coding not in ("", "identity"):
+        raise Refused(415, "Content-Encoding must be gzip, or none")
+    try:
+        return otlp_protobuf.decode(body) if kind == PROTOBUF else otlp_json.decode(body)
+    except ValueError as error:
+        raise Refused(400, f"no OTLP spans: {str(error)[:200]}") from None
+
+
+def _unpacked(body: bytes) -> bytes:
+    unpack = zlib.decompressobj(_GZIP)
+    try:
+        data = unpack.decompress(body, MAX_BYTES + 1)
+    except zlib.error as error:
+        raise Refused(400, f"no gzip: {error}") from None
+    if len(data) > MAX_BYTES:
+        raise Refused(413, f"more than {MAX_BYTES >> 20} MB when unpacked")
+    if not unpack.eof:
+        raise Refused(400, "no gzip: it ends in the middle")
+    return data
+
+
+def accepted(kind: str) -> Answer:
+    """All spans were taken: an empty ExportTraceServiceResponse."""
+    return Answer(200, kind, b"{}" if kind == JSON else b"")
+
+
+def refused(status: int, why: str, kind: str) -> Answer:
+    """A google.rpc.Status whose message is ``why``; ``kind``: of the request."""
+    if kind != PROTOBUF:
+        return Answer(status, JSON, msgspec.json.encode({"message": why}))
+    text = why.encode()[:16_000]
+    length = bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7])
+    return Answer(status, PROTOBUF, b"\x12" + length + text)  # field 2, with its length
