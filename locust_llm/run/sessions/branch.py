@@ -54,6 +54,7 @@ class User(Protocol):
     client: HttpSession
     host: str | None
     model: str | None
+    tenant: str | None
     number: int
 
     @property
@@ -73,8 +74,8 @@ class Branch:
         self.line = self._line("")
         """That of the last request."""
         self._rests_until = 0.0
-        self._plain: dict[str, tuple[tuple[Any, ...], requests.PreparedRequest, bytes]] = {}
-        """By address: what the last request was prepared from, it, and how it begins."""
+        self._plain: dict[tuple[str, str], tuple[tuple[Any, ...], requests.PreparedRequest, bytes]] = {}
+        """By address and tenant: what the last request was prepared from, it, and how it begins."""
         self._wanted: Wanted | None = None
         self._lose: Callable[[], int] | None = None
         self._session = ""
@@ -122,7 +123,7 @@ class Branch:
         """Send one request; returns its record."""
         sender, settings, user = self.sender, self.sender.settings, self._user
         try:
-            side = sender.side(sender.block(permit.phase), turn.session)
+            side = sender.tenants.side(sender.side(sender.block(permit.phase), turn.session), turn.tenant)
             self.line = self._line(side.address if settings.hosts else "")
             request_id = f"{sender.worker}-{user.number}-{next(user.numbers)}"
             session = turn.session or request_id
@@ -150,7 +151,7 @@ class Branch:
 
             def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:
                 its_id = request_id if number == 1 else f"{request_id}.{number}"
-                prepared, wire = self._prepare(data, its_id, headers, side)
+                prepared, wire = self._prepare(data, its_id, headers, side, turn.tenant)
                 request = Request(
                     target=target(prepared.url or "", self._user.client.verify, self._user.client.cert),
                     data=wire,
@@ -183,7 +184,7 @@ class Branch:
             "asked_input_tokens": turn.input_tokens,
             **({} if turn.prefix is None else {"prefix": turn.prefix[0], "prefix_tokens": turn.prefix[1]}),
             "arm": side.name, "pair": 0 if block is None else block.pair,
-            "backend": side.address if settings.hosts else "",
+            "backend": side.address if settings.hosts else "", "tenant": turn.tenant,
             **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
         }  # fmt: skip
 
@@ -234,7 +235,7 @@ class Branch:
         return pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
 
     def _prepare(
-        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side
+        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side, tenant: str
     ) -> tuple[requests.PreparedRequest, bytes]:
         """(request prepared by requests, with auth, cookies, headers and hooks of the session; the bytes to send).
 
@@ -243,14 +244,14 @@ class Branch:
         client = self._user.client
         is_plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
         key = (side.address, self._user.host, *client.headers.items(), *side.headers.items()) if is_plain else None
-        plain = self._plain.get(side.address)
+        plain = self._plain.get((side.address, tenant))
         if plain is None or key != plain[0]:
             prepared = self._prepare_with_requests(data, request_id, headers, side)
             if key is None:
                 return prepared, head(prepared) + b"\r\n" + data
             for name in ("X-Request-Id", "Content-Length"):
                 del prepared.headers[name]
-            plain = self._plain[side.address] = key, prepared, head(prepared)
+            plain = self._plain[side.address, tenant] = key, prepared, head(prepared)
         _, prepared, beginning = plain
         values = (beginning, request_id.encode(), len(data), data)
         return prepared, b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % values
@@ -329,6 +330,10 @@ class Branches:
         self._user = user
         self.main = Branch(user)
         self._all, self._free = [self.main], list[Branch]()
+
+    def tenant(self, session: str) -> str:
+        """Whose this session is."""
+        return self._user.tenant or self.main.sender.tenants.of(self._user.number, session)
 
     def take(self) -> Branch:
         """One that nobody uses."""

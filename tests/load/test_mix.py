@@ -7,7 +7,7 @@ import pytest
 
 from locust_llm.load.conversation import Sessions
 from locust_llm.load.formats import Item, Turn
-from locust_llm.load.model_mix import canonical, models, shares, weights
+from locust_llm.load.mix import canonical, models, shares, weights
 from locust_llm.load.prompts import Lengths, Prompts
 
 MIX = "base=60,adapter-a=30,adapter-b=10"
