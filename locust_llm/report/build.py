@@ -53,6 +53,7 @@ from .plus_minus import certified
 from .prefix_cache import PrefixCache, prefix_cache
 from .sessions import sessions
 from .speculation import speculation
+from .tenants import Tenants, tenants
 
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
@@ -147,7 +148,12 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
     reuse = _prefix_cache(folder, run, history, unmade)
-    summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse)
+    summary = replaced(
+        summary,
+        speculation=tuple(speculation(history, run)),
+        prefix_cache=reuse,
+        tenants=_tenants(folder, run, columns, unmade),
+    )
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
         """None: there is no such file, not even an old one."""
@@ -234,6 +240,21 @@ def _prefix_cache(folder: Path, run: Run, history: History, unmade: list[str]) -
     return None
 
 
+def _tenants(folder: Path, run: Run, columns: Columns, unmade: list[str]) -> Tenants | None:
+    """Of a sweep none: its stages have theirs."""
+    requests = columns.requests
+    swept = run.settings.sweep is not None and run.stage is None
+    some = requests[(requests["phase"] == "profiling") & (requests["tenant"] != "")]
+    if swept or some.empty:
+        return None
+    try:
+        low, high = float(some["asked_at"].min()), float(some["closed_at"].max())
+        return tenants(RecordFile(folder / RECORDS), run, low, high)
+    except Exception as error:
+        unmade.append(f"the service of the tenants could not be computed: {reason(error)}")
+    return None
+
+
 def _facts(run: Run, summary: Summary) -> bytes:
     return run_json(
         run,
@@ -256,6 +277,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         speculation=summary.speculation,
         sessions=summary.sessions,
         prefix_cache=summary.prefix_cache,
+        tenants=summary.tenants,
         sweep=summary.sweep,
         unread=summary.unread,
         definitions=DEFINITIONS,
