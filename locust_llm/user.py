@@ -145,10 +145,18 @@ class LLMUser(HttpUser):
         return tree.records
 
     def _begin(self) -> tuple[Permit, bytes | None, Item | None, Conversation]:
-        """The next session, with the permit of its first turn. While one tenant is alone those of the others are drawn as
-        ever, and not sent: so its own have the arrivals and the prompts that they have beside them."""
+        """The next session, with the permit of its first turn. While one tenant is alone the others' arrivals are drawn as
+        ever, and not sent: so its own have the times and the prompts that they have beside them; the others' users wait."""
         sender, permit = self.sender, self._branches.main.permit()
         while True:
+            own = self.tenant or sender.tenants.of(self.number)
+            block = sender.block(permit.phase)
+            alone = sender.tenants.alone(block)
+            if alone and permit.due_at is None and own != alone:  # of a closed loop, whose users are the tenants'
+                sender.permits.put_back(permit)
+                sender.tenants.wait(block)
+                permit = self._branches.main.permit()
+                continue
             try:
                 item = permit.item if permit.item is not None else sender.item(permit.phase)
             except GateClosed:
@@ -156,11 +164,7 @@ class LLMUser(HttpUser):
                 raise StopUser from None
             decoded = None if item is None else msgspec.msgpack.decode(item, type=Item)
             conversation = sender.sessions.begin(decoded)
-            drawn = sender.tenants.of(self.number)  # of every session, for the same draws
-            conversation.tenant = self.tenant or (decoded.tenant if decoded is not None else "") or drawn
-            alone = sender.tenants.alone(sender.block(permit.phase))
-            if alone and permit.due_at is None:  # of a closed loop: only its users are there
-                conversation.tenant = alone
+            conversation.tenant = self.tenant or (decoded.tenant if decoded is not None else "") or own
             if alone in ("", conversation.tenant):
                 return permit, item, decoded, conversation
             conversation.next()

@@ -5,12 +5,12 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.load.mix import shares, weights
+from locust_llm.load.mix import weights
 from locust_llm.load.pictures import Asked, rates
 from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.rules import Rules
 
-from .arms import BASE, CANDIDATE, PAIR, PAIRS, Block, Changes, changes, order
+from .arms import CANDIDATE, PAIR, PAIRS, Block, Changes, changes, order
 from .options.fields import Fields
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, sweep
 
@@ -189,9 +189,6 @@ def of_stage(s: Settings, axis: str, value: float) -> Settings:
     if (block := s.block(int(value))) is not None and axis == PAIR:
         own = s.changes.prefill_concurrency if block.arm == CANDIDATE else None
         differs[PAIR] = {"prefill_concurrency": own or limit}
-        if s.isolate and s.users and not s.open_loop and block.arm == BASE:
-            users = max(1, round(s.users * shares(s.tenant_mix or "", "tenant").get(s.isolate, 1.0)))
-            differs[PAIR] = {"users": users, "prefill_concurrency": min(limit, users) if limit else None}
     return msgspec.structs.replace(s, sweep=None, repeats=1, find_max=False, **differs[axis])
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -302,6 +302,16 @@ def _tenants(s: Settings) -> Iterator[str]:
         yield f"--isolate {s.isolate}: {own} of {s.users} users (-u) are its own, and both need one at least"
     elif s.isolate and 0 < share < LEAST_SHARE:
         yield f"--isolate {s.isolate}: it has {share:.2%} of the load, too little to compare: {LEAST_SHARE:.0%} at least"
+
+
+def no_tenants(s: Settings, named: Sequence[str]) -> str:
+    """Why a dataset whose rows name these tenants cannot be of this run; empty where it can."""
+    if s.tenant_mix and (others := [name for name in named if name not in tenants(s.tenant_mix)]):
+        return f"its rows name the tenant {others[0]}, which is not in --tenant-mix: add it there"
+    if s.isolate and named and (s.isolate not in named or not s.open_loop):
+        why = "a rate is needed" if s.isolate in named else f"none of them is of {s.isolate}"
+        return f"its rows name their tenants, and with --isolate {s.isolate} {why}"
+    return ""
 
 
 def _arms(s: Settings) -> Iterator[str]:

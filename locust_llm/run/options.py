@@ -27,14 +27,13 @@ from locust_llm.core.options.option import USERS, Option
 from locust_llm.core.settings import SESSION_HEADERS, Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY, RATE
-from locust_llm.core.validation import HEADER_NAME, mistakes
+from locust_llm.core.validation import HEADER_NAME, mistakes, no_tenants
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import schema, tokens
 from locust_llm.load.access_log import columns_of
 from locust_llm.load.lengths import mix
 from locust_llm.load.media import AUDIO, IMAGE
-from locust_llm.load.mix import headers_of, tenants, weights, without_value
-from locust_llm.load.numbers import cut_short
+from locust_llm.load.mix import headers_of, weights, without_value
 from locust_llm.load.pictures import made
 from locust_llm.load.summary import Summary
 from locust_llm.load.summary import check as check_dataset
@@ -230,10 +229,8 @@ def look_through(s: Settings) -> Summary | None:
     for kind, some in ((IMAGE, dataset.images), (AUDIO, dataset.sounds)):
         if some and (not_taken := refuses_media(s.endpoint_type, kind)):
             raise ValueError(f"{s.input_file}: {not_taken}")
-    if s.tenant_mix and (others := sorted(set(dataset.tenants) - {*tenants(s.tenant_mix)})):
-        raise ValueError(
-            f"{s.input_file} has the tenant {cut_short(others[0])!r}, which is not in --tenant-mix: add it there"
-        )
+    if why := no_tenants(s, dataset.tenants):
+        raise ValueError(f"{s.input_file}: {why}")
     return dataset
 
 

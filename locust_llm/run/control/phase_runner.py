@@ -105,8 +105,7 @@ class PhaseRunner:
         if phase == WARMUP:
             return s.warmup_concurrency
         if stages is not None:
-            differ = stages.asked.axis == CONCURRENCY or (self._settings.isolate and not s.open_loop)
-            return stages.settings.users if differ else None
+            return int(stages.value) if stages.asked.axis == CONCURRENCY else None
         return (s.users or 1) if s.warmup_concurrency else None
 
     def _begin_clock(self, phase: str, lead_s: float = 0.0) -> None:

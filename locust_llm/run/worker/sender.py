@@ -215,7 +215,7 @@ class Sender:
         salt = "" if s.candidate and s.candidate != s.host else f"[{number:03}]"
         self.prompts.begin_block(seed, salt)
         self.sessions.begin_block(seed)
-        self.tenants.begin_block(seed)
+        self.tenants.begin_block(block, seed)
         self._random = Random(f"{seed}/cancel")
 
     def block(self, phase: str) -> Block | None:
@@ -349,6 +349,7 @@ class Sender:
         """Nothing new starts from here on."""
         self.closed = True
         self.gate.close()
+        self.tenants.close()
         self._missed += self.permits.close()
         self.tickets.close()
         if self._alarm is not None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from random import Random
 
+from gevent.event import Event
+
 from locust_llm.core.arms import BASE, Block
 from locust_llm.core.settings import Settings
 from locust_llm.load.mix import FAIRNESS, Dealt, models, no_tenant, priorities, shares
@@ -23,14 +25,19 @@ class Tenants:
         self._draw = models(s.tenant_mix, "tenant") if s.tenant_mix and s.open_loop else None
         self._seed = Random().getrandbits(64) if s.random_seed is None else s.random_seed
         self._random = Random(f"{self._seed}/{worker}/tenants")
+        self._block: Block | None = None
+        self._over = Event()
+        """The block is over, or the run."""
         self._dealt: Dealt | None = None
         if s.tenant_mix and not s.open_loop:
             before = worker * (s.max_users_asked or 1) // max(1, s.processes)
             self._dealt = Dealt(shares(s.tenant_mix, "tenant"), before)
 
-    def begin_block(self, seed: str) -> None:
+    def begin_block(self, block: Block, seed: str) -> None:
         """From now on they are drawn from this seed."""
-        self._random = Random(f"{seed}/tenants")
+        self._block, self._random = block, Random(f"{seed}/tenants")
+        self.close()
+        self._over = Event()
 
     def of(self, user: int, session: str = "") -> str:
         """That of the next session of this user. ``session``: by its name each time the same. Empty: there is no mix."""
@@ -43,6 +50,15 @@ class Tenants:
     def alone(self, block: Block | None) -> str:
         """The only tenant whose requests are sent in this block; empty: there is no such."""
         return self._isolate if block is not None and block.arm == BASE else ""
+
+    def wait(self, block: Block | None) -> None:
+        """Until this block is over: another tenant is alone in it."""
+        if block == self._block:
+            self._over.wait()
+
+    def close(self) -> None:
+        """Whoever waits goes on."""
+        self._over.set()
 
     def leave(self, user: int) -> None:
         """This user is gone: another gets its tenant."""
