@@ -96,12 +96,10 @@ def check(
     counts = {"input_tokens": [0, 0], "output_tokens": [0, 0]}
     whole, tenants = True, dict[str, None]()
     for item in dataset:
-        sessions += 1
+        sessions, turns = sessions + 1, turns + len(item.turns)
         tenants[item.tenant] = None
-        turns += len(item.turns)
         longest = max(longest, (_longest(item.turns), -item.row))
-        at_s = item.turns[0].at_s
-        if at_s is not None:
+        if (at_s := item.turns[0].at_s) is not None:
             timed_sessions += 1
             first_at, last_at = min(first_at, at_s), max(last_at, at_s)
         for turn in item.turns:

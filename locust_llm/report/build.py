@@ -148,12 +148,8 @@ def _write(folder: Path, run: Run, columns: Columns, unread: Unread, *, stages: 
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages)
     reuse = _prefix_cache(folder, run, history, unmade)
-    summary = replaced(
-        summary,
-        speculation=tuple(speculation(history, run)),
-        prefix_cache=reuse,
-        tenants=_tenants(folder, run, columns, unmade),
-    )
+    by_tenant = _tenants(folder, run, columns, unmade)
+    summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse, tenants=by_tenant)
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
         """None: there is no such file, not even an old one."""

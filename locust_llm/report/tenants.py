@@ -195,7 +195,11 @@ class _Events:
         step = ((np.frombuffer(self._at) - self.low) / self.width).astype(np.int64).clip(0, BINS - 1)
         whose = np.frombuffer(self._whose, np.dtype("l")).astype(np.int64)
         count = max(int(whose.max()) + 1, len(self._sums))
-        sums = np.bincount(whose * BINS + step, np.frombuffer(self._amounts), count * BINS).reshape(count, BINS)
+        sums = (
+            np.bincount(whose * BINS + step, np.frombuffer(self._amounts), count * BINS)
+            .astype(np.float64)
+            .reshape(count, BINS)
+        )
         sums[: len(self._sums)] += self._sums
         self._sums = sums
         self._at, self._amounts, self._whose = array("d"), array("d"), array("l")
@@ -203,7 +207,7 @@ class _Events:
 
 def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> Tenants:
     names, service = [*taken], events.result(len(taken))
-    edges = events.low + events.width * np.arange(BINS + 1)
+    edges = (events.low + events.width * np.arange(BINS + 1)).astype(np.float64)
     cover = (
         np.array([covered(np.array(one.began), np.array(one.ended), edges) for one in taken.values()]) / events.width
     )
