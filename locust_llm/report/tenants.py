@@ -153,12 +153,13 @@ class _Events:
     def __init__(self, low: float, width: float) -> None:
         self.low, self.width = low, width
         self._sums = np.zeros((0, BINS))
-        self._at, self._amounts, self._whose = array("d"), array("d"), array("l")
+        self._clear()
 
     def add(self, number: int, record: Record, served: list[float]) -> None:
         """``served``: of this tenant, input and output tokens so far."""
         tokens = record.input_tokens if record.input_tokens is not None else record.asked_input_tokens or 0
-        if not record.chunk_us:
+        chunk_us, count = record.chunk_us, len(record.chunk_us)
+        if not count:
             if record.outcome == OK:
                 self._event(
                     number, record.closed_at + record.clock_offset_s, tokens + OUTPUT * (record.output_tokens or 0)
@@ -166,17 +167,18 @@ class _Events:
                 served[0] += tokens
                 served[1] += record.output_tokens or 0
             return
-        sent, count = (record.sent_at or 0.0) + record.clock_offset_s, len(record.chunk_us)
+        sent = (record.sent_at or 0.0) + record.clock_offset_s
+        self._event(number, sent + chunk_us[0] / 1e6, tokens)
         each = 1.0 if record.output_tokens is None else record.output_tokens / count
-        counted = record.chunk_tokens if sum(chunks for _, chunks in record.chunk_tokens) == count else ((each, count),)
-        self._event(number, sent + record.chunk_us[0] / 1e6, tokens)
+        if record.chunk_tokens and sum(chunks for _, chunks in record.chunk_tokens) == count:
+            exact = [float(some) for some, chunks in record.chunk_tokens for _ in range(chunks)]
+            self._exact.append((len(self._us), exact))
+            each = sum(exact) / count
+        self._us.fromlist(list(chunk_us))
+        self._rows.append((sent, count, number, each))
         served[0] += tokens
-        self._at.extend(sent + us / 1e6 for us in record.chunk_us)
-        self._whose.extend([number] * count)
-        for some, chunks in counted:
-            self._amounts.extend([OUTPUT * some] * chunks)
-            served[1] += some * chunks
-        if len(self._at) >= EVENTS:
+        served[1] += each * count
+        if len(self._us) >= EVENTS:
             self._settle()
 
     def result(self, count: int) -> Floats:
@@ -184,25 +186,35 @@ class _Events:
         self._settle()
         return np.vstack([self._sums, np.zeros((count - len(self._sums), BINS))])
 
+    def _clear(self) -> None:
+        self._us = array("q")
+        self._rows: list[tuple[float, int, int, float]] = []
+        """Of each request with chunks: (sent, how many, whose, tokens of each)."""
+        self._exact: list[tuple[int, list[float]]] = []
+        """(place of the first chunk, tokens of all) of requests whose server counted them."""
+        self._events: list[tuple[float, int, float]] = []
+        """(when, whose, how much) of what came at once."""
+
     def _event(self, number: int, at: float, amount: float) -> None:
-        self._at.append(at)
-        self._amounts.append(amount)
-        self._whose.append(number)
+        self._events.append((at, number, amount))
 
     def _settle(self) -> None:
-        if not self._at:
+        rows, events = np.array(self._rows).reshape(-1, 4), np.array(self._events).reshape(-1, 3)
+        if not len(events):
             return
-        step = ((np.frombuffer(self._at) - self.low) / self.width).astype(np.int64).clip(0, BINS - 1)
-        whose = np.frombuffer(self._whose, np.dtype("l")).astype(np.int64)
-        count = max(int(whose.max()) + 1, len(self._sums))
-        sums = (
-            np.bincount(whose * BINS + step, np.frombuffer(self._amounts), count * BINS)
-            .astype(np.float64)
-            .reshape(count, BINS)
-        )
+        count = rows[:, 1].astype(np.int64)
+        sent, whose, tokens = (np.repeat(rows[:, column], count) for column in (0, 2, 3))
+        for first, exact in self._exact:
+            tokens[first : first + len(exact)] = exact
+        at = np.append(sent + np.frombuffer(self._us, np.int64) / 1e6, events[:, 0])
+        step = ((at - self.low) / self.width).astype(np.int64).clip(0, BINS - 1)
+        place = np.append(whose, events[:, 1]).astype(np.int64) * BINS + step
+        size = max(int(place.max()) // BINS + 1, len(self._sums))
+        sums = np.bincount(place, np.append(OUTPUT * tokens, events[:, 2]), size * BINS)
+        sums = sums.astype(np.float64).reshape(size, BINS)
         sums[: len(self._sums)] += self._sums
         self._sums = sums
-        self._at, self._amounts, self._whose = array("d"), array("d"), array("l")
+        self._clear()
 
 
 def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> Tenants:
