@@ -62,6 +62,11 @@ def _times(figure: PairedFigure) -> str:
     return f"{1 + figure.low_percent / 100:.3g} to {1 + figure.high_percent / 100:.3g}"
 
 
+def head_of(found: Paired) -> tuple[str, ...]:
+    """Of the table of its figures."""
+    return ("Metric", "alone", "beside", *HEAD[3:]) if found.isolated else HEAD
+
+
 def side_by_side(found: Paired) -> Iterator[Block]:
     """Each figure of both arms."""
     if found.isolated:
@@ -69,7 +74,7 @@ def side_by_side(found: Paired) -> Iterator[Block]:
     else:
         yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
     rows = tuple(cells_of(figure) for figure in found.figures)
-    yield Table(("Metric", "alone", "beside", *HEAD[3:]) if found.isolated else HEAD, rows)
+    yield Table(head_of(found), rows)
     for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
         labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
         yield Text(f"{labels}: {note}.")
