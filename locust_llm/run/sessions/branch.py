@@ -235,7 +235,7 @@ class Branch:
         return pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
 
     def _prepare(
-        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side, tenant: str
+        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side, tenant: str = ""
     ) -> tuple[requests.PreparedRequest, bytes]:
         """(request prepared by requests, with auth, cookies, headers and hooks of the session; the bytes to send).
 
