@@ -206,6 +206,7 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
         yield "a probe is of one server: give one --host"
     for flag, given in (
         ("--model-mix", settings.model_mix),
+        ("--tenant-mix", settings.tenant_mix),
         ("--prefill-concurrency", settings.prefill_concurrency),
         ("--request-count", settings.request_count),
         ("--num-sessions", settings.num_sessions),
@@ -214,7 +215,7 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
         ("--warmup-duration", settings.warmup_duration),
         ("--sweep", settings.sweep),
         ("--repeats", settings.repeats > 1),
-        ("--candidate, --candidate-set and --aa", settings.compares),
+        ("--candidate, --candidate-set, --aa and --isolate", settings.compares),
         ("a schedule of arrivals (--request-rate, --fixed-schedule, ...)", settings.open_loop),
     ):
         if given:

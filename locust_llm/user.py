@@ -13,13 +13,16 @@ from locust_llm.client.answer import Answer
 from locust_llm.client.gate import GateClosed
 from locust_llm.client.requests_bridge import PlainRequests, keep_home
 from locust_llm.core.record import Record
+from locust_llm.load.conversation import Conversation
 from locust_llm.load.formats import Item
 from locust_llm.load.media import MediaError
+from locust_llm.run.protocol import RequestsReturned
 from locust_llm.run.sessions.branch import Branches
 from locust_llm.run.sessions.script import Session
 from locust_llm.run.sessions.tree import Tree
 from locust_llm.run.sessions.turn import Turn
 from locust_llm.run.worker.locust_stats import RequestCancelled, RequestCut, RequestFailed  # noqa: F401  for locustfiles
+from locust_llm.run.worker.permits import Permit
 from locust_llm.run.worker.sender import Sender, sender_of
 
 
@@ -29,6 +32,8 @@ class LLMUser(HttpUser):
     abstract = True
     model: str | None = None
     """Model of this user class, instead of ``--model`` or ``--model-mix``."""
+    tenant: str | None = None
+    """Whose the requests of this user class are, instead of ``--tenant-mix``."""
     _number: ClassVar[int] = 0
 
     def __init__(self, environment: Environment) -> None:
@@ -81,6 +86,7 @@ class LLMUser(HttpUser):
         Raises:
             StopUser: the run is ending.
         """
+        self._needs_no_isolation("chat()")
         branch = self._branches.main
         permit = branch.permit()
         prompts, asked = self.sender.prompts, input_tokens
@@ -95,7 +101,8 @@ class LLMUser(HttpUser):
         if max_tokens is None:
             max_tokens = prompts.output_tokens() if drawn is None else drawn[0].output_tokens
         model = self.sender.sessions.model(session)
-        turn = Turn(messages, asked, max_tokens, session, sized=asked is not None, model=model)
+        tenant = self.tenant or self.sender.tenants.of(self.number, session)
+        turn = Turn(messages, asked, max_tokens, session, sized=asked is not None, model=model, tenant=tenant)
         record = branch.send(permit, turn, name, headers, keep_text, body)
         return branch.answer(record, keep_text=keep_text)
 
@@ -124,14 +131,8 @@ class LLMUser(HttpUser):
         Raises:
             StopUser: the run is ending.
         """
-        sender, permit = self.sender, self._branches.main.permit()
-        try:
-            item = permit.item if permit.item is not None else sender.item(permit.phase)
-        except GateClosed:
-            sender.permits.put_back(permit)
-            raise StopUser from None
-        decoded = None if item is None else msgspec.msgpack.decode(item, type=Item)
-        conversation = sender.sessions.begin(decoded)
+        sender = self.sender
+        permit, item, decoded, conversation = self._begin()
         tree = Tree(self._branches, conversation, decoded, name=name, headers=headers, keep_text=keep_text, body=body)
         try:
             tree.send(permit)
@@ -143,9 +144,44 @@ class LLMUser(HttpUser):
             sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
         return tree.records
 
+    def _begin(self) -> tuple[Permit, bytes | None, Item | None, Conversation]:
+        """The next session, with the permit of its first turn. While one tenant is alone the others' arrivals are drawn as
+        ever, and not sent: so its own have the times and the prompts that they have beside them; the others' users wait."""
+        sender, permit = self.sender, self._branches.main.permit()
+        while True:
+            own = self.tenant or sender.tenants.of(self.number)
+            block = sender.block(permit.phase)
+            alone = sender.tenants.alone(block)
+            if alone and permit.due_at is None and own != alone:  # of a closed loop, whose users are the tenants'
+                sender.permits.put_back(permit)
+                sender.tenants.wait(block)
+                permit = self._branches.main.permit()
+                continue
+            try:
+                item = permit.item if permit.item is not None else sender.item(permit.phase)
+            except GateClosed:
+                sender.permits.put_back(permit)
+                raise StopUser from None
+            decoded = None if item is None else msgspec.msgpack.decode(item, type=Item)
+            conversation = sender.sessions.begin(decoded)
+            conversation.tenant = self.tenant or (decoded.tenant if decoded is not None else "") or own
+            if alone in ("", conversation.tenant):
+                return permit, item, decoded, conversation
+            conversation.next()
+            sender.session_ended(permit, 0, dealt=item is not None or sender.counts_sessions)
+            sender.send(RequestsReturned(permit.phase, 1))
+            permit = self._branches.main.permit()
+
+    def _needs_no_isolation(self, what: str) -> None:
+        """Raises StopUser, and the run ends, where only some of the requests may be sent."""
+        if self.sender.settings.isolate:
+            self.sender.failure = f"--isolate takes tasks that call session(), and {type(self).__name__} calls {what}"
+            raise StopUser
+
     def open_session(self) -> Session:
         """A session that this code leads: ``with self.open_session() as s:``, and in it ``s.chat()``, ``s.tool()``,
         ``s.fork()`` and ``s.gather()``. It counts for ``--num-sessions``."""
+        self._needs_no_isolation("open_session()")
         return Session(self._branches, f"{self.sender.worker}-{self.number}-s{next(self.numbers)}")
 
     @property
@@ -156,3 +192,4 @@ class LLMUser(HttpUser):
     def on_stop(self) -> None:
         self._branches.close()
         self.sender.permits.leave(self.number)
+        self.sender.tenants.leave(self.number)

@@ -72,6 +72,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: str = "profiling"
     """``warmup`` or ``profiling``: the phase in which it was sent."""
     stage: Count = 0
+    tenant: str = ""
+    """Whose request it is; empty: the run has no tenants."""
     arm: str = ""
     """``base`` or ``candidate``: see arms.py. Empty: the run has no arms."""
     pair: Count = 0

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.load.model_mix import weights
+from locust_llm.load.mix import weights
 from locust_llm.load.pictures import Asked, rates
 from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.rules import Rules
@@ -121,7 +121,12 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
     @property
     def compares(self) -> bool:
         """It has two arms, and its stages are blocks of either."""
-        return bool(self.candidate or self.candidate_set or self.aa)
+        return bool(self.candidate or self.candidate_set or self.same_server)
+
+    @property
+    def same_server(self) -> bool:
+        """Of both arms, without any change: the base against itself, or a tenant alone and beside the others."""
+        return self.aa or self.isolate is not None
 
     @property
     def pairs(self) -> int:

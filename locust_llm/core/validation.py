@@ -2,19 +2,21 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from locust_llm.load.lengths import length
+from locust_llm.load.mix import priorities, tenants
 from locust_llm.load.schema import MISSING, available
 from locust_llm.load.traces.trajectory import shares
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
+from locust_llm.slo.selectors import nearest
 
 from .arms import BASE, LEAST
 from .foreign_text import is_secret
@@ -24,6 +26,8 @@ from .settings import POOLING, Settings, of_stage
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, duration
 
 MAX_PERCENTILES: Final = 50
+LEAST_SHARE: Final = 0.01
+"""Of the load, for a tenant that is compared."""
 MAX_METRICS_URLS: Final = 64
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING: Final = (
@@ -41,6 +45,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from prompt_mistakes(s)
     yield from _stages(s)
     yield from _until_decided(s)
+    yield from _tenants(s)
     yield from _arms(s)
     yield from slo.mistakes(s.rules, (s.sweep or "").partition("=")[0].strip())
     if "@" in urlsplit(s.candidate).netloc:
@@ -270,15 +275,61 @@ def _stages(s: Settings) -> Iterator[str]:
             return
 
 
+def _tenants(s: Settings) -> Iterator[str]:
+    """The mix, and that all else is of tenants that it has."""
+    if s.isolate and not s.tenant_mix:
+        yield "--isolate needs --tenant-mix: the others whose load is beside this tenant's"
+    try:
+        mix = tenants(s.tenant_mix) if s.tenant_mix else {}
+        named = {
+            "--tenant-header": [text.partition(":")[0] for text in s.tenant_header],
+            "--tenant-priority": [*priorities(s.tenant_priority)] if s.tenant_priority else [],
+            "--tenant-weight": [*tenants(s.tenant_weight, "--tenant-weight")] if s.tenant_weight else [],
+            "--isolate": [s.isolate] if s.isolate else [],
+        }
+    except ValueError as error:
+        yield str(error)
+        return
+    for rule in s.rules.readable:
+        named.setdefault(f"SLO {str(rule)!r}", []).extend(value for key, value in rule.where if key == "tenant")
+    for flag, names in named.items() if mix else ():
+        if unknown := next((name for name in names if name not in mix), None):
+            yield f"{flag}: there is no tenant {unknown}{nearest(unknown, mix)}; --tenant-mix has {', '.join(mix)}"
+    if s.tenant_priority and s.endpoint_type not in ("chat", "completions"):
+        yield f"--tenant-priority is a field of vLLM's chat and completions: {s.endpoint_type} has none"
+    share = mix.get(s.isolate or "", 0.0) / sum(mix.values()) if mix else 0.0
+    if s.isolate and len(mix) < 2:
+        yield "--isolate needs a second tenant in --tenant-mix"
+    elif s.isolate and s.users and not s.open_loop and not 1 <= (own := round(s.users * share)) < s.users:
+        yield f"--isolate {s.isolate}: {own} of {s.users} users (-u) are its own, and both need one at least"
+    elif s.isolate and 0 < share < LEAST_SHARE:
+        yield f"--isolate {s.isolate}: it has {share:.2%} of the load, too little to compare: {LEAST_SHARE:.0%} at least"
+
+
+def no_tenants(s: Settings, named: Sequence[str]) -> str:
+    """Why a dataset whose rows name these tenants cannot be of this run; empty where it can."""
+    if s.tenant_mix and (others := [name for name in named if name not in tenants(s.tenant_mix)]):
+        return f"its rows name the tenant {others[0]}, which is not in --tenant-mix: add it there"
+    if s.isolate and named and (s.isolate not in named or not s.open_loop):
+        why = "a rate is needed" if s.isolate in named else f"none of them is of {s.isolate}"
+        return f"its rows name their tenants, and with --isolate {s.isolate} {why}"
+    return ""
+
+
 def _arms(s: Settings) -> Iterator[str]:
     """Of base and candidate in pairs of blocks."""
     if not s.compares:
         if s.washout is not None:
             yield "--washout belongs to locust-llm ab"
         return
+    name = "--isolate" if s.isolate else "two arms"
+    if s.isolate and (s.candidate or s.candidate_set or s.aa):
+        yield "--isolate and locust-llm ab exclude each other: its arms are the tenant alone and beside the others"
+    elif s.tenant_mix and not s.isolate:
+        yield "two arms and --tenant-mix exclude each other: compare the arms without tenants, or give --isolate to a run"
     if s.aa and (s.candidate or s.candidate_set):
         yield "--aa compares the base with itself: leave --candidate and --candidate-set out"
-    if s.candidate == s.host and not (s.candidate_set or s.aa):
+    if s.candidate == s.host and not (s.candidate_set or s.same_server):
         yield "the candidate is the base: to see how often equal ones are called different, give --aa in its place"
     contradicting = (
         ("--sweep", s.sweep), ("--repeats", s.repeats > 1), ("--find-max", s.find_max), ("--request-count", s.request_count),
@@ -292,7 +343,7 @@ def _arms(s: Settings) -> Iterator[str]:
     )  # fmt: skip
     for flag, given in contradicting:
         if given:
-            yield f"two arms and {flag} exclude each other: leave {flag} out"
+            yield f"{name} and {flag} exclude each other: leave {flag} out"
     if s.washout_s >= s.block_duration:
         yield f"--washout {s.washout_s:g} leaves nothing of a block of {s.block_duration:g} s (--block-duration)"
     if s.pairs < LEAST:

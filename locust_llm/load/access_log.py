@@ -27,7 +27,9 @@ TABLES: Final[dict[str, dict[str, str]]] = {
     },
 }
 """The columns of the traces that we know; those of an ``access_log`` are named by the caller."""
-COLUMNS: Final = ("timestamp", "timestamp_ms", "input_tokens", "output_tokens", "session_id", "model", "prompt")
+COLUMNS: Final = (
+    "timestamp", "timestamp_ms", "input_tokens", "output_tokens", "session_id", "model", "prompt", "tenant",
+)  # fmt: skip
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,12 @@ def recognise(header: bytes) -> tuple[str, Table]:
 def session_of(table: Table, row: bytes) -> str:
     """The session that a row says it belongs to, or "". Raises RowError."""
     theirs = table.columns.get("session_id")
+    return text_of(_lookup(fields_of(table, row), theirs)) if theirs else ""
+
+
+def tenant_of(table: Table, row: bytes) -> str:
+    """Whose a row says it is, or "". Raises RowError."""
+    theirs = table.columns.get("tenant")
     return text_of(_lookup(fields_of(table, row), theirs)) if theirs else ""
 
 

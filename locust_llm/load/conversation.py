@@ -13,7 +13,7 @@ import msgspec
 from .formats import Item, Turn
 from .lengths import normal
 from .media import Refs
-from .model_mix import Model
+from .mix import Model
 from .prompts import Prompts, with_parts
 
 Message = dict[str, Any]
@@ -81,6 +81,8 @@ class Conversation:
         standard deviation of the think time (normal, cut at 0), for turns whose file names none. ``model``: that all its
         turns ask for; None: that of the run. ``parts``: of the pictures and sounds that a row names."""
         self.id, self.model, self._parts = id, model, parts
+        self.tenant = ""
+        """Whose it is; empty: the run has no tenants."""
         self.turns = turns if item is None else len(item.turns)
         self._prompts, self._item, self._random, self._delay_ms = prompts, item, random, delay_ms
         self._after = [*map(turn_before, range(self.turns))] if item is None else parents(item.turns)

@@ -18,6 +18,7 @@ from . import formats, media
 from .access_log import TABLES, Table
 from .conversation import parents
 from .formats import JSON_KINDS, DatasetError, Item, RowError, Turn
+from .mix import no_tenant
 from .rows import Index, Row, RowFile
 from .traces import kinds
 
@@ -77,6 +78,7 @@ class Dataset:
         """What was taken where a format has two meanings, and for how many sessions."""
         self.file = RowFile(path)
         self.kind, self.table = recognise(self.file, kind, columns or {})
+        self._tenants = "tenant" in self.table.columns if self.table else self.file.mentions(b'"tenant"')
         self._index: Index | None = None
         self._heads: array[int] = array("I")
         """The first row of each session, in the order of the file."""
@@ -230,7 +232,20 @@ class Dataset:
                 return None
             turns += new
             self.left_out += not new
-        return Item(id=name or str(rows[0].line), turns=tuple(turns), row=rows[0].line) if turns else None
+        first = rows[0]
+        tenant = self._tenant(first) if self._tenants and turns else ""
+        return Item(id=name or str(first.line), turns=tuple(turns), row=first.line, tenant=tenant) if turns else None
+
+    def _tenant(self, row: Row) -> str:
+        """Whose it is; a name that no header can carry is a broken row."""
+        if self.table:
+            name = logs.tenant_of(self.table, row.data)
+        else:
+            name = formats.text_of(formats.object_of(row.data).get("tenant"))
+        if name and (why := no_tenant(name)):
+            self._lose(row, RowError(f"tenant: {why}", field="tenant"))
+            return ""
+        return name
 
     def _look(self, turns: list[Turn]) -> None:
         """Can the pictures and sounds be read? Raises RowError."""

@@ -111,6 +111,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     turns: tuple[Turn, ...]
     row: int
+    tenant: str = ""
+    """Whose it is, by its first row; empty: the file does not say."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=TOKENS)]

@@ -41,6 +41,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     longest_row: int | None
     input_tokens: float | None
     output_tokens: float | None
+    tenants: tuple[str, ...]
+    """That its rows name."""
     about: str
     """What was taken where a format has two meanings."""
     left_out: int
@@ -92,13 +94,12 @@ def check(
     longest = 0, 0
     first_at, last_at = float("inf"), float("-inf")
     counts = {"input_tokens": [0, 0], "output_tokens": [0, 0]}
-    whole = True
+    whole, tenants = True, dict[str, None]()
     for item in dataset:
-        sessions += 1
-        turns += len(item.turns)
+        sessions, turns = sessions + 1, turns + len(item.turns)
+        tenants[item.tenant] = None
         longest = max(longest, (_longest(item.turns), -item.row))
-        at_s = item.turns[0].at_s
-        if at_s is not None:
+        if (at_s := item.turns[0].at_s) is not None:
             timed_sessions += 1
             first_at, last_at = min(first_at, at_s), max(last_at, at_s)
         for turn in item.turns:
@@ -131,6 +132,7 @@ def check(
         span_s=last_at - first_at if timed_sessions else None,
         longest=longest[0] or None,
         longest_row=-longest[1] or None,
+        tenants=tuple(filter(None, tenants)),
         about="; ".join(f"{about} ({count:,} sessions)" for about, count in dataset.about.items() if about),
         left_out=dataset.left_out,
         broken=dataset.broken,

@@ -57,6 +57,7 @@ from .sessions import sessions
 from .spans import SpansRefused as SpansRefused
 from .spans import join_file
 from .speculation import speculation
+from .tenants import Tenants, tenants
 from .waterfall.waterfall import waterfall
 
 HTML_FILE: Final = "report.html"
@@ -165,7 +166,8 @@ def _write(
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
     reuse = _prefix_cache(folder, run, history, unmade)
-    summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse)
+    by_tenant = _tenants(folder, run, columns, unmade)
+    summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse, tenants=by_tenant)
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
         """None: there is no such file, not even an old one."""
@@ -277,6 +279,21 @@ def _prefix_cache(folder: Path, run: Run, history: History, unmade: list[str]) -
     return None
 
 
+def _tenants(folder: Path, run: Run, columns: Columns, unmade: list[str]) -> Tenants | None:
+    """Of a sweep none: its stages have theirs."""
+    requests = columns.requests
+    swept = run.settings.sweep is not None and run.stage is None
+    some = requests[(requests["phase"] == "profiling") & (requests["tenant"] != "")]
+    if swept or some.empty:
+        return None
+    try:
+        low, high = float(some["asked_at"].min()), float(some["closed_at"].max())
+        return tenants(RecordFile(folder / RECORDS), run, low, high)
+    except Exception as error:
+        unmade.append(f"the service of the tenants could not be computed: {reason(error)}")
+    return None
+
+
 def _facts(run: Run, summary: Summary) -> bytes:
     return run_json(
         run,
@@ -300,6 +317,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         sessions=summary.sessions,
         waterfall=summary.waterfall,
         prefix_cache=summary.prefix_cache,
+        tenants=summary.tenants,
         sweep=summary.sweep,
         unread=summary.unread,
         definitions=DEFINITIONS,

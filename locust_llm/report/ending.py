@@ -16,8 +16,8 @@ from locust_llm.report.document.blocks import Text, decimals_of, interval, label
 from locust_llm.report.document.delivery import delivery_line
 from locust_llm.report.document.figures import CORRELATED, MAIN_PERCENTILES, main_first
 from locust_llm.report.document.headline import headline
-from locust_llm.report.document.paired import HEAD
 from locust_llm.report.document.paired import cells_of as cells_of_arms
+from locust_llm.report.document.paired import head_of
 from locust_llm.report.document.probe import beside, scheduler
 from locust_llm.report.document.remarks import (
     FIRST_FAILED,
@@ -177,7 +177,7 @@ def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence
         found = beside(summary.examination.symptoms)
         return ((), ()) if found is None else (found.head, found.rows)
     if summary.paired is not None:
-        return HEAD, _arms(summary.paired)
+        return head_of(summary.paired), _arms(summary.paired)
     if summary.sweep is not None and summary.swept:
         return _stages(summary.sweep)
     return _metrics(summary, run)

@@ -32,6 +32,7 @@ from locust_llm.report.document.document import (
     OVER_TIME,
     POOLED_LATENCY,
     SERVER,
+    SERVICE,
     STAGES,
     TIMELINE,
     WATERFALL,
@@ -46,6 +47,7 @@ from locust_llm.report.plots.owners import Owners, owners
 from locust_llm.report.plots.probe import by_length
 from locust_llm.report.plots.server import server_plots
 from locust_llm.report.plots.sweep import stage_plots
+from locust_llm.report.plots.tenants import service_plots
 from locust_llm.report.plots.timeline import Scene, Timeline, timeline
 from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.report.plots.waterfall import waterfall
@@ -135,6 +137,8 @@ def _charts(
         found[DISTRIBUTIONS] = lambda: distributions(columns, run.settings.open_loop, limits)
     found[LATENCY] = lambda: latencies(columns.requests, run, limits)
     found[OVER_TIME] = lambda: over_time(columns.requests, levels, run)
+    if (by_tenant := summary.tenants) is not None:
+        found[SERVICE] = lambda: service_plots(by_tenant, stretch(columns.requests, run))
     if history is not None:
         found[SERVER] = lambda: server_plots(history, stretch(columns.requests, run))
     return found

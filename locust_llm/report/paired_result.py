@@ -8,6 +8,11 @@ DIFFERENT: Final = "DIFFERENT"
 SAME: Final = "NO DIFFERENCE TO BE SEEN"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
 """Verdicts of all figures together."""
+HOLDS: Final = "HOLDS"
+BROKEN: Final = "DOES NOT HOLD"
+UNDECIDED: Final = "NOT DECIDED"
+ISOLATION_ROOM: Final = 10.0
+"""Percent, by which latencies beside others may be longer than alone."""
 
 
 class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,10 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
     """The arms did not get the same load."""
     aa: bool = False
     """Both arms are the base."""
+    isolated: str = ""
+    """The arms are this tenant alone (base) and beside the others (candidate), and the figures are of its requests."""
+    isolation: str = ""
+    """HOLDS, DOES NOT HOLD or NOT DECIDED: is none of its latencies longer by more than ``ISOLATION_ROOM`` percent?"""
     pairs: int = 0
     """That are whole, and counted."""
     planned: int = 0

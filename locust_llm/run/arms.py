@@ -40,7 +40,7 @@ def survey(settings: Settings, options: Namespace | None, *, here: bool) -> Disc
     if "," in (getattr(options, "candidate", None) or ""):
         refuse("two arms have one address each: give one --candidate")
     found = ready(settings, headers, here=here)
-    if not settings.compares or settings.aa:
+    if not settings.compares or settings.same_server:
         return found
     try:
         other = discover(
@@ -71,7 +71,7 @@ def sides(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str
     if not s.compares:
         return {"": Side("", s.host, found.model, found.length_way)}
     base = Side(BASE, s.host, found.model, found.length_way)
-    if s.aa:
+    if s.same_server:
         return {BASE: base, CANDIDATE: base._replace(name=CANDIDATE)}
     if (other := found.candidate) is None:
         raise ValueError("the candidate was not asked before the run, and gets no key")

@@ -20,7 +20,7 @@ from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
 from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
-from locust_llm.load.model_mix import canonical
+from locust_llm.load.mix import canonical
 from locust_llm.load.prompts import Lengths, Prompts, fit
 from locust_llm.load.schema import MISSING, available, wanted
 from locust_llm.protocols.answer import Completion, Count, count, status_message

@@ -1,10 +1,13 @@
 """Flags: the declared options on Locust's parser, in groups before its own, their values, and what an unknown one means."""
 
 import difflib
+import os
 import shlex
+import sys
 from argparse import BooleanOptionalAction
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 from locust.argument_parser import LocustArgumentParser
@@ -55,6 +58,17 @@ class CommandLine(msgspec.Struct):
             "environment variable has one per line",
             "body.temperature=0.5",
             "KEY=VALUE",
+            in_form=False,
+            repeated=True,
+        ),
+    ] = ()
+    tenant_header: Annotated[
+        tuple[str, ...],
+        Option(
+            "load",
+            "Header of the requests of one tenant; the environment variable has one per line",
+            "gold:x-gateway-inference-objective=interactive",
+            "TENANT:NAME=VALUE",
             in_form=False,
             repeated=True,
         ),
@@ -286,3 +300,30 @@ def unknown_options(words: Iterable[str], known: Collection[str]) -> Iterator[st
         elif len(longer := sorted((flag for flag in known if flag.startswith(name)), key=len)) != 1:
             near = longer or difflib.get_close_matches(name, known)
             yield f"there is no option {name}{f': did you mean {near[0]}?' if near else ''}"
+
+
+# -- the command, to be written down ------------------------------------------------------------------------------------
+
+PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("probe.py", "--headless")}
+"""The words that the door puts before those that were given; of any other command the locustfile of a run."""
+
+
+def command_line(headers: list[str], secrets: Iterable[Any], shown_as: Mapping[str, str] | None = None) -> str:
+    """The command line, without the values of headers and of the locustfile's secret flags, and without the place where this
+    package is installed. ``shown_as``: what other words with values of headers become."""
+    words = sys.argv[1:]
+    name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
+    file, *more = PUT.get(name, ("run.py",))
+    put = ["-f", str(Path(__file__).parents[1] / "locustfiles" / file), *more]
+    if words[: len(put)] == put:
+        name, words = name if name in PUT else "locust-llm run", words[len(put) :]
+    for header in headers:  # by their text, however the flag was written
+        words = [word.replace(header, "***") if header else word for word in words]
+    for text, instead in (shown_as or {}).items():
+        words = [word.replace(text, instead) for word in words]
+    for secret in filter(None, map(str, secrets)):  # whole: a short one is in many words
+        words = [
+            word.removesuffix(secret) + "***" if word == secret or word.endswith("=" + secret) else word
+            for word in words
+        ]
+    return " ".join([name, *map(shlex.quote, words)])

@@ -7,7 +7,6 @@ A wrong value ends with exit status 5 and one line. That has to happen between L
 import errno
 import os
 import re
-import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,13 +27,13 @@ from locust_llm.core.options.option import USERS, Option
 from locust_llm.core.settings import SESSION_HEADERS, Settings
 from locust_llm.core.storage import RECORDS, RUN, read_run
 from locust_llm.core.sweep import CONCURRENCY, RATE
-from locust_llm.core.validation import HEADER_NAME, mistakes
+from locust_llm.core.validation import HEADER_NAME, mistakes, no_tenants
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load import schema, tokens
 from locust_llm.load.access_log import columns_of
 from locust_llm.load.lengths import mix
 from locust_llm.load.media import AUDIO, IMAGE
-from locust_llm.load.model_mix import weights
+from locust_llm.load.mix import headers_of, weights, without_value
 from locust_llm.load.pictures import made
 from locust_llm.load.summary import Summary
 from locust_llm.load.summary import check as check_dataset
@@ -48,6 +47,7 @@ from .flags import (
     OPTIONS,
     Refused,
     add_groups,
+    command_line,
     introduce,
     parser_default,
     reader,
@@ -58,8 +58,6 @@ from .refusals import refuses_media
 from .scenario import scenario_changed, scenario_rules, with_origin, with_scenario
 from .schedule import rate_of
 
-PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("probe.py", "--headless")}
-"""The words that the door puts before those that were given; of any other command the locustfile of a run."""
 SECRETS: Final = "llm_secrets"
 """Where the options have the names of the locustfile's own secret ones."""
 _HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
@@ -142,6 +140,7 @@ def check(options: Namespace, **known: Any) -> Settings:
         if not _HEADER_VALUE.fullmatch(value):
             refuse(f"--header {name.strip()}: its value has characters that no header can carry")
     try:
+        headers_of(tenant_headers_given(options))
         changes(changes_given(options))
     except ValueError as error:
         refuse(str(error))
@@ -230,6 +229,8 @@ def look_through(s: Settings) -> Summary | None:
     for kind, some in ((IMAGE, dataset.images), (AUDIO, dataset.sounds)):
         if some and (not_taken := refuses_media(s.endpoint_type, kind)):
             raise ValueError(f"{s.input_file}: {not_taken}")
+    if why := no_tenants(s, dataset.tenants):
+        raise ValueError(f"{s.input_file}: {why}")
     return dataset
 
 
@@ -284,15 +285,19 @@ def settings_of(options: Namespace | None) -> Settings:
         hosts=replica_urls(options.host or ""),
         header_names=tuple(header.partition(":")[0].strip() for header in headers_given(options)),
         candidate_set=tuple(map(without_values, changes_given(options))),
+        tenant_header=tuple(map(without_value, tenant_headers_given(options))),
         users=getattr(options, "llm_users", options.num_users),
         processes=_processes(options),
         run_time_s=getattr(options, "llm_run_time", None) or options.run_time or None,
         stop_timeout_s=float(options.stop_timeout or 0),
         locustfile=os.path.basename(str(options.locustfile or "")),
-        command=_command(
+        command=command_line(
             options.header,
             [getattr(options, name) for name in getattr(options, SECRETS, ())],
-            options.candidate_set,
+            {
+                **{text: without_values(text) for text in options.candidate_set},
+                **{text: without_value(text) for text in options.tenant_header},
+            },
         ),
         **values,
     )
@@ -366,6 +371,19 @@ def candidate_headers(options: Namespace | None) -> dict[str, str]:
     return changes(changes_given(options)).headers
 
 
+def tenant_headers_given(options: Namespace) -> list[str]:
+    """Of the environment and of the flag."""
+    lines = os.environ.get("LOCUST_LLM_TENANT_HEADER", "").splitlines()
+    return [*filter(None, map(str.strip, lines)), *options.tenant_header]
+
+
+def tenant_headers(options: Namespace | None) -> dict[str, dict[str, str]]:
+    """By tenant: the headers of its requests, beside those of every request. Never written anywhere."""
+    if options is None or not hasattr(options, "tenant_header"):
+        return {}
+    return headers_of(tenant_headers_given(options))
+
+
 def _typed(option: Option, value: Any) -> Any:
     if option.kind is bool:
         return _truth(value)
@@ -376,24 +394,3 @@ def _typed(option: Option, value: Any) -> Any:
 
 def _truth(value: Any) -> bool:
     return value.lower() == "true" if isinstance(value, str) else bool(value)
-
-
-def _command(headers: list[str], secrets: Iterable[Any], candidate_set: Iterable[str] = ()) -> str:
-    """The command line, without the values of headers and of the locustfile's secret flags, and without the place where this
-    package is installed."""
-    words = sys.argv[1:]
-    name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
-    file, *more = PUT.get(name, ("run.py",))
-    put = ["-f", str(Path(__file__).parents[1] / "locustfiles" / file), *more]
-    if words[: len(put)] == put:
-        name, words = name if name in PUT else "locust-llm run", words[len(put) :]
-    for header in headers:  # by their text, however the flag was written
-        words = [word.replace(header, "***") if header else word for word in words]
-    for text in candidate_set:
-        words = [word.replace(text, without_values(text)) for word in words]
-    for secret in filter(None, map(str, secrets)):  # whole: a short one is in many words
-        words = [
-            word.removesuffix(secret) + "***" if word == secret or word.endswith("=" + secret) else word
-            for word in words
-        ]
-    return " ".join([name, *map(shlex.quote, words)])

@@ -14,7 +14,7 @@ from locust_llm.core.options.option import Option, out_of_range
 from locust_llm.core.settings import Settings
 from locust_llm.core.sweep import sweep
 from locust_llm.load.lengths import length, mix
-from locust_llm.load.model_mix import weights
+from locust_llm.load.mix import weights
 from locust_llm.load.numbers import cut_short
 from locust_llm.load.scenario import Scenario, read
 from locust_llm.slo import grammar

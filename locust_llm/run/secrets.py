@@ -10,9 +10,9 @@ from typing import Any, Final
 from locust.rpc.protocol import Message
 from locust.rpc.zmqrpc import BaseSocket
 
-from .options import SECRETS, candidate_headers, request_headers
+from .options import SECRETS, candidate_headers, request_headers, tenant_headers
 
-WITHHELD: Final = ("header", "api_key_file", "candidate_set")
+WITHHELD: Final = ("header", "api_key_file", "candidate_set", "tenant_header")
 """Ours. Each worker keeps its own."""
 
 
@@ -44,5 +44,8 @@ def secret_names(options: Namespace | None) -> tuple[str, ...]:
     ValueError."""
     flags = [f"--{name.replace('_', '-')}" for name in getattr(options, SECRETS, ()) if getattr(options, name)]
     own = (f"--candidate-set header:{name.title()}" for name in candidate_headers(options))
+    of_tenants = (
+        f"--tenant-header {tenant}:{name.title()}" for tenant, own in tenant_headers(options).items() for name in own
+    )
     headers = request_headers(options, "chat")  # a worker does not know the master's protocol when it greets
-    return tuple(sorted({*(name.title() for name in headers), *flags, *own}))
+    return tuple(sorted({*(name.title() for name in headers), *flags, *own, *of_tenants}))

@@ -8,9 +8,9 @@ from typing import Any, Final, NoReturn
 
 STAGES: Final = ("stage", "concurrency", "request-rate", "prefill-concurrency", "input-tokens")
 """Selectors of stages, by the value of what the sweep changes: by any name, or by that of what it must be."""
-SELECTORS: Final = ("class", "input", "name", "model", "turn", "images", *STAGES)
+SELECTORS: Final = ("class", "input", "name", "model", "tenant", "turn", "images", *STAGES)
 TURNS: Final = ("first", "later")
-COLUMNS: Final = {"class": "user_class", "name": "name", "model": "model"}
+COLUMNS: Final = {"class": "user_class", "name": "name", "model": "model", "tenant": "tenant"}
 """Selectors of requests by a value that they have, and what a record calls it."""
 IMAGES: Final = "images"
 """The selector by the number of pictures in a request."""

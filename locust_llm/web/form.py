@@ -113,6 +113,8 @@ def settings_asked(options: Namespace, runner: Any) -> Settings:
     options.llm_users = users
     settings = check(options, processes=max(1, len(runner.clients.ready)) if isinstance(runner, MasterRunner) else 1)
     if settings.compares:
+        if settings.isolate:
+            refuse("--isolate is of the command line only: locust-llm run --headless")
         refuse("a run of two arms begins on the command line only: locust-llm ab")
     if settings.hosts:
         refuse("a run of several addresses begins on the command line only: locust-llm run --headless --host A,B")

@@ -261,14 +261,19 @@ def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_
     with tiny_server() as tiny:
         done = run(
             Server(tiny.url), tmp_path / "r", "-u", "3", "--num-sessions", "5", *TURNS, "--session-header", "X-Session",
-            "--model-mix", "tiny=1,other=1", "--random-seed", "3", *SHORT,
+            "--model-mix", "tiny=1,other=1", "--random-seed", "3", *SHORT, "--tenant-mix", "gold=1,free=2",
+            "--tenant-header", "gold:X-Key=secret-1", "--tenant-priority", "gold=0,free=9",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        asked, models = defaultdict(list), defaultdict(set)
+        asked, models, tenants = defaultdict(list), defaultdict(set), defaultdict(set)
         for one in tiny.asked:
             if one.path == "/v1/chat/completions":
                 asked[one.headers["x-session"]].append(one.body["messages"])
                 models[one.headers["x-session"]].add(one.body["model"])
+                tenant = one.headers["x-gateway-inference-fairness-id"]
+                tenants[one.headers["x-session"]].add(tenant)
+                carried = one.headers.get("x-key"), one.body["priority"]
+                assert carried == {"gold": ("secret-1", 0), "free": (None, 9)}[tenant]
     assert len(asked) == 5
     for first, second, third in asked.values():
         assert [message["role"] for message in third] == ["user", "assistant", "user", "assistant", "user"]
@@ -279,6 +284,10 @@ def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_
     got = records(tmp_path / "r")
     assert Counter(record.session for record in got) == dict.fromkeys(asked, 3)
     assert {record.session: {record.model} for record in got} == models  # each keeps its own
+    assert {record.session: {record.tenant} for record in got} == tenants
+    assert {*Counter(record.tenant for record in got)} == {"gold", "free"}
+    assert not [file for file in (tmp_path / "r").iterdir() if b"secret-1" in file.read_bytes()]
+    assert "Service by tenant" in (tmp_path / "r" / "report.html").read_text()
     assert Counter(record.model for record in got) == {"tiny": 6, "other": 9}
     mix = r"model mix +\| tiny 40\.0% \(asked for 50\.0%\), other 60\.0% \(asked for 50\.0%\) of the requests"
     assert re.search(mix, (tmp_path / "r" / "summary.md").read_text())

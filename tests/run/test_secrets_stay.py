@@ -12,7 +12,7 @@ from locust.rpc.protocol import Message
 import pytest
 from support.command_line import parse
 
-from locust_llm.run import options as options_module
+from locust_llm.run.flags import command_line
 from locust_llm.run.greeting import greeting, refusal
 from locust_llm.run.protocol import Hello
 from locust_llm.run.secrets import secret_names, without_secrets
@@ -40,6 +40,7 @@ def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs
         "header",
         "api_key_file",
         "candidate_set",
+        "tenant_header",
         "my_password",
     }
     assert FLAG.encode() not in sent.serialize()
@@ -85,10 +86,7 @@ def test_a_worker_without_a_secret_is_refused_by_its_name(theirs: tuple[str, ...
 
 def test_the_command_that_a_run_keeps_hides_the_locustfiles_own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["locust", "--my-password", OWN, f"--other={OWN}", "--short", "a", "data"])
-    assert (
-        options_module._command([], [OWN, "a", None, ""])
-        == "locust --my-password '***' '--other=***' --short '***' data"
-    )
+    assert command_line([], [OWN, "a", None, ""]) == "locust --my-password '***' '--other=***' --short '***' data"
 
 
 def test_the_parser_knows_the_secret_flags() -> None:

@@ -42,6 +42,45 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
             "NAME=WEIGHT,...",
         ),
     ] = None
+    tenant_mix: Annotated[
+        str | None,
+        Option(
+            "load",
+            "Several tenants by weight: of the arrivals of a rate, in a closed loop of the users",
+            "gold=20,free=80",
+            "NAME=WEIGHT,...",
+        ),
+    ] = None
+    tenant_header: tuple[str, ...] = ()
+    """Headers of tenants, never with a value."""
+    tenant_priority: Annotated[
+        str | None,
+        Option(
+            "load",
+            "Field priority of the body of each tenant's requests (vLLM: the lower, the sooner)",
+            "gold=0,free=10",
+            "NAME=N,...",
+        ),
+    ] = None
+    tenant_weight: Annotated[
+        str | None,
+        Option(
+            "load",
+            "What each tenant is entitled to: Jain's index and the service gap are of service / weight",
+            "gold=4,free=1",
+            "NAME=WEIGHT,...",
+        ),
+    ] = None
+    isolate: Annotated[
+        str | None,
+        Option(
+            "load",
+            "Compare this tenant's load alone with the same beside the others, in pairs of blocks (--block-duration)",
+            "gold",
+            "TENANT",
+            in_form=False,
+        ),
+    ] = None
     model_check: Annotated[
         bool, Option("server", "Refuse a --model that the server does not list; without, it is sent as it is given")
     ] = True

@@ -47,7 +47,7 @@ OTHER_NUMBERS: Final = (
 )  # fmt: skip
 TEXTS: Final = (
     "id", "outcome", "phase", "name", "model", "tokens_from", "clock", "finish_reason", "session", "user_class",
-    "worker", "error", "arm", "backend",
+    "worker", "error", "arm", "backend", "tenant",
 )  # fmt: skip
 
 # What the tables and plots need: the narrower, the more requests fit into memory (220 bytes each).
@@ -60,7 +60,7 @@ SUMMARY_NUMBERS: Final = tuple(
     if name not in ("headers_at", "close_lag_s", "longest_stall_s")
 )  # fmt: skip
 SUMMARY_TEXTS: Final = (
-    "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "error", "arm", "backend",
+    "outcome", "phase", "name", "model", "user_class", "worker", "tokens_from", "clock", "error", "arm", "backend", "tenant",
 )  # fmt: skip
 SINGLE_PRECISION: Final = frozenset(
     {

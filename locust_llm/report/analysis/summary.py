@@ -11,6 +11,7 @@ from locust_llm.report.paired_result import Paired
 from locust_llm.report.prefix_cache import PrefixCache
 from locust_llm.report.sessions import Sessions
 from locust_llm.report.speculation import Speculation
+from locust_llm.report.tenants import Tenants
 from locust_llm.report.waterfall_result import Waterfall
 from locust_llm.slo.client_verdict import Evidence, Verdict
 
@@ -149,8 +150,7 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
 class Good(msgspec.Struct, frozen=True, kw_only=True):
     """How many requests met every condition. Its rate has a 95 % interval. A cut request is none for certain."""
 
-    conditions: str
-    """In words, and where they come from."""
+    conditions: str  # in words, and where they come from
     attainment: float
     """Their share; failures and cut requests are in the denominator."""
     attainment_most: float | None = None
@@ -187,10 +187,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     failure_rate: float | None
     residual: float | None
     """Of Little's law: above 5 % the stage was not stationary."""
-    why: str
-    """Why it ended."""
-    client: str | None
-    """The client verdict."""
+    why: str  # why it ended
+    client: str | None  # the client verdict
     client_reasons: tuple[str, ...] = ()
     requests_per_s: float | None
     input_tokens_per_s: float | None
@@ -328,6 +326,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     speculation: tuple[Speculation, ...] = ()
     sessions: Sessions | None = None
     waterfall: Waterfall | None = None
+    tenants: Tenants | None = None
     unmade: tuple[str, ...] = ()
     """What could not be made of the reports, and why: one line each."""
 

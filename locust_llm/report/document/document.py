@@ -40,6 +40,7 @@ from .remarks import (
 )
 from .sessions import whole_sessions
 from .sweep import curves, warnings
+from .tenants import by_tenant
 from .waterfall import BARS, whose
 
 RULE_WIDTH: Final = 60
@@ -53,6 +54,7 @@ OVER_TIME: Final = "Over time"
 SERVER: Final = "Server"
 TIMELINE: Final = "Timeline"
 WATERFALL: Final = "One session"
+SERVICE: Final = "Service by tenant"
 DISTRIBUTIONS: Final = "Distributions"
 """Headings of charts."""
 POOLED_LATENCY: Final = "Latency over time"
@@ -90,6 +92,9 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     if summary.sessions is not None and not summary.swept:
         yield from whole_sessions(summary.sessions)
         yield Charts(WATERFALL)
+    if summary.tenants is not None and probe is None:
+        yield from by_tenant(summary.tenants)
+        yield Charts(SERVICE)
     for charts in (*(() if nothing else (OVER_TIME,)), SERVER, TIMELINE, DISTRIBUTIONS):
         yield Charts(charts)
     if summary.interference is not None and not summary.swept:
@@ -173,6 +178,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "model", c.model or "-"
     if run.settings.scenario:
         yield "scenario", _scenario(run.settings.scenario, run.settings.scenario_changed)
+    if run.settings.tenant_mix:
+        yield "tenant mix", run.settings.tenant_mix
     if c.model_mix:
         yield "model mix", f"{', '.join(map(_share, c.model_mix))} of the requests"
     if (probe := summary.examination) is not None:

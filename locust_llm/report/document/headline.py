@@ -225,9 +225,19 @@ def _stages(sweep: SweepSummary) -> str:
     return said.split(". ")[0].rstrip(".")
 
 
+def _slower(found: Paired) -> str:
+    """``: TTFT p95 2.3 times as long beside the others``"""
+    one = next((f for f in found.figures if (f.metric, f.stat) == ("ttft", "p95") and f.percent is not None), None)
+    if one is None or one.percent is None:
+        return ""
+    return f": TTFT p95 {1 + one.percent / 100:.3g} times as long beside the others"
+
+
 def _arms(found: Paired) -> str:
     if found.verdict == INCONCLUSIVE:
         return f"No conclusion: {found.reason.partition(':')[0]}"
+    if found.isolated:
+        return f"Isolation of {found.isolated} {found.isolation.lower()}{_slower(found)}"
     if found.aa:
         expected = f"{0.05 * found.known:.2g} expected"
         return f"Base against itself: {found.different} of {found.known} figures called different, {expected}"

@@ -5,7 +5,8 @@ from typing import Final
 
 from locust_llm.core.run import Run
 from locust_llm.core.text import many, supported
-from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired, PairedFigure
+from locust_llm.report.analysis.pairs.paired import ISOLATED
+from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, ISOLATION_ROOM, Paired, PairedFigure
 
 from .blocks import Block, Heading, Table, Text, flags_of
 
@@ -22,6 +23,8 @@ NOTE: Final = (
 
 def verdict_of(found: Paired) -> str:
     """In one sentence or two."""
+    if found.isolated:
+        return isolation_of(found)
     name = "A/A" if found.aa else "A/B"
     if found.verdict == INCONCLUSIVE:
         return f"{name} {found.verdict}: {found.reason}."
@@ -37,15 +40,46 @@ def verdict_of(found: Paired) -> str:
     return f"{said} {called}: {'; '.join(named[:FIRST])}{more}."
 
 
+def isolation_of(found: Paired) -> str:
+    """What the others cost the tenant, in one sentence or two."""
+    who = f"Isolation of {found.isolated} {found.isolation}"
+    if found.reason:
+        return f"{who}: {found.reason}."
+    named = [
+        f"{figure.label.removesuffix(' (ms)')} {1 + figure.percent / 100:.3g} times ({_times(figure)})"
+        for figure in found.figures
+        if (figure.metric, figure.stat) in ISOLATED and figure.percent is not None
+    ]
+    return (
+        f"{who} ({many(found.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside the others is isolated). Beside "
+        f"them, against alone: {'; '.join(named) or 'no latency is known in each block'}."
+    )
+
+
+def _times(figure: PairedFigure) -> str:
+    if figure.low_percent is None or figure.high_percent is None:
+        return "-"
+    return f"{1 + figure.low_percent / 100:.3g} to {1 + figure.high_percent / 100:.3g}"
+
+
+def head_of(found: Paired) -> tuple[str, ...]:
+    """Of the table of its figures."""
+    return ("Metric", "alone", "beside", *HEAD[3:]) if found.isolated else HEAD
+
+
 def side_by_side(found: Paired) -> Iterator[Block]:
     """Each figure of both arms."""
-    yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
+    if found.isolated:
+        yield Heading(f"Isolation: {found.isolated} beside the others against alone")
+    else:
+        yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
     rows = tuple(cells_of(figure) for figure in found.figures)
-    yield Table(HEAD, rows)
+    yield Table(head_of(found), rows)
     for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
         labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
         yield Text(f"{labels}: {note}.")
-    yield Text(NOTE)
+    alone = f"Base and candidate: {found.isolated} alone, and beside the others. "
+    yield Text(alone * bool(found.isolated) + NOTE)
 
 
 def arms(run: Run) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,7 @@ class User(Protocol):
     client: HttpSession
     host: str | None
     model: str | None
+    tenant: str | None
     number: int
 
     @property
@@ -75,9 +76,9 @@ class Branch:
         self.line = self._line("")
         """That of the last request."""
         self._rests_until = 0.0
-        self._plain: dict[str, tuple[tuple[Any, ...], requests.PreparedRequest, bytes, str]] = {}
-        """By address: what the last request was prepared from, it, how it begins, and the trace of its run (empty: it has no
-        traceparent of ours)."""
+        self._plain: dict[tuple[str, str], tuple[tuple[Any, ...], requests.PreparedRequest, bytes, str]] = {}
+        """By address and tenant: what the last request was prepared from, it, how it begins, and the trace of its run (empty:
+        it has no traceparent of ours)."""
         self._wanted: Wanted | None = None
         self._lose: Callable[[], int] | None = None
         self._session = ""
@@ -125,7 +126,7 @@ class Branch:
         """Send one request; returns its record."""
         sender, settings, user = self.sender, self.sender.settings, self._user
         try:
-            side = sender.side(sender.block(permit.phase), turn.session)
+            side = sender.tenants.side(sender.side(sender.block(permit.phase), turn.session), turn.tenant)
             self.line = self._line(side.address if settings.hosts else "")
             request_id = f"{sender.worker}-{user.number}-{next(user.numbers)}"
             session = turn.session or request_id
@@ -153,7 +154,7 @@ class Branch:
 
             def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:
                 its_id = request_id if number == 1 else f"{request_id}.{number}"
-                prepared, wire = self._prepare(data, its_id, headers, side)
+                prepared, wire = self._prepare(data, its_id, headers, side, turn.tenant)
                 request = Request(
                     target=target(prepared.url or "", self._user.client.verify, self._user.client.cert),
                     data=wire,
@@ -186,7 +187,7 @@ class Branch:
             "asked_input_tokens": turn.input_tokens,
             **({} if turn.prefix is None else {"prefix": turn.prefix[0], "prefix_tokens": turn.prefix[1]}),
             "arm": side.name, "pair": 0 if block is None else block.pair,
-            "backend": side.address if settings.hosts else "",
+            "backend": side.address if settings.hosts else "", "tenant": turn.tenant,
             **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
         }  # fmt: skip
 
@@ -237,7 +238,7 @@ class Branch:
         return pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
 
     def _prepare(
-        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side
+        self, data: bytes, request_id: str, headers: dict[str, str] | None, side: Side, tenant: str = ""
     ) -> tuple[requests.PreparedRequest, bytes]:
         """(request prepared by requests, with auth, cookies, headers and hooks of the session; the bytes to send).
 
@@ -249,7 +250,7 @@ class Branch:
         if is_plain:
             trace = self.sender.trace
             key = (side.address, self._user.host, trace, *client.headers.items(), *side.headers.items())
-        plain = self._plain.get(side.address)
+        plain = self._plain.get((side.address, tenant))
         if plain is None or key != plain[0]:
             prepared = self._prepare_with_requests(data, request_id, headers, side)
             if key is None:
@@ -257,7 +258,7 @@ class Branch:
             trace = self._trace(headers, side)
             for name in ("X-Request-Id", "Content-Length", *([TRACEPARENT] if trace else [])):
                 del prepared.headers[name]
-            plain = self._plain[side.address] = key, prepared, head(prepared), trace
+            plain = self._plain[side.address, tenant] = key, prepared, head(prepared), trace
         _, prepared, beginning, trace = plain
         own = f"X-Request-Id: {request_id}\r\n"
         if trace:
@@ -346,6 +347,10 @@ class Branches:
         self._user = user
         self.main = Branch(user)
         self._all, self._free = [self.main], list[Branch]()
+
+    def tenant(self, session: str) -> str:
+        """Whose this session is."""
+        return self._user.tenant or self.main.sender.tenants.of(self._user.number, session)
 
     def take(self) -> Branch:
         """One that nobody uses."""

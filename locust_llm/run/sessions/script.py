@@ -32,6 +32,7 @@ class _Whole:
     def __init__(self, branches: Branches, id: str) -> None:
         self.branches, self.id, self.sender = branches, id, branches.main.sender
         self.model = self.sender.sessions.model(id)
+        self.tenant = branches.tenant(id)
         self.numbers = count()
         self.group = Group()
         self.records: list[Record] = []
@@ -104,7 +105,8 @@ class Line:
         number = next(whole.numbers)
         turn = Turn(
             [*self.messages, *new], asked, max_tokens, whole.id, number, sized=content is None or input_tokens is not None,
-            model=whole.model, after=None if self.after == turn_before(number) else self.after, tool_s=self._tool_s,
+            model=whole.model, tenant=whole.tenant,
+            after=None if self.after == turn_before(number) else self.after, tool_s=self._tool_s,
         )  # fmt: skip
         self._tool_s = None
         record = branch.send(permit, turn, name, headers, True, body)

@@ -27,6 +27,8 @@ class Turn(NamedTuple):
     """How long a tool took before it."""
     prefix: tuple[int, int] | None = None
     """(number of the shared prefix that it begins with, tokens in common)."""
+    tenant: str = ""
+    """Whose it is; empty: the run has no tenants."""
     lose: Callable[[], int] | None = None
     """Called when it failed: how many turns are never sent for that."""
 
@@ -40,5 +42,6 @@ def turn_of(ask: Ask, conversation: Conversation, *, sized: bool) -> Turn:
         after=None if ask.after == turn_before(number) else ask.after,
         tool_s=ask.delay_s if ask.tool else None,
         prefix=ask.prefix,
+        tenant=conversation.tenant,
         lose=lambda: conversation.lose(number),
     )  # fmt: skip

@@ -28,14 +28,14 @@ from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
 from locust_llm.load.lengths import independent, length, mix, normal
 from locust_llm.load.media import Store
-from locust_llm.load.model_mix import models
+from locust_llm.load.mix import models
 from locust_llm.load.pictures import Media
 from locust_llm.load.prompts import Prompts
 from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
 from locust_llm.run.clock_sync import Clock, boot_id
 from locust_llm.run.gate_shares import Lease
-from locust_llm.run.options import candidate_headers, extras, request_headers, settings_of
+from locust_llm.run.options import candidate_headers, extras, request_headers, settings_of, tenant_headers
 from locust_llm.run.protocol import (
     LOCAL,
     TO_CONTROL,
@@ -59,6 +59,7 @@ from .alarm import Alarm, Turns
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
 from .sentinel import Sentinels
+from .tenants import Tenants
 
 logger = logging.getLogger("locust_llm")
 
@@ -100,10 +101,9 @@ class Sender:
 
     def _renew(self) -> None:
         self.affinity = Affinity({"": Side("", "", None, ())})
-        self._place, self.trace = 0, ""
+        self.tenants, self._place, self.trace = Tenants(), 0, ""
         self.closed = False
-        self.turned_away = 0
-        self.decoding = 0
+        self.turned_away = self.decoding = 0
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
         self.failure = ""  # why this process can send nothing more
@@ -153,8 +153,7 @@ class Sender:
             self._renew()
         self.epoch = epoch
         new_reader()
-        self._machine = machine_of()
-        self._watch = HealthMonitor()
+        self._machine, self._watch = machine_of(), HealthMonitor()
         self.settings = s = order.settings
         self.trace = order.trace
         self._sentinels.begin(s.selftest, s.run_time_s)
@@ -183,6 +182,7 @@ class Sender:
             models=models(s.model_mix) if s.model_mix else None,
             parts=Store(s.input_file, pause=self.turns.take).parts if s.input_file else None,
         )
+        self.tenants = Tenants(s, tenant_headers(self._environment.parsed_options), order.worker)
         self.extra = extras(s)
         self.counts_sessions = bool(s.input_file or s.num_sessions or s.prefix_cache_hit_rate is not None)
         self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
@@ -216,6 +216,7 @@ class Sender:
         salt = "" if s.candidate and s.candidate != s.host else f"[{number:03}]"
         self.prompts.begin_block(seed, salt)
         self.sessions.begin_block(seed)
+        self.tenants.begin_block(block, seed)
         self._random = Random(f"{seed}/cancel")
 
     def block(self, phase: str) -> Block | None:
@@ -229,11 +230,10 @@ class Sender:
 
     @property
     def own_headers(self) -> dict[str, str]:
-        """Of all arms: no text that is written down may hold their values."""
-        found = dict(self.headers)
-        for side in self.affinity.sides.values():
-            found |= {f"{side.name} {name}": value for name, value in side.headers.items()}
-        return found
+        """Of all arms and tenants: no text that is written down may hold their values."""
+        sides = self.affinity.sides.values()
+        arms = {f"{side.name} {name}": value for side in sides for name, value in side.headers.items()}
+        return {**self.headers, **arms, **self.tenants.secrets}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -350,6 +350,7 @@ class Sender:
         """Nothing new starts from here on."""
         self.closed = True
         self.gate.close()
+        self.tenants.close()
         self._missed += self.permits.close()
         self.tickets.close()
         if self._alarm is not None:

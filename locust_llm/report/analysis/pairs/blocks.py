@@ -39,7 +39,9 @@ class PairRequests(NamedTuple):
 
 
 def pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
-    """The pairs of which both blocks came to their end."""
+    """The pairs of which both blocks came to their end; where a tenant is isolated, of its requests."""
+    if run.settings.isolate:
+        requests = requests[requests["tenant"] == run.settings.isolate]
     windows = {(stage.pair, stage.arm): window for stage in run.stages if (window := _window(stage)) is not None}
     numbers = sorted({pair for pair, _ in windows if (pair, BASE) in windows and (pair, CANDIDATE) in windows})
     groups = dict(list(requests.groupby(["pair", "arm"], observed=True)))

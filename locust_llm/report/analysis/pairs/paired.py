@@ -23,7 +23,16 @@ from locust_llm.core.run import Run
 from locust_llm.report.analysis.goodput import good_request
 from locust_llm.report.analysis.selection import Floats, Selection, scarce
 from locust_llm.report.analysis.summary import SloResult
-from locust_llm.report.paired_result import DIFFERENT, SAME, Paired, PairedFigure
+from locust_llm.report.paired_result import (
+    BROKEN,
+    DIFFERENT,
+    HOLDS,
+    ISOLATION_ROOM,
+    SAME,
+    UNDECIDED,
+    Paired,
+    PairedFigure,
+)
 from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK, Verdict
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
@@ -45,6 +54,10 @@ FLIPS: Final = 12
 CHANCE: Final = 0.05
 ALIKE: Final = 0.98
 """Of the same arrivals each arm gets at least this share of what the other gets."""
+ISOLATED: Final = (
+    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("request_latency", "p50"), ("request_latency", "p95"),
+)  # fmt: skip
+"""Latencies that say whether a tenant is isolated."""
 BETTER: Final = "better"
 WORSE: Final = "worse"
 EQUAL: Final = "no difference to be seen"
@@ -128,10 +141,27 @@ def paired(everything: Selection, run: Run, verdict: Verdict | None) -> tuple[Pa
         chance=seen,
         warning=_uneven(found) if run.settings.open_loop else "",
         aa=run.settings.aa,
+        isolated=run.settings.isolate or "",
+        isolation=_isolation(figures, decided=not reason) if run.settings.isolate else "",
         pairs=len(found),
         planned=run.settings.pairs,
         figures=tuple(figures),
     ), found
+
+
+def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
+    """Of a tenant alone and beside others: holds, if each interval of its latencies ends below the room."""
+    ends = [
+        (figure.low_percent, figure.high_percent)
+        for figure in figures
+        if (figure.metric, figure.stat) in ISOLATED
+        if figure.low_percent is not None and figure.high_percent is not None
+    ]
+    if not decided or not ends:
+        return UNDECIDED
+    if any(low > ISOLATION_ROOM for low, _ in ends):
+        return BROKEN
+    return HOLDS if all(high <= ISOLATION_ROOM for _, high in ends) else UNDECIDED
 
 
 def _refusal(count: int, verdict: Verdict | None) -> str:

@@ -16,7 +16,8 @@ from locust_llm.report.analysis.pairs.blocks import of_rule, pairs
 from locust_llm.report.analysis.pairs.paired import chance, difference, student
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import Summary
-from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, SAME, PairedFigure
+from locust_llm.report.document.paired import head_of, verdict_of
+from locust_llm.report.paired_result import BROKEN, DIFFERENT, HOLDS, INCONCLUSIVE, SAME, UNDECIDED, PairedFigure
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import Rule, parse
 
@@ -198,3 +199,24 @@ def test_arms_that_did_not_get_the_same_arrivals_are_warned_of() -> None:
     found = summarised(run, late + fewer).paired
     assert found is not None
     assert found.warning.startswith("the candidate got 37 of the 40 requests that the base got")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "word"),
+    [((1.5,) * 10, BROKEN), ((1.02,) * 10, HOLDS), ((1.05, 1.15) * 5, UNDECIDED), ((1.0,) * 4, UNDECIDED)],
+)
+def test_a_tenant_alone_and_beside_others(ratios: tuple[float, ...], word: str) -> None:
+    """The others, ten times as slow, are in no figure of it."""
+    run, records = a_comparison(ratios, candidate="", isolate="gold", tenant_mix="gold=1,free=1")
+    gold = [replace(record, tenant="gold") for record in records]
+    slow = [10 * us for us in gold[0].chunk_us]
+    free = [replace(r, tenant="free", chunk_us=tuple(slow)) for r in gold if r.arm == CANDIDATE]
+    summary = summarised(run, gold + free)
+    found = summary.paired
+    assert found is not None
+    assert (found.isolated, found.isolation) == ("gold", word)
+    assert the(summary, "TTFT p95 (ms)").percent == pytest.approx(
+        100 * (math.prod(ratios) ** (1 / len(ratios)) - 1), abs=0.01
+    )
+    assert verdict_of(found).startswith(f"Isolation of gold {word}")
+    assert "alone" in head_of(found)

@@ -1,13 +1,24 @@
-"""Model mix: names as servers have them, weights of any size, and draws that come again with their seed."""
+"""Mixes: names as servers have them, weights of any size, and draws that come again with their seed."""
 
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from locust_llm.load.conversation import Sessions
 from locust_llm.load.formats import Item, Turn
-from locust_llm.load.model_mix import canonical, models, shares, weights
+from locust_llm.load.mix import (
+    Dealt,
+    canonical,
+    headers_of,
+    models,
+    priorities,
+    shares,
+    tenants,
+    weights,
+    without_value,
+)
 from locust_llm.load.prompts import Lengths, Prompts
 
 MIX = "base=60,adapter-a=30,adapter-b=10"
@@ -100,3 +111,53 @@ def test_both_blocks_of_a_pair_ask_for_the_same_models() -> None:
     first = begun(source)
     source.begin_block("pair 1")
     assert begun(source) == first
+
+
+# -- tenants -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "why"),
+    [
+        (tenants, "gold", "--tenant-mix takes NAME=WEIGHT pairs"),
+        (tenants, "gold=1,free=0", "--tenant-mix: the weight of 'free' must be above 0"),
+        (tenants, "gold=1,gold=2", "--tenant-mix has the tenant 'gold' twice"),
+        (tenants, "gold one=1", "goes into a header"),
+        (tenants, "g\u00f6ld=1", "goes into a header"),
+        (priorities, "gold", "--tenant-priority takes NAME=WHOLE NUMBER"),
+        (priorities, "gold=0.5", "--tenant-priority takes NAME=WHOLE NUMBER"),
+        (priorities, "gold=1,gold=1", "has the tenant 'gold' twice"),
+        (priorities, "", "--tenant-priority takes"),
+    ],
+)
+def test_what_is_of_no_tenant(read: Callable[[str], object], text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read(text)
+
+
+def test_headers_of_tenants_and_no_value_in_a_refusal() -> None:
+    texts = ["gold:Authorization=Bearer a=b", "gold:x-a= 1 ", "free:x-a="]
+    assert headers_of(texts) == {"gold": {"Authorization": "Bearer a=b", "x-a": "1"}, "free": {"x-a": ""}}
+    assert [without_value(text) for text in texts] == ["gold:Authorization=***", "gold:x-a=***", "free:x-a="]
+    for text in ("x-a=secret", "gold:x a=secret", "gold:x-a=secret\n", "gold:Host=secret", "=secret"):
+        with pytest.raises(ValueError, match="--tenant-header") as refused:
+            headers_of([text])
+        assert "secret" not in str(refused.value)
+    with pytest.raises(ValueError, match="twice"):
+        headers_of(["gold:X-A=1", "gold:x-a=2"])
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_users_are_dealt_within_one_of_their_shares(before: int) -> None:
+    wanted = shares("gold=20,free=70,c=10", "tenant")
+    dealt = Dealt(wanted, before)
+    names = [dealt.of(user) for user in range(40)]
+    assert [dealt.of(user) for user in range(40)] == names  # a user keeps its own
+    for count in range(40):
+        for name, share in wanted.items():
+            assert abs(names[:count].count(name) - share * count) <= 1 + bool(before)
+    for user in range(30):
+        dealt.leave(user)
+        dealt.leave(user)
+    again = [dealt.of(user) for user in range(100, 130)]
+    assert Counter(again + names[30:]) == Counter(names)

@@ -1,0 +1,65 @@
+"""Tenants: their table, Jain's index and the service gap in sentences; what a tenant alone is worth beside the others."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from locust_llm.core.text import brief, cut, duration, number
+from locust_llm.report.tenants import TenantRow, Tenants
+
+from .blocks import Block, Heading, Table, Text
+
+NAME: Final = 40
+"""Characters of a name."""
+NOTE: Final = (
+    "Service: weighted tokens, an input token is 1 and an output token 2 (VTC, Sheng et al., OSDI 2024), of failed and cut "
+    "requests too; demand: the same of what was asked for. Waiting: share of the time under load through which a request "
+    "of the tenant had been sent and had no token."
+)
+
+
+def by_tenant(found: Tenants) -> Iterator[Block]:
+    """Of the profiling phase."""
+    yield Heading("Tenants")
+    weighted = len({row.weight for row in found.rows}) > 1
+    times = ("TTFT p50 (ms)", "p95", "ITL p50")
+    head = ("Tenant", "requests", "failed", *times, "tokens/s", "service", "share", "demand", "waiting")
+    yield Table(head + ("weight",) * weighted, tuple(tuple(_cells(row, weighted)) for row in found.rows))
+    yield Text(evenness(found, weighted=weighted))
+    if found.gap is not None and found.gap_of is not None:
+        one, other = (cut(name, NAME) for name in found.gap_of)
+        yield Text(
+            f"Service gap: at most {brief(found.gap, digits=3)} weighted tokens{' / weight' * weighted}, between {one} and "
+            f"{other}, in a stretch through which both waited."
+        )
+    yield Text(NOTE)
+
+
+def evenness(found: Tenants, *, weighted: bool = False) -> str:
+    """Jain's index in a sentence, or why there is none."""
+    names = ", ".join(cut(name, NAME) for name in found.backlogged)
+    if found.jain is None:
+        if len(found.backlogged) > 1:
+            return f"No Jain's index: {names} were backlogged, but never at the same time."
+        some = f"only {names} was" if names else "no tenant was"
+        return f"No Jain's index: {some} backlogged (waiting through half of the time), so the server had no choice to make."
+    rows = [row for row in found.rows if row.contended_share is not None]
+    got = ", ".join(f"{cut(row.name, NAME)} {row.contended_share:.1%}" for row in rows)
+    per = " / weight" * weighted
+    return (
+        f"Jain's index {found.jain:.3f} of service{per} (1: equal, {1 / len(rows):.2g}: one has all), over the "
+        f"{duration(found.contended_s)} in which {names} all waited; they received {got}."
+    )
+
+
+def _cells(row: TenantRow, weighted: bool) -> Iterator[str]:
+    yield cut(row.name, NAME)
+    yield f"{row.requests:,}"
+    yield "-" if row.failure_rate is None else f"{row.failure_rate:.1%}"
+    for seconds in (row.ttft_p50_s, row.ttft_p95_s, row.itl_p50_s):
+        yield number(None if seconds is None else seconds * 1e3, 4)
+    yield number(row.tokens_per_s, 4)
+    yield f"{row.service:,.0f}"
+    for share in (row.share, row.demand_share, row.waiting):
+        yield "-" if share is None else f"{share:.1%}"
+    if weighted:
+        yield f"{row.weight:.2f}"
