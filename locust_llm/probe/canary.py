@@ -24,7 +24,7 @@ from locust_llm.core.storage import RUN, decoded
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.intervals import TAIL, student_quantile
 
-from .result import ProbeFindings
+from .symptoms import Alone
 
 QUIET_SHARE: Final = 0.25
 """Of the gaps of a round at least so many are quiet."""
@@ -109,15 +109,15 @@ def _stalls(gaps: Iterable[float], quiet_s: float, limit_s: float) -> Iterator[f
     """Of each run of long gaps, by how much they are above quiet ones, less what the chunks right behind it came sooner."""
     lost_s, over = 0.0, False
     for gap in gaps:
-        if gap > limit_s and not over:
-            lost_s += gap - quiet_s
-        elif lost_s > 0 and gap < LATE * quiet_s:
-            lost_s, over = max(lost_s - (quiet_s - gap), 0.0), True
-        elif lost_s > 0:
+        catches_up = gap < LATE * quiet_s
+        if lost_s > 0 and not (catches_up or (gap > limit_s and not over)):
             yield lost_s
-            lost_s, over = gap - quiet_s if gap > limit_s else 0.0, False
-        else:
-            over = False
+            lost_s = 0.0
+        if gap > limit_s:
+            lost_s += gap - quiet_s
+        elif catches_up:
+            lost_s = max(lost_s - (quiet_s - gap), 0.0)
+        over = catches_up
     if lost_s > 0:
         yield lost_s
 
@@ -175,8 +175,16 @@ def _interval(some: Sequence[Round], lost: float, watched_s: float) -> tuple[flo
     return max(lost - reach, 0.0), min(lost + reach, 1.0)
 
 
+class _Symptoms(msgspec.Struct):
+    costs: tuple[Alone, ...] = ()
+
+
+class _Examination(msgspec.Struct):
+    symptoms: _Symptoms
+
+
 class _Facts(msgspec.Struct):
-    examination: ProbeFindings
+    examination: _Examination
 
 
 def token_price_s(folder: Path) -> float:
