@@ -10,12 +10,17 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from locust_llm.core.text import brief, duration, many
+from locust_llm.core.text import duration, many
 from locust_llm.exit_status import ExitStatus
 from locust_llm.probe.canary import Load, Round, load
 
 FILE: Final = "canary.jsonl"
 PREFIX: Final = "locust_llm_canary_"
+
+
+def _about(tokens: float) -> str:
+    """In two digits."""
+    return f"{float(f'{tokens:.2g}'):,.0f}"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +106,8 @@ class Session(Collector):
         text = f"others: prefill {found.lost:.0%} of the time{ends}, {found.stalls_per_s:.2g} stalls/s"
         if self.plan.token_s is not None:
             tokens, low, high = found.tokens_per_s(self.plan.token_s)
-            reach = "" if low is None or high is None else f" ({brief(low, digits=2)} to {brief(high, digits=2)})"
-            text += f", {brief(tokens, digits=2)} prompt tokens/s{reach}"
+            reach = "" if low is None or high is None else f" ({_about(low)} to {_about(high)})"
+            text += f", {_about(tokens)} prompt tokens/s{reach}"
         return f"{text}; {slower}"
 
     def summary(self) -> str:
