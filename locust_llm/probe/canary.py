@@ -84,8 +84,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     def tokens_per_s(self, token_s: float) -> tuple[float, float | None, float | None]:
         """Prefill tokens that others send a second, with the ends. ``token_s``: what one takes the server."""
-        ends = (None if end is None else end / token_s for end in (self.low, self.high))
-        return self.lost / token_s, *ends
+        low, high = (None if end is None else end / token_s for end in (self.low, self.high))
+        return self.lost / token_s, low, high
 
     @property
     def most_stalls_per_s(self) -> float:
@@ -164,8 +164,8 @@ def load(rounds: Iterable[Round], session: Iterable[Round]) -> Load | None:
 
 def _interval(some: Sequence[Round], lost: float, watched_s: float) -> tuple[float | None, float | None]:
     """Of a ratio of sums over rounds (the delta method, with Student's t), which count as as many as their correlation
-    leaves; on the scale of log odds, as few rounds with a stall each lie far to one side: on that it held the truth in 347 of
-    354 windows of 15 simulated rounds, on the plain one in 335."""
+    leaves. On the scale of log odds, as few rounds with few stalls lie to one side: there it held the truth in 347 of 354
+    windows of 15 simulated rounds, on the plain scale in 335."""
     n = len(some)
     if n < MIN_ROUNDS or not 0 < lost < 1:
         return None, None

@@ -62,7 +62,8 @@ def test_what_others_cause_by_pencil() -> None:
     found = load(rounds(0.0, 1.0, 0.0, 1.0), rounds(*[0.0] * 8, quiet_s=0.008))
     assert found
     assert (found.lost, found.stalls_per_s, found.slower) == pytest.approx((2 / 6, 2 / 6, 0.25))
-    assert found.low is not None and found.high is not None
+    assert found.low is not None
+    assert found.high is not None
     # the delta method: off = lost - watched / 3 = +-1/3, error = sqrt(4/9/3/4) / 1.5 = 0.1283; t of 3 degrees 3.18: 0.408;
     # over 1/3 x 2/3 it is 1.836 of log odds, around ln(1/2): odds of 0.0797 and 3.136
     assert (found.low, found.high) == pytest.approx((0.0738, 0.758), rel=0.03)
@@ -97,7 +98,8 @@ def test_beside_strangers_of_known_cost(rate: float) -> None:
     if not rate:
         assert (found.lost, found.stalls_per_s, found.low) == (0, 0, None)
     else:
-        assert found.low is not None and found.high is not None
+        assert found.low is not None
+        assert found.high is not None
         assert found.low <= rate * PROMPT_S <= found.high
         assert found.high - found.low < 0.2
 
@@ -114,7 +116,8 @@ def test_decodes_of_strangers_are_no_stalls() -> None:
     rows = sorted((row for row in virtual.run() if row.request.kind == "canary"), key=lambda row: row.sent_at)
     some = [observed(row.sent_at, [at - row.sent_at for at in row.token_at]) for row in rows]
     before, beside = load(some[:10], some), load(some[13:], some)
-    assert before and beside
+    assert before
+    assert beside
     assert (before.slower, before.lost) == (pytest.approx(0), 0)
     assert beside.slower > 0.03
     assert beside.lost < 0.01
@@ -132,4 +135,3 @@ def test_the_price_of_a_token_from_a_probe(tmp_path: Path) -> None:
         else:
             with pytest.raises(ValueError, match="does not tell"):
                 token_price_s(tmp_path)
-

@@ -96,6 +96,17 @@ def test_by_pencil() -> None:
     assert frame["qoe"].tolist()[2:] == pytest.approx([0.1 / 0.3, 2.2 / 4.0])
 
 
+def test_the_example_of_the_docs() -> None:
+    """docs/metrics.md: the same TTFT and the same mean ITL."""
+    even = answered(*(500 + 150 * i for i in range(41)))
+    pause = answered(*(500 + 50 * i for i in range(11)), *(5050 + 50 * i for i in range(30)))
+    frame = collect([even, pause]).requests
+    assert frame["itl_s"].tolist() == [0.15, 0.15]
+    assert frame["fluidity"].tolist() == pytest.approx([1, 40 / 45])
+    assert frame["qoe"].tolist() == pytest.approx([1, 0.890], abs=5e-4)
+    assert frame["reading_stall_s"].tolist() == pytest.approx([0, 2.258], abs=5e-4)
+
+
 def test_what_nobody_can_tell_is_absent() -> None:
     records = [
         answered(outcome="ok", streamed=False),

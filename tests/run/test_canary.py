@@ -44,7 +44,9 @@ class Clock:
             if kind == "down":
                 return Round(at=at, error="refused: connection refused")
             stalls, lost_s = (2, 0.5) if kind == "stalls" else (0, 0.0)
-            return Round(at=at, ttft_s=0.05, gaps=63, watched_s=0.5 + lost_s, quiet_s=0.008, stalls=stalls, lost_s=lost_s)
+            return Round(
+                at=at, ttft_s=0.05, gaps=63, watched_s=0.5 + lost_s, quiet_s=0.008, stalls=stalls, lost_s=lost_s
+            )
 
         return ask
 
