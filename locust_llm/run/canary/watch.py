@@ -128,12 +128,12 @@ class Session(Collector):
         tokens = (None, None, None) if self.plan.token_s is None else found.tokens_per_s(self.plan.token_s)
         for name, text, value in (
             ("prefill_share", "Share of a stream's time that prefills of others take", found.lost),
-            ("prefill_share_low", "Lower end of its 95 % interval", found.low),
-            ("prefill_share_high", "Upper end of its 95 % interval", found.high),
+            ("prefill_share_low", "Lower end of its 95% interval", found.low),
+            ("prefill_share_high", "Upper end of its 95% interval", found.high),
             ("stalls_per_second", "Stalls by prefills of others", found.stalls_per_s),
             ("prompt_tokens_per_second", "Prompt tokens of others, by the price of a token", tokens[0]),
-            ("prompt_tokens_per_second_low", "Lower end of its 95 % interval", tokens[1]),
-            ("prompt_tokens_per_second_high", "Upper end of its 95 % interval", tokens[2]),
+            ("prompt_tokens_per_second_low", "Lower end of its 95% interval", tokens[1]),
+            ("prompt_tokens_per_second_high", "Upper end of its 95% interval", tokens[2]),
             ("slower_ratio", "Usual gap over the lowest of the session, less one: decodes of others", found.slower),
             ("quiet_gap_seconds", "Usual gap without a stall", found.quiet_s),
             ("time_to_first_token_seconds", "Of the last canary stream", self.rounds[-1].ttft_s),
