@@ -29,8 +29,6 @@ from locust_llm.slo.reading import Reader
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MAX_MERGED: Final = 0.1
-"""Share of the chunks of an answer that came more than one to a read: above it nobody knows when its tokens came."""
 FAR_US: Final = 1e13
 """No deadline is further away: as far as stamps go."""
 SEVERAL: Final = 1.05
@@ -84,9 +82,11 @@ def _running_max(values: Ints, length: Ints, least: int) -> Ints:
 
 
 def tells(record: Record) -> bool:
-    """Its stamps say when its tokens came: not of several choices, which come side by side, nor of a stream that something
-    gathered on its way."""
-    return record.choices == 1 and len(record.merged) <= MAX_MERGED * len(record.chunk_us)
+    """Its stamps say when its tokens came: not of several choices, which come side by side, nor of a stream that was gathered
+    whole on its way. Other chunks that came more than one to a read count when they were read: it is as late as a reader can
+    have had them, and to leave such answers out would leave out those that a pause of the network held up."""
+    us = record.chunk_us
+    return record.choices == 1 and not (len(us) > 1 and us[0] == us[-1])
 
 
 def tokens_of(record: Record) -> Sequence[tuple[float, int]]:

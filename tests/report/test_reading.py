@@ -112,13 +112,15 @@ def test_what_nobody_can_tell_is_absent() -> None:
         answered(outcome="ok", streamed=False),
         answered(100, 100, 100, merged=((1, 50_000), (2, 50_000))),
         answered(100, 200, choices=2),
-        answered(*EVEN, merged=((3, 900_000),)),  # one in 21 chunks
+        answered(100, 600, 600, merged=((1, 200_000), (2, 200_000))),
         answered(500, 900, 1300, chunk_tokens=((4, 2), (1, 1)), output_tokens=9),
         answered(500, 900, 1300, output_tokens=12),  # four in each
     ]
     tight = Reader(pace=10.0, ttft_s=0.4, tpot_s=0.1)
     found = collect(records, tight)
     assert found.requests["fluidity"].isna().tolist() == [True] * 3 + [False] * 3
+    # two came together, due at 0.5 and 0.6: the first is late by 0.1 and misses two
+    assert found.requests["fluidity"].tolist()[3] == pytest.approx(2 / 4)
     # late by 0.1 at first: misses two; its other tokens are due from 0.6 on, so the next chunk is in time
     assert found.requests["fluidity"].tolist()[4:] == pytest.approx([8 / 10, 11 / 13])
     whole, halves = (
