@@ -7,6 +7,7 @@ from .metrics import TIME
 PACE: Final = 4.8
 """Tokens a second: what Andes (arXiv 2404.16283) takes for reading English; 238 words a minute (Brysbaert, How many words do
 we read per minute?, 2019) are as many at 1.21 tokens a word."""
+PACES: Final = (0.1, 1000.0)
 DEADLINES: Final = "2s,200ms"
 """Of the first token, and between tokens: MLPerf Inference, llama2-70b, scenario Server (as in grammar.py)."""
 
@@ -23,6 +24,8 @@ class Reader(NamedTuple):
 
 def reader(pace: float, token_deadline: str) -> Reader:
     """From the settings. Raises ValueError of one sentence."""
+    if not PACES[0] <= pace <= PACES[1]:
+        raise ValueError(f"--reading-pace must be from {PACES[0]:g} to {PACES[1]:g}, got {pace:g}")
     return Reader(pace, *deadlines(token_deadline))
 
 

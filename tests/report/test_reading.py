@@ -13,7 +13,7 @@ from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.reading import felt
 from locust_llm.report.text import markdown
 from locust_llm.slo.grammar import parse
-from locust_llm.slo.reading import Reader, deadlines
+from locust_llm.slo.reading import Reader, deadlines, reader
 from locust_llm.slo.rules import mistakes, resolve
 
 READER = Reader(pace=5.0, ttft_s=1.0, tpot_s=0.1)
@@ -66,14 +66,14 @@ answers = st.lists(st.tuples(st.integers(0, 3_000_000), st.integers(1, 4)), max_
 def test_of_many_at_once_as_of_each_token_by_token(
     them: list[list[tuple[int, int]]], pace: float, ttft_ms: int, tpot_ms: int
 ) -> None:
-    reader = Reader(pace, ttft_ms / 1e3, tpot_ms / 1e3)
+    whom = Reader(pace, ttft_ms / 1e3, tpot_ms / 1e3)
     due, step, pace_us = ttft_ms * 1000, tpot_ms * 1000, round(1e6 / pace)
     us = [np.cumsum([gap for gap, _ in one], dtype=np.int64).tolist() for one in them]
     found = felt(
         np.array([at for one in us for at in one], np.int64),
         np.array([size for one in them for _, size in one], np.float64),
         np.array([len(one) for one in them], np.int64),
-        reader,
+        whom,
     )
     for i, (stamps, one) in enumerate(zip(us, them, strict=True)):
         at = [at for at, (_, size) in zip(stamps, one, strict=True) for _ in range(size)]
@@ -154,6 +154,8 @@ def test_what_is_wrong_is_said() -> None:
     for text in ("", "1s", "1,2", "1s,0ms", "1s,2h", "x,1s", "2h,1s", "nans,1s", "infs,1s"):
         with pytest.raises(ValueError, match="--token-deadline takes TTFT,TPOT"):
             deadlines(text)
+    with pytest.raises(ValueError, match="--reading-pace"):
+        reader(0.0, "1s,1s")
     assert not parse("fluidity p5 > 0.9").less_is_better
     assert parse("reading_stall p95 < 1s").less_is_better
     assert "what a reader feels" in next(mistakes(resolve(("abort: fluidity p5 > 0.9",), None, None)))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from locust_llm.slo.reading import DEADLINES, PACE
+from locust_llm.slo.reading import DEADLINES, PACE, PACES
 from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED
 
 from ..certificate import AUTO, OFF, REQUIRE
@@ -62,9 +62,7 @@ class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     ] = None
     reading_pace: Annotated[
         float,
-        Option(
-            "rules", "Pace of a reader, for qoe and reading_stall", "3.3", "tokens per second", range=Range(0.1, 1000)
-        ),
+        Option("rules", "Pace of a reader, for qoe and reading_stall", "3.3", "tokens per second", range=Range(*PACES)),
     ] = PACE
     token_deadline: Annotated[
         str,
