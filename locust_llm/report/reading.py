@@ -83,8 +83,8 @@ def _running_max(values: Ints, length: Ints, least: int) -> Ints:
 
 def tells(record: Record) -> bool:
     """Its stamps say when its tokens came: not of several choices, which come side by side, nor of a stream that was
-    gathered whole on its way. Other chunks that came more than one to a read count when they were read, as late as a reader can have
-    had them: to leave such answers out would leave out those that a pause of the network held up."""
+    gathered whole on its way. Other chunks that came more than one to a read count when they were read, as late as a reader
+    can have had them: to leave such answers out would leave out those that a pause of the network held up."""
     us = record.chunk_us
     return record.choices == 1 and not (len(us) > 1 and us[0] == us[-1])
 
