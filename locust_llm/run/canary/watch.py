@@ -98,7 +98,7 @@ class Session(Collector):
 
     def of_others(self, found: Load) -> str:
         """What others cause, in words."""
-        slower = f"pace {found.slower:.0%} below the best"
+        slower = f"usual gap {found.slower:.0%} above the lowest"
         if not found.stalls_per_s:
             none = f"no stall in {found.watched_s:.0f} s watched (at most {found.most_stalls_per_s:.2g}/s)"
             return f"others: prefill 0%, {none}; {slower}"
