@@ -80,6 +80,11 @@ difference of theirs, and is in no interval. locust-llm ab runs both in turn, in
 LOCUSTFILES: Final = Path(__file__).parent / "locustfiles"
 
 
+def _refused(why: str) -> int:
+    print(f"locust-llm: error: {why}", file=sys.stderr)
+    return ExitStatus.REFUSED
+
+
 def run(words: list[str]) -> int:
     """Locust with our locustfile, unless one is given."""
     return _locust("run", words, "run.py")
@@ -95,8 +100,7 @@ def ab(words: list[str]) -> int:
     given = {word.partition("=")[0] for word in words}
     arms = given & {"--candidate", "--candidate-set", "--aa", "-h", "--help"}
     if not arms and not any(os.environ.get(f"LOCUST_LLM_CANDIDATE{more}") for more in ("", "_SET")):
-        print("locust-llm: error: ab takes --candidate URL, --candidate-set KEY=VALUE, or --aa", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return _refused("ab takes --candidate URL, --candidate-set KEY=VALUE, or --aa")
     return _locust("ab", ["--headless", *with_host(words)], "run.py")
 
 
@@ -158,11 +162,9 @@ def report(words: list[str]) -> int:
     parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans of this OTLP/JSON file")
     parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
     parser.add_argument("--verbose", action="store_true", help="print all tables")
-    options = parser.parse_args(words)
-    folder = options.folder
+    folder = (options := parser.parse_args(words)).folder
     if not (folder / "profile_export.jsonl").is_file():
-        print(f"locust-llm: error: {folder} holds no run: it has no profile_export.jsonl", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return _refused(f"{folder} holds no run: it has no profile_export.jsonl")
     try:
         summary, facts = report.remake(folder, stages=options.stages, spans=options.spans)
     except Exception as error:
@@ -220,11 +222,9 @@ def figure(words: list[str]) -> int:
             except OSError as error:
                 raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
     except ValueError as error:
-        print(f"locust-llm: error: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return _refused(str(error))
     except Exception as error:
-        print(f"locust-llm: error: {options.folder} cannot be drawn: {report.reason(error)}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return _refused(f"{options.folder} cannot be drawn: {report.reason(error)}")
     _say("".join(f"{path}\n" for path in files))
     return ExitStatus.OK
 
@@ -255,11 +255,9 @@ def compare(words: list[str]) -> int:
         width = ending.columns()
         text = f"{comparison.console(found, width)}\n{WEATHER}\n" if options.verbose else ending.of_runs(found, width)
     except (OSError, ValueError) as error:
-        print(f"locust-llm: error: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return _refused(str(error))
     except Exception as error:
-        print(f"locust-llm: error: these runs cannot be compared: {report.reason(error)}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return _refused(f"these runs cannot be compared: {report.reason(error)}")
     _say(text)
     return ExitStatus.OK
 
@@ -288,8 +286,7 @@ def scenario(words: list[str]) -> int:
     try:
         _say(module.listed() if name is None else module.text_of(name))
     except ValueError as error:
-        print(f"locust-llm: error: {error}", file=sys.stderr)
-        return ExitStatus.REFUSED
+        return _refused(str(error))
     return ExitStatus.OK
 
 
@@ -298,8 +295,7 @@ def demo(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         _say(DEMO_HELP)
         return ExitStatus.OK
-    checkout = Path("locustfiles/chat.py")
-    locustfile = checkout if checkout.is_file() else LOCUSTFILES / "run.py"
+    locustfile = own if (own := Path("locustfiles/chat.py")).is_file() else LOCUSTFILES / "run.py"
     with simulator() as url:
         command = ["locust", "-f", str(locustfile), "--host", url, *DEMO, *words]
         _say(f"$ {' '.join(command)}\n")
@@ -322,8 +318,14 @@ def _exit(number: int, frame: object) -> None:
 def check(words: list[str]) -> int:
     """Check a server before a run; 0 if a run can start, 1 with a problem."""
     import locust_llm.run.options  # noqa: F401  first: Locust patches before the network is imported
-
     from . import check as module  # isort: skip
+
+    return module.command(words)
+
+
+def canary(words: list[str]) -> int:
+    """How much prefill load others cause on a shared server."""
+    from locust_llm.run.canary import command as module
 
     return module.command(words)
 
@@ -361,6 +363,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "demo": demo,
     "simulate": simulate,
     "check": check,
+    "canary": canary,
     "selftest": selftest,
     "report": report,
     "figure": figure,
@@ -389,6 +392,7 @@ usage: locust-llm COMMAND ...
   demo            start the simulator and load-test it for 45 seconds; needs no GPU and no server
   simulate        an OpenAI-compatible server without a GPU, with simulated times: simulate --help
   check HOST      check a server before a run, in ten seconds: check --help
+  canary          watch a shared server by one slow stream: how much prefill load do others cause? canary --help
   selftest        check this machine: the load generator against a server whose send times are known: selftest --help
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help

@@ -8,6 +8,7 @@ import msgspec
 from locust_llm.load.mix import weights
 from locust_llm.load.pictures import Asked, rates
 from locust_llm.slo import rules as slo_rules
+from locust_llm.slo.reading import Reader, reader
 from locust_llm.slo.rules import Rules
 
 from .arms import CANDIDATE, PAIR, PAIRS, Block, Changes, changes, order
@@ -43,6 +44,11 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
     def rules(self) -> Rules:
         """Of ``slo``, ``slo_preset`` and ``goodput``, parsed once."""
         return slo_rules.resolve(self.slo, self.slo_preset, self.goodput)
+
+    @property
+    def reader(self) -> Reader:
+        """Whom tokens are in time for. Raises ValueError."""
+        return reader(self.reading_pace, self.token_deadline)
 
     @property
     def columns(self) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import NEEDED_ROOM, needed
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
+from locust_llm.slo.reading import deadlines
 from locust_llm.slo.selectors import nearest
 
 from .arms import BASE, LEAST
@@ -59,6 +60,10 @@ def mistakes(s: Settings) -> Iterator[str]:
     yield from _metrics_urls(s)
     if not available() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
         yield f"a rule on {SCHEMA_VALID} cannot be judged: {MISSING}"
+    try:
+        deadlines(s.token_deadline)
+    except ValueError as error:
+        yield str(error)
     if len(s.percentiles) > MAX_PERCENTILES:
         yield f"--percentiles takes at most {MAX_PERCENTILES}, got {len(s.percentiles)}"
     for p in s.percentiles:

@@ -53,6 +53,7 @@ from . import text as tables
 from .html import page
 from .plus_minus import certified
 from .prefix_cache import PrefixCache, prefix_cache
+from .reading import reader_of
 from .sessions import sessions
 from .spans import SpansRefused as SpansRefused
 from .spans import join_file
@@ -80,7 +81,7 @@ def write(folder: Path | str, run: Run) -> Summary:
     """Make every file of a run's folder from its profile_export.jsonl and what is known of the run. Raises OSError where the
     records cannot be read; a file that cannot be made is named in ``Summary.unmade``."""
     folder = Path(folder)
-    return _write(folder, run, *read_columns(folder / RECORDS))[0]
+    return _write(folder, run, *read_columns(folder / RECORDS, run.settings.reader))[0]
 
 
 def remake(
@@ -105,7 +106,7 @@ def read(folder: Path | str) -> Results:
     """The records of a run's folder as DataFrames. Writes nothing."""
     folder = Path(folder)
     file = RecordFile(folder / RECORDS)
-    requests, gaps = frames(file)
+    requests, gaps = frames(file, reader_of(folder))
     return Results(requests=requests, gaps=gaps, run=_run(folder, requests)[0], broken_lines=file.unread.count)
 
 
@@ -306,6 +307,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
         delivery=summary.delivery,
         breakdowns=summary.breakdowns,
         cancelled=summary.cancelled,
+        reading=summary.reading,
         failures=summary.failures,
         slos=summary.slos,
         slo_status=summary.slo_status,

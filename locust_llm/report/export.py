@@ -46,7 +46,8 @@ def summary_json(summary: Summary, run: Run) -> bytes:
     """profile_export_aiperf.json; AIPerf's model of it is JsonExportData. What is not finite is left out, as AIPerf
     does: an ``adj_`` percentile that is missing is a failure."""
     blocks = {
-        row.tag: _block(row) for row in (*summary.rows, *_totals(summary), *_per_gpu(summary, run), *summary.adjusted)
+        row.tag: _block(row)
+        for row in (*summary.rows, *summary.reading, *_totals(summary), *_per_gpu(summary, run), *summary.adjusted)
     }
     whole: dict[str, Any] = {
         "schema_version": SCHEMA,
@@ -88,7 +89,7 @@ def summary_csv(summary: Summary) -> str:
     out = io.StringIO()
     write = _writer(out)
     write(["Metric", *STATS])
-    for row in (*summary.rows, *summary.adjusted):
+    for row in (*summary.rows, *summary.reading, *summary.adjusted):
         if row.count is not None:
             stats = _stats(row)
             write([_name(row), *(_cell(stats.get(stat)) for stat in STATS)])

@@ -24,7 +24,7 @@ COURTESY: Final = 10
 
 def undecided(folder: Path, run: Run) -> list[OpenRule]:
     """Of the rules that decide, those which are inconclusive. Raises OSError where the records cannot be read."""
-    columns, unread = read_columns(folder / RECORDS)
+    columns, unread = read_columns(folder / RECORDS, run.settings.reader)
     summary = summarise(columns, run, unread.count, RecordFile(folder / RECORDS, sound=not unread.count))
     open_ = (result for result in summary.slos if result.decides and result.status == INCONCLUSIVE)
     return [OpenRule(result.rule, result.reason) for result in open_]

@@ -36,6 +36,7 @@ OPPOSITE: Final[dict[Error, Error]] = {HIGH: LOW, LOW: HIGH, EITHER: EITHER}
 
 FIRST: Final = ("ttft", "ttfo", "ttft_from_due")
 LAST: Final = ("request_latency", "longest_stall")
+SHARES: Final = ("fluidity", "qoe")
 GAPS: Final = ("itl", "icl", "output_tokens_per_s_per_user")
 TIMED: Final = tuple(measure.word for measure in MEASURES if measure.metric is not None)
 RATES: Final = tuple(measure.word for measure in MEASURES if measure.metric is None and measure.units is RATE)
@@ -58,17 +59,18 @@ _LATE: Final = _each(TIMED, EITHER) | _each(RATES, LOW)
 """A load generator that sends late gives the server another load than was asked for."""
 DOUBTS: Final = {
     # a chunk that came with others has the stamp of the last of them
-    TTFT_HIGH: Doubt("TTFT may be too high", _each(FIRST, HIGH)),
+    TTFT_HIGH: Doubt("TTFT may be too high", _each(FIRST, HIGH) | _each((*SHARES, "reading_stall"), LOW)),
     # gaps beside merged chunks are left out of ICL; ITL is the difference of two stamps that may both be too late
     MERGED: Doubt(
-        "chunks came merged", _each((*FIRST, *LAST), HIGH) | _each(GAPS, EITHER) | _each(RATES, LOW)
+        "chunks came merged", _each((*FIRST, *LAST), HIGH) | _each((*GAPS, "reading_stall"), EITHER)
+        | _each((*SHARES, *RATES), LOW),
     ),
     READ_LAG: Doubt("answers were read late", _LATE),
     SEND_LAG: Doubt("requests were sent late", _LATE),
     LOOP_LAG: Doubt("the event loop was late", _LATE),
     CPU_WAIT: Doubt("there was no free core", _LATE),
-    TTFT_OFF: Doubt("TTFT of sentinel streams is off", _each((*FIRST, "request_latency"), EITHER)),
-    GAPS_OFF: Doubt("gaps of sentinel streams are off", _each((*GAPS, *LAST), EITHER)),
+    TTFT_OFF: Doubt("TTFT of sentinel streams is off", _each((*FIRST, "request_latency", *SHARES, "reading_stall"), EITHER)),
+    GAPS_OFF: Doubt("gaps of sentinel streams are off", _each((*GAPS, *LAST, *SHARES, "reading_stall"), EITHER)),
     UNCERTIFIED: Doubt("there is no certificate", _each((*TIMED, *RATES), EITHER)),
 }  # fmt: skip
 """By signal. Failures, and how much of a schedule was sent, are what they are: no signal touches them."""

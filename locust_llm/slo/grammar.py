@@ -27,6 +27,7 @@ import msgspec
 from .metrics import (
     BY_NAME,
     BY_WORD,
+    FELT,
     GIVEN,
     MEASURES,
     OF_SCHEDULE,
@@ -154,11 +155,16 @@ class Rule(msgspec.Struct, frozen=True):
         return all(low <= value <= high and (key == "stage" or axis in ("", key)) for key, (low, high) in ranges)
 
     @property
+    def felt(self) -> bool:
+        """It is about what a reader feels, which the report works out."""
+        return any(BY_WORD[word].metric in FELT for word in (self.metric, *(one.metric for one in self.given)))
+
+    @property
     def early(self) -> bool:
         """It can be decided as broken during the run: not a rate, and not an extreme that a later request may still
         reach."""
         measure = BY_WORD[self.metric]
-        if self.base:
+        if self.base or self.felt:
             return False
         if measure.metric is None:
             return measure.units is SHARE and measure.word not in OF_SCHEDULE
@@ -286,7 +292,7 @@ def _pair(text: str) -> Condition:
     if not colon or not number or number["unit"]:
         refuse(f"{text!r} is not tag:limit, as in time_to_first_token:300 (in ms)")
     measure = _of_one_request(name)
-    unit, op = ("ms", "<=") if measure.units is TIME else ("/s", ">=")
+    unit, op = ("ms", "<=") if measure.units is TIME else ("" if measure.units is SHARE else "/s", ">=")
     return Condition(measure.word, op, float(number["number"]), unit)
 
 

@@ -22,7 +22,7 @@ class Metric(NamedTuple):
     @property
     def base(self) -> float:
         """From its column to seconds, or the unit of a rule's limit."""
-        return self.scale / 1e3
+        return self.scale / (SHARE["%"] if self.unit == "%" else 1e3)
 
 
 LATENCIES: Final = (
@@ -54,6 +54,15 @@ PER_USER: Final = Metric(
     "Output Token Throughput per User", "output_token_throughput_per_user", "tokens/s", "itl_s", 1.0,
     "1 / inter token latency, one value per request",
 )  # fmt: skip
+FELT: Final = (
+    Metric("Fluidity", "fluidity", "%", "fluidity", 1e2,
+           "share of token deadlines that were met (--token-deadline): Etalon's fluidity index"),
+    Metric("Quality of Experience", "qoe", "%", "qoe", 1e2,
+           "area under what was read at --reading-pace, over that of a reader who gets all in time: Andes' QoE"),
+    Metric("Reading Stall", "reading_stall", "ms", "reading_stall_s", 1e3,
+           "how long a reader at --reading-pace waits for text after the first token"),
+)  # fmt: skip
+"""What a reader feels: report/reading.py."""
 LENGTHS: Final = (
     Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0, "as the server counted"),
     Metric("Inputs per Request", "inputs", "inputs", "inputs", 1.0, "texts of embeddings, documents of rerank"),
@@ -90,7 +99,7 @@ INTERFERENCE_DEFINITIONS: Final = {
     "Ahead": "requests in prefill when a request was sent, and their input tokens, whole prompts",
 }  # fmt: skip
 """Of the tables of interference."""
-DEFINITIONS: Final = {metric.label: metric.means for metric in (*LATENCIES, PER_USER, *LENGTHS)} | {
+DEFINITIONS: Final = {metric.label: metric.means for metric in (*LATENCIES, PER_USER, *FELT, *LENGTHS)} | {
     "Throughputs": "of successful requests and their tokens, over first send to last end of the phase",
     "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
     "Failures": "in no latency above, but in the rate and in the table with failures as +infinity; requests cut at the end "
@@ -111,7 +120,7 @@ def waits(metric: Metric) -> bool:
 
 def censored(metric: Metric) -> bool:
     """A failed request counts as beyond every limit, a cut one as unknown; averages leave out both."""
-    return metric.adjusted or metric is PER_USER
+    return metric.adjusted or metric is PER_USER or metric in FELT
 
 
 OPTIONAL_TAGS: Final = frozenset(
@@ -131,7 +140,7 @@ OPTIONAL_TAGS: Final = frozenset(
 OF_OUTPUT: Final = {
     **dict.fromkeys(
         ("time_to_first_token", "time_to_first_output_token", "inter_token_latency", "inter_chunk_latency",
-         "longest_stall", "time_to_first_token_from_due"),
+         "longest_stall", "time_to_first_token_from_due", *(metric.tag for metric in FELT)),
         "request_latency",
     ),
     **dict.fromkeys(
@@ -141,7 +150,7 @@ OF_OUTPUT: Final = {
 }  # fmt: skip
 """What answers that are not generated (embeddings, rerank) have not, by tag; and the measure to use in its place."""
 OUTPUT_LABELS: Final = frozenset(
-    {metric.label for metric in (*LATENCIES, PER_USER, *LENGTHS) if metric.tag in OF_OUTPUT}
+    {metric.label for metric in (*LATENCIES, PER_USER, *FELT, *LENGTHS) if metric.tag in OF_OUTPUT}
     | {*INTERFERENCE_DEFINITIONS}
 )
 """Terms of output."""
@@ -187,6 +196,7 @@ SCHEMA_VALID: Final = "schema_valid_rate"
 """Of the successful answers that were held against a schema."""
 MEASURES: Final = (
     *(Measure(_SHORT.get(metric.tag, metric.tag), metric.tag, TIME, metric) for metric in LATENCIES),
+    *(Measure(metric.tag, metric.tag, SHARE if metric.unit == "%" else TIME, metric) for metric in FELT),
     Measure("output_tokens_per_s_per_user", PER_USER.tag, RATE, PER_USER),
     Measure("requests_per_s", "request_throughput", RATE),
     Measure("output_tokens_per_s", "output_token_throughput", RATE),

@@ -104,6 +104,8 @@ def _too_early(entry: Entry) -> str:
         return ""
     if rule.base:
         return _named(entry.text, "runs are compared after their end: leave out abort:")
+    if rule.felt:
+        return _named(entry.text, "what a reader feels is worked out after the end: leave out abort:")
     what = f"{rule.metric} {rule.stat}".strip()
     why = f"{what} can still meet the limit until the end of the run: leave out abort:, the rule is judged then"
     return _named(entry.text, why)

@@ -4,10 +4,11 @@ from typing import Annotated
 
 import msgspec
 
+from locust_llm.slo.reading import DEADLINES, PACE, PACES
 from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED
 
 from ..certificate import AUTO, OFF, REQUIRE
-from .option import DURATION, Option
+from .option import DURATION, Option, Range
 
 
 class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -59,6 +60,19 @@ class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     goodput: Annotated[
         str | None, Option("rules", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
     ] = None
+    reading_pace: Annotated[
+        float,
+        Option("rules", "Pace of a reader, for qoe and reading_stall", "3.3", "tokens per second", range=Range(*PACES)),
+    ] = PACE
+    token_deadline: Annotated[
+        str,
+        Option(
+            "rules",
+            "Deadlines of the first token and between tokens, for fluidity; qoe takes the first",
+            "450ms,40ms",
+            "TTFT,TPOT",
+        ),
+    ] = DEADLINES
     selftest: Annotated[
         str,
         Option(

@@ -15,6 +15,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.storage import RECORDS, RUN, RecordFile, decoded, read_run
 from locust_llm.core.text import many
 from locust_llm.report.in_force import limit_in_force, users_in_force
+from locust_llm.report.reading import reader_of
 from locust_llm.slo.client_verdict import Verdict
 
 from .columns import collect
@@ -211,7 +212,7 @@ def load(folder: Path) -> LoadedRun:
     file = RecordFile(folder / RECORDS)
     if not file.path.is_file():
         raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
-    columns, notes = collect(file), list[str]()
+    columns, notes = collect(file, reader_of(folder)), list[str]()
     if columns.requests.empty:
         raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     if file.unread.count:

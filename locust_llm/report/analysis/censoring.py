@@ -27,6 +27,7 @@ from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import (
     BY_WORD,
+    FELT,
     ITL,
     LATENCY,
     PER_USER,
@@ -139,6 +140,9 @@ def reach(part: Selection, metric: Metric, longest_s: float = math.inf) -> tuple
         known = ~np.isnan(part["asked_output_tokens"]) & (most > 0) & ~np.isnan(first)
         per_token = (part["closed_at"] - first) / np.where(known, most, 1.0)
         open_, bound = running, np.where(known, per_token, 0.0)
+    elif metric in FELT:  # what is not there yet may be in time, or too late for everything; a stall only grows
+        open_, bound = running, np.fmax(low, 0.0) if metric.unit == "ms" else np.zeros(part.size)
+        longest = longest if metric.unit == "ms" else np.ones(part.size)
     else:
         return low, high
     bound = np.where(np.isnan(bound), 0.0, bound)

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from locust_llm.core.failures import kind_of
 from locust_llm.core.record import OK, RETRIED, Record
 from locust_llm.core.storage import RecordFile, Unread
+from locust_llm.report.reading import Felt, felt, reader_of, tells, tokens_of
+from locust_llm.slo.reading import Reader
 from locust_llm.report.server_columns import ServerColumns, ServerTable
 from locust_llm.report.server_columns import joined as joined_server
 
@@ -81,6 +83,7 @@ SINGLE_PRECISION: Final = frozenset(
 """Whole numbers that single precision holds exactly (below 2^24)."""
 
 BLOCK: Final = 2**10
+READER: Final = Reader()
 MAX_KINDS: Final = 1000
 """Kinds of error messages that are kept."""
 
@@ -112,10 +115,10 @@ class Columns:
     """What the server reported of each request with its answer."""
 
 
-def collect(records: Iterable[Record]) -> Columns:
+def collect(records: Iterable[Record], reader: Reader = READER) -> Columns:
     """Read the stream once. Costs about 6 µs a request and 0.2 µs a chunk. Attempts that were tried again are left out."""
     table = _Table(SUMMARY_NUMBERS, SUMMARY_TEXTS, KIND_OF)
-    streams, server = _Streams(), ServerTable()
+    streams, server = _Streams(reader), ServerTable()
     for record in records:
         if record.outcome == RETRIED:  # an attempt, of a request that has another record
             continue
@@ -125,7 +128,13 @@ def collect(records: Iterable[Record]) -> Columns:
     gaps, blurred, stalls = streams.result()
     requests = table.frame()
     requests["longest_stall_s"] = stalls
+    _add(requests, streams.felt)
     return Columns(requests=requests, gaps=gaps, blurred=blurred, server=server.result())
+
+
+def _add(requests: pd.DataFrame, what: Felt) -> None:
+    for name, column in zip(Felt._fields, what, strict=True):
+        requests[name] = column
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
@@ -153,7 +162,7 @@ def joined(parts: Sequence[Columns]) -> Columns:
     return Columns(requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps), blurred=blurred, server=server)
 
 
-def frames(records: Iterable[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def frames(records: Iterable[Record], reader: Reader = READER) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Everything, for people: ``requests`` (a row a request) and ``gaps`` (a row a gap between two chunks).
 
     requests: the columns of this file's lists, stamps in Unix seconds, with ``chunks`` and ``merged`` as counts.
@@ -161,11 +170,13 @@ def frames(records: Iterable[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
     chunks came together with others, so this gap is not sharp and stays out of the percentiles.
     """
     table = _Table(("clock_offset_s", *STAMPS, *DURATIONS, *TOKENS, *FLAGS, *OTHER_NUMBERS), TEXTS, {})
+    streams = _Streams(reader)
     ids: list[str] = []
     nothing = np.empty(0, np.int64)
     parts: list[tuple[Ints, Ints, Ints]] = [(nothing, nothing, nothing)]
     for record in records:
         table.add(record)
+        streams.add(record)
         gap_us = np.array(record.gaps_us, np.int64)
         merged = np.zeros(len(gap_us) + 1, np.int64)
         merged[[index for index, _ in record.merged]] = 1
@@ -174,7 +185,10 @@ def frames(records: Iterable[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
     gap_us, index, merged = (np.concatenate(column) for column in zip(*parts, strict=True))
     codes, known = pd.factorize(np.array(ids, np.object_))
     which = np.repeat(codes, [len(part[0]) for part in parts[1:]])
-    return table.frame(), pd.DataFrame(
+    streams.result()
+    requests = table.frame()
+    _add(requests, streams.felt)
+    return requests, pd.DataFrame(
         {
             "id": pd.Categorical.from_codes(which, categories=pd.Index(known)),
             "index": index,
@@ -267,7 +281,12 @@ class _Streams:
     """The chunks of many requests end to end, from which gaps and stalls are taken block by block: as
     ``Record.sharp_gaps_us`` and ``Record.longest_stall_s``, at a fifth of the cost."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._felt: list[Felt] = []
+        self._tokens: list[tuple[int, Sequence[tuple[float, int]]]] = []
+        """(first chunk, runs) of those with several tokens a chunk."""
+        self._untold: list[int] = []
         self._gaps: defaultdict[str, Gaps] = defaultdict(Gaps)
         self._bounds: defaultdict[str, Blurred] = defaultdict(lambda: Blurred(Gaps(), Gaps()))
         self._stalls = array("d")
@@ -281,6 +300,10 @@ class _Streams:
         if record.merged:
             here = len(self._us)
             self._blurred.extend((here + index, earliest) for index, earliest in record.merged)
+        if not tells(record):
+            self._untold.append(len(self._counts))
+        if several := tokens_of(record):
+            self._tokens.append((len(self._us), several))
         self._us.fromlist(list(chunk_us))  # half the time of extend
         self._counts.append(len(chunk_us))
         self._phases.append(record.phase if record.outcome == OK and chunk_us else "")
@@ -292,8 +315,25 @@ class _Streams:
         self._settle()
         return dict(self._gaps), dict(self._bounds), np.frombuffer(self._stalls, np.float64)
 
+    @property
+    def felt(self) -> Felt:
+        """Of each request, once ``result`` was asked for."""
+        return Felt(*(np.concatenate(column) for column in zip(*self._felt, strict=True)))
+
+    def _feel(self, us: Ints, count: Ints) -> None:
+        tokens = np.ones(len(us))
+        for begin, runs in self._tokens:
+            each = np.repeat([size for size, _ in runs], [chunks for _, chunks in runs])
+            tokens[begin : begin + len(each)] = np.maximum(each, 1)
+        found = felt(us, tokens, count, self._reader)
+        for column in found:
+            column[self._untold] = np.nan
+        self._felt.append(found)
+        self._tokens, self._untold = [], []
+
     def _settle(self) -> None:
         us, count = np.frombuffer(self._us, np.int64), np.array(self._counts, np.int64)
+        self._feel(us, count)
         starts = np.cumsum(count) - count
         blurred, first = np.zeros(len(us), np.bool_), np.zeros(len(us), np.bool_)
         earliest = us.copy()
@@ -323,14 +363,16 @@ PROCESSES: Final = 4
 """Each takes some 100 MB."""
 
 
-def read_columns(path: Path) -> tuple[Columns, Unread]:
-    """(the columns of the records of this file, the lines that cannot be read). Raises OSError."""
+def read_columns(path: Path, reader: Reader | None = None) -> tuple[Columns, Unread]:
+    """(the columns of the records of this file, the lines that cannot be read). Raises OSError. ``reader``: None: that of
+    the run.json beside it."""
+    reader = reader or reader_of(path.parent)
     begins = list(parts(path.stat().st_size if path.exists() else 0))
     with ExitStack() as stack:
-        others = [stack.enter_context(_reader(path, *part)) for part in begins[1:]]
-        found = [read(path, *begins[0])]
+        others = [stack.enter_context(_reader(path, *part, reader)) for part in begins[1:]]
+        found = [read(path, *begins[0], reader)]
         for part, other in zip(begins[1:], others, strict=True):
-            found.append(_result(other) or read(path, *part))
+            found.append(_result(other) or read(path, *part, reader))
     if len(found) == 1:
         return found[0]
     return joined([columns for columns, _ in found]), sum((unread for _, unread in found), Unread())
@@ -344,15 +386,15 @@ def parts(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
     return pairwise(ends)
 
 
-def read(path: Path, begin: int, end: int) -> tuple[Columns, Unread]:
+def read(path: Path, begin: int, end: int, reader: Reader = READER) -> tuple[Columns, Unread]:
     file = RecordFile(path, begin, end)
-    return collect(file), file.unread
+    return collect(file, reader), file.unread
 
 
-def _reader(path: Path, begin: int, end: int) -> "subprocess.Popen[bytes]":
+def _reader(path: Path, begin: int, end: int, reader: Reader) -> "subprocess.Popen[bytes]":
     """A process that reads a part. A fresh one: a fork would take along what else this one does."""
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, str(path), str(begin), str(end)],
+        [sys.executable, "-m", __name__, str(path), str(begin), str(end), *map(str, reader)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -369,4 +411,5 @@ def _result(reader: "subprocess.Popen[bytes]") -> tuple[Columns, Unread] | None:
 
 
 if __name__ == "__main__":
-    pickle.dump(read(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])), sys.stdout.buffer, protocol=5)
+    whom = Reader(*map(float, sys.argv[4:]))
+    pickle.dump(read(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), whom), sys.stdout.buffer, protocol=5)

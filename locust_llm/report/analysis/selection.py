@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.slo.metrics import ITL, POOLED, Metric
+from locust_llm.slo.metrics import FELT, ITL, POOLED, Metric
 
 from .summary import Row
 
@@ -75,6 +75,12 @@ def distribution(metric: Metric, values: Floats, percentiles: Sequence[float]) -
         sum=float(values.sum()),
         percentiles=dict(zip(percentiles, np.percentile(values, percentiles).tolist(), strict=True)),
     )
+
+
+def felt(ok: Selection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    """The rows of what a reader feels; those without values are left out."""
+    rows = (distribution(metric, ok[metric.column], percentiles) for metric in FELT)
+    return tuple(row for row in rows if row.count)
 
 
 def adjusted(metric: Metric, values: Floats, at_least: Floats, failures: int, percentiles: Sequence[float]) -> Row:

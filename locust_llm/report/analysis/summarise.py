@@ -42,7 +42,7 @@ from .judge import judge_rules, judge_sweep, overall
 from .occupancy import Occupancy, gate_use, occupancy
 from .pairs.blocks import of_candidate
 from .pairs.paired import judged, paired
-from .selection import Floats, Selection, adjusted, distribution, mean, of_chunks, ratio, total
+from .selection import Floats, Selection, adjusted, distribution, felt, mean, of_chunks, ratio, total
 from .slo_figures import Evaluation
 from .summary import Counts, Failure, GateUse, Row, SloResult, Summary, SweepSummary
 from .window import RateWindow, ended_in, measured, pauses, steady
@@ -67,8 +67,7 @@ def summarise(
     prefills with decodes, if computed; ``results``: all of a probe; ``unread``: a sentence for each unreadable line.
     """
     everything = Selection(columns.requests, np.ones(len(columns.requests), np.bool_))
-    phase = columns.requests["phase"]
-    warm, main = everything.only(phase == "warmup"), everything.only(phase == "profiling")
+    warm, main = (everything.only(columns.requests["phase"] == phase) for phase in ("warmup", "profiling"))
     within = measured(run)
     span, ended = (main.span(), main) if within is None else (within, ended_in(everything, within))
     repeats = sweep is not None and sweep.repeats
@@ -90,6 +89,7 @@ def summarise(
         rows=of_chunks(_had(run, rows), counts.tokens_per_chunk),
         adjusted=_had(run, _adjusted(main, percentiles)) if conditions.failed or conditions.cut else (),
         warmup=_had(run, _warmup_rows(warm, gaps["warmup"], percentiles)),
+        reading=_had(run, felt(main.outcome(OK), percentiles)),
         failures=_failures(main),
         client=verdict,
         evidence=found,

@@ -303,6 +303,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None: a closed loop."""
     breakdowns: tuple[Breakdown, ...] = ()
     """Only those that divide: by one input length alone there is none."""
+    reading: tuple[Row, ...] = ()
     cancelled: tuple[Row, ...] = ()
     """What requests that were cancelled on purpose had until then."""
     slos: tuple[SloResult, ...] = ()
@@ -314,8 +315,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None: too few requests, or prompts too much alike, to tell."""
     interference: Interference | None = None
     """None: no request decoded, or it was not computed."""
-    examination: ProbeFindings | None = None
-    """What a probe came to; None: it was none."""
+    examination: ProbeFindings | None = None  # of a probe
     sweep: SweepSummary | None = None
     """None: no stages."""
     paired: Paired | None = None

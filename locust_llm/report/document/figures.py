@@ -17,6 +17,8 @@ WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_lat
 """Rows of the warmup; profile_export_aiperf.json has all of them."""
 CORRELATED: Final = 0.75
 """Where requests are worth less than this share of their number, it is said."""
+LOW: Final = 5.0
+"""Of figures of which more is better, this percentile is that of the worst requests."""
 MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
 """They come first in a table."""
 SHORT_NAMES: Final = {
@@ -52,6 +54,11 @@ def details(summary: Summary, run: Run) -> Iterator[Block]:
     yield from _plus_minus(summary, chosen)
     if summary.conditions.succeeded:
         yield from _breakdowns(summary.breakdowns)
+    if summary.reading:
+        s = run.settings
+        yield Heading("What a reader feels", folded=True)
+        yield _metrics(summary.reading, [LOW, *(p for p in chosen if p != LOW)])
+        yield Text(f"Deadlines {s.token_deadline} (TTFT, between tokens); reading pace {s.reading_pace:g} tokens/s.")
     if summary.cancelled:
         cancelled = many(summary.conditions.cancelled, "request")
         yield Heading(f"Cancelled on purpose ({cancelled}, in no latency above)", folded=True)

@@ -11,6 +11,7 @@ from support.records import UNIX, answered, failed
 from locust_llm.core.record import Record
 from locust_llm.report.analysis import columns
 from locust_llm.report.analysis.columns import collect, frames
+from locust_llm.report.reading import Felt
 
 
 def _streams() -> st.SearchStrategy[Record]:
@@ -39,7 +40,14 @@ def test_each_column_is_the_records_property() -> None:
     ]
     wide, narrow = frames(records)[0], collect(records).requests
     for frame in (wide, narrow):
-        for name in set(frame.columns) - {*columns.STAMPS, "chunks", "merged", "first_chunk_at", "last_chunk_at"}:
+        for name in set(frame.columns) - {
+            *columns.STAMPS,
+            *Felt._fields,
+            "chunks",
+            "merged",
+            "first_chunk_at",
+            "last_chunk_at",
+        }:
             said = [getattr(record, name) for record in records]
             assert [None if x is None or x != x else x for x in frame[name].tolist()] == said, name
     assert wide["sent_at"].tolist() == [UNIX + 10] * 3

@@ -1,0 +1,215 @@
+"""The command ``locust-llm canary``: its options, the stream that it asks for, its signals and its port."""
+
+import locust_llm.run.options  # noqa: F401  first: Locust patches before the network is imported
+
+# isort: split
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import gevent
+import requests
+from gevent.event import Event
+from prometheus_client import CollectorRegistry, start_http_server
+
+from locust_llm.client.api import length_fields
+from locust_llm.client.exchange import UserConnection, exchange
+from locust_llm.client.fetch import PROBE_HEADER
+from locust_llm.client.gate import Gate
+from locust_llm.client.request import Request
+from locust_llm.client.requests_bridge import authorities, head, target
+from locust_llm.core.foreign_text import secrets_of, shown
+from locust_llm.core.record import OK, Record
+from locust_llm.core.settings import Settings
+from locust_llm.core.validation import mistakes
+from locust_llm.exit_status import ExitStatus
+from locust_llm.load.prompts import Lengths, Prompts
+from locust_llm.probe.canary import Round, observed, token_price_s
+from locust_llm.protocols.known import PROTOCOLS, request_body
+from locust_llm.run.address import base_url, replica_urls
+from locust_llm.run.console import write
+from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover
+from locust_llm.run.flags import unknown_options
+from locust_llm.run.options import request_headers
+from locust_llm.run.refusals import without_page
+from locust_llm.run.signals import SIGNALS, leave
+
+from .watch import Plan, Session
+
+INPUT_TOKENS: Final = 48
+"""Room for a number of its own, so that no cache knows it."""
+TIMEOUT_S: Final = 120.0
+STREAMS: Final = tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams)
+UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Canary:
+    """Sends one stream when it is asked to."""
+
+    def __init__(self, settings: Settings, headers: Mapping[str, str], model: str | None, tokens: int) -> None:
+        self._settings, self._headers, self._model, self._tokens = settings, headers, model, tokens
+        self._line, self._gate = UserConnection(), Gate()
+        self._secrets = secrets_of(headers, headers)
+        lengths = (INPUT_TOKENS, 0.0), (tokens, 0.0)
+        self._prompts = Prompts(Lengths(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None)
+        self._forced: bool | None = None
+        """The server keeps outputs at their length where it is asked to; None: not asked yet."""
+
+    def ask(self) -> Round:
+        at, record = time.time(), self._exchange(self._forced or False)
+        if record.outcome == OK and self._forced is None and (record.output_tokens or 0) < self._tokens:
+            self._forced = True  # from the next round on
+        elif record.status in (400, 422) and self._forced:
+            self._forced = False
+            at, record = time.time(), self._exchange(False)
+        if record.outcome != OK:
+            return Round(
+                at=at, error=shown(f"{record.outcome}: {without_page(record.error)}", self._secrets, most=LINE_BYTES)
+            )
+        if not record.chunk_us:
+            return Round(at=at, error="the answer came in one piece: there are no gaps")
+        return observed(at, [us / 1e6 for us in record.chunk_us])
+
+    def _exchange(self, forced: bool) -> Record:
+        s = self._settings
+        more: dict[str, Any] = length_fields(("ignore_eos",), self._tokens) if forced else {}
+        text = self._prompts.draw().text
+        data = request_body(
+            s.endpoint_type, self._model, [{"role": "user", "content": text}], self._tokens,
+            max_tokens_field=s.max_tokens_field, **more,
+        )  # fmt: skip
+        own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self._headers}
+        prepared = requests.Request("POST", s.host + s.endpoint, data=data, headers=own).prepare()
+        where = target(prepared.url or "", False if s.insecure else authorities(), None)
+        request = Request(
+            target=where, data=head(prepared) + b"\r\n" + data, labels={"id": "canary"}, timeout_s=TIMEOUT_S,
+            kind=s.endpoint_type,
+        )  # fmt: skip
+        return exchange(self._line, self._gate, request, 0.0)
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def command(words: list[str]) -> int:
+    parser = _parser()
+    if refusal := next(unknown_options(words, parser._option_string_actions), ""):
+        return _refused(refusal)
+    options = parser.parse_args(words)
+    try:
+        settings, headers, plan = _settings(options), request_headers(options), _plan(options)
+        refusal = next(mistakes(settings), "")
+        if replica_urls(options.host):
+            refusal = "canary watches one address at a time: a router behind it, or each replica by a canary of its own"
+        found = None if refusal else discover(settings, headers, verify=False if settings.insecure else authorities())
+        folder = options.report_dir or Path("reports") / f"canary-{time.strftime('%Y%m%d-%H%M%S')}"
+        if found is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        session = Session(plan, folder, write)
+        if found is not None and options.metrics_port:
+            _serve(session, options.metrics_port)
+    except (OSError, ValueError, DiscoveryFailed) as error:
+        refusal, found = str(error), None
+    if refusal or found is None:
+        return _refused(refusal)
+    write(f"canary on {settings.host}: {plan.promise}\n")
+    canary = Canary(settings, headers, found.model, plan.output_tokens)
+    stop = Event()
+    for number in SIGNALS:
+        gevent.signal_handler(number, _pressed, stop, number)
+    try:
+        return session.run(canary.ask, lambda seconds: bool(stop.wait(seconds)), time.monotonic)
+    finally:
+        canary.close()
+
+
+def _pressed(stop: Event, number: int) -> None:
+    """The first signal ends it behind this round, the next one at once."""
+    if stop.is_set():
+        leave(128 + number)
+    stop.set()
+
+
+def _refused(why: str) -> int:
+    print(f"locust-llm: error: {why}", file=sys.stderr)
+    return ExitStatus.REFUSED
+
+
+def _serve(session: Session, where: str) -> None:
+    """Raises OSError, ValueError."""
+    address, _, port = where.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"--metrics-port takes PORT or ADDRESS:PORT, got {where}")
+    registry = CollectorRegistry()
+    registry.register(session)
+    start_http_server(int(port), address or "127.0.0.1", registry)
+
+
+def seconds(text: str) -> float:
+    """``20s``, ``5m``, ``1h``, ``20``: from a second to a month."""
+    unit = text[-1:] if text[-1:] in UNITS else ""
+    value = float(text.removesuffix(unit)) * UNITS[unit or "s"]
+    if not 1 <= value <= 31 * 86_400:
+        raise argparse.ArgumentTypeError(f"must be from 1s to 31 days, got {text}")
+    return value
+
+
+def _tokens(text: str) -> int:
+    value = int(text)
+    if not 16 <= value <= 1024:
+        raise argparse.ArgumentTypeError(f"must be from 16 to 1024, got {text}")
+    return value
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    """Raises ValueError."""
+    token_s = None if options.token_price is None else options.token_price / 1e6
+    if options.probe is not None:
+        if token_s is not None:
+            raise ValueError("--token-price and --probe exclude each other: give one of them")
+        token_s = token_price_s(options.probe)
+    if token_s is not None and not token_s > 0:
+        raise ValueError(f"--token-price must be above 0, got {options.token_price:g}")
+    return Plan(
+        every_s=options.every, for_s=options.for_s, window_s=options.window, output_tokens=options.output_tokens,
+        input_tokens=INPUT_TOKENS, token_s=token_s,
+    )  # fmt: skip
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """Raises ValueError."""
+    path = options.endpoint or PROTOCOLS[options.endpoint_type].path
+    return Settings(
+        host=base_url(options.host), model=options.model, insecure=options.insecure, probe=False, users=1,
+        endpoint_type=options.endpoint_type, endpoint="/" + path.lstrip("/"), max_tokens_field=options.max_tokens_field,
+        synthetic_input_tokens_mean=INPUT_TOKENS, output_tokens_mean=options.output_tokens,
+    )  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="locust-llm canary",
+        description="One slow stream on a shared server: how much prefill load do others cause, now?",
+        epilog="example: locust-llm canary --host localhost:8000 --every 20s --for 1h --token-price 28",
+    )
+    add = parser.add_argument
+    add("-H", "--host", required=True, help="such as localhost:8000")
+    add("--every", type=seconds, default=20.0, metavar="TIME", help="between two rounds (default: 20s)")
+    add("--for", dest="for_s", type=seconds, default=3600.0, metavar="TIME", help="then it ends (default: 1h)")
+    add("--window", type=seconds, default=300.0, metavar="TIME", help="what is called now (default: 5m)")
+    add("--output-tokens", type=_tokens, default=64, metavar="N", help="of a round (default: %(default)s)")
+    add("--token-price", type=float, metavar="US", help="microseconds that a token of a prompt takes the server")
+    add("--probe", type=Path, metavar="DIR", help="folder of a probe, which has measured that price")
+    add("--report-dir", type=Path, metavar="DIR", help="for canary.jsonl (default: reports/canary-<time>)")
+    add("--metrics-port", metavar="[ADDRESS:]PORT", help="series for Prometheus (address by default: 127.0.0.1)")
+    add("--model", help="by default the server's first")
+    add("--endpoint-type", choices=STREAMS, default="chat", help="(default: %(default)s)")
+    add("--endpoint", metavar="PATH", help="by default that of --endpoint-type")
+    add("--max-tokens-field", default="max_tokens", help="of the request, limits the answer (default: %(default)s)")
+    add("--api-key-file", metavar="FILE", help="by default the environment variable OPENAI_API_KEY")
+    add("--header", action="append", default=[], metavar="NAME: VALUE")
+    add("--insecure", action="store_true", help="do not verify the server's TLS certificate")
+    return parser

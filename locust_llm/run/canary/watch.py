@@ -1,0 +1,142 @@
+"""A canary's session: a round after the other until it is over, each with its line on the console and in the file."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from locust_llm.core.text import duration, many
+from locust_llm.exit_status import ExitStatus
+from locust_llm.probe.canary import Load, Round, load
+
+FILE: Final = "canary.jsonl"
+PREFIX: Final = "locust_llm_canary_"
+
+
+def _about(tokens: float) -> str:
+    """In two digits."""
+    return f"{float(f'{tokens:.2g}'):,.0f}"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    every_s: float
+    for_s: float
+    window_s: float
+    """What *now* is: the rounds of so many seconds."""
+    output_tokens: int
+    input_tokens: int
+    """About so many."""
+    token_s: float | None = None
+    """What a token of a prompt takes the server; None: unknown."""
+
+    @property
+    def promise(self) -> str:
+        """What it will send at most."""
+        an_hour = int(3600 // self.every_s) + 1
+        all_ = int(self.for_s // self.every_s) + 1
+        return (
+            f"at most {an_hour:,} requests an hour ({all_:,} in all), one at a time, each of {self.output_tokens} tokens "
+            f"after a prompt of about {self.input_tokens}"
+        )
+
+
+class Session(Collector):
+    """All rounds so far. A collector of Prometheus."""
+
+    def __init__(self, plan: Plan, folder: Path, say: Callable[[str], object]) -> None:
+        self.plan, self._folder, self._say = plan, folder, say
+        self.rounds: list[Round] = []
+        self.failed = 0
+
+    def run(self, ask: Callable[[], Round], wait: Callable[[float], bool], now: Callable[[], float]) -> int:
+        """The exit status. ``wait(seconds)``: True: it is to end; ``now()``: seconds on a monotonic clock."""
+        began, stopped, number = now(), False, 0
+        while not stopped and number * self.plan.every_s < self.plan.for_s:
+            self.add(ask())
+            number = max(number + 1, int((now() - began) / self.plan.every_s) + 1)  # a slow one skips others
+            stopped = wait(max(began + number * self.plan.every_s - now(), 0.0))
+        self._say(f"\n{self.summary()}\n")
+        answered = len(self.rounds) - self.failed
+        return (
+            ExitStatus.FAILED_REQUESTS
+            if self.failed and answered
+            else (ExitStatus.OK if answered else ExitStatus.INCOMPLETE)
+        )
+
+    def add(self, one: Round) -> None:
+        self.rounds.append(one)
+        self.failed += bool(one.error)
+        try:
+            with (self._folder / FILE).open("ab") as file:
+                file.write(msgspec.json.encode(one) + b"\n")
+        except OSError as error:
+            self._say(f"{self._folder / FILE} could not be written: {error.strerror or error}\n")
+        self._say(f"{time.strftime('%H:%M:%S', time.localtime(one.at))}  {self.line()}\n")
+
+    @property
+    def now(self) -> Load | None:
+        """Of the last minutes."""
+        last = self.rounds[-1].at if self.rounds else 0.0
+        return load([one for one in self.rounds if one.at > last - self.plan.window_s], self.rounds)
+
+    def line(self) -> str:
+        """Of the last round, and of the last minutes."""
+        one = self.rounds[-1]
+        if one.error:
+            return f"no answer: {one.error}"
+        here = f"TTFT {duration(one.ttft_s)}, {many(one.gaps, 'gap')}"
+        if one.quiet_s is None:
+            return f"{here}: too few to tell anything"
+        here += f" of {duration(one.quiet_s)}, {many(one.stalls, 'stall')}"
+        found = self.now
+        return here if found is None else f"{here:52} | {self.of_others(found)}"
+
+    def of_others(self, found: Load) -> str:
+        """What others cause, in words."""
+        slower = f"usual gap {found.slower:.0%} above the lowest"
+        if not found.stalls_per_s:
+            none = f"no stall in {found.watched_s:.0f} s watched (at most {found.most_stalls_per_s:.2g}/s)"
+            return f"others: prefill 0%, {none}; {slower}"
+        ends = "" if found.low is None or found.high is None else f" ({found.low:.0%} to {found.high:.0%})"
+        text = f"others: prefill {found.lost:.0%} of the time{ends}, {found.stalls_per_s:.2g} stalls/s"
+        if self.plan.token_s is not None:
+            tokens, low, high = found.tokens_per_s(self.plan.token_s)
+            reach = "" if low is None or high is None else f" ({_about(low)} to {_about(high)})"
+            text += f", {_about(tokens)} prompt tokens/s{reach}"
+        return f"{text}; {slower}"
+
+    def summary(self) -> str:
+        """Of all rounds."""
+        said = f"{many(len(self.rounds), 'round')}, {self.failed} without an answer, in {self._folder / FILE}"
+        found = load(self.rounds, self.rounds)
+        if found is None:
+            return f"{said}. No round had enough tokens to tell what others do."
+        return f"{said}.\nTTFT {duration(found.ttft_s)} (median); {self.of_others(found)}."
+
+    def collect(self) -> Iterator[Metric]:
+        counter = CounterMetricFamily(f"{PREFIX}rounds", "Canary streams, by what became of them", labels=("outcome",))
+        counter.add_metric(("ok",), len(self.rounds) - self.failed)
+        counter.add_metric(("failed",), self.failed)
+        yield counter
+        if not self.rounds or self.rounds[-1].error or (found := self.now) is None:
+            return  # the last values would look like a server that answers
+        tokens = (None, None, None) if self.plan.token_s is None else found.tokens_per_s(self.plan.token_s)
+        for name, text, value in (
+            ("prefill_share", "Share of a stream's time that prefills of others take", found.lost),
+            ("prefill_share_low", "Lower end of its 95% interval", found.low),
+            ("prefill_share_high", "Upper end of its 95% interval", found.high),
+            ("stalls_per_second", "Stalls by prefills of others", found.stalls_per_s),
+            ("prompt_tokens_per_second", "Prompt tokens of others, by the price of a token", tokens[0]),
+            ("prompt_tokens_per_second_low", "Lower end of its 95% interval", tokens[1]),
+            ("prompt_tokens_per_second_high", "Upper end of its 95% interval", tokens[2]),
+            ("slower_ratio", "Usual gap over the lowest of the session, less one: decodes of others", found.slower),
+            ("quiet_gap_seconds", "Usual gap without a stall", found.quiet_s),
+            ("time_to_first_token_seconds", "Of the last canary stream", self.rounds[-1].ttft_s),
+        ):  # fmt: skip
+            if value is not None:
+                yield GaugeMetricFamily(PREFIX + name, text, value)

@@ -1,0 +1,51 @@
+"""Reading: the reader that a run is judged by: how soon the first token is expected, and at which pace the others."""
+
+from typing import Final, NamedTuple
+
+from .metrics import TIME
+
+PACE: Final = 4.8
+"""Tokens a second: what Andes (arXiv 2404.16283) takes for reading English; 238 words a minute (Brysbaert, How many words do
+we read per minute?, 2019) are as many at 1.21 tokens a word."""
+PACES: Final = (0.1, 1000.0)
+DEADLINES: Final = "2s,200ms"
+"""Of the first token, and between tokens: MLPerf Inference, llama2-70b, scenario Server (as in grammar.py)."""
+
+
+class Reader(NamedTuple):
+    """Whom tokens are in time for."""
+
+    pace: float = PACE
+    """Tokens a second."""
+    ttft_s: float = 2.0
+    tpot_s: float = 0.2
+    """The deadlines."""
+
+
+def reader(pace: float, token_deadline: str) -> Reader:
+    """From the settings. Raises ValueError of one sentence."""
+    if not PACES[0] <= pace <= PACES[1]:
+        raise ValueError(f"--reading-pace must be from {PACES[0]:g} to {PACES[1]:g}, got {pace:g}")
+    return Reader(pace, *deadlines(token_deadline))
+
+
+def deadlines(text: str) -> tuple[float, float]:
+    """``2s,200ms`` in seconds: of the first token after the send, and of each further one. Raises ValueError of one
+    sentence."""
+    first, comma, other = text.partition(",")
+    found = [_seconds(one.strip()) for one in (first, other)]
+    if not comma or found[0] is None or found[1] is None:
+        raise ValueError(f"--token-deadline takes TTFT,TPOT with their units, as {DEADLINES}, got {text[:40]!r}")
+    return found[0], found[1]
+
+
+def _seconds(text: str) -> float | None:
+    """Above 0, at most an hour; at least a microsecond, as stamps have no more."""
+    for unit, factor in sorted(TIME.items(), key=lambda one: -len(one[0])):  # ms before s
+        if text.endswith(unit):
+            try:
+                value = float(text.removesuffix(unit)) / factor
+            except ValueError:
+                return None
+            return value if 1e-6 <= value <= 3600 else None
+    return None

@@ -1,0 +1,148 @@
+"""A canary's session: in virtual time, and its stream against servers of several kinds."""
+
+from support import unpatched_locust  # noqa: F401  before anything of Locust
+
+# isort: split
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from support.tiny_server import Asked, tiny_server
+
+from locust_llm.__main__ import canary as canary_command
+from locust_llm.core.settings import Settings
+from locust_llm.exit_status import ExitStatus
+from locust_llm.probe.canary import Round
+from locust_llm.run.canary.command import Canary, seconds
+from locust_llm.run.canary.watch import FILE, Plan, Session
+
+PLAN = Plan(every_s=20.0, for_s=120.0, window_s=60.0, output_tokens=64, input_tokens=48, token_s=1e-4)
+
+
+class Clock:
+    """Virtual time; Ctrl-C comes at ``ends_s``."""
+
+    def __init__(self, ends_s: float = 1e9) -> None:
+        self.now_s, self.ends_s = 100.0, ends_s
+
+    def now(self) -> float:
+        return self.now_s
+
+    def wait(self, seconds: float) -> bool:
+        self.now_s += seconds
+        return self.now_s >= self.ends_s
+
+    def rounds(self, took_s: float, *kinds: str) -> Callable[[], Round]:
+        them = itertools.cycle(kinds)
+
+        def ask() -> Round:
+            at, self.now_s, kind = self.now_s, self.now_s + took_s, next(them)
+            if kind == "down":
+                return Round(at=at, error="refused: connection refused")
+            stalls, lost_s = (2, 0.5) if kind == "stalls" else (0, 0.0)
+            return Round(
+                at=at, ttft_s=0.05, gaps=63, watched_s=0.5 + lost_s, quiet_s=0.008, stalls=stalls, lost_s=lost_s
+            )
+
+        return ask
+
+
+def of(tmp_path: Path, plan: Plan = PLAN) -> tuple[Session, list[str]]:
+    said: list[str] = []
+    return Session(plan, tmp_path, said.append), said
+
+
+def test_a_session_in_virtual_time(tmp_path: Path) -> None:
+    session, said = of(tmp_path)
+    clock = Clock()
+    assert session.run(clock.rounds(1.0, "calm", "stalls"), clock.wait, clock.now) == ExitStatus.OK
+    assert [one.at for one in session.rounds] == [100, 120, 140, 160, 180, 200]
+    assert "at most 181 requests an hour (7 in all), one at a time, each of 64 tokens" in PLAN.promise
+    assert "no stall in 0 s watched (at most 7.4/s)" in said[0]
+    # of the last three: 2 x 0.5 of 2.5 s; so 4 stalls, and 40 % / 100 us tokens a second
+    assert (
+        "others: prefill 40% of the time, 1.6 stalls/s, 4,000 prompt tokens/s; usual gap 0% above the lowest" in said[5]
+    )
+    assert "6 rounds, 0 without an answer" in said[-1]
+    assert "prefill 33% of the time (" in said[-1]
+    lines = (tmp_path / FILE).read_bytes().splitlines()
+    assert [msgspec.json.decode(line, type=Round) for line in lines] == session.rounds
+    registry = CollectorRegistry()
+    registry.register(session)
+    text = generate_latest(registry).decode()
+    assert 'locust_llm_canary_rounds_total{outcome="ok"} 6.0' in text
+    assert "locust_llm_canary_prefill_share 0.4\n" in text
+    assert "prefill_share_low" not in text  # three rounds have no interval
+
+
+@pytest.mark.parametrize(
+    ("kinds", "took_s", "ends_s", "rounds", "status"),
+    [
+        (("calm", "down"), 1.0, 1e9, 6, ExitStatus.FAILED_REQUESTS),
+        (("down",), 1.0, 1e9, 6, ExitStatus.INCOMPLETE),
+        (("calm",), 1.0, 130.0, 2, ExitStatus.OK),  # Ctrl-C
+        (("calm",), 50.0, 1e9, 2, ExitStatus.OK),  # slow rounds skip others: none comes beside another
+    ],
+)
+def test_how_it_goes_on_and_ends(
+    kinds: tuple[str, ...], took_s: float, ends_s: float, rounds: int, status: int, tmp_path: Path
+) -> None:
+    session, said = of(tmp_path / "gone" if "down" in kinds else tmp_path)
+    clock = Clock(ends_s)
+    assert session.run(clock.rounds(took_s, *kinds), clock.wait, clock.now) == status
+    assert len(session.rounds) == rounds
+    if "down" in kinds:
+        assert any("no answer: refused: connection refused" in line for line in said)
+        assert any("could not be written" in line for line in said)
+        registry = CollectorRegistry()
+        registry.register(session)
+        assert "prefill_share" not in generate_latest(registry).decode()  # the last round failed
+
+
+def test_its_stream() -> None:
+    """Short prompts, no two alike; ``ignore_eos`` where answers end too soon, and never again where that is refused."""
+    asked: list[dict[str, Any]] = []
+
+    def answer(one: Asked) -> tuple[int, Any]:
+        asked.append(one.body)
+        if "ignore_eos" in one.body and refuses:
+            return 400, {"error": {"message": "unknown field"}}
+        count = one.body["max_tokens"] if "ignore_eos" in one.body else 7
+        chunk = {"choices": [{"index": 0, "delta": {"content": "a "}}]}
+        end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        usage = {"choices": [], "usage": {"prompt_tokens": 48, "completion_tokens": count}}
+        return 200, [*[chunk] * count, end, usage]
+
+    for refuses, counts in ((False, [7, 32, 32]), (True, [7, 7, 7])):
+        asked.clear()
+        with tiny_server() as server:
+            server.chat = answer
+            canary = Canary(Settings(host=server.url), {}, "m", 32)
+            found = [canary.ask() for _ in range(3)]
+            canary.close()
+        assert [one.gaps + 1 for one in found] == counts
+        assert [one.error for one in found] == [""] * 3
+        texts = {body["messages"][0]["content"][:12] for body in asked}
+        assert len(texts) == len(asked) == (4 if refuses else 3)
+        assert max(len(body["messages"][0]["content"].split()) for body in asked) < 60
+    down = Canary(Settings(host=server.url), {"Authorization": "Bearer sk-0123456789abcdef"}, "m", 32).ask()
+    assert down.error.startswith("refused")
+
+
+def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with tiny_server() as server:
+        for words, why in (
+            (["--host", "127.0.0.1:1"], "cannot reach"),
+            (["--host", "a:1,b:2"], "one address at a time"),
+            (["--host", server.url, "--token-prize", "3"], "--token-price"),
+            (["--host", server.url, "--token-price", "0"], "above 0"),
+            (["--host", server.url, "--probe", str(tmp_path)], "no finished probe"),
+            (["--host", server.url, "--report-dir", str(tmp_path), "--metrics-port", "x"], "--metrics-port takes"),
+        ):
+            assert canary_command(words) == ExitStatus.REFUSED
+            assert why in capsys.readouterr().err
+    assert (seconds("20s"), seconds("5m"), seconds("2h"), seconds("7")) == (20, 300, 7200, 7)
