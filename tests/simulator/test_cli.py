@@ -4,11 +4,15 @@ import argparse
 import errno
 import os
 import socket
+from collections import deque
 
 import pytest
 
-from locust_llm.simulator.cli import main, settings
+from locust_llm.simulator.cli import main, make_engine, settings
 from locust_llm.simulator.flags import add_arguments
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.sequence import Sequence
+from locust_llm.simulator.scheduling.waiting import Priority
 
 
 @pytest.mark.parametrize(
@@ -111,6 +115,22 @@ def test_a_taken_port_is_one_line_and_status_2(capsys):
     told = capsys.readouterr()
     assert os.strerror(errno.EADDRINUSE).lower() in told.err
     assert told.err.count("\n") == 1
+
+
+def test_the_queue_is_the_one_that_was_asked_for():
+    def scheduler_of(*flags):
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        options = parser.parse_args(flags)
+        cost, config, policy, _ = settings(options)
+        return make_engine(options, cost, config, policy, VirtualClock())[0].scheduler
+
+    assert type(scheduler_of().waiting) is deque
+    assert type(scheduler_of("--scheduling-policy", "priority").waiting) is Priority
+    scheduler = scheduler_of("--scheduling-policy", "fair", "--tenant-weight", "gold=4, free=0.5")
+    for tenant in ("gold", "free", "other"):
+        scheduler.waiting.served(Sequence(1, 1, tenant=tenant), prompt_tokens=10)
+    assert [scheduler.waiting.counter(tenant) for tenant in ("gold", "free", "other")] == [2.5, 20, 10]
 
 
 def test_the_policy_follows_from_vllms_flags():
