@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import pandas as pd
@@ -35,7 +35,7 @@ from locust_llm.core.storage import (
 )
 from locust_llm.core.text import clean
 from locust_llm.probe.requests import ProbeResult, probe_result
-from locust_llm.report.analysis.columns import Columns, frames, read_columns
+from locust_llm.report.analysis.columns import Columns, frames
 from locust_llm.report.analysis.interference import interference, sampled_share
 from locust_llm.report.analysis.occupancy import Occupancy, occupancy
 from locust_llm.report.analysis.summarise import summarise
@@ -44,7 +44,7 @@ from locust_llm.report.analysis.sweep import axis_of, sweep_summary
 from locust_llm.report.document.remarks import incomplete
 from locust_llm.report.plots import svg as drawing
 from locust_llm.report.plots.timeline import MAX_ROWS, Scene, scene
-from locust_llm.report.waterfall_result import Waterfall
+from locust_llm.report.results.waterfall import Waterfall
 from locust_llm.slo.metrics import DEFINITIONS
 
 from . import export
@@ -52,19 +52,22 @@ from . import export as junit
 from . import text as tables
 from .html import page
 from .plus_minus import certified
-from .prefix_cache import PrefixCache, prefix_cache
+from .prefix_cache import prefix_cache
+from .read_columns import read_columns
 from .reading import reader_of
 from .sessions import sessions
 from .spans import SpansRefused as SpansRefused
 from .spans import join_file
 from .speculation import speculation
-from .tenants import Tenants, tenants
+from .tenants import tenants_of
 from .waterfall.waterfall import waterfall
 
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
 SUMMARY_FILE: Final = "summary.md"
 OWN_FOLDER: Final = Path(__file__).parent
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -166,8 +169,9 @@ def _write(
         with suppress(OSError):  # the old one knows more
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
-    reuse = _prefix_cache(folder, run, history, unmade)
-    by_tenant = _tenants(folder, run, columns, unmade)
+    records = RecordFile(folder / RECORDS)
+    reuse = _made("the shares of the prefix cache", unmade, lambda: prefix_cache(records, history, run))
+    by_tenant = _made("the service of the tenants", unmade, lambda: tenants_of(columns.requests, run, records))
     summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse, tenants=by_tenant)
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
@@ -249,49 +253,24 @@ def _summary(
         unmade.append(f"the interference of prefills with decodes could not be computed: {reason(error)}")
     summary = summarise(columns, run, unread.count, records, sweep, levels, beside, results, unread.reasons)
     if not results and not (staged and sweep is not None and not sweep.repeats) and not run.settings.compares:
-        summary = replaced(summary, waterfall=_waterfall(folder, columns, levels, run, records, blames, unmade))
+        sample = records.evenly(sampled_share(columns))
+        parts = _made(
+            "the parts of the requests' time",
+            unmade,
+            lambda: waterfall(columns, levels, sample, read_spans(folder).times, run, records.since, blames),
+        )
+        summary = replaced(summary, waterfall=parts)
     if (columns.requests["turn"] > 0).any():
         summary = replaced(summary, sessions=sessions(records, "profiling"))
     return certified(summary, columns, run), levels
 
 
-def _waterfall(
-    folder: Path,
-    columns: Columns,
-    levels: Occupancy,
-    run: Run,
-    records: RecordFile,
-    blames: Sequence[str],
-    unmade: list[str],
-) -> Waterfall | None:
+def _made(what: str, unmade: list[str], make: Callable[[], T]) -> T | None:
+    """None, and a line in ``unmade``, where it fails: nothing of a report may hide the rest."""
     try:
-        sample = records.evenly(sampled_share(columns))
-        return waterfall(columns, levels, sample, read_spans(folder).times, run, records.since, blames)
+        return make()
     except Exception as error:
-        unmade.append(f"the parts of the requests' time could not be computed: {reason(error)}")
-    return None
-
-
-def _prefix_cache(folder: Path, run: Run, history: History, unmade: list[str]) -> PrefixCache | None:
-    try:
-        return prefix_cache(RecordFile(folder / RECORDS), history, run)
-    except Exception as error:
-        unmade.append(f"the shares of the prefix cache could not be computed: {reason(error)}")
-    return None
-
-
-def _tenants(folder: Path, run: Run, columns: Columns, unmade: list[str]) -> Tenants | None:
-    """Of a sweep none: its stages have theirs."""
-    requests = columns.requests
-    swept = run.settings.sweep is not None and run.stage is None
-    some = requests[(requests["phase"] == "profiling") & (requests["tenant"] != "")]
-    if swept or some.empty:
-        return None
-    try:
-        low, high = float(some["asked_at"].min()), float(some["closed_at"].max())
-        return tenants(RecordFile(folder / RECORDS), run, low, high)
-    except Exception as error:
-        unmade.append(f"the service of the tenants could not be computed: {reason(error)}")
+        unmade.append(f"{what} could not be computed: {reason(error)}")
     return None
 
 

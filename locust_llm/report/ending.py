@@ -28,7 +28,7 @@ from locust_llm.report.document.remarks import (
     verdict_line,
 )
 from locust_llm.report.document.sweep import FIRST_COLUMN, warnings
-from locust_llm.report.paired_result import Paired
+from locust_llm.report.results.paired import Paired
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.selectors import plain

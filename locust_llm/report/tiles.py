@@ -12,8 +12,8 @@ from locust_llm.probe.result import ProbeFindings
 from locust_llm.report.analysis.knee import written
 from locust_llm.report.analysis.summary import Row, Summary, SweepSummary
 from locust_llm.report.document.probe import named
-from locust_llm.report.paired_result import DIFFERENT, SAME, Paired
-from locust_llm.report.paired_result import INCONCLUSIVE as UNDECIDED
+from locust_llm.report.results.paired import DIFFERENT, SAME, Paired
+from locust_llm.report.results.paired import INCONCLUSIVE as UNDECIDED
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 

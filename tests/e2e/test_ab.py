@@ -14,7 +14,7 @@ from locust_llm.__main__ import simulator
 from locust_llm.core.arms import BASE, CANDIDATE
 from locust_llm.core.record import Record
 from locust_llm.core.storage import read_run
-from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, Paired
+from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
 
 SHORT = (
     "--block-duration", "0.6", "-t", "14s", "--output-tokens-mean", "10", "--synthetic-input-tokens-mean", "200",

@@ -9,7 +9,7 @@ from recorded import recorded
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.interference import interference
 from locust_llm.report.analysis.occupancy import occupancy
-from locust_llm.report.interference_result import DisturbedGaps
+from locust_llm.report.results.interference import DisturbedGaps
 from locust_llm.simulator.scheduling.virtual import Request
 
 POLICIES = ("static", "prefill-first", "mixed", "chunked 2048", "chunked 512", "disaggregated")

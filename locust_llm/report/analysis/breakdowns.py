@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Run
 from locust_llm.load.mix import shares
-from locust_llm.report.conditions import ModelShare
+from locust_llm.report.results.conditions import ModelShare
 from locust_llm.slo.intervals import ranks
 from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE, Metric
 

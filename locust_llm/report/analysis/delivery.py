@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from locust_llm.core.record import FAILURES, OK
 from locust_llm.core.run import Offer, Run
 from locust_llm.core.settings import Settings
-from locust_llm.report.load_result import Delivery, Overload
+from locust_llm.report.results.load import Delivery, Overload
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, Verdict
 from locust_llm.slo.client_verdict import OK as FINE
 

@@ -30,7 +30,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.record import OK, Record
-from locust_llm.report.interference_result import Ahead, DisturbedGaps, Interference, Slope
+from locust_llm.report.results.interference import Ahead, DisturbedGaps, Interference, Slope
 
 from .breakdowns import lengths
 from .columns import Columns

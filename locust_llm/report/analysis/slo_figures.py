@@ -9,7 +9,7 @@ import numpy as np
 
 from locust_llm.core.record import CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.core.run import Run
-from locust_llm.report.load_result import Delivery
+from locust_llm.report.results.load import Delivery
 from locust_llm.slo.client_verdict import Verdict
 from locust_llm.slo.grammar import OPERATORS, Condition, Rule
 from locust_llm.slo.intervals import Ends, needed

@@ -3,7 +3,7 @@
 from locust_llm.core.text import brief
 from locust_llm.report.analysis.delivery import CLIENT, GATE, SERVER, USERS
 from locust_llm.report.analysis.summary import Summary
-from locust_llm.report.load_result import Delivery
+from locust_llm.report.results.load import Delivery
 from locust_llm.slo.client_verdict import FULL_CORE
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from locust_llm.core.text import brief, duration, many, number, title
 from locust_llm.report.analysis.interference import ICL, ITL, MIN_COMPARED, MIN_COMPARED_SHARE, TTFT
 from locust_llm.report.analysis.selection import scarce
-from locust_llm.report.interference_result import Ahead, DisturbedGaps, Interference, Slope
+from locust_llm.report.results.interference import Ahead, DisturbedGaps, Interference, Slope
 from locust_llm.slo.client_verdict import OK
 
 from .blocks import Block, Heading, Table, Text

@@ -6,7 +6,7 @@ from typing import Final
 from locust_llm.core.run import Run
 from locust_llm.core.text import many, supported
 from locust_llm.report.analysis.pairs.paired import ISOLATED
-from locust_llm.report.paired_result import DIFFERENT, INCONCLUSIVE, ISOLATION_ROOM, Paired, PairedFigure
+from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, ISOLATION_ROOM, Paired, PairedFigure
 
 from .blocks import Block, Heading, Table, Text, flags_of
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.text import duration, many, number
-from locust_llm.report.waterfall_result import NAMES, Blame, Part, Waterfall, title
+from locust_llm.report.results.waterfall import NAMES, Blame, Part, Waterfall, title
 
 from .blocks import Block, Heading, Table, Text
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from markupsafe import Markup, escape
 
 from locust_llm.core.text import clean, duration, many
-from locust_llm.report.waterfall_result import NAMES, Blame, InTheWay, Slowest, Waterfall, title
+from locust_llm.report.results.waterfall import NAMES, Blame, InTheWay, Slowest, Waterfall, title
 
 Parts = Sequence[tuple[str, float, str]]
 """(part, ms, source)."""

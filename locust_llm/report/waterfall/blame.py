@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from locust_llm.report.analysis.breakdowns import bucket, bucket_edges, lengths
 from locust_llm.report.analysis.selection import Selection
-from locust_llm.report.waterfall_result import Blame, Owner, Part
+from locust_llm.report.results.waterfall import Blame, Owner, Part
 
 from .decode import AFTER_FIRST, DELIVERY, UNKNOWN
 from .parts import BETWEEN, ESTIMATED, MEASURED, SOURCE, TO_FIRST, UNATTRIBUTED, Split

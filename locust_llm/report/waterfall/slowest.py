@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
-from locust_llm.report.waterfall_result import InTheWay, Slowest
+from locust_llm.report.results.waterfall import InTheWay, Slowest
 
 from .blame import Table, source_of
 from .parts import TO_FIRST

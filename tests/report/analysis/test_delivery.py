@@ -17,7 +17,7 @@ from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.document.delivery import delivery_line, overload_line, overloaded
 from locust_llm.report.document.headline import headline
 from locust_llm.report.document.remarks import loop_remark
-from locust_llm.report.load_result import Delivery, Overload
+from locust_llm.report.results.load import Delivery, Overload
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.scheduling.engine import BatchEngine

@@ -22,7 +22,7 @@ from locust_llm.report.analysis.interference import (
     usual_s,
 )
 from locust_llm.report.analysis.occupancy import occupancy
-from locust_llm.report.interference_result import Interference
+from locust_llm.report.results.interference import Interference
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine

@@ -9,7 +9,7 @@ from support.engine_truth import TruthEngine
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.interference import MIN_COMPARED_SHARE, interference
 from locust_llm.report.analysis.occupancy import occupancy
-from locust_llm.report.interference_result import Interference
+from locust_llm.report.results.interference import Interference
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.policies import POLICIES

@@ -17,7 +17,7 @@ from locust_llm.report.analysis.interference import interference
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.report.document.blocks import Text
 from locust_llm.report.document.interference import stalls
-from locust_llm.report.interference_result import Slope
+from locust_llm.report.results.interference import Slope
 from locust_llm.report.text import plain_block
 
 LONG = Slope(ms_per_1k=25.34, low=23.2, high=27.41, r2=0.751, count=300)

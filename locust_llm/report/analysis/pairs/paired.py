@@ -23,7 +23,7 @@ from locust_llm.core.run import Run
 from locust_llm.report.analysis.goodput import good_request
 from locust_llm.report.analysis.selection import Floats, Selection, scarce
 from locust_llm.report.analysis.summary import SloResult
-from locust_llm.report.paired_result import (
+from locust_llm.report.results.paired import (
     BROKEN,
     DIFFERENT,
     HOLDS,
@@ -33,7 +33,7 @@ from locust_llm.report.paired_result import (
     Paired,
     PairedFigure,
 )
-from locust_llm.report.paired_result import INCONCLUSIVE as OPEN
+from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK, Verdict
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS, Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME

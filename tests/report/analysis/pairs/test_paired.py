@@ -17,7 +17,7 @@ from locust_llm.report.analysis.pairs.paired import chance, difference, student
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.document.paired import head_of, verdict_of
-from locust_llm.report.paired_result import BROKEN, DIFFERENT, HOLDS, INCONCLUSIVE, SAME, UNDECIDED, PairedFigure
+from locust_llm.report.results.paired import BROKEN, DIFFERENT, HOLDS, INCONCLUSIVE, SAME, UNDECIDED, PairedFigure
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import Rule, parse
 

@@ -1,0 +1,1 @@
+"""Results: what the analysis found, as frozen data that documents, plots and exports show."""
