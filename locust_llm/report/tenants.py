@@ -210,8 +210,8 @@ class _Events:
         step = ((at - self.low) / self.width).astype(np.int64).clip(0, BINS - 1)
         place = np.append(whose, events[:, 1]).astype(np.int64) * BINS + step
         size = max(int(place.max()) // BINS + 1, len(self._sums))
-        sums = np.bincount(place, np.append(OUTPUT * tokens, events[:, 2]), size * BINS)
-        sums = sums.astype(np.float64).reshape(size, BINS)
+        added = np.bincount(place, np.append(OUTPUT * tokens, events[:, 2]), size * BINS)
+        sums: Floats = added.astype(np.float64).reshape(size, BINS)
         sums[: len(self._sums)] += self._sums
         self._sums = sums
         self._clear()
