@@ -112,7 +112,8 @@ def tenants(records: Iterable[Record], run: Run, low: float, high: float) -> Ten
         if isolated and record.arm == BASE:  # it was alone
             continue
         name = record.tenant if record.tenant in taken or len(taken) < MAX_TENANTS else OTHERS
-        tenant = taken.setdefault(name, _Tenant(len(taken)))
+        if (tenant := taken.get(name)) is None:
+            tenant = taken[name] = _Tenant(len(taken))
         tenant.add(record)
         events.add(tenant.number, record, tenant.served)
     return _tenants(taken, events, run) if taken else None
