@@ -112,7 +112,8 @@ def tenants(records: Iterable[Record], run: Run, low: float, high: float) -> Ten
         if isolated and record.arm == BASE:  # it was alone
             continue
         name = record.tenant if record.tenant in taken or len(taken) < MAX_TENANTS else OTHERS
-        tenant = taken.setdefault(name, _Tenant(len(taken)))
+        if (tenant := taken.get(name)) is None:
+            tenant = taken[name] = _Tenant(len(taken))
         tenant.add(record)
         events.add(tenant.number, record, tenant.served)
     return _tenants(taken, events, run) if taken else None
@@ -210,8 +211,8 @@ class _Events:
         step = ((at - self.low) / self.width).astype(np.int64).clip(0, BINS - 1)
         place = np.append(whose, events[:, 1]).astype(np.int64) * BINS + step
         size = max(int(place.max()) // BINS + 1, len(self._sums))
-        sums = np.bincount(place, np.append(OUTPUT * tokens, events[:, 2]), size * BINS)
-        sums = sums.astype(np.float64).reshape(size, BINS)
+        added = np.bincount(place, np.append(OUTPUT * tokens, events[:, 2]), size * BINS)
+        sums: Floats = added.astype(np.float64).reshape(size, BINS)
         sums[: len(self._sums)] += self._sums
         self._sums = sums
         self._clear()
