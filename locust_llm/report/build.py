@@ -44,7 +44,6 @@ from locust_llm.report.analysis.sweep import axis_of, sweep_summary
 from locust_llm.report.document.remarks import incomplete
 from locust_llm.report.plots import svg as drawing
 from locust_llm.report.plots.timeline import MAX_ROWS, Scene, scene
-from locust_llm.report.results.waterfall import Waterfall
 from locust_llm.slo.metrics import DEFINITIONS
 
 from . import export

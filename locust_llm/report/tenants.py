@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.core.arms import BASE
@@ -99,6 +100,16 @@ def jain(values: Sequence[float]) -> float | None:
     """(sum x)^2 / (n sum x^2); None of nothing."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
+
+
+def tenants_of(requests: pd.DataFrame, run: Run, records: Iterable[Record]) -> Tenants | None:
+    """``requests``: the columns of ``records``. None: no request has a tenant, or it is a sweep, whose stages have
+    theirs."""
+    swept = run.settings.sweep is not None and run.stage is None
+    some = requests[(requests["phase"] == PROFILING) & (requests["tenant"] != "")]
+    if swept or some.empty:
+        return None
+    return tenants(records, run, float(some["asked_at"].min()), float(some["closed_at"].max()))
 
 
 def tenants(records: Iterable[Record], run: Run, low: float, high: float) -> Tenants | None:

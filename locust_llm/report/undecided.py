@@ -14,8 +14,8 @@ import msgspec
 from locust_llm.core.report_result import OpenRule
 from locust_llm.core.run import Run
 from locust_llm.core.storage import RECORDS, RecordFile
-from locust_llm.report.read_columns import read_columns
 from locust_llm.report.analysis.summarise import summarise
+from locust_llm.report.read_columns import read_columns
 from locust_llm.slo.grammar import INCONCLUSIVE
 
 COURTESY: Final = 10

@@ -1,17 +1,10 @@
 """Columns: a stream of records turned into numpy columns, a row a request, without ever holding the records."""
 
-import os
-import pickle
-import subprocess
-import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from operator import attrgetter
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -20,8 +13,7 @@ from numpy.typing import NDArray
 
 from locust_llm.core.failures import kind_of
 from locust_llm.core.record import OK, RETRIED, Record
-from locust_llm.core.storage import RecordFile, Unread
-from locust_llm.report.reading import Felt, felt, reader_of, tells, tokens_of
+from locust_llm.report.reading import Felt, felt, tells, tokens_of
 from locust_llm.report.server_columns import ServerColumns, ServerTable
 from locust_llm.report.server_columns import joined as joined_server
 from locust_llm.slo.reading import Reader

@@ -11,8 +11,8 @@ from locust_llm.core.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.core.run import Health, Run
 from locust_llm.probe.requests import ProbeResult
 from locust_llm.probe.result import ProbeFindings, examine, itl_limit_s, shortest_ttft_s
-from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.in_force import limit_in_force, users_in_force
+from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.results.interference import Interference
 from locust_llm.report.results.paired import Paired
 from locust_llm.slo.client_verdict import Evidence, Verdict, judge

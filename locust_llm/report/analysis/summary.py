@@ -4,15 +4,15 @@ import msgspec
 
 from locust_llm.core.sweep import REPEAT
 from locust_llm.probe.result import ProbeFindings
+from locust_llm.report.prefix_cache import PrefixCache
 from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.results.interference import Interference
 from locust_llm.report.results.load import Delivery
 from locust_llm.report.results.paired import Paired
-from locust_llm.report.prefix_cache import PrefixCache
+from locust_llm.report.results.waterfall import Waterfall
 from locust_llm.report.sessions import Sessions
 from locust_llm.report.speculation import Speculation
 from locust_llm.report.tenants import Tenants
-from locust_llm.report.results.waterfall import Waterfall
 from locust_llm.slo.client_verdict import Evidence, Verdict
 
 

@@ -13,10 +13,10 @@ from locust_llm.core.text import cut, many
 from locust_llm.report.analysis.selection import SEVERAL
 from locust_llm.report.analysis.summary import Failure, SloResult, Summary
 from locust_llm.report.analysis.window import measured
-from locust_llm.report.results.conditions import Conditions, ModelShare
 from locust_llm.report.in_force import limit_in_words
-from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
 from locust_llm.report.prefix_cache import line as cache_line
+from locust_llm.report.results.conditions import Conditions, ModelShare
+from locust_llm.report.results.paired import INCONCLUSIVE as OPEN
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.rules import Rules

@@ -10,8 +10,8 @@ from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.judge import duration_in_words
 from locust_llm.report.analysis.knee import foremost
 from locust_llm.report.analysis.summary import Row, SloResult, Summary, SweepSummary
-from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.in_force import users_in_words
+from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.results.paired import DIFFERENT, INCONCLUSIVE, Paired
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule

@@ -9,9 +9,9 @@ from locust_llm.core.run import Run
 from locust_llm.core.text import brief, duration, many
 from locust_llm.report.analysis.selection import SEVERAL, scarce
 from locust_llm.report.analysis.summary import Counts, Summary
-from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.in_force import limit_in_brief, users_in_words
 from locust_llm.report.prefix_cache import cache_remarks
+from locust_llm.report.results.conditions import Conditions
 from locust_llm.report.speculation import Speculation
 from locust_llm.slo.client_verdict import FULL_CORE, INVALID, OK
 from locust_llm.slo.doubt import untouched

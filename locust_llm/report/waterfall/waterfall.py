@@ -14,8 +14,8 @@ from locust_llm.report.analysis.columns import Columns
 from locust_llm.report.analysis.occupancy import Occupancy
 from locust_llm.report.analysis.selection import Selection, scarce
 from locust_llm.report.analysis.slo_figures import selected
-from locust_llm.report.server_columns import SOURCES, Reported
 from locust_llm.report.results.waterfall import TO_DUE, Blame, Waterfall
+from locust_llm.report.server_columns import SOURCES, Reported
 from locust_llm.slo.grammar import Rule, parse
 
 from .blame import OF, Table, blame

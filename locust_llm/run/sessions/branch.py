@@ -77,8 +77,8 @@ class Branch:
         """That of the last request."""
         self._rests_until = 0.0
         self._plain: dict[tuple[str, str], tuple[tuple[Any, ...], requests.PreparedRequest, bytes, str]] = {}
-        """By address and tenant: what the last request was prepared from, it, how it begins, and the trace of its run (empty:
-        it has no traceparent of ours)."""
+        """By address and tenant: what the last request was prepared from, it, how it begins, and the trace of its run
+        (empty: it has no traceparent of ours)."""
         self._wanted: Wanted | None = None
         self._lose: Callable[[], int] | None = None
         self._session = ""

@@ -10,8 +10,8 @@ from support.records import answered, failed
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import RecordFile
+from locust_llm.report import read_columns as harvest
 from locust_llm.report.analysis import columns
-from locust_llm.report.analysis import columns as harvest
 from locust_llm.report.analysis.columns import collect, joined
 
 RECORDS: list[Record] = [
