@@ -178,6 +178,6 @@ def test_where_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp_protobuf, "available", lambda: False)
     with pytest.raises(ValueError, match=r"--otlp-receiver: .* pip install 'locust-llm\[otlp\]'"):
         SpanReceiver("127.0.0.1:0", RUN)
-    with pytest.raises(export.Refused, match="415.*pip install"):
+    with pytest.raises(export.Refused, match=r"415.*pip install"):
         export.kind_of(export.PROTOBUF)
     assert export.kind_of("Application/JSON") == export.JSON
