@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media calibration soak confusion intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans calibration soak confusion intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -111,6 +111,9 @@ confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulat
 
 bench-media: $(VENV)/.installed-tests  ## do requests with 4 MB of pictures leave on time
 	$(BIN)/python tests/bench/media.py
+
+bench-spans: $(VENV)/.installed-tests  ## what spans of 2,000 and 10,000 requests a second cost the process of the run, and the receiver's
+	PYTHONPATH=tests $(BIN)/python tests/bench/spans.py
 
 bench-paired: $(VENV)/.installed-tests  ## A/B in pairs: equal arms called different, 5 % found, against two runs one after the other; virtual time
 	$(BIN)/python tests/bench/paired.py methods

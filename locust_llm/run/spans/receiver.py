@@ -178,8 +178,9 @@ def _listener(address: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
         raise ValueError(
-            f"--otlp-receiver cannot listen on {address} ({error.strerror or error}): end what listens there, a collector "
+            f"--otlp-receiver cannot listen on {address} ({why}): end what listens there, a collector "
             "perhaps, or name another port here and in the server's --otlp-traces-endpoint"
         ) from None
 
