@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from locust_llm.core.text import say
 from locust_llm.run.console import settle_at_exit
 
 from .exit_status import ExitStatus, of_signal
@@ -47,12 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] in ("--version", "-V", "version"):
         from locust_llm.core.machine import versions
 
-        _say(f"{versions()}\n")
+        say(f"{versions()}\n")
         return ExitStatus.OK
     if command is None:
         asked = not words or words[0] in ("-h", "--help", "help")
         if asked:
-            _say(f"{USAGE}\n")
+            say(f"{USAGE}\n")
         else:
             wrong = _unknown(words[0])
             print(f"locust-llm: error: {wrong}" + ("" if ":" in wrong else f"\n\n{USAGE}"), file=sys.stderr)
@@ -74,9 +75,6 @@ def _unknown(word: str) -> str:
     return f"unknown command {word!r}{meant}"
 
 
-WEATHER: Final = """\
-These runs came one after the other: what changed between them on the server, the machine or the network looks like a
-difference of theirs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
 LOCUSTFILES: Final = Path(__file__).parent / "locustfiles"
 
 
@@ -143,134 +141,24 @@ def simulate(words: list[str]) -> int:
 
 def report(words: list[str]) -> int:
     """Make the reports of a run again from its records."""
-    import msgspec
-    from msgspec.structs import replace
-
-    from locust_llm.report import build as report
-    from locust_llm.report import ending
-    from locust_llm.report import export as junit
-    from locust_llm.report import text as tables
-    from locust_llm.report.result import report_result
-
-    parser = argparse.ArgumentParser(
-        prog="locust-llm report", description="Make the reports of a run again from its records."
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument(
-        "--stages", action="store_true", help="make those of all stages again, also where they are up to date"
-    )
-    parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans of this OTLP/JSON file")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
-    parser.add_argument("--verbose", action="store_true", help="print all tables")
-    folder = (options := parser.parse_args(words)).folder
-    if not (folder / "profile_export.jsonl").is_file():
-        return _refused(f"{folder} holds no run: it has no profile_export.jsonl")
-    try:
-        summary, facts = report.remake(folder, stages=options.stages, spans=options.spans)
-    except Exception as error:
-        print(f"locust-llm: error: the report of {folder} could not be made: {report.reason(error)}", file=sys.stderr)
-        return ExitStatus.REFUSED if isinstance(error, report.SpansRefused) else ExitStatus.INCOMPLETE
-    if options.spans:
-        print(f"{options.spans}: {facts.spans}", file=sys.stderr)
-    try:
-        junit.append(summary, facts, os.environ)
-    except (OSError, ValueError) as error:
-        note = f"WARNING: GITHUB_STEP_SUMMARY could not be written: {report.reason(error)}."
-        facts = replace(facts, notes=(*facts.notes, note))
-    width, lines = ending.columns(), junit.announce(summary, os.environ)
-    result = report_result(
-        summary, facts, ending.ending(summary, facts, folder, width) + lines,
-        f"{tables.console(summary, facts, folder, width)}\n{lines}",
-    )  # fmt: skip
-    text = result.tables if options.verbose else result.text
-    _say(msgspec.json.encode(result).decode() + "\n" if options.json else text)
-    return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
+    return _of_reports("report", words)
 
 
 def figure(words: list[str]) -> int:
     """Draw a timeline of a run."""
-    from locust_llm.core.storage import replace
-    from locust_llm.report import build as report
-    from locust_llm.report.plots import svg as drawing
-    from locust_llm.report.plots.timeline import MAX_ROWS
-
-    parser = argparse.ArgumentParser(
-        prog="locust-llm figure",
-        description="Draw a timeline of a run: a line for each request, a dot for each chunk, around the longest stall.",
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument(
-        "-o", "--output", type=Path, action="append", metavar="FILE",
-        help="ends in .svg or .png; may be given twice (default: DIR/timeline.svg)",
-    )  # fmt: skip
-    parser.add_argument("--from", type=float, dest="start", metavar="S", help="seconds after the start of the run")
-    parser.add_argument("--to", type=float, dest="end", metavar="S")
-    parser.add_argument(
-        "--requests", type=int, default=MAX_ROWS, metavar="N",
-        help=f"most requests shown, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",
-    )  # fmt: skip
-    parser.add_argument("--title", default="", metavar="T")
-    options = parser.parse_args(words)
-    files = options.output or [options.folder / report.TIMELINE_FILE]
-    try:
-        formats = [drawing.format_of(path.name) for path in files]
-        svg = report.draw(options.folder, options.start, options.end, options.requests, options.title)
-        drawn = [to_bytes(svg) for to_bytes in formats]
-        for path, data in zip(files, drawn, strict=True):
-            try:
-                replace(path, data)
-            except OSError as error:
-                raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
-    except ValueError as error:
-        return _refused(str(error))
-    except Exception as error:
-        return _refused(f"{options.folder} cannot be drawn: {report.reason(error)}")
-    _say("".join(f"{path}\n" for path in files))
-    return ExitStatus.OK
+    return _of_reports("figure", words)
 
 
 def compare(words: list[str]) -> int:
     """Compare runs with the first of them."""
-    import msgspec
-
-    from locust_llm.core.storage import replace
-    from locust_llm.report import build as report
-    from locust_llm.report import comparison, ending
-
-    parser = argparse.ArgumentParser(
-        prog="locust-llm compare", description="Compare runs with the first one: differences and their intervals."
-    )
-    parser.add_argument("base", type=Path, metavar="BASE", help="folder of the run that the others are compared with")
-    parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    parser.add_argument("--verbose", action="store_true", help="print all figures")
-    options = parser.parse_args(words)
-    try:
-        found = comparison.compared([options.base, *options.runs])
-        if options.markdown:
-            replace(options.markdown, comparison.markdown(found).encode())
-        if options.json:
-            replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-        width = ending.columns()
-        text = f"{comparison.console(found, width)}\n{WEATHER}\n" if options.verbose else ending.of_runs(found, width)
-    except (OSError, ValueError) as error:
-        return _refused(str(error))
-    except Exception as error:
-        return _refused(f"these runs cannot be compared: {report.reason(error)}")
-    _say(text)
-    return ExitStatus.OK
+    return _of_reports("compare", words)
 
 
-def _say(text: str) -> None:
-    try:
-        try:
-            print(text, end="", flush=True)
-        except UnicodeEncodeError:  # a terminal that is not of UTF-8
-            encoding = sys.stdout.encoding or "ascii"
-            print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
-    except OSError:  # the pipe is closed (| head) or the disk full; Python would flush again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _of_reports(name: str, words: list[str]) -> int:
+    from locust_llm.report import commands  # numpy and pandas take a second
+
+    command: Callable[[list[str]], int] = getattr(commands, name)
+    return command(words)
 
 
 def scenario(words: list[str]) -> int:
@@ -284,7 +172,7 @@ def scenario(words: list[str]) -> int:
     show.add_argument("name", metavar="NAME")
     name = getattr(parser.parse_args(words), "name", None)
     try:
-        _say(module.listed() if name is None else module.text_of(name))
+        say(module.listed() if name is None else module.text_of(name))
     except ValueError as error:
         return _refused(str(error))
     return ExitStatus.OK
@@ -293,12 +181,12 @@ def scenario(words: list[str]) -> int:
 def demo(words: list[str]) -> int:
     """A load test of the simulator, in a minute, without a GPU."""
     if {"-h", "--help"} & {*words}:
-        _say(DEMO_HELP)
+        say(DEMO_HELP)
         return ExitStatus.OK
     locustfile = own if (own := Path("locustfiles/chat.py")).is_file() else LOCUSTFILES / "run.py"
     with simulator() as url:
         command = ["locust", "-f", str(locustfile), "--host", url, *DEMO, *words]
-        _say(f"$ {' '.join(command)}\n")
+        say(f"$ {' '.join(command)}\n")
         return _forwarding_signals([sys.executable, "-m", *command])
 
 

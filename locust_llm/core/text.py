@@ -1,6 +1,8 @@
 """How figures and lines of text are written."""
 
 import math
+import os
+import sys
 
 
 def number(value: float | None, digits: int | None = None, most: int = 2) -> str:
@@ -97,3 +99,15 @@ def bound(value: float) -> str:
     step = 10.0 ** max(-3, math.floor(math.log10(value)) - 1)
     up = math.ceil(value / step - 1e-9) * step
     return f"{up:.{max(0, -round(math.log10(step)))}f}"
+
+
+def say(text: str) -> None:
+    """Print it, whatever the terminal takes; a closed pipe or a full disk is no error."""
+    try:
+        try:
+            print(text, end="", flush=True)
+        except UnicodeEncodeError:  # a terminal that is not of UTF-8
+            encoding = sys.stdout.encoding or "ascii"
+            print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
+    except OSError:  # the pipe is closed (| head) or the disk full; Python would flush again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -23,8 +23,7 @@ SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say not
 MAX_LENGTH_DEVIATION: Final = 0.05
 """Share; a mean length further from the one asked for gets a warning."""
 MIN_PREFILL_MS_PER_1K: Final = 1.0
-"""No model prefills 1,000 tokens faster: one of a billion parameters takes 2e12 operations for these, and an H100 does some
-5e14 a second, which is 4 ms. A stub takes some tenths to parse a long request."""
+"""No model prefills 1,000 tokens faster: with a billion parameters 2e12 operations, 4 ms of an H100; a stub takes tenths."""
 MIN_CACHED_SHARE: Final = 0.5
 """Of the input tokens; from there on the prefix cache gets a remark."""
 PROBE_ADVICE: Final = "A probe runs in one process: give it a machine that does nothing else."

@@ -1,0 +1,135 @@
+"""Commands on folders of runs: report, figure, compare. Each takes the words behind its name and gives an exit status."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from locust_llm.core import storage
+from locust_llm.core.text import say
+from locust_llm.exit_status import ExitStatus
+
+from . import build, comparison, ending
+from . import export as junit
+from . import text as tables
+from .plots import svg as drawing
+from .plots.timeline import MAX_ROWS
+from .result import report_result
+
+WEATHER: Final = """\
+These runs came one after the other: what changed between them on the server, the machine or the network looks like a
+difference of theirs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
+
+
+def report(words: list[str]) -> int:
+    """Make the reports of a run again from its records."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm report", description="Make the reports of a run again from its records."
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument(
+        "--stages", action="store_true", help="make those of all stages again, also where they are up to date"
+    )
+    parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans of this OTLP/JSON file")
+    parser.add_argument(
+        "--blame", action="append", default=[], metavar="WHAT",
+        help="whose time the slow requests of a metric spent, as a rule names it: 'ttft{model=a} p95'; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
+    parser.add_argument("--verbose", action="store_true", help="print all tables")
+    folder = (options := parser.parse_args(words)).folder
+    if not (folder / "profile_export.jsonl").is_file():
+        return refused(f"{folder} holds no run: it has no profile_export.jsonl")
+    try:
+        summary, facts = build.remake(folder, stages=options.stages, spans=options.spans, blames=options.blame)
+    except Exception as error:
+        print(f"locust-llm: error: the report of {folder} could not be made: {build.reason(error)}", file=sys.stderr)
+        return ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
+    if options.spans:
+        print(f"{options.spans}: {facts.spans}", file=sys.stderr)
+    try:
+        junit.append(summary, facts, os.environ)
+    except (OSError, ValueError) as error:
+        note = f"WARNING: GITHUB_STEP_SUMMARY could not be written: {build.reason(error)}."
+        facts = replace(facts, notes=(*facts.notes, note))
+    width, lines = ending.columns(), junit.announce(summary, os.environ)
+    result = report_result(
+        summary, facts, ending.ending(summary, facts, folder, width) + lines,
+        f"{tables.console(summary, facts, folder, width)}\n{lines}",
+    )  # fmt: skip
+    text = result.tables if options.verbose else result.text
+    say(msgspec.json.encode(result).decode() + "\n" if options.json else text)
+    return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
+
+
+def figure(words: list[str]) -> int:
+    """Draw a timeline of a run."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm figure",
+        description="Draw a timeline of a run: a line for each request, a dot for each chunk, around the longest stall.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument(
+        "-o", "--output", type=Path, action="append", metavar="FILE",
+        help="ends in .svg or .png; may be given twice (default: DIR/timeline.svg)",
+    )  # fmt: skip
+    parser.add_argument("--from", type=float, dest="start", metavar="S", help="seconds after the start of the run")
+    parser.add_argument("--to", type=float, dest="end", metavar="S")
+    parser.add_argument(
+        "--requests", type=int, default=MAX_ROWS, metavar="N",
+        help=f"most requests shown, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",
+    )  # fmt: skip
+    parser.add_argument("--title", default="", metavar="T")
+    options = parser.parse_args(words)
+    files = options.output or [options.folder / build.TIMELINE_FILE]
+    try:
+        formats = [drawing.format_of(path.name) for path in files]
+        svg = build.draw(options.folder, options.start, options.end, options.requests, options.title)
+        drawn = [to_bytes(svg) for to_bytes in formats]
+        for path, data in zip(files, drawn, strict=True):
+            try:
+                storage.replace(path, data)
+            except OSError as error:
+                raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
+    except ValueError as error:
+        return refused(str(error))
+    except Exception as error:
+        return refused(f"{options.folder} cannot be drawn: {build.reason(error)}")
+    say("".join(f"{path}\n" for path in files))
+    return ExitStatus.OK
+
+
+def compare(words: list[str]) -> int:
+    """Compare runs with the first of them."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm compare", description="Compare runs with the first one: differences and their intervals."
+    )
+    parser.add_argument("base", type=Path, metavar="BASE", help="folder of the run that the others are compared with")
+    parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--verbose", action="store_true", help="print all figures")
+    options = parser.parse_args(words)
+    try:
+        found = comparison.compared([options.base, *options.runs])
+        if options.markdown:
+            storage.replace(options.markdown, comparison.markdown(found).encode())
+        if options.json:
+            storage.replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        width = ending.columns()
+        text = f"{comparison.console(found, width)}\n{WEATHER}\n" if options.verbose else ending.of_runs(found, width)
+    except (OSError, ValueError) as error:
+        return refused(str(error))
+    except Exception as error:
+        return refused(f"these runs cannot be compared: {build.reason(error)}")
+    say(text)
+    return ExitStatus.OK
+
+
+def refused(why: str) -> int:
+    print(f"locust-llm: error: {why}", file=sys.stderr)
+    return ExitStatus.REFUSED
