@@ -172,6 +172,20 @@ def _write(
     reuse = _made("the shares of the prefix cache", unmade, lambda: prefix_cache(records, history, run))
     by_tenant = _made("the service of the tenants", unmade, lambda: tenants_of(columns.requests, run, records))
     summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse, tenants=by_tenant)
+    _make_files(folder, run, columns, levels, history, summary, unmade)
+    return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
+
+
+def _make_files(
+    folder: Path,
+    run: Run,
+    columns: Columns,
+    levels: Occupancy,
+    history: History,
+    summary: Summary,
+    unmade: list[str],
+) -> None:
+    """Each by itself; ``unmade`` gets a line for each that cannot be made."""
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
         """None: there is no such file, not even an old one."""
@@ -213,7 +227,6 @@ def _write(
         unmade[:] = known
     if unmade:
         make(SUMMARY_FILE, table)
-    return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
 
 
 def _history(folder: Path, unmade: list[str]) -> History:
