@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
@@ -150,12 +151,13 @@ class Connection:
             return False
         return False
 
-    def sealed(self, request: bytes) -> bytes:
-        """``request`` as it goes over the wire. Comes before the reader has the connection: see TLS."""
+    def sealed(self, request: Sequence[bytes]) -> Sequence[bytes]:
+        """``request``, in pieces, as it goes over the wire. Comes before the reader has the connection: see TLS."""
         if self.tls is None:
             return request
-        self.tls.object.write(request)
-        return self.tls.outgoing.read()
+        for piece in request:
+            self.tls.object.write(piece)
+        return (self.tls.outgoing.read(),)
 
     def round_trip(self) -> tuple[int | None, int]:
         """(smoothed round trip in microseconds, segments sent again since the last time this was asked); see tcp(7)."""
@@ -169,14 +171,14 @@ class Connection:
         again, self._retransmits = total - self._retransmits, total
         return rtt_us, again
 
-    def send(self, sealed: bytes) -> int:
-        """Write it all; monotonic ns just before the first byte was written. Raises OSError.
+    def send(self, sealed: Sequence[bytes]) -> int:
+        """Write all pieces; monotonic ns just before the first byte was written. Raises OSError.
 
         The first write goes straight to the socket, side by side with the stamp: between the two nothing else gets to
         run, as it could on the way through gevent's own ``send``.
         """
         self.used += 1
-        write, clock = self._socket._sock.send, time.monotonic_ns
+        write, clock = self._socket._sock.sendmsg, time.monotonic_ns
         while True:
             sent_ns = clock()
             try:
@@ -184,8 +186,10 @@ class Connection:
                 break
             except BlockingIOError:
                 gevent.socket.wait_write(self.fd)
-        if written < len(sealed):
-            self._socket.sendall(memoryview(sealed)[written:])
+        for piece in sealed:
+            if written < len(piece):
+                self._socket.sendall(memoryview(piece)[written:])
+            written = max(0, written - len(piece))
         return sent_ns
 
     def receive(self) -> bytes | None:

@@ -1,7 +1,7 @@
 """One request, all the way: connection, gate, send, stream, record."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from gevent import GreenletExit
@@ -94,7 +94,11 @@ def _exchange(
     on_first: FirstHook | None,
     wait_until: WaitUntil | None,
 ) -> Record:
-    fields: dict[str, Any] = {**request.labels, "clock_offset_s": clock_offset_s, "request_bytes": len(request.data)}
+    fields: dict[str, Any] = {
+        **request.labels,
+        "clock_offset_s": clock_offset_s,
+        "request_bytes": sum(map(len, request.pieces)),
+    }
     line.stream = None
     stream_reader()  # made before there is any time to measure
     stream = _stream(request)
@@ -167,7 +171,7 @@ def _admitted(
         connection = line.connection
         assert connection is not None
         line.stream = stream
-        reader, sealed = stream_reader(), connection.sealed(request.data)
+        reader, sealed = stream_reader(), connection.sealed(request.pieces)
         stream.sent_ns = time.monotonic_ns()
         try:  # before the send: an answer may come before all is written
             reading = reader.add(connection, stream, free, awaited=slot.limit is not None)
@@ -215,7 +219,7 @@ def _stale(connection: Connection, stream: Response) -> bool:
 
 
 def _answered(
-    line: UserConnection, request: Request, reading: OpenStream, limits: Limits, sealed: bytes
+    line: UserConnection, request: Request, reading: OpenStream, limits: Limits, sealed: Sequence[bytes]
 ) -> tuple[OSError | None, BaseException | None]:
     """Send, and wait until the answer is over; (why it could not be written, what killed this greenlet)."""
     unsent: OSError | None = None

@@ -89,7 +89,7 @@ def _asked(line: UserConnection, where: Target, wire: bytes, max_bytes: int) -> 
         connection = line.connection
         assert connection is not None
         try:
-            connection.send(connection.sealed(wire))
+            connection.send(connection.sealed([wire]))
             return _answer(connection, frame, max_bytes), frame.reusable
         except (OSError, TLSClosed, FetchFailed):
             if not old or frame.message_begun:

@@ -18,6 +18,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     target: Target
     data: bytes
+    more: tuple[bytes, ...] = ()
+    """What follows on ``data``: megabytes that are not copied."""
     labels: dict[str, Any]
     """Fields of Record: id, name, model, user_class, asked_output_tokens, ..."""
     due_at: float | None = None
@@ -36,6 +38,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     keep_text: bool = False
     kind: str = "chat"
     """Of the endpoint, its protocol: see ``PROTOCOLS``."""
+
+    @property
+    def pieces(self) -> tuple[bytes, ...]:
+        """All of it."""
+        return (self.data, *self.more)
 
 
 class Limits(BaseException):

@@ -33,6 +33,9 @@ _JPEG_SIZES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _BARE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 """Markers of JPEG: those of a frame, and those without a length."""
 
+_PLACE: Final = msgspec.Raw(b"\0")
+"""Where a medium goes: no JSON has this byte, not even in a text."""
+
 Refs = Iterable[tuple[str, str]]
 """(field of the row, its text)."""
 
@@ -55,6 +58,18 @@ class Facts(NamedTuple):
     height: int = 0
 
 
+class Pieces:
+    """A text of JSON in pieces that follow on each other."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = pieces
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
+
+
 class Medium:
     """One picture or sound in base64: put into a request as it is, without another look at its megabytes."""
 
@@ -65,14 +80,14 @@ class Medium:
         self.facts, self.size, self._base64 = facts, size, tuple(base64)
 
     @property
-    def url(self) -> msgspec.Raw:
-        """A data URL, as JSON. Joined when it is asked for, as what is joined has megabytes, and most of it is shared."""
-        return msgspec.Raw(b"".join((b'"data:%b;base64,' % self.facts.media_type.encode(), *self._base64, b'"')))
+    def url(self) -> Pieces:
+        """A data URL, as JSON: it has megabytes, and most of its pieces are shared."""
+        return Pieces(b'"data:%b;base64,' % self.facts.media_type.encode(), *self._base64, b'"')
 
     @property
-    def base64(self) -> msgspec.Raw:
+    def base64(self) -> Pieces:
         """As JSON."""
-        return msgspec.Raw(b"".join((b'"', *self._base64, b'"')))
+        return Pieces(b'"', *self._base64, b'"')
 
     @property
     def part(self) -> dict[str, Any]:
@@ -82,11 +97,24 @@ class Medium:
         return {"type": "input_audio", "input_audio": {"data": self, "format": self.facts.media_type.partition("/")[2]}}
 
 
-def as_json(value: Any) -> msgspec.Raw:
-    """For an encoder of msgspec, which asks about what it does not know."""
-    if isinstance(value, Medium):
-        return value.url if value.facts.media_type.startswith(IMAGE) else value.base64
-    raise NotImplementedError(f"{type(value).__name__} is no JSON")
+def in_pieces(value: Any) -> list[bytes]:
+    """Its JSON, whose pieces follow on each other: no picture and no sound is copied, as a copy of megabytes takes
+    milliseconds of the event loop."""
+    media = list[Pieces]()
+
+    def place(value: Any) -> msgspec.Raw:
+        if isinstance(value, Medium):
+            value = value.url if value.facts.media_type.startswith(IMAGE) else value.base64
+        if not isinstance(value, Pieces):
+            raise NotImplementedError(f"{type(value).__name__} is no JSON")
+        media.append(value)
+        return _PLACE
+
+    between = msgspec.json.encode(value, enc_hook=place).split(b"\0")
+    pieces = [between[0]]
+    for medium, text in zip(media, between[1:], strict=True):
+        pieces += (*medium.pieces, text)
+    return pieces
 
 
 # -- what is in a request ----------------------------------------------------------------------------------------------

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
-from locust_llm.load.media import as_json
+from locust_llm.load.media import in_pieces
 
 from .chat import Chat
 from .completions import Completions
@@ -37,7 +35,12 @@ def headers_as(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str
     return {name: value for name, value in more.items() if name.lower() not in given} | dict(headers)
 
 
-def request_body(
+def request_body(kind: str, model: str | None, messages: Messages, max_tokens: int | None, /, **how: Any) -> bytes:
+    """The JSON of a request; arguments as ``request_pieces``."""
+    return b"".join(request_pieces(kind, model, messages, max_tokens, **how))
+
+
+def request_pieces(
     kind: str,
     model: str | None,
     messages: Messages,
@@ -48,8 +51,9 @@ def request_body(
     max_tokens_field: str = "max_tokens",
     per_chunk_usage: bool = False,
     **body: Any,
-) -> bytes:
-    """The JSON of a request. ``kind``: one of PROTOCOLS. ``body`` adds to it and wins; its tools may be as chat has them."""
+) -> list[bytes]:
+    """The JSON of a request, in pieces that follow on each other. ``kind``: one of PROTOCOLS. ``body`` adds to it and wins;
+    its tools may be as chat has them."""
     protocol = PROTOCOLS[kind]
     request = protocol.body(
         model,
@@ -59,4 +63,4 @@ def request_body(
         max_tokens_field=max_tokens_field,
         per_chunk_usage=per_chunk_usage,
     )
-    return msgspec.json.encode(request | protocol.fields(body), enc_hook=as_json)
+    return in_pieces(request | protocol.fields(body))

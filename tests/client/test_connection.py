@@ -5,6 +5,7 @@ import os
 import resource
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -215,9 +216,30 @@ def test_tls_lives_with_session_tickets_and_dies_with_close_notify(scripted_tls:
 def test_a_large_request_is_sealed_whole(scripted_tls: Scripted, certificate: Path) -> None:
     target = Target("127.0.0.1", scripted_tls.ports["tls"], ssl.create_default_context(cafile=str(certificate)))
     connection = Connection(target)
-    sealed = connection.sealed(b"x" * 5_000_000)
+    (sealed,) = connection.sealed([b"x" * 2_000_000, b"", b"y" * 3_000_000])
     assert len(sealed) > 5_000_000
     connection.close()
+
+
+def test_pieces_arrive_one_after_the_other_however_little_a_write_takes() -> None:
+    """The second write begins in the middle of the second piece: the first one takes what the buffers hold."""
+    pieces = [b"a" * 5, b"b" * 4_000_000, b"", b"c" * 1_000_000, b"d"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = Connection(Target("127.0.0.1", listener.getsockname()[1]))
+        peer, _ = listener.accept()
+        got = list[bytes]()
+
+        def read() -> None:
+            while data := peer.recv(1 << 20):
+                got.append(data)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        connection.send(pieces)
+        connection.close()
+        reader.join(20)
+        peer.close()
+    assert b"".join(got) == b"".join(pieces)
 
 
 def test_the_kernel_tells_the_round_trip(scripted: Scripted) -> None:

@@ -340,7 +340,7 @@ def added(server: Scripted, name: str, steps: list[Any]) -> Any:
     connection = Connection(request.target)
     reader, timed = stream_reader(), Response(time.monotonic_ns())
     reading = reader.add(connection, timed)
-    connection.send(request.data)
+    connection.send(request.pieces)
     return reader, reading
 
 

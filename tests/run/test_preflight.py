@@ -28,7 +28,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> tuple[type[LLMUser], Environment]:
 
 
 def where(user: LLMUser) -> str:
-    prepared, wire = user._branches.main._prepare(b"{}", "id", None, user.sender.side(None))
+    prepared, wire, _ = user._branches.main._prepare([b"{}"], "id", None, user.sender.side(None))
     assert f"Host: {(prepared.url or '').split('/')[2]}\r\n".encode() in wire
     return (prepared.url or "").removesuffix("/v1/chat/completions")
 

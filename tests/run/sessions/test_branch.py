@@ -73,7 +73,7 @@ def test_what_a_plain_request_quotes_of_the_server_is_shown_without_secrets(user
 
 
 def test_the_bytes_of_a_request(user: User) -> None:
-    _, wire = user._branches.main._prepare(b'{"a":1}', "id-1", None, user.sender.side(None))
+    _, wire, _ = user._branches.main._prepare([b'{"a":1}'], "id-1", None, user.sender.side(None))
     first, headers, body = parts(wire)
     assert first == "POST /v1/chat/completions HTTP/1.1"
     assert (headers["Host"], headers["Content-Length"], body) == ("server:8000", "7", b'{"a":1}')
@@ -84,18 +84,18 @@ def test_the_bytes_of_a_request(user: User) -> None:
 def test_a_request_of_the_candidate_goes_to_its_address_with_its_own_headers(user: User) -> None:
     side = Side("candidate", "http://other:1", None, (), {"X-Key": "k", "Authorization": "Bearer own"})
     for _ in range(2):
-        prepared, wire = user._branches.main._prepare(b"x", "id", None, side)
+        prepared, wire, _ = user._branches.main._prepare([b"x"], "id", None, side)
         assert prepared.url == f"http://other:1{user.sender.settings.endpoint}"
         headers = parts(wire)[1]
         assert (headers["Host"], headers["X-Key"], headers["Authorization"]) == ("other:1", "k", "Bearer own")
-    of_base = parts(user._branches.main._prepare(b"x", "id", None, user.sender.side(None))[1])[1]
+    of_base = parts(user._branches.main._prepare([b"x"], "id", None, user.sender.side(None))[1])[1]
     assert "X-Key" not in of_base
     assert of_base["Host"] != "other:1"
 
 
 def test_a_remembered_request_is_as_one_made_anew(user: User) -> None:
     for number, body in enumerate((b"one", b"a longer one", "ü".encode())):
-        _, remembered = user._branches.main._prepare(body, f"id-{number}", None, user.sender.side(None))
+        _, remembered, _ = user._branches.main._prepare([body], f"id-{number}", None, user.sender.side(None))
         anew = Session.prepare_request(user.client, user_request(user, body, f"id-{number}"))
         first, headers, sent = parts(remembered)
         assert sent == body
@@ -108,7 +108,7 @@ def test_a_traceparent_goes_with_each_request_unless_the_user_has_one(user: User
 
     def sent(request_id: str = "id", side: Side | None = None, **headers: str) -> str | None:
         side = user.sender.side(None) if side is None else side
-        given = parts(user._branches.main._prepare(b"x", request_id, headers, side)[1])[1]
+        given = parts(user._branches.main._prepare([b"x"], request_id, headers, side)[1])[1]
         found = [value for name, value in given.items() if name.lower() == "traceparent"]
         assert len(found) <= 1
         return found[0] if found else None
@@ -132,7 +132,7 @@ def user_request(user: User, body: bytes, request_id: str) -> Any:
 
 def test_what_changes_in_the_session_is_sent(user: User) -> None:
     def headers(**how: Any) -> dict[str, str]:
-        return parts(user._branches.main._prepare(b"x", "id", how.get("headers"), user.sender.side(None))[1])[1]
+        return parts(user._branches.main._prepare([b"x"], "id", how.get("headers"), user.sender.side(None))[1])[1]
 
     headers()
     user.client.headers["X-Tenant"] = "a"
@@ -356,7 +356,7 @@ def attempts_request(number: int) -> Request:
 def test_each_address_has_its_connection_and_its_bytes(user: User) -> None:
     branch = user._branches.main
     a, b = (Side("", f"http://{host}:1", None, ()) for host in "ab")
-    prepared = [branch._prepare(b"x", "id", None, side)[0] for side in (a, b, a, b)]
+    prepared = [branch._prepare([b"x"], "id", None, side)[0] for side in (a, b, a, b)]
     assert prepared[0] is prepared[2] is not prepared[1] is prepared[3]  # made by requests once for each
     lines = [branch._line(side.address) for side in (a, b, a)]
     assert lines[0] is lines[2] is not lines[1]

@@ -55,9 +55,9 @@ def user(monkeypatch: pytest.MonkeyPatch) -> User:
             record, due_at=due_at, sent_at=began, asked_at=began, closed_at=time.monotonic(), **request.labels
         )
 
-    def body(kind: str, model: Any, messages: Any, *_: Any, **fields: Any) -> bytes:
+    def body(kind: str, model: Any, messages: Any, *_: Any, **fields: Any) -> list[bytes]:
         sending.append(messages)
-        return b"{}"
+        return [b"{}"]
 
     sending: list[Any] = []
     real = module.Branch.send
@@ -70,7 +70,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> User:
         found = module.answered(record, [], {"content": self.line.says})  # type: ignore[attr-defined]
         return found
 
-    monkeypatch.setattr(module, "request_body", body)
+    monkeypatch.setattr(module, "request_pieces", body)
     monkeypatch.setattr(module, "exchange", exchange)
     monkeypatch.setattr(module.Branch, "send", send)
     monkeypatch.setattr(module.Branch, "answer", answer)
