@@ -190,9 +190,8 @@ def known_options() -> set[str]:
     actions = [*load_parser("probe")._actions, *simulate._actions]
     found = {flag for action in actions for flag in action.option_strings}
     door = Path(sys.modules["locust_llm.__main__"].__file__ or "")
-    sources = "".join(
-        (door.parent / name).read_text() for name in (door.name, "check.py", "selftest.py", "run/canary/command.py")
-    )
+    files = (door.name, "check.py", "selftest.py", "run/canary/command.py", "report/commands.py")
+    sources = "".join((door.parent / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))
 
 
