@@ -48,17 +48,17 @@ def rank_shares(size: float, share: float, low: float, high: float) -> Ends:
     return below, min((_count(size, share, 1 - high) + 0.5) / size, 1.0)
 
 
-def beyond(largest: float, size: float, share: float, tail: float) -> float | None:
+def beyond(largest: float, size: float, share: float, tail: float, room: float = 1.0) -> float | None:
     """A bound of the percentile of ``share`` (a half and more) where no rank is one, as too few values lie above it.
 
     Values worth ``size`` independent ones are at most ``largest``: so the share beyond that is at most 1 - tail^(1 / size),
     for any distribution. Further out it is assumed to fall with the square at least: what is twice as large is at most a
     quarter as frequent, as with exponential tails, and with heavy ones that have a variance. Of mirrored values (below
-    0) the same is assumed towards 0. None: the largest is infinite or 0.
+    0) the same is assumed towards 0. ``room``: so many times as far. None: the largest is infinite or 0.
     """
     if not largest or math.isinf(largest):
         return None
-    times = math.sqrt(max((1 - math.pow(tail, BEYOND / size)) / (1 - share), 1.0))
+    times = room * math.sqrt(max((1 - math.pow(tail, BEYOND / size)) / (1 - share), 1.0))
     return largest * times if largest > 0 else largest / times
 
 

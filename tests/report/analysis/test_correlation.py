@@ -161,13 +161,14 @@ def test_intervals_of_independent_values() -> None:
 
 def test_a_bound_beyond_the_largest_of_too_few_values() -> None:
     """Of 60 the share above the largest is at most 1 - 0.02^(3 / 60) = 17.8 %, 3.55 times 5 %: 1.885 times the value.
-    Towards 0 the same. Where failures are the largest there is none, nor where a rank is an end or a run is short."""
+    Towards 0 the same. Where failures are the largest there is none, nor where a rank is an end. Of 20, a short run worth 19,
+    ten times as far: 1 - 0.02^(3 / 20) = 44.4 %, 8.88 times 5 %."""
     found = of_percentile(whole(60), 95)
     assert (found.high, found.beyond) == (None, pytest.approx(60 * 1.885, rel=1e-3))
     assert of_percentile(whole(60), 5).beyond == pytest.approx(1 / 1.885, rel=1e-3)
     assert of_percentile(np.where(whole(60) > 59, np.inf, whole(60)), 95).beyond is None
     assert of_percentile(whole(400), 95).beyond is None
-    assert of_percentile(whole(20), 95).beyond is None
+    assert of_percentile(whole(20), 95).beyond == pytest.approx(20 * 10 * 2.981, rel=0.05)
 
 
 def test_the_mean_of_skewed_values_reaches_further_up() -> None:
