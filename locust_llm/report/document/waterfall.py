@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from locust_llm.core.text import duration, many, number
-from locust_llm.report.results.waterfall import NAMES, Blame, Part, Waterfall, title
+from locust_llm.core.text import duration, many, number, supported
+from locust_llm.report.results.waterfall import NAMES, Blame, Part, ServerClock, Waterfall, title
 
 from .blocks import Block, Heading, Table, Text
 
@@ -89,6 +89,8 @@ def _from(found: Waterfall) -> Iterator[str]:
             "The server reported nothing of single requests: its queue, the own prefill and others' work are estimated from "
             "this side's stamps."
         )
+    if found.server_clock is not None:
+        yield _clock(found.server_clock)
     if found.impossible:
         yield f"Of {many(found.impossible, 'request')} it reported more time than there was: left out."
     if found.price:
@@ -98,3 +100,12 @@ def _from(found: Waterfall) -> Iterator[str]:
     if found.unattributed_share >= 0.0005:
         yield f"Unattributed: {found.unattributed_share:.1%} of all time to first tokens."
     yield from (f"Left out: {why}." for why in found.left_out)
+
+
+def _clock(clock: ServerClock) -> str:
+    within = duration(clock.within_s)
+    if abs(clock.ahead_s) <= clock.within_s:
+        return f"The server's clock agrees with this side's within {within}."
+    offset = supported(abs(clock.ahead_s), clock.within_s, " s", 13)
+    way = "ahead of" if clock.ahead_s > 0 else "behind"
+    return f"The server's clock is {offset} {way} this side's (\N{PLUS-MINUS SIGN} {within}); no part depends on it."

@@ -19,6 +19,7 @@ from locust_llm.report.server_columns import SOURCES, Reported
 from locust_llm.slo.grammar import Rule, parse
 
 from .blame import OF, Table, blame
+from .clock import server_clock
 from .decode import AFTER_FIRST, DELIVERY, PACE, Decoded, decoded
 from .parts import MAX_OVERTAKEN, REST, Split, overtaken, split
 from .price import Price
@@ -67,6 +68,7 @@ def waterfall(
         decoded=int((~np.isnan(table.after[PACE])).sum()),
         blames=tuple(blames),
         slowest=slowest(table, run, since),
+        server_clock=server_clock(columns.requests, reported, here & ~cut.impossible),
         left_out=tuple(left_out),
     )
 
