@@ -5,8 +5,11 @@ Each figure is compared with what the simulator knows of the same run, by median
 
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,9 +18,11 @@ import msgspec
 import pytest
 import requests
 from support.delaying_proxy import delaying_proxy
+from support.exports import as_protobuf, span
 from support.runs import free_port, records
 
 from locust_llm.__main__ import simulator
+from locust_llm.core.record import OK
 from locust_llm.core.run import Run
 from locust_llm.core.storage import read_run
 from locust_llm.report.results.waterfall import Waterfall
@@ -111,3 +116,79 @@ def test_a_wait_in_the_servers_queue_is_the_queues_and_its_clock_does_not_matter
     assert abs(clock.ahead_s - 3600) <= clock.within_s + 0.001
     assert clock.within_s < 0.05
     assert "The server's clock is 3,600.0" in (found.folder / "summary.md").read_text()
+
+
+class Relay(ThreadingHTTPServer):
+    """Stands between the simulator and the receiver: passes each export on twice, ``delay_s`` after it came."""
+
+    daemon_threads = True
+
+    def __init__(self, to: str, delay_s: float) -> None:
+        super().__init__(("127.0.0.1", 0), _RelayConnection)
+        self.to, self.delay_s = to, delay_s
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _RelayConnection(BaseHTTPRequestHandler):
+    server: Relay
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        threading.Timer(self.server.delay_s, self.twice, [body, self.headers["Content-Type"]]).start()
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def twice(self, body: bytes, kind: str) -> None:
+        for _ in range(2):
+            requests.post(self.server.to, body, headers={"Content-Type": kind}, timeout=20)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Nowhere."""
+
+
+def noise(to: str, over: threading.Event, sent: Counter[str]) -> None:
+    """Spans of another trace, up to 10,000 a second, and now and then what is no export."""
+    protobuf, connection = {"Content-Type": "application/x-protobuf"}, requests.Session()
+    others = as_protobuf(*(span("0" * 31 + "1", queue=0.25) for _ in range(500)))
+    while not over.wait(0.05):
+        try:
+            connection.post(to, others, headers=protobuf, timeout=20)
+            sent["other_traces"] += 500
+            if sent["other_traces"] % 5_000 == 0:
+                connection.post(to, b"\xff" * 100, headers=protobuf, timeout=20)
+                sent["malformed"] += 1
+        except requests.ConnectionError:  # the run has not begun, or is over
+            continue
+
+
+def test_spans_that_come_twice_and_late_among_many_others_leave_the_run_as_it_is(tmp_path: Path) -> None:
+    port, over, sent = free_port(), threading.Event(), Counter[str]()
+    to = f"http://127.0.0.1:{port}/v1/traces"
+    with Relay(to, 1.5) as relay, a_server(relay.server_address[1]) as url:
+        other = threading.Thread(target=noise, args=(to, over, sent))
+        other.start()
+        try:
+            found = load(tmp_path / "r", url, url, port, "-u", "4", "-t", "4s", "--output-tokens-mean", "10")
+        finally:
+            over.set()
+            other.join()
+    good, counts = [record for record in records(found.folder) if record.outcome == OK], found.run.spans
+    assert len(good) == len(records(found.folder)) > 50
+    assert counts is not None
+    assert (counts.requests, counts.joined) == (len(good), len(good))
+    assert 0 < counts.twice <= len(good)  # those of the last exports may come behind the end
+    assert counts.late > 0
+    assert 10_000 < counts.other_traces <= sent["other_traces"] + 500
+    assert 0 < counts.malformed <= sent["malformed"] + 1
+    assert found.waterfall.reported == {"spans": found.waterfall.requests}
+    assert found.waterfall.impossible == 0
+
+
+def test_spans_that_never_come_hold_the_end_up_for_a_while_and_are_said(tmp_path: Path) -> None:
+    with simulator("--truth", "full") as url:
+        found = load(tmp_path / "r", url, url, free_port(), "-u", "1", "--request-count", "5")
+    assert "Waiting up to 6 s for the spans of 5 requests: none has come so far" in found.said
+    assert "WARNING: no request has a span (none came)" in " ".join(found.said.split())
+    assert found.waterfall.reported == {}
+    assert found.waterfall.server_clock is None
