@@ -3,15 +3,15 @@
 import random
 from typing import Final
 
+from tabulate import tabulate
+
+from locust_llm.probe.canary import Round, load, observed
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
 from locust_llm.simulator.scheduling.virtual import Request, Virtual
-from tabulate import tabulate
-
-from locust_llm.probe.canary import Round, load, observed
 
 TOKENS: Final = 4000
 EVERY_S: Final = 20.0

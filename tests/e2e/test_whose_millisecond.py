@@ -39,7 +39,9 @@ class Found:
     def __init__(self, folder: Path, said: str, truth: dict[str, Any]) -> None:
         self.folder, self.said = folder, said
         self.run: Run = read_run(folder)
-        self.waterfall = msgspec.convert(msgspec.json.decode((folder / "run.json").read_bytes())["waterfall"], Waterfall)
+        self.waterfall = msgspec.convert(
+            msgspec.json.decode((folder / "run.json").read_bytes())["waterfall"], Waterfall
+        )
         ids = {record.id for record in records(folder)}
         self.truth = [row for row in truth["requests"] if row["id"] in ids and row["parts"]]
 

@@ -90,11 +90,9 @@ def split(requests: pd.DataFrame, reported: Reported, streams: Floats, gap_us: f
     ours, first, inside = _ours(requests)
     q, p = reported.queue_us.copy(), reported.prefill_us.copy()
     spent = np.nan_to_num(q) + np.nan_to_num(p)
+    seen = inside + ours[SEND]
     longest = np.fmax(spent, reported.ttft_us)
-    impossible = first & (longest > inside + ours[SEND] + ours[CLIENT] + TOLERANCE_US)
-    # how long a chunk lay unread is a bound where several came in one read: no longer than the server leaves
-    unread = np.where(impossible, ours[CLIENT], np.clip(inside + ours[CLIENT] - _whole(longest), 0, ours[CLIENT]))
-    inside, ours[CLIENT] = inside + ours[CLIENT] - unread, unread
+    impossible = first & (np.fmax(longest, spent) > seen + TOLERANCE_US)
     unusable = impossible | ~first
     q[unusable], p[unusable] = np.nan, np.nan
     rtt = np.minimum(_whole(requests["rtt_us"].to_numpy(np.float64)), inside)

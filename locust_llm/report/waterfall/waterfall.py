@@ -157,5 +157,5 @@ def _explained(table: Table, run: Run, asked: Sequence[str], left_out: list[str]
 
 
 def _in_words(price: Price) -> str:
-    bend = f", and {price.per_square_us * 1e6:.1f} \N{MICRO SIGN}s per million pairs" if price.per_square_us else ""
-    return f"{price.fixed_us / 1e3:.1f} ms and {price.per_token_us:.1f} \N{MICRO SIGN}s a token{bend}, {price.rule}"
+    bend = f" + {price.per_square_us * 1e3:.2g} ms per million pairs of tokens" if price.per_square_us else ""
+    return f"{price.fixed_us / 1e3:.1f} ms + {price.per_token_us:.1f} \N{MICRO SIGN}s a token{bend}, {price.rule}"
