@@ -1,17 +1,17 @@
-"""The canary beside strangers of known load, in virtual time: the table of docs/canary.md, in two minutes."""
+"""The canary beside strangers of known load, in virtual time: the table of docs/canary.md, in two to three minutes."""
 
 import random
 from typing import Final
 
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100, step_s
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Virtual
 from tabulate import tabulate
 
 from locust_llm.probe.canary import Round, load, observed
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_s
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 
 TOKENS: Final = 4000
 EVERY_S: Final = 20.0

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from locust_llm.simulator.clock import VirtualClock
-from locust_llm.simulator.cost import LLAMA_8B_H100, step_s
-from locust_llm.simulator.engine import BatchEngine
-from locust_llm.simulator.policies import POLICIES
-from locust_llm.simulator.scheduler import Config, Scheduler
-from locust_llm.simulator.virtual import Request, Virtual
 
 from locust_llm.probe.canary import Round, load, observed, quiet, token_price_s
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_s
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
 
 TOKENS, ROUNDS, EVERY_S = 4000, 60, 20.0
 PROMPT_S = step_s(LLAMA_8B_H100, [(0, TOKENS)], 1, 60) - step_s(LLAMA_8B_H100, [], 1, 60)

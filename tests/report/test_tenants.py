@@ -1,12 +1,15 @@
 """Service of tenants by pencil, and a planted unfairness of 4 : 1 read off from a server's own tokens."""
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from recorded import recorded
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.core.record import Record
@@ -15,6 +18,13 @@ from locust_llm.report.document.tenants import by_tenant, evenness
 from locust_llm.report.plots.over_time import Stretch
 from locust_llm.report.plots.tenants import service_plots
 from locust_llm.report.tenants import OTHERS, Tenants, covered, jain, tenants
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Config, Scheduler
+from locust_llm.simulator.scheduling.virtual import Request, Virtual
+from locust_llm.simulator.scheduling.waiting import Fair
 
 
 def of(name: str, sent: float, first_ms: float, *later_ms: float, **fields: Any) -> Record:
@@ -145,6 +155,40 @@ def test_planted_unfairness_is_read_off(weight: int) -> None:
     gaps = found.gap or 0.0, entitled.gap or 0.0
     assert 0 < gaps[1] < 2 * 2.5 * (200 + 2 * 60)  # VTC's bound: twice the largest request, over the least weight, 0.4
     assert weight == 1 or gaps[0] > 10 * gaps[1]
+
+
+def fair(weights: dict[str, float], seconds: float) -> tuple[list[Record], dict[str, float]]:
+    """(the records of two closed loops of 30 users before the simulator's scheduler with a fair queue; the true service)."""
+    clock, random = VirtualClock(), Random(1)
+    config = Config(max_num_batched_tokens=512, max_num_seqs=8, kv_tokens=100_000)
+    scheduler = Scheduler(config, POLICIES["chunked"], waiting=Fair(weights), record=True)
+    load = Virtual(clock, BatchEngine(scheduler, LLAMA_8B_H100, clock), keep_tokens=True)
+
+    def requests(tenant: str, most: int) -> Iterator[Request]:
+        while True:
+            yield Request(random.randrange(10, most), random.randrange(5, 40), tenant=tenant)
+
+    load.closed_loop(30, requests("gold", 100))
+    load.closed_loop(30, requests("free", 300))
+    rows, true = load.run(until=seconds), dict.fromkeys(weights, 0.0)
+    for row in rows:
+        true[row.request.tenant] += row.request.prompt_tokens + 2 * row.request.output_tokens
+    return [replace(record, clock_offset_s=UNIX) for record in recorded(rows)], true
+
+
+def test_the_weights_of_a_fair_queue_are_read_off() -> None:
+    """As by ``--scheduling-policy fair --tenant-weight gold=4,free=1``."""
+    records, true = fair({"gold": 4.0, "free": 1.0}, 60.0)
+    assert len(records) > 1000
+    found = computed(records, 60.0)
+    assert {*found.backlogged} == {"gold", "free"}
+    assert found.contended_s > 55
+    share = {row.name: row.contended_share or 0.0 for row in found.rows}
+    assert share["gold"] / share["free"] == pytest.approx(4, rel=0.02)
+    assert share["gold"] / share["free"] == pytest.approx(true["gold"] / true["free"], rel=0.02)
+    assert found.jain == pytest.approx(25 / 34, rel=0.02)
+    entitled = computed(records, 60.0, tenant_weight="gold=4,free=1")
+    assert entitled.jain == pytest.approx(1, abs=0.001)
 
 
 def test_table_and_plots() -> None:

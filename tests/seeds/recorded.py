@@ -13,6 +13,7 @@ def recorded(rows: Iterable[Row]) -> list[Record]:
         Record(
             id=f"{row.request.kind or 'request'}-{number}",
             name=row.request.kind,
+            tenant=row.request.tenant,
             clock_offset_s=0.0,
             due_at=row.asked_at,
             asked_at=row.asked_at,

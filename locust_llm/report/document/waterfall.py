@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from locust_llm.core.text import duration, many, number
-from locust_llm.report.results.waterfall import NAMES, Blame, Part, Waterfall, title
+from locust_llm.core.text import duration, many, number, supported
+from locust_llm.report.results.waterfall import NAMES, Blame, Part, ServerClock, Waterfall, title
 
 from .blocks import Block, Heading, Table, Text
 
@@ -13,19 +13,22 @@ BARS: Final = "Slow requests, part by part"
 """The heading of the charts."""
 SAID: Final = 0.05
 """Of the whole: smaller parts are not in the sentence."""
+WAITS: Final = ("queue", "others")
 RULES: Final = {
-    "late": "The schedule was late: too few users, or a load generator without CPU.",
+    "late": "The load generator sent late: too few users, or too little CPU.",
     "retries": "Earlier attempts were refused; --max-retries decides how long one goes on.",
-    "gate": "A higher prefill limit moves the gate's part into the server's queue; it does not shorten the sum.",
-    "connect": "Each connection is opened anew: keep them open, or look at the way to the server.",
+    "gate": "A higher prefill limit moves this to the server's queue, and the sum stays as it is.",
+    "connect": "Each connection is opened anew: keep them open, or look at the network.",
     "network": "Neither queue nor prefill: look at the network, a proxy, the tokenizer and the HTTP server.",
-    "queue": "A lower prefill limit moves the queue's part to the gate; it does not shorten the sum. Less load does, or "
-    "more servers.",
-    "prefill": "Its own prompt: shorter prompts shorten it, or a prefix cache.",
-    "others": "Prompts and decodes that shared its steps: a smaller token budget, or fewer prompts at a time.",
-    "client": "Chunks lay unread in this machine: its CPU is short.",
-    "stalls": "Others' prefills stopped the decode: a lower prefill limit, or smaller chunks of prompts.",
-    "preemption": "The server took its memory away: fewer requests at a time, or a larger KV cache.",
+    "queue": "A lower prefill limit moves this to the gate, and the sum stays as it is; less load or more servers make it "
+    "shorter.",
+    "prefill": "Shorter prompts or a prefix cache make it shorter.",
+    "others": "Other prompts and decodes shared its steps: a smaller token budget or fewer prompts at a time make it "
+    "shorter.",
+    "client": "Chunks lay unread on this machine: its CPU is short.",
+    "stalls": "Others' prefills held up the decode: a lower prefill limit, or smaller chunks of prompts.",
+    "preemption": "The server ran out of KV cache: fewer requests at a time, or a larger cache.",
+    "open": "The server's spans tell them apart (--otlp-receiver); its /metrics do on average ('Queue or prefill?' below).",
 }
 """What follows from the longest part."""
 
@@ -44,21 +47,39 @@ def whose(found: Waterfall) -> Iterator[Block]:
 
 
 def sentence(blame: Blame) -> str:
-    """``Of the 3.4 s (mean of the 12 slowest), 2.1 s are the server's queue, 0.9 s the own prefill.``"""
+    """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical ones: 310 ms): 2.1 s the
+    server's queue, 0.9 s its own prefill.``"""
     whole = sum(part.slow_ms for part in blame.parts)
-    longest = sorted(blame.parts, key=lambda part: -part.slow_ms)
-    said = [part for i, part in enumerate(longest) if i == 0 or part.slow_ms >= SAID * whole]
+    said = [(part.slow_ms, f"{NAMES[part.name]}{_guessed(part)}", part.name) for part in blame.parts]
+    if _open(blame):
+        both = sum(ms for ms, _, name in said if name in WAITS)
+        said = [one for one in said if one[2] not in WAITS]
+        said.append((both, f"{' and '.join(map(NAMES.__getitem__, WAITS))}, which cannot be told apart here", "open"))
+    said.sort(key=lambda one: -one[0])
     parts = ", ".join(
-        f"{duration(part.slow_ms / 1e3)}{' are' if i == 0 else ''} {NAMES[part.name]}{_guessed(part)}"
-        for i, part in enumerate(said)
+        f"{duration(ms / 1e3)} {what}" for i, (ms, what, _) in enumerate(said) if i == 0 or ms >= SAID * whole
     )
     typical = duration(sum(part.typical_ms for part in blame.parts) / 1e3)
-    rule = RULES.get(longest[0].name, "") if longest else ""
-    slow = many(blame.slow, "request")
+    who = "The slowest request" if blame.slow == 1 else f"The {blame.slow:,} requests at or above it"
+    average = "" if blame.slow == 1 else " on average"
+    rule = RULES.get(said[0][2], "") if said else ""
     return (
-        f"{title(blame)}, {duration(blame.value_ms / 1e3)}: of the {duration(whole / 1e3)} that the {slow} at or above it "
-        f"took on average (typical: {typical}), {parts}. {rule}"
+        f"{title(blame)} is {duration(blame.value_ms / 1e3)}. {who} took {duration(whole / 1e3)}{average} (typical ones: "
+        f"{typical}): {parts}. {rule}"
     ).rstrip()
+
+
+def _open(blame: Blame) -> bool:
+    """Nothing says how much of the wait was queue: it is estimated to be between hardly anything and all of it."""
+    parts = {part.name: part for part in blame.parts}
+    queue, others = (parts.get(name) for name in WAITS)
+    return (
+        queue is not None
+        and others is not None
+        and queue.source == "estimated"
+        and queue.low_ms < SAID * (both := queue.slow_ms + others.slow_ms)
+        and queue.high_ms > (1 - SAID) * both
+    )
 
 
 def _guessed(part: Part) -> str:
@@ -83,18 +104,29 @@ def _owners(blame: Blame) -> Iterator[tuple[str, ...]]:
 def _from(found: Waterfall) -> Iterator[str]:
     if found.reported:
         sources = " and ".join(f"{many(count, 'request')} ({name})" for name, count in found.reported.items())
-        yield f"The server reported its own times of {sources}, of {found.requests:,}."
+        yield f"The server reported its own times for {sources} of {found.requests:,}."
     else:
         yield (
             "The server reported nothing of single requests: its queue, the own prefill and others' work are estimated from "
             "this side's stamps."
         )
+    if found.server_clock is not None:
+        yield _clock(found.server_clock)
     if found.impossible:
-        yield f"Of {many(found.impossible, 'request')} it reported more time than there was: left out."
+        yield f"For {many(found.impossible, 'request')} it reported more time than there was: left out."
     if found.price:
-        yield f"Price of a prompt: {found.price}."
+        yield f"A prefill alone is taken to last {found.price}."
     if not found.in_order and not found.reported:
-        yield "First tokens overtook each other, so how much of a wait was queue is open: half, between nothing and all."
+        yield "First tokens overtook each other, so how much of a wait was queue is not known: half of it is assumed."
     if found.unattributed_share >= 0.0005:
         yield f"Unattributed: {found.unattributed_share:.1%} of all time to first tokens."
     yield from (f"Left out: {why}." for why in found.left_out)
+
+
+def _clock(clock: ServerClock) -> str:
+    within = duration(clock.within_s)
+    if abs(clock.ahead_s) <= clock.within_s:
+        return f"The server's clock agrees with this machine's within {within}."
+    offset = supported(abs(clock.ahead_s), clock.within_s, " s", 13)
+    way = "ahead of" if clock.ahead_s > 0 else "behind"
+    return f"The server's clock is {offset} {way} this machine's (\N{PLUS-MINUS SIGN} {within}); no part depends on it."

@@ -104,6 +104,15 @@ class Slowest(msgspec.Struct, frozen=True, kw_only=True):
     """How many there were in all."""
 
 
+class ServerClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's clock beside this side's, by spans. No part depends on it."""
+
+    ahead_s: float
+    """Below 0: behind."""
+    within_s: float
+    """The offset lies within so much of ``ahead_s``, to both sides."""
+
+
 class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     """Of the requests of the profiling phase that had a first token."""
 
@@ -122,6 +131,8 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     """Requests whose decode was split: all, or a sample."""
     blames: tuple[Blame, ...]
     slowest: tuple[Slowest, ...]
+    server_clock: ServerClock | None = None
+    """None: no span said when its request arrived."""
     left_out: tuple[str, ...] = ()
     """Blames that were asked for and cannot be made, and why."""
 

@@ -19,6 +19,7 @@ from locust_llm.report.server_columns import SOURCES, Reported
 from locust_llm.slo.grammar import Rule, parse
 
 from .blame import OF, Table, blame
+from .clock import server_clock
 from .decode import AFTER_FIRST, DELIVERY, PACE, Decoded, decoded
 from .parts import MAX_OVERTAKEN, REST, Split, overtaken, split
 from .price import Price
@@ -67,6 +68,7 @@ def waterfall(
         decoded=int((~np.isnan(table.after[PACE])).sum()),
         blames=tuple(blames),
         slowest=slowest(table, run, since),
+        server_clock=server_clock(columns.requests, reported, here & ~cut.impossible),
         left_out=tuple(left_out),
     )
 
@@ -155,5 +157,5 @@ def _explained(table: Table, run: Run, asked: Sequence[str], left_out: list[str]
 
 
 def _in_words(price: Price) -> str:
-    bend = f", and {price.per_square_us * 1e6:.1f} \N{MICRO SIGN}s per million pairs" if price.per_square_us else ""
-    return f"{price.fixed_us / 1e3:.1f} ms and {price.per_token_us:.1f} \N{MICRO SIGN}s a token{bend}, {price.rule}"
+    bend = f" + {price.per_square_us * 1e3:.2g} ms per million pairs of tokens" if price.per_square_us else ""
+    return f"{price.fixed_us / 1e3:.1f} ms + {price.per_token_us:.1f} \N{MICRO SIGN}s a token{bend}, {price.rule}"

@@ -34,7 +34,9 @@ NEEDED: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
 """Of the environment: there may be a key in the rest."""
 BACKLOG: Final = 128
 WAIT_S: Final = 8.0
-"""After the end, for spans that are missing: exporters send what they have every 5 s."""
+"""After the end, for spans that are missing: exporters send what they have every 5 s, perhaps by a collector."""
+NONE_S: Final = 6.0
+"""The same while no span of the run has come at all."""
 LAST_S: Final = 3.0
 """For the process to hand over what it has, and to end."""
 LOOK_S: Final = 0.1
@@ -127,10 +129,11 @@ class SpanReceiver:
         if self._process is None or self._reader is None:
             return
         self._join.late = True
-        until = monotonic() + WAIT_S
+        ended = monotonic()
         if self._join.missing and not self._reader.ready():
-            logger.info(f"Waiting up to {WAIT_S:g} s for the spans of {many(self._join.missing, 'request')}")
-        while self._join.missing and monotonic() < until and not self._reader.ready():
+            wait = f"Waiting up to {self._wait_s:g} s for the spans of {many(self._join.missing, 'request')}"
+            logger.info(f"{wait}{'' if self.counts.joined else ': none has come so far'}")
+        while self._join.missing and monotonic() < ended + self._wait_s and not self._reader.ready():
             if self._hurried.wait(LOOK_S):
                 break
         if self._reader.ready():
@@ -138,6 +141,10 @@ class SpanReceiver:
             self._failure = f"WARNING: the receiver of spans ended before the run did (exit status {status})"
         self.close()
         yield from filter(None, (self._failure, remark(self.counts, self.address)))
+
+    @property
+    def _wait_s(self) -> float:
+        return WAIT_S if self.counts.joined else NONE_S
 
     def close(self) -> None:
         """End the process, with what it has."""

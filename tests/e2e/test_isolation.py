@@ -1,0 +1,37 @@
+"""A tenant alone and beside the others, for real: the command, a simulator whose prompts of others take time, the files."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.runs import records
+
+from locust_llm.__main__ import simulator
+from locust_llm.core.arms import BASE
+from locust_llm.report.results.paired import BROKEN, UNDECIDED, Paired
+
+
+@pytest.mark.slow
+def test_the_others_prompts_are_seen(tmp_path: Path) -> None:
+    """Gold's user sends prompts of some 8 ms, the others' four of the same: beside them its own wait for theirs."""
+    folder = tmp_path / "r"
+    with simulator() as url:
+        done = subprocess.run(
+            [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--report-dir", str(folder), "-u", "5",
+             "-t", "14s", "--block-duration", "0.6", "--tenant-mix", "gold=20,free=80", "--isolate", "gold",
+             "--synthetic-input-tokens-mean", "300", "--output-tokens-mean", "10", "--no-probe"],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode in (0, 3, 4), done.stdout + done.stderr
+    sent = [record for record in records(folder) if record.phase == "profiling"]
+    assert {record.tenant for record in sent if record.arm == BASE} == {"gold"}
+    assert {record.tenant for record in sent if record.arm != BASE} == {"gold", "free"}
+    found = msgspec.json.decode((folder / "ab.json").read_bytes(), type=Paired)
+    assert (found.isolated, found.pairs) == ("gold", 10)
+    assert found.isolation in (BROKEN, UNDECIDED)  # the latter where this machine is too busy
+    ttft = next(figure for figure in found.figures if figure.label == "TTFT p50 (ms)")
+    assert ttft.low_percent is not None
+    assert ttft.low_percent > 10
+    assert "Isolation: gold beside the others against alone" in (folder / "summary.md").read_text()
