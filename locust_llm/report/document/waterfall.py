@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.text import duration, many, number
-from locust_llm.report.results.waterfall import NAMES, Blame, Part, Waterfall, title
+from locust_llm.report.results.waterfall import NAMES, Blame, Owner, Part, Waterfall, measure, title
 
 from .blocks import Block, Heading, Table, Text
 
@@ -38,13 +38,17 @@ def whose(found: Waterfall) -> Iterator[Block]:
         yield Table(
             ("Part", "slow (ms)", "between", "typical (ms)", "from"), tuple(map(_row, one.parts)), numbers=False
         )
-        if one.owners:
-            yield Table(("Requests", "count", title(one), "longest part", "ms"), tuple(_owners(one)), numbers=False)
+    if (grouped := next((one for one in found.blames if one.owners), None)) is not None:
+        yield Table(
+            ("Requests", "count", measure(grouped), "longest part of the slow ones", "of"),
+            tuple(map(_owner, grouped.owners)),
+            numbers=False,
+        )
     yield Text(" ".join(_from(found)))
 
 
 def sentence(blame: Blame) -> str:
-    """``Of the 3.4 s (mean of the 12 slowest), 2.1 s are the server's queue, 0.9 s the own prefill.``"""
+    """``Of the 3.4 s (mean of the 12 slowest), 2.1 s are the server's queue, 0.9 s its own prefill.``"""
     whole = sum(part.slow_ms for part in blame.parts)
     longest = sorted(blame.parts, key=lambda part: -part.slow_ms)
     said = [part for i, part in enumerate(longest) if i == 0 or part.slow_ms >= SAID * whole]
@@ -74,10 +78,13 @@ def _row(part: Part) -> tuple[str, ...]:
     return NAMES[part.name], number(part.slow_ms, 4), between, number(part.typical_ms, 4), part.source
 
 
-def _owners(blame: Blame) -> Iterator[tuple[str, ...]]:
-    for owner in blame.owners:
-        label = f"{owner.by} {owner.label}"
-        yield label, f"{owner.count:,}", duration(owner.value_ms / 1e3), NAMES[owner.part], number(owner.part_ms, 4)
+def _owner(owner: Owner) -> tuple[str, ...]:
+    name, ms = owner.longest
+    whole = sum(ms for _, ms, _ in owner.parts)
+    return (
+        f"{owner.by} {owner.label}", f"{owner.count:,}", f"p{owner.percentile:g} {duration(owner.value_ms / 1e3)}",
+        f"{NAMES[name]}, {duration(ms / 1e3)}", f"{ms / whole:.0%}",
+    )  # fmt: skip
 
 
 def _from(found: Waterfall) -> Iterator[str]:
@@ -86,7 +93,7 @@ def _from(found: Waterfall) -> Iterator[str]:
         yield f"The server reported its own times of {sources}, of {found.requests:,}."
     else:
         yield (
-            "The server reported nothing of single requests: its queue, the own prefill and others' work are estimated from "
+            "The server reported nothing of single requests: their queue, own prefill and others' work are estimated from "
             "this side's stamps."
         )
     if found.impossible:
