@@ -36,7 +36,9 @@ def whose(found: Waterfall) -> Iterator[Block]:
     for one in found.blames:
         yield Text(sentence(one))
         yield Table(
-            ("Part", "slow (ms)", "between", "typical (ms)", "from"), tuple(map(_row, one.parts)), numbers=False
+            (f"Part of {title(one)}", "slow (ms)", "between", "typical (ms)", "from"),
+            tuple(map(_row, one.parts)),
+            numbers=False,
         )
     if (grouped := next((one for one in found.blames if one.owners), None)) is not None:
         yield Table(

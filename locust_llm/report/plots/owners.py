@@ -35,13 +35,14 @@ def owners(found: Waterfall) -> Iterator[Owners]:
         yield _groups(grouped)
     if found.slowest:
         longest = max(one.total_ms for one in found.slowest)
+        label = f"The {many(len(found.slowest), 'slowest request')}, part by part"
         rows = Markup("").join(_waterfall(one, longest) for one in found.slowest)
         yield Owners(
             title=f"The slowest {len(found.slowest)}",
             caption="From due to the first token. Open one: its parts one after the other, and the requests whose prefills "
             "stood in its way, on one axis.",
-            label=f"The {many(len(found.slowest), 'slowest request')}, part by part",
-            drawn=_keys(_shown((one.parts for one in found.slowest), longest)) + rows,
+            label=label,
+            drawn=_keys(_shown((one.parts for one in found.slowest), longest)) + _framed("group", label, rows),
         )
 
 
@@ -50,12 +51,13 @@ def _bars(blame: Blame) -> Owners:
     typical = [(part.name, part.typical_ms, part.source) for part in blame.parts]
     longest = max(_whole(slow), _whole(typical)) or 1.0
     rows = _row(f"p{blame.percentile:g} and above", slow, longest) + _row("typical", typical, longest)
+    label = f"{clean(title(blame))}: slow requests {_said(slow, longest)}; typical ones {_said(typical, longest)}"
     return Owners(
         title=clean(title(blame)),
         caption=f"Mean of the {many(blame.slow, 'request')} at or above the percentile (their times are in the keys) and of "
         f"the {blame.typical:,} around the median. Paler: estimated.",
-        label=f"Parts of {clean(title(blame))}, slow beside typical requests",
-        drawn=_keys(_shown([slow, typical], longest), {name: ms for name, ms, _ in slow}) + rows,
+        label=label,
+        drawn=_keys(_shown([slow, typical], longest), {name: ms for name, ms, _ in slow}) + _framed("img", label, rows),
     )
 
 
@@ -65,12 +67,24 @@ def _groups(blame: Blame) -> Owners:
     for by, some in groupby(blame.owners, lambda owner: (owner.by, owner.percentile)):
         rows = Markup("").join(_row(owner.label, owner.parts, longest) for owner in some)
         drawn += Markup("<p class=by>By {}, p{} and above</p>{}").format(by[0], f"{by[1]:g}", rows)
+    each = "; ".join(f"{clean(owner.label)} {_said(owner.parts, longest)}" for owner in blame.owners)
+    label = f"{clean(measure(blame))} of the slow requests of each group: {each}"
     return Owners(
         title=f"{clean(measure(blame))} by group",
         caption="Mean of the slow requests of each group; where groups are small, above a lower percentile.",
-        label=f"Parts of the slow requests' {clean(measure(blame))}, by group",
-        drawn=_keys(_shown((owner.parts for owner in blame.owners), longest)) + drawn,
+        label=label,
+        drawn=_keys(_shown((owner.parts for owner in blame.owners), longest)) + _framed("img", label, drawn),
     )
+
+
+def _framed(role: str, label: str, rows: Markup) -> Markup:
+    return Markup('<div role={} aria-label="{}">{}</div>').format(role, label, rows)
+
+
+def _said(parts: Parts, longest_ms: float) -> str:
+    """``3.2 s: the gate 2.7 s, connecting 0.3 s``, of what is drawn."""
+    each = (f"{NAMES[name]} {duration(ms / 1e3)}" for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms)
+    return f"{duration(_whole(parts) / 1e3)}: {', '.join(each)}"
 
 
 def _whole(parts: Parts) -> float:
