@@ -4,12 +4,12 @@ The stages of a sweep have folders of their own, ``stages/<number>``, each like 
 again from their records, so that the sweep needs nothing else of them; their files only where they are not up to date.
 """
 
-import math
 import os
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -18,7 +18,7 @@ import pandas as pd
 from msgspec.structs import replace as replaced
 
 from locust_llm.core.engine_metrics import History
-from locust_llm.core.record import Record
+from locust_llm.core.record import RETRIED, Record
 from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.spans.reported import read_spans
@@ -43,7 +43,7 @@ from locust_llm.report.analysis.summary import Summary, SweepSummary
 from locust_llm.report.analysis.sweep import axis_of, sweep_summary
 from locust_llm.report.document.remarks import incomplete
 from locust_llm.report.plots import svg as drawing
-from locust_llm.report.plots.timeline import MAX_ROWS, Scene, scene
+from locust_llm.report.plots.timeline import MAX_ROWS, Scene, scene, span_of
 from locust_llm.slo.metrics import DEFINITIONS
 
 from . import export
@@ -59,7 +59,7 @@ from .spans import SpansRefused as SpansRefused
 from .spans import join_file
 from .speculation import speculation
 from .tenants import tenants_of
-from .waterfall.waterfall import waterfall
+from .waterfall.waterfall import frame, waterfall
 
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
@@ -77,6 +77,19 @@ class Results:
     gaps: pd.DataFrame
     run: Run
     broken_lines: int
+    folder: Path
+
+    @cached_property
+    def waterfall(self) -> pd.DataFrame:
+        """The parts of each request's time (waterfall.frame), its ``id`` first, with the index that it has in ``requests``.
+        The records are read once more. Attempts that were tried again are in the part ``retries`` of the last one."""
+        columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
+        levels, records = occupancy(columns.requests, self.run.limits), RecordFile(self.folder / RECORDS)
+        found = frame(columns, levels, records, read_spans(self.folder).times)
+        ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
+        found = found.iloc[: len(ids)].set_index(ids.index)  # a run that goes on has more records now
+        found.insert(0, "id", ids)
+        return found
 
 
 def write(folder: Path | str, run: Run) -> Summary:
@@ -109,7 +122,7 @@ def read(folder: Path | str) -> Results:
     folder = Path(folder)
     file = RecordFile(folder / RECORDS)
     requests, gaps = frames(file, reader_of(folder))
-    return Results(requests=requests, gaps=gaps, run=_run(folder, requests)[0], broken_lines=file.unread.count)
+    return Results(requests, gaps, _run(folder, requests)[0], file.unread.count, folder)
 
 
 def draw(
@@ -126,25 +139,11 @@ def draw(
     if columns.requests.empty:
         raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     run, _ = _run(folder, columns.requests)
-    span = None if start is None and end is None else _span(columns.requests, run, start, end)
+    span = None if start is None and end is None else span_of(columns.requests, run, start, end)
     shown = scene(columns, run, RecordFile(folder / RECORDS).since, span, rows)
     if shown is None or not shown.records:
         raise ValueError(f"nothing to draw in {folder}: no request of the profiling phase was sent")
     return drawing.drawing(shown, run, title)
-
-
-def _span(requests: pd.DataFrame, run: Run, start: float | None, end: float | None) -> tuple[float, float]:
-    """A missing end is that of the run."""
-    first, last = (
-        float(requests["asked_at"].min()) - run.started_at,
-        float(requests["closed_at"].max()) - run.started_at,
-    )
-    start, end = first if start is None else start, last if end is None else end
-    if not (math.isfinite(start) and math.isfinite(end) and start < end):
-        raise ValueError(
-            f"nothing lies between {start:g} s and {end:g} s: this run goes from {first:.2f} s to {last:.2f} s"
-        )
-    return start, end
 
 
 def _write(

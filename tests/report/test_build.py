@@ -17,6 +17,7 @@ from support.stages import fill_sweep, steps
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run
+from locust_llm.core.server_times import ServerTimes
 from locust_llm.core.storage import RecordFile, write_run
 from locust_llm.report import build as report
 from locust_llm.report.build import read, remake, write
@@ -307,3 +308,25 @@ def test_a_page_of_a_sweep_is_one_that_asks_nothing(sweep: Path) -> None:
     remake(sweep)
     for path in (sweep / "report.html", sweep / "stages" / "1" / "report.html"):
         assert "Stages by concurrency" in path.read_text() or path.parent.name == "1"
+
+
+def test_the_parts_of_each_request_have_its_id(tmp_path: Path) -> None:
+    """By pencil: due 0.1 s before the send; the second one was 50 ms at the gate, and its first attempt has no row."""
+    told = ServerTimes(source="timings", queue_us=30_000, prefill_us=120_000)
+    fill(tmp_path, [
+        answered(200, 220, due_at=9.9, id="a", server=told, written_us=1000),
+        failed("retried", sent_at=11.0, id="b"),
+        answered(100, 500, sent_at=12.0, asked_at=11.95, admitted_at=12.0, due_at=11.0, id="b.2", attempt=2),
+    ])  # fmt: skip
+    run = read(tmp_path)
+    assert list(run.requests.id) == ["a", "b", "b.2"]
+    assert list(run.waterfall.index) == [0, 2]
+    first, second = (row for _, row in run.waterfall.iterrows())
+    assert (first.id, second.id) == ("a", "b.2")
+    assert first.reported == "timings"
+    assert [first[f"{part}_s"] for part in ("late", "send", "queue", "network")] == pytest.approx(
+        [0.1, 0.001, 0.03, 0.049]
+    )
+    assert first.prefill_s + first.others_s + first.unattributed_s == pytest.approx(0.12)
+    assert [second[f"{part}_s"] for part in ("total", "retries", "gate")] == pytest.approx([1.1, 0.95, 0.05])
+    assert run.waterfall is run.waterfall

@@ -28,20 +28,29 @@ from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import Knee, Summary, SweepSummary
 from locust_llm.report.html import page, slo_limits
 from locust_llm.report.plots.timeline import scene
+from locust_llm.report.waterfall.waterfall import waterfall
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u0000"
 RULES = ("ttft p95 < 800ms", "attainment >= 99% given ttft < 600ms and itl < 50ms", "error_rate < 1%")
 
 
-def made(records: Sequence[Record], run: Run, change: Callable[[Summary], Summary] = lambda summary: summary) -> str:
+def made(
+    records: Sequence[Record],
+    run: Run,
+    change: Callable[[Summary], Summary] = lambda summary: summary,
+    split: bool = False,
+) -> str:
+    """``split``: with the parts of the requests' time."""
     ordered = sorted(records, key=lambda record: record.closed_at)
     columns = collect(ordered)
 
     def since(at: float) -> Iterator[Record]:
         return (record for record in ordered if record.closed_at + record.clock_offset_s >= at)
 
-    summary = change(summarise(columns, run, 0, ordered))
-    return page(summary, run, columns, occupancy(columns.requests, run.limits), scene(columns, run, since))
+    levels = occupancy(columns.requests, run.limits)
+    parts = waterfall(columns, levels, ordered, {}, run, since) if split else None
+    summary = change(replace(summarise(columns, run, 0, ordered), waterfall=parts))
+    return page(summary, run, columns, levels, scene(columns, run, since))
 
 
 def some(count: int = 300) -> list[Record]:
@@ -89,14 +98,15 @@ def swept() -> Run:
 
 SCENES: dict[str, Callable[[], str]] = {
     "gate": lambda: made(some(), a_run(((0.0, 1), (10.0, 2), (20.0, 4)), slo=RULES, prefill_concurrency=4)),
+    "owners": lambda: made(some(), a_run(((0.0, 1), (20.0, 4)), slo=RULES, prefill_concurrency=4), split=True),
     "sweep": lambda: made(some(), swept(), a_sweep),
     "failures": lambda: made([failed("refused", sent_at=10.0 + i, error=HOSTILE) for i in range(30)], a_run()),
     "one": lambda: made([answered(100, 120)], a_run()),
     "empty": lambda: made([], a_run(slo=RULES)),
 }
-PLOTS = {"gate": 12, "sweep": 13, "failures": 3, "one": 9, "empty": 0}
+PLOTS = {"gate": 12, "owners": 16, "sweep": 13, "failures": 3, "one": 9, "empty": 0}
 """How many each scene has."""
-TIMELINES = {"gate": 1, "sweep": 1, "failures": 1, "one": 1, "empty": 0}
+TIMELINES = {"gate": 1, "owners": 5, "sweep": 1, "failures": 1, "one": 1, "empty": 0}
 """Of them: those that are in the page already."""
 
 
@@ -104,7 +114,9 @@ TIMELINES = {"gate": 1, "sweep": 1, "failures": 1, "one": 1, "empty": 0}
 
 
 def test_what_comes_from_outside_is_only_text() -> None:
-    text = made(some(), replace(a_run(slo=RULES, host=HOSTILE), name=HOSTILE, model=HOSTILE, server=HOSTILE))
+    text = made(
+        some(), replace(a_run(slo=RULES, host=HOSTILE), name=HOSTILE, model=HOSTILE, server=HOSTILE), split=True
+    )
     said = Tags(text)
     assert not {name for _, attrs in said.tags for name in attrs} & {"src", "style", "onerror", "onclick"}
     assert all(re.fullmatch(r"#s-[a-z0-9-]+", str(link["href"])) for link in said.named("a"))
@@ -112,7 +124,7 @@ def test_what_comes_from_outside_is_only_text() -> None:
     assert {tag for tag, _ in said.tags} <= {
         "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "ul", "li", "span", "strong",
         "small", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "script", "noscript",
-        "svg", "g", "rect", "path", "text", "output", "nav", "main", "details", "summary", "a", "link",
+        "svg", "g", "rect", "path", "text", "output", "nav", "main", "details", "summary", "a", "link", "i", "b",
     }  # fmt: skip
     assert "alert(1)" in said.words
     assert len(said.named("script")) == 2  # the data and the code
@@ -167,7 +179,7 @@ def test_every_plot_says_what_it_shows_and_how_to_read_it() -> None:
         text = SCENES[name]()
         said = Tags(text)
         assert len(said.named("figcaption")) == count, name
-        images = [attrs for attrs in said.named("div") if attrs.get("role") == "img"]
+        images = [attrs for attrs in said.named("div") if attrs.get("role") in ("img", "group")]
         assert len(images) == count
         assert all(re.search(r"\d", str(attrs["aria-label"])) for attrs in images)
         assert len(json.loads(text.split("id=plots>")[1].split("</script>")[0])) == count - TIMELINES[name]
@@ -364,7 +376,9 @@ def test_all_of_it_is_on_paper(browser: Any, files: dict[str, Path], shots: Path
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "look"), [("gate", "light"), ("gate", "dark"), ("sweep", "phone")])
+@pytest.mark.parametrize(
+    ("name", "look"), [("owners", "light"), ("owners", "dark"), ("owners", "phone"), ("sweep", "phone")]
+)
 def test_axe_finds_nothing(browser: Any, files: dict[str, Path], name: str, look: str) -> None:
     """Nothing at all, with all sections unfolded."""
     with opened(browser, files[name], look) as shown:

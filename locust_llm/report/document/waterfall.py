@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.text import duration, many, number, supported
-from locust_llm.report.results.waterfall import NAMES, Blame, Part, ServerClock, Waterfall, title
+from locust_llm.report.results.waterfall import NAMES, Blame, Owner, Part, ServerClock, Waterfall, measure, title
 
 from .blocks import Block, Heading, Table, Text
 
@@ -39,10 +39,16 @@ def whose(found: Waterfall) -> Iterator[Block]:
     for one in found.blames:
         yield Text(sentence(one))
         yield Table(
-            ("Part", "slow (ms)", "between", "typical (ms)", "from"), tuple(map(_row, one.parts)), numbers=False
+            (f"Part of {title(one)}", "slow (ms)", "between", "typical (ms)", "from"),
+            tuple(map(_row, one.parts)),
+            numbers=False,
         )
-        if one.owners:
-            yield Table(("Requests", "count", title(one), "longest part", "ms"), tuple(_owners(one)), numbers=False)
+    if (grouped := next((one for one in found.blames if one.owners), None)) is not None:
+        yield Table(
+            ("Requests", "count", measure(grouped), "longest part of the slow ones", "of"),
+            tuple(map(_owner, grouped.owners)),
+            numbers=False,
+        )
     yield Text(" ".join(_from(found)))
 
 
@@ -95,10 +101,13 @@ def _row(part: Part) -> tuple[str, ...]:
     return NAMES[part.name], number(part.slow_ms, 4), between, number(part.typical_ms, 4), part.source
 
 
-def _owners(blame: Blame) -> Iterator[tuple[str, ...]]:
-    for owner in blame.owners:
-        label = f"{owner.by} {owner.label}"
-        yield label, f"{owner.count:,}", duration(owner.value_ms / 1e3), NAMES[owner.part], number(owner.part_ms, 4)
+def _owner(owner: Owner) -> tuple[str, ...]:
+    name, ms = owner.longest
+    whole = sum(ms for _, ms, _ in owner.parts)
+    return (
+        f"{owner.by} {owner.label}", f"{owner.count:,}", f"p{owner.percentile:g} {duration(owner.value_ms / 1e3)}",
+        f"{NAMES[name]}, {duration(ms / 1e3)}", f"{ms / whole:.0%}",
+    )  # fmt: skip
 
 
 def _from(found: Waterfall) -> Iterator[str]:
@@ -107,7 +116,7 @@ def _from(found: Waterfall) -> Iterator[str]:
         yield f"The server reported its own times for {sources} of {found.requests:,}."
     else:
         yield (
-            "The server reported nothing of single requests: its queue, the own prefill and others' work are estimated from "
+            "The server reported nothing of single requests: their queue, own prefill and others' work are estimated from "
             "this side's stamps."
         )
     if found.server_clock is not None:

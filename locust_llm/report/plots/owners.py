@@ -1,17 +1,20 @@
 """Owners: the parts of slow and typical requests as stacked bars, and the slowest requests as waterfalls that open."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from locust_llm.core.text import clean, duration, many
-from locust_llm.report.results.waterfall import NAMES, Blame, InTheWay, Slowest, Waterfall, title
+from locust_llm.report.results.waterfall import NAMES, Blame, InTheWay, Slowest, Waterfall, measure, title
 
 Parts = Sequence[tuple[str, float, str]]
 """(part, ms, source)."""
 MIN_SHARE: Final = 0.002
 """Of the width: shorter parts are not drawn."""
+NO_TIMES: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 class Owners(NamedTuple):
@@ -25,63 +28,109 @@ class Owners(NamedTuple):
 
 
 def owners(found: Waterfall) -> Iterator[Owners]:
-    """One of each blame, and one of the slowest requests."""
+    """One of each blame, one of the groups, and one of the slowest requests."""
     for blame in found.blames:
         yield _bars(blame)
+    if (grouped := next((blame for blame in found.blames if blame.owners), None)) is not None:
+        yield _groups(grouped)
     if found.slowest:
         longest = max(one.total_ms for one in found.slowest)
+        label = f"The {many(len(found.slowest), 'slowest request')}, part by part"
         rows = Markup("").join(_waterfall(one, longest) for one in found.slowest)
-        seen = dict.fromkeys(name for one in found.slowest for name, _, _ in one.parts)
         yield Owners(
             title=f"The slowest {len(found.slowest)}",
-            caption="From due to the first token. Open one to see whose prefills stood in its way.",
-            label=f"The {many(len(found.slowest), 'slowest request')}, part by part",
-            drawn=_keys(seen) + rows,
+            caption="From due to the first token. Open one: its parts one after the other, and the requests whose prefills "
+            "stood in its way, on one axis.",
+            label=label,
+            drawn=_keys(_shown((one.parts for one in found.slowest), longest)) + _framed("group", label, rows),
         )
 
 
 def _bars(blame: Blame) -> Owners:
     slow = [(part.name, part.slow_ms, part.source) for part in blame.parts]
     typical = [(part.name, part.typical_ms, part.source) for part in blame.parts]
-    longest = max(sum(ms for _, ms, _ in parts) for parts in (slow, typical)) or 1.0
-    named = (f"p{blame.percentile:g} and above", slow), ("typical", typical)
-    rows = Markup("").join(
-        Markup("<div class=owner><span>{}</span>{}<b>{}</b></div>").format(
-            name, _bar(parts, longest), duration(sum(ms for _, ms, _ in parts) / 1e3)
-        )
-        for name, parts in named
-    )
+    longest = max(_whole(slow), _whole(typical)) or 1.0
+    rows = _row(f"p{blame.percentile:g} and above", slow, longest) + _row("typical", typical, longest)
+    label = f"{clean(title(blame))}: slow requests {_said(slow, longest)}; typical ones {_said(typical, longest)}"
     return Owners(
         title=clean(title(blame)),
-        caption=f"Mean of the {many(blame.slow, 'request')} at or above the percentile, and of the {blame.typical:,} around "
-        "the median. Paler: estimated.",
-        label=f"Parts of {clean(title(blame))}, slow beside typical requests",
-        drawn=_keys(part.name for part in blame.parts) + rows,
+        caption=f"Mean of the {many(blame.slow, 'request')} at or above the percentile (their times are in the keys) and of "
+        f"the {blame.typical:,} around the median. Paler: estimated.",
+        label=label,
+        drawn=_keys(_shown([slow, typical], longest), {name: ms for name, ms, _ in slow}) + _framed("img", label, rows),
     )
 
 
-def _keys(names: Iterable[str]) -> Markup:
+def _groups(blame: Blame) -> Owners:
+    longest = max(_whole(owner.parts) for owner in blame.owners) or 1.0
+    drawn = Markup("")
+    for by, some in groupby(blame.owners, lambda owner: (owner.by, owner.percentile)):
+        rows = Markup("").join(_row(owner.label, owner.parts, longest) for owner in some)
+        drawn += Markup("<p class=by>By {}, p{} and above</p>{}").format(by[0], f"{by[1]:g}", rows)
+    each = "; ".join(f"{clean(owner.label)} {_said(owner.parts, longest)}" for owner in blame.owners)
+    label = f"{clean(measure(blame))} of the slow requests of each group: {each}"
+    return Owners(
+        title=f"{clean(measure(blame))} by group",
+        caption="Mean of the slow requests of each group; where groups are small, above a lower percentile.",
+        label=label,
+        drawn=_keys(_shown((owner.parts for owner in blame.owners), longest)) + _framed("img", label, drawn),
+    )
+
+
+def _framed(role: str, label: str, rows: Markup) -> Markup:
+    return Markup('<div role={} aria-label="{}">{}</div>').format(role, label, rows)
+
+
+def _said(parts: Parts, longest_ms: float) -> str:
+    """``3.2 s: the gate 2.7 s, connecting 0.3 s``, of what is drawn."""
+    each = (f"{NAMES[name]} {duration(ms / 1e3)}" for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms)
+    return f"{duration(_whole(parts) / 1e3)}: {', '.join(each)}"
+
+
+def _whole(parts: Parts) -> float:
+    return sum(ms for _, ms, _ in parts)
+
+
+def _shown(several: Iterable[Parts], longest_ms: float) -> set[str]:
+    """The parts that are long enough to be drawn in one of these bars."""
+    return {name for parts in several for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms}
+
+
+def _keys(names: Iterable[str], times_ms: Mapping[str, float] = NO_TIMES) -> Markup:
     order = list(NAMES)
     keys = Markup("").join(
-        Markup('<span class=key><i class="part {}"></i>{}</span>').format(name, NAMES[name])
+        Markup('<span class=key><i class="part {}"></i>{}{}</span>').format(
+            name, NAMES[name], _time_of(times_ms.get(name))
+        )
         for name in sorted(names, key=order.index)
     )
     return Markup("<div class=keys>{}</div>").format(keys)
 
 
-def _bar(parts: Parts, longest_ms: float) -> Markup:
-    """An SVG stretched to its width: each part a rectangle with its name and time as a tooltip."""
-    drawn, at = list[Markup](), 0.0
+def _time_of(ms: float | None) -> Markup:
+    return Markup("") if ms is None else Markup("<small>{}</small>").format(duration(ms / 1e3))
+
+
+def _row(label: str, parts: Parts, longest_ms: float) -> Markup:
+    return Markup("<div class=owner><span>{}</span>{}<b>{}</b></div>").format(
+        clean(label), _bar(parts, longest_ms), duration(_whole(parts) / 1e3)
+    )
+
+
+def _bar(parts: Parts, longest_ms: float, at_ms: float = 0.0) -> Markup:
+    """An SVG stretched to its width, from ``at_ms`` on: each part a rectangle with its name and time as a tooltip."""
+    drawn = list[Markup]()
     for name, ms, source in parts:
         share = ms / longest_ms
-        if share >= MIN_SHARE:
+        if share >= MIN_SHARE or len(parts) == 1:
             kind = f"part {name}" + (" guessed" if source == "estimated" else "")
             drawn.append(
                 Markup('<rect class="{}" x="{:.2f}" width="{:.2f}" height="10"><title>{}</title></rect>').format(
-                    kind, 1000 * at, 1000 * share, f"{NAMES[name]}: {duration(ms / 1e3)}, {source}"
+                    kind, 1000 * at_ms / longest_ms, 1000 * max(share, MIN_SHARE),
+                    f"{NAMES[name]}: {duration(ms / 1e3)}, {source}",
                 )
-            )
-        at += share
+            )  # fmt: skip
+        at_ms += ms
     return Markup('<svg class=bar viewBox="0 0 1000 10" preserveAspectRatio=none aria-hidden=true>{}</svg>').format(
         Markup("").join(drawn)
     )
@@ -92,27 +141,31 @@ def _waterfall(one: Slowest, longest_ms: float) -> Markup:
     head = Markup("<summary class=owner><span>{}</span>{}<b>{}</b></summary>").format(
         clean(one.id or "?"), _bar(one.parts, longest_ms), duration(one.total_ms / 1e3)
     )
-    rows = Markup("").join(
-        Markup("<tr><th scope=row>{}</th><td>{}</td><td>{}</td></tr>").format(NAMES[name], duration(ms / 1e3), source)
-        for name, ms, source in one.parts
-    )
-    beside = Markup("").join(_beside(other, one.total_ms) for other in one.in_the_way)
+    rows, at_ms = Markup(""), 0.0
+    for part in one.parts:
+        name, ms, source = part
+        rows += Markup("<div class=owner><span>{} <small>{}</small></span>{}<b>{}</b></div>").format(
+            NAMES[name], source, _bar([part], one.total_ms, at_ms), duration(ms / 1e3)
+        )
+        at_ms += ms
     rest = one.others - len(one.in_the_way)
-    more = escape(f"and {many(rest, 'more')}" if rest else "")
-    way = Markup("<p>In its way, from send to first token:</p>{}<p class=hint>{}</p>").format(beside, more)
-    about = f"Due {one.due_s:.2f} s after the start{tokens}, {clean(one.model)}"
-    return Markup("<details class=slowest>{}<p>{}</p><table class=words><tbody>{}</tbody></table>{}</details>").format(
-        head, about, rows, way if beside else ""
+    more = f" The longest {len(one.in_the_way)} of {one.others}:" if rest else ""
+    way = Markup("<p>In its way, from send to first token, on the same axis.{}</p>").format(more)
+    beside = Markup("").join(_beside(other, one.total_ms) for other in one.in_the_way)
+    about = f"Due {one.due_s:.2f} s after the start{tokens}, {clean(one.model)}."
+    return Markup("<details class=slowest>{}<p>{}</p>{}{}{}</details>").format(
+        head, about, rows, way if beside else "", beside
     )
 
 
 def _beside(other: InTheWay, total_ms: float) -> Markup:
     """On the axis of the slow one, cut where it begins and ends."""
     start, end = (min(max(at / total_ms, 0.0), 1.0) * 1000 for at in (other.from_ms, other.to_ms))
-    tokens = "" if other.input_tokens is None else f" ({other.input_tokens:,} tokens)"
+    tokens = "" if other.input_tokens is None else f"{other.input_tokens:,} tokens"
     return Markup(
-        "<div class=owner><span>{}</span><svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none aria-hidden=true>"
+        "<div class=owner><span>{} <small>{}</small></span>"
+        "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none aria-hidden=true>"
         '<rect class="part others" x="{:.2f}" width="{:.2f}" height="10"/></svg><b>{}</b></div>'
     ).format(
-        clean(other.id or "?") + tokens, start, max(end - start, 2.0), duration((other.to_ms - other.from_ms) / 1e3)
+        clean(other.id or "?"), tokens, start, max(end - start, 2.0), duration((other.to_ms - other.from_ms) / 1e3)
     )

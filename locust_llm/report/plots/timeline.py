@@ -3,6 +3,7 @@
 It shows a long prompt in prefill and the streams that stall during it.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from itertools import islice, pairwise
@@ -272,3 +273,18 @@ def _first_at(record: Record) -> float:
     if record.chunk_us:
         return _sent_at(record) + record.chunk_us[0] / 1e6
     return record.closed_at + record.clock_offset_s
+
+
+def span_of(requests: pd.DataFrame, run: Run, start: float | None, end: float | None) -> tuple[float, float]:
+    """(start, end) in seconds after the start of the run; a missing end is that of the run. Raises ValueError of one
+    sentence."""
+    first, last = (
+        float(requests["asked_at"].min()) - run.started_at,
+        float(requests["closed_at"].max()) - run.started_at,
+    )
+    start, end = first if start is None else start, last if end is None else end
+    if not (math.isfinite(start) and math.isfinite(end) and start < end):
+        raise ValueError(
+            f"nothing lies between {start:g} s and {end:g} s: this run goes from {first:.2f} s to {last:.2f} s"
+        )
+    return start, end

@@ -15,7 +15,7 @@ NAMES: Final = {
     "send": "sending",
     "network": "network and front end",
     "queue": "the server's queue",
-    "prefill": "the own prefill",
+    "prefill": "its own prefill",
     "others": "others' work in between",
     "client": "the client",
     "unattributed": "unattributed",
@@ -47,12 +47,17 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     label: str
     count: int
+    percentile: float
+    """The highest one, up to that of the blame, above which each group of this kind has some requests."""
     value_ms: float
-    """At the percentile, of this group alone."""
-    part: str
-    """The longest one of its slow requests."""
-    part_ms: float
-    """Mean."""
+    """At it, of this group alone."""
+    parts: tuple[tuple[str, float, str], ...]
+    """(name, ms, source) of its slow requests, as means, in their order."""
+
+    @property
+    def longest(self) -> tuple[str, float]:
+        """(name, ms) of a part."""
+        return max(((name, ms) for name, ms, _ in self.parts), key=lambda part: part[1])
 
 
 class Blame(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,8 +142,12 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     """Blames that were asked for and cannot be made, and why."""
 
 
-def title(blame: Blame) -> str:
-    """``TTFT from due p99``"""
+def measure(blame: Blame) -> str:
+    """``TTFT from Due``"""
     metric = BY_WORD[blame.metric].metric
-    label = blame.metric if metric is None else metric.label
-    return f"{label}{blame.where} p{blame.percentile:g}"
+    return f"{blame.metric if metric is None else metric.label}{blame.where}"
+
+
+def title(blame: Blame) -> str:
+    """``TTFT from Due p99``"""
+    return f"{measure(blame)} p{blame.percentile:g}"

@@ -25,6 +25,8 @@ TYPICAL: Final = (40.0, 60.0)
 MIN_GROUP: Final = 20
 MIN_SLOW: Final = 3
 """Slow requests of a group."""
+LOWER: Final = (95.0, 90.0, 75.0)
+"""Percentiles for small groups; above the last one MIN_GROUP requests have MIN_SLOW."""
 MAX_GROUPS: Final = 8
 STRETCHES: Final = 4
 """Of the run, for the owner over time."""
@@ -129,20 +131,23 @@ def source_of(name: str, known: NDArray[np.int8]) -> str:
 def _owners(
     table: Table, parts: Mapping[str, Floats], values: Floats, here: Bools, percentile: float
 ) -> Iterator[Owner]:
-    for by, label, chosen in _groups(table.requests, here):
-        value = float(np.percentile(values[chosen], percentile))
-        slow = chosen & (values >= value)
-        if slow.sum() < MIN_SLOW:
-            continue
-        means = {name: float(part[slow].mean()) for name, part in parts.items()}
-        longest = max(means, key=means.__getitem__)
-        yield Owner(
-            by=by, label=label, count=int(chosen.sum()), value_ms=value, part=longest, part_ms=means[longest]
-        )  # fmt: skip
+    for by, groups in _groups(table.requests, here):
+        fewest = min(int(chosen.sum()) for chosen in groups.values())
+        at = next(p for p in (percentile, *LOWER) if p <= percentile and (fewest - 1) * (100 - p) / 100 >= MIN_SLOW)
+        for label, chosen in groups.items():
+            value = float(np.percentile(values[chosen], at))
+            slow = chosen & (values >= value)
+            means = ((name, float(part[slow].mean())) for name, part in parts.items())
+            known = table.split.known[slow]
+            split = tuple((name, ms, source_of(name, known)) for name, ms in means if ms > 0)
+            if split:
+                yield Owner(
+                    by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value, parts=split
+                )  # fmt: skip
 
 
-def _groups(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, str, Bools]]:
-    """(by what, label, its requests): only what divides them, and only groups of MIN_GROUP."""
+def _groups(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
+    """(by what, the requests of each label): only what divides them, and only groups of MIN_GROUP."""
     length = lengths(Selection(requests, np.ones(len(requests), np.bool_)))
     known = here & (length >= 1)
     yield from _kept("input tokens", _lengths(length, known))
@@ -166,7 +171,7 @@ def _lengths(length: Floats, known: Bools) -> dict[str, Bools]:
     return {bucket(int(length[known & (place == i)][0]), edges): known & (place == i) for i in np.unique(place[known])}
 
 
-def _kept(by: str, groups: Mapping[str, Bools]) -> Iterator[tuple[str, str, Bools]]:
+def _kept(by: str, groups: Mapping[str, Bools]) -> Iterator[tuple[str, dict[str, Bools]]]:
     large = {label: chosen for label, chosen in groups.items() if chosen.sum() >= MIN_GROUP}
-    if len(groups) > 1:
-        yield from ((by, label, chosen) for label, chosen in large.items())
+    if len(groups) > 1 and large:
+        yield by, large
