@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from locust_llm.report.server_columns import Reported
 
-from .price import ALONE, MIN_FITTED, Price, fitted, tokens_beside
+from .price import ALONE, SAME_STEP_S, Price, fitted, holds, shortest, tokens_beside
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,8 +61,6 @@ TOLERANCE_US: Final = 5_000
 OVERTAKEN_S: Final = 0.002
 MAX_OVERTAKEN: Final = 0.02
 """Share of the requests; with more the server does not compute prompts in the order of their arrival."""
-SAME_STEP_S: Final = 0.0005
-"""First tokens no farther apart are of one step."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,8 @@ def split(requests: pd.DataFrame, reported: Reported, streams: Floats, gap_us: f
     rtt = np.minimum(_whole(requests["rtt_us"].to_numpy(np.float64)), inside)
     tokens = _uncached(requests)
     pause = np.where(streams >= 0.5, round(gap_us / 2), 0)
-    server_us = (inside - rtt - pause).astype(np.float64)
-    price = _price(requests, reported, tokens, q, p, server_us, first, streams)
+    server_us = np.where(first, inside - rtt, np.nan)
+    price = _price(requests, reported, tokens, q, p, server_us, pause, streams)
     parts, low, high, known = _servers(q, p, inside, rtt, first, tokens, price, requests, pause)
     us = {**ours, **parts}
     total = ours.pop("total")
@@ -218,11 +216,13 @@ def _queued(
     order = got[np.argsort(first[got], kind="stable")]
     begin = first - own / 1e6
     place = np.searchsorted(first[order], begin, side="right") - 1
-    before = order[np.maximum(place, 0)]
-    ended = np.where((place >= 0) & (first[before] > sent), first[before] - sent, 0.0)
+    before = first[order][np.maximum(place, 0)]
+    ended = np.where((place >= 0) & (before > sent), before - sent, 0.0)
     nobody = ~(ended > 0)
     queue = np.clip(_whole(ended * 1e6), 0, waited)
-    step = np.zeros(len(tokens)) if price is None else np.nan_to_num(price.us(tokens[before]))
+    shared = _steps(first[order])
+    whole = np.zeros(len(order)) if price is None else np.nan_to_num(price.us(tokens[order]))
+    step = np.bincount(shared, whole)[shared][np.maximum(place, 0)]
     low = np.where(nobody, 0, np.maximum(queue - _whole(step) - 2 * pause_us, 0))
     return np.where(nobody, waited, queue), low, waited
 
@@ -241,12 +241,12 @@ def _price(
     q: Floats,
     p: Floats,
     server_us: Floats,
-    first: Bools,
+    pause: Ints,
     streams: Floats,
 ) -> Price | None:
-    """Of what the server reported, where it did; else of what lies between send and first token, less a round trip, and,
-    where hardly a request was alone, of what lies between two first tokens."""
-    words = ~np.isnan(p)
+    """Of what the server reported, where it did. Else the first that holds: of what lies between send and first token of
+    those that were alone, less a round trip; of what lies between two first tokens; an upper bound."""
+    words, first = ~np.isnan(p), ~np.isnan(server_us)
     got = requests["first_chunk_at"].to_numpy(np.float64)
     if words.sum() >= max(1, first.sum() / 2):
         began = reported.arrived_at + np.nan_to_num(q) / 1e6
@@ -256,9 +256,11 @@ def _price(
     sent = requests["sent_at"].to_numpy(np.float64)
     ended = np.where(np.isnan(got), requests["closed_at"].to_numpy(np.float64), got)
     beside = np.where(first, tokens_beside(sent, ended, np.nan_to_num(tokens)), np.nan)
-    if (beside <= ALONE * tokens).sum() >= MIN_FITTED:
-        return fitted(tokens, server_us, beside, streams)
-    return _between_firsts(sent, got, tokens, streams)
+    alone = np.where(beside <= ALONE * tokens, beside, np.nan)
+    for price in (fitted(tokens, server_us - pause, alone, streams), _between_firsts(sent, got, tokens, streams)):
+        if price is not None and holds(price, tokens, server_us):
+            return price
+    return shortest(tokens, server_us)
 
 
 def _between_firsts(sent: Floats, first: Floats, tokens: Floats, streams: Floats) -> Price | None:
@@ -268,7 +270,7 @@ def _between_firsts(sent: Floats, first: Floats, tokens: Floats, streams: Floats
     order = got[np.argsort(first[got], kind="stable")]
     if len(order) < 2:
         return None
-    step = np.cumsum(np.append(True, np.diff(first[order]) > SAME_STEP_S)) - 1
+    step = _steps(first[order])
     count = int(step[-1]) + 1
     at = np.zeros(count)
     np.maximum.at(at, step, first[order])
@@ -280,6 +282,11 @@ def _between_firsts(sent: Floats, first: Floats, tokens: Floats, streams: Floats
     return fitted(
         whole, np.where(began > soonest, (at - began) * 1e6, np.nan), np.zeros(count), beside.astype(np.float64)
     )
+
+
+def _steps(first: Floats) -> Ints:
+    """The number of the step of each first token; these in their order."""
+    return np.asarray(np.cumsum(np.append(True, np.diff(first) > SAME_STEP_S)) - 1, np.int64)
 
 
 def _uncached(requests: pd.DataFrame) -> Floats:
