@@ -1,9 +1,8 @@
-"""How far the waterfall is off: estimated parts against those that the engine knows: ``make owners``. Prints Markdown, asserts
-nothing.
+"""How far the waterfall is off: estimated parts against those that the engine knows: ``make owners``. Prints Markdown.
 
-Each load is run on the simulator in virtual time, and split twice: with spans as vLLM sends them, and from the client's stamps
-alone. Wanted: with spans a median error of each part within 2 ms or 5 % of its median, whichever is larger; without them nine
-tenths of the intervals hold the truth.
+Each load is run on the simulator in virtual time, and split twice: with spans as vLLM sends them, and from the client's
+stamps alone. Wanted: with spans a median error of each part within 2 ms or 5 % of its median, whichever is larger; without
+them nine tenths of the intervals hold the truth. What misses that is bold.
 """
 
 import argparse

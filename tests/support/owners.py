@@ -152,7 +152,5 @@ def off(found: Mapping[str, Floats], truth: Mapping[str, Floats]) -> list[Off]:
         if part in ESTIMATED:
             low, high = found[f"{part}_low_s"] - ROUNDING_S, found[f"{part}_high_s"] + ROUNDING_S
             held = float(((low <= true) & (true <= high)).mean())
-        lines.append(
-            Off(part, float(np.median(abs(error))), float(np.median(true)) * 1e3, float(error.mean()), held)
-        )
+        lines.append(Off(part, float(np.median(abs(error))), float(np.median(true)) * 1e3, float(error.mean()), held))
     return lines

@@ -77,9 +77,8 @@ def decoded(levels: Occupancy, records: Iterable[Record]) -> Decoded:
 def _parts(found: Labelled, sharp: NDArray[np.bool_], at: Floats, requests: int) -> dict[str, Ints]:
     touched = found.mean > TOLERANCE
     calm = sharp & ~touched
-    usual = usual_s(found, calm)
-    if np.isnan(usual).any() and calm.sum() >= MIN_COMPARED:
-        usual = np.where(np.isnan(usual), _by_streams(found.streams[calm], found.gap_s[calm], found.streams), usual)
+    usual = _usual(found, calm)
+    usual = _usual(found, calm & ~(found.gap_s > LONG * usual))
     unknown = np.isnan(usual)
     usual = np.where(unknown, found.gap_s, usual)
     long = found.gap_s > LONG * usual
@@ -104,6 +103,13 @@ def _parts(found: Labelled, sharp: NDArray[np.bool_], at: Floats, requests: int)
     }
 
 
+def _usual(found: Labelled, calm: NDArray[np.bool_]) -> Floats:
+    usual = usual_s(found, calm)
+    if np.isnan(usual).any() and calm.sum() >= MIN_COMPARED:
+        usual = np.where(np.isnan(usual), _by_streams(found.streams[calm], found.gap_s[calm], found.streams), usual)
+    return usual
+
+
 def _by_streams(streams: Floats, gap_s: Floats, at: Floats) -> Floats:
     """The usual gap at more streams than were ever left in peace: a straight line through those that were."""
     beside = streams - streams.mean()
@@ -112,7 +118,7 @@ def _by_streams(streams: Floats, gap_s: Floats, at: Floats) -> Floats:
 
 
 def _again(at: Floats, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """In which gaps a preempted request came back: what was taken from it is computed again, in the step of its next token."""
+    """In which gaps a preempted request came back: what was taken from it is computed again before its next token."""
     back = np.sort(at[alone, 1])
     return np.asarray(np.searchsorted(back, at[:, 1] + SAME_STEP_S) > np.searchsorted(back, at[:, 0] + SAME_STEP_S))
 

@@ -55,8 +55,6 @@ SOURCE: Final = {
     REST: dict.fromkeys((NOTHING, BOTH, PREFILL_ONLY, QUEUE_ONLY, PRICED), UNATTRIBUTED),
 }
 """By part and by what is known; of the other parts it is ``measured``."""
-TOLERANCE_US: Final = 5_000
-"""A server that reports more than this beyond what the client saw cannot be right about this request."""
 
 OVERTAKEN_S: Final = 0.002
 MAX_OVERTAKEN: Final = 0.02
@@ -86,24 +84,23 @@ def split(requests: pd.DataFrame, reported: Reported, streams: Floats, gap_us: f
     one. A request that comes while others decode waits for the end of their step, half a gap on average: that is of the
     queue."""
     ours, first, inside = _ours(requests)
-    q, p = reported.queue_us.copy(), reported.prefill_us.copy()
-    spent = np.nan_to_num(q) + np.nan_to_num(p)
-    seen = inside + ours[SEND]
-    longest = np.fmax(spent, reported.ttft_us)
-    impossible = first & (np.fmax(longest, spent) > seen + TOLERANCE_US)
+    ttft_s, total_s = requests["ttft_s"].to_numpy(np.float64), requests["closed_at"] - requests["sent_at"]
+    impossible = reported.impossible(ttft_s * 1e6, total_s.to_numpy(np.float64) * 1e6)
     unusable = impossible | ~first
-    q[unusable], p[unusable] = np.nan, np.nan
+    q, p = (np.where(unusable, np.nan, us) for us in (reported.queue_us, reported.prefill_us))
+    sooner = np.clip(_whole(np.nan_to_num(q) + np.nan_to_num(p)) - inside, 0, ours[CLIENT])
+    ours[CLIENT], inside = ours[CLIENT] - sooner, inside + sooner  # the first chunk cannot have come before it was sent
     rtt = np.minimum(_whole(requests["rtt_us"].to_numpy(np.float64)), inside)
     tokens = _uncached(requests)
     pause = np.where(streams >= 0.5, round(gap_us / 2), 0)
     server_us = np.where(first, inside - rtt, np.nan)
     price = _price(requests, reported, tokens, q, p, server_us, pause, streams)
     parts, low, high, known = _servers(q, p, inside, rtt, first, tokens, price, requests, pause)
-    us = {**ours, **parts}
-    total = ours.pop("total")
-    us.pop("total")
-    us = {name: us[name] for name in TO_FIRST}
-    return Split(total, us, {**us, **low}, {**us, **high}, known, impossible, price)
+    parts |= ours
+    us = {name: parts[name] for name in TO_FIRST}
+    return Split(
+        sum(us.values(), np.zeros(len(requests), np.int64)), us, {**us, **low}, {**us, **high}, known, impossible, price
+    )
 
 
 def _ours(requests: pd.DataFrame) -> tuple[dict[str, Ints], Bools, Ints]:
@@ -119,14 +116,14 @@ def _ours(requests: pd.DataFrame) -> tuple[dict[str, Ints], Bools, Ints]:
     first = ~np.isnan(ttft_s)
     after = np.where(first, us("ttft_s"), np.where(sent, _whole((at("closed_at") - at("sent_at")) * 1e6), 0))
     before = np.where(sent, us("late_s"), _whole((at("closed_at") - at("due_at")) * 1e6))
-    gate = np.minimum(us("gate_wait_s"), before)
+    given_up = ~sent & np.isnan(at("admitted_at"))
+    gate = np.minimum(np.where(given_up, _whole((at("closed_at") - at("asked_at")) * 1e6), us("gate_wait_s")), before)
     connect = np.where(sent, np.minimum(us("connect_s"), before - gate), before - gate)
     left = before - gate - connect
     again = (at("attempt") > 1) | (at("resent") > 0)
     send = np.minimum(_whole(at("written_us")), after)
     client = np.where(first, np.minimum(_whole((ttft_s - at("ttft_soonest_s")) * 1e6), after - send), 0)
     parts = {
-        "total": before + after,
         LATE: np.where(again, 0, left),
         RETRIES: np.where(again, left, 0),
         GATE: gate,
@@ -153,9 +150,7 @@ def _servers(
     has_q, has_p = ~np.isnan(q), ~np.isnan(p)
     own = np.full(len(q), np.nan) if price is None else price.us(tokens)
     priced = first & ~np.isnan(own)
-    known = np.select(
-        [has_q & has_p, has_p, has_q & priced, priced], [BOTH, PREFILL_ONLY, QUEUE_ONLY, PRICED], NOTHING
-    ).astype(np.int8)
+    known = np.select([has_q & has_p, has_p, has_q, priced], [BOTH, PREFILL_ONLY, QUEUE_ONLY, PRICED], NOTHING)
     queue, prefill = _whole(q), _whole(p)
     over = np.maximum(queue + prefill - inside, 0)  # by a few milliseconds at most: two clocks
     prefill -= (cut := np.minimum(over, prefill))
@@ -165,8 +160,9 @@ def _servers(
     queue = np.where(known == PREFILL_ONLY, server - prefill, queue)
     prefill = np.where(known == QUEUE_ONLY, server - queue, np.where(known == PRICED, server, prefill))
     alone = np.where(np.isnan(own), prefill, np.minimum(_whole(own), prefill))
-    ends = (1.0, 1.0) if price is None else (price.low, price.high)
-    least, most = (np.minimum(np.where(np.isnan(own), prefill, _whole(own * end)), prefill) for end in ends)
+    low_end, high_end = (0.0, 1.0) if price is None else (price.low, price.high)
+    least = np.minimum(_whole(own * low_end), prefill)
+    most = np.where(np.isnan(own), prefill, np.minimum(_whole(own * high_end), prefill))
     guessed = np.where(known == PRICED, pause, 0)
     least, most = np.maximum(least - guessed, 0), np.minimum(most + guessed, prefill)
     waited = prefill - alone
@@ -186,15 +182,17 @@ def _servers(
     parts[REST] = inside - sum(parts.values())
     low = {
         QUEUE: np.where(is_priced, np.minimum(low_q, queue), parts[QUEUE]),
-        PREFILL: np.where(none, 0, least),
-        OTHERS: np.where(none, 0, np.where(is_priced, 0, prefill - most)),
+        PREFILL: least,
+        OTHERS: np.where(is_priced, 0, prefill - most),
     }
     high = {
         QUEUE: np.where(is_priced, np.maximum(high_q, prefill - least), parts[QUEUE]),
-        PREFILL: np.where(none, 0, most),
-        OTHERS: np.where(none, 0, np.where(is_priced, prefill - least - low[QUEUE], prefill - least)),
+        PREFILL: most,
+        OTHERS: prefill - least - np.where(is_priced, low[QUEUE], 0),
     }
-    return parts, low, high, known
+    for name in low:  # it may have been any of them
+        low[name], high[name] = np.where(none, 0, low[name]), np.where(none, parts[REST], high[name])
+    return parts, low, high, known.astype(np.int8)
 
 
 def _queued(
@@ -231,7 +229,7 @@ def overtaken(sent: Floats, first: Floats) -> float:
     """Share of these requests before whose first token one came that was sent later, by more than OVERTAKEN_S."""
     order = np.argsort(sent, kind="stable")
     soonest_after = np.minimum.accumulate(first[order][::-1])[::-1]
-    return float((soonest_after[1:] < first[order][:-1] - OVERTAKEN_S).mean()) if len(order) > 1 else 0.0
+    return float((soonest_after[1:] < first[order][:-1] - OVERTAKEN_S).sum()) / max(len(order), 1)
 
 
 def _price(
