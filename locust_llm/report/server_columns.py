@@ -14,7 +14,10 @@ from locust_llm.core.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
 
 SOURCES: Final = ("", SPANS, TIMINGS, HEADERS)
 """By their code; 0: nothing was reported."""
-FIELDS: Final = ("queue_us", "prefill_us", "decode_us", "ttft_us", "e2e_us", "arrived_at")
+FIELDS: Final = ("queue_us", "prefill_us", "decode_us", "inference_us", "ttft_us", "e2e_us", "arrived_at")
+SLACK_US: Final = 5_000
+"""By so much a time of the server may be longer than what the client saw around it: its clock is read beside its writes, not
+at them."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,20 @@ class Reported:
     queue_us: NDArray[np.float64]
     prefill_us: NDArray[np.float64]
     decode_us: NDArray[np.float64]
+    inference_us: NDArray[np.float64]
     ttft_us: NDArray[np.float64]
     e2e_us: NDArray[np.float64]
     arrived_at: NDArray[np.float64]
     """Unix seconds of its clock."""
+
+    def impossible(self, ttft_us: NDArray[np.float64], total_us: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which of them cannot be, beside what the client saw of the same requests: it stamped before the server had the
+        request, and after the server had written. ``ttft_us``: from the send to the first chunk; ``total_us``: from the send
+        to the end of the answer. NaN: not known."""
+        queue, prefill, decode = (np.nan_to_num(us) for us in (self.queue_us, self.prefill_us, self.decode_us))
+        first = np.fmax(queue + prefill, self.ttft_us)
+        last = np.fmax(np.maximum(queue + prefill + decode, queue + np.nan_to_num(self.inference_us)), self.e2e_us)
+        return np.asarray((first > ttft_us + SLACK_US) | (last > total_us + SLACK_US))
 
 
 @dataclass(frozen=True)
@@ -99,5 +112,8 @@ def key_of(request_id: str) -> int:
 
 
 def _numbers(times: ServerTimes) -> tuple[float, ...]:
-    values = times.queue_us, times.prefill_us, times.decode_us, times.ttft_us, times.e2e_us, times.arrived_at
+    values = (
+        times.queue_us, times.prefill_us, times.decode_us, times.inference_us, times.ttft_us, times.e2e_us,
+        times.arrived_at,
+    )  # fmt: skip
     return tuple(np.nan if value is None else value for value in values)

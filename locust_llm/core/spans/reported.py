@@ -1,4 +1,4 @@
-"""Reported: the server times of a run's requests from its spans.jsonl, and which of them cannot be."""
+"""Reported: the server times of a run's requests, from its spans.jsonl."""
 
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,9 +12,6 @@ FILE: Final = "spans.jsonl"
 BLOCK_BYTES: Final = 2**22
 """Read at once: lines together are decoded twice as fast as one by one."""
 MAX_LINE_BYTES: Final = 2**14
-SLACK_US: Final = 5_000
-"""By so much a time of the server may be longer than what the client saw around it: its clock is read beside its writes, not
-at them."""
 
 
 class SpanLine(ServerTimes, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -67,24 +64,3 @@ def _readable(block: bytes, decoder: "msgspec.json.Decoder[SpanLine]") -> tuple[
         except (ValueError, RecursionError):
             bad += bool(line.strip())
     return found, bad
-
-
-def impossible(times: ServerTimes, ttft_us: int | None, total_us: int | None) -> str:
-    """Why the server's times cannot be, beside what the client saw of the same request; empty if they can. They lie within
-    the client's: it stamped before the server had the request, and after the server had written.
-
-    ``ttft_us``: from the send to the first chunk; ``total_us``: from the send to the end of the answer. None: not known.
-    """
-    queue, prefill, decode = times.queue_us or 0, times.prefill_us or 0, times.decode_us or 0
-    first = "TTFT", ttft_us
-    last = "request", total_us
-    for what, us, (whose, most) in (
-        ("queue and prefill", queue + prefill, first),
-        ("TTFT", times.ttft_us or 0, first),
-        ("queue, prefill and decode", queue + prefill + decode, last),
-        ("queue and inference", queue + (times.inference_us or 0), last),
-        ("whole time", times.e2e_us or 0, last),
-    ):
-        if most is not None and us > most + SLACK_US:
-            return f"the server's {what}, {us / 1e3:,.1f} ms, is longer than the client's {whose}, {most / 1e3:,.1f} ms"
-    return ""

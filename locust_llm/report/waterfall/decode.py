@@ -19,6 +19,8 @@ from locust_llm.report.analysis.interference import MIN_COMPARED, TOLERANCE, Lab
 from locust_llm.report.analysis.occupancy import Occupancy
 from locust_llm.report.server_columns import key_of
 
+from .price import SAME_STEP_S
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -75,13 +77,13 @@ def decoded(levels: Occupancy, records: Iterable[Record]) -> Decoded:
 def _parts(found: Labelled, sharp: NDArray[np.bool_], at: Floats, requests: int) -> dict[str, Ints]:
     touched = found.mean > TOLERANCE
     calm = sharp & ~touched
-    usual = usual_s(found, calm)
-    if np.isnan(usual).any() and calm.sum() >= MIN_COMPARED:
-        usual = np.where(np.isnan(usual), _by_streams(found.streams[calm], found.gap_s[calm], found.streams), usual)
+    usual = _usual(found, calm)
+    usual = _usual(found, calm & ~(found.gap_s > LONG * usual))
     unknown = np.isnan(usual)
     usual = np.where(unknown, found.gap_s, usual)
     long = found.gap_s > LONG * usual
     alone = long & (_others_chunks(at, long) >= WENT_ON * np.maximum(found.streams - 1, 1e-9)) & (found.streams > 1.5)
+    touched |= _again(at, alone)
     odd = long & ~alone & ~touched
     more_us = np.rint((found.gap_s - usual) * 1e6)
 
@@ -101,11 +103,24 @@ def _parts(found: Labelled, sharp: NDArray[np.bool_], at: Floats, requests: int)
     }
 
 
+def _usual(found: Labelled, calm: NDArray[np.bool_]) -> Floats:
+    usual = usual_s(found, calm)
+    if np.isnan(usual).any() and calm.sum() >= MIN_COMPARED:
+        usual = np.where(np.isnan(usual), _by_streams(found.streams[calm], found.gap_s[calm], found.streams), usual)
+    return usual
+
+
 def _by_streams(streams: Floats, gap_s: Floats, at: Floats) -> Floats:
     """The usual gap at more streams than were ever left in peace: a straight line through those that were."""
     beside = streams - streams.mean()
     slope = float(beside @ gap_s / (beside @ beside)) if np.ptp(streams) > 0.5 else 0.0
     return np.asarray(gap_s.mean() + max(slope, 0.0) * (at - streams.mean()))
+
+
+def _again(at: Floats, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """In which gaps a preempted request came back: what was taken from it is computed again before its next token."""
+    back = np.sort(at[alone, 1])
+    return np.asarray(np.searchsorted(back, at[:, 1] + SAME_STEP_S) > np.searchsorted(back, at[:, 0] + SAME_STEP_S))
 
 
 def _others_chunks(at: Floats, those: NDArray[np.bool_]) -> Floats:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from locust_llm.report.server_columns import Reported
 
-from .price import ALONE, MIN_FITTED, Price, fitted, tokens_beside
+from .price import ALONE, SAME_STEP_S, Price, fitted, holds, shortest, tokens_beside
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -55,14 +55,10 @@ SOURCE: Final = {
     REST: dict.fromkeys((NOTHING, BOTH, PREFILL_ONLY, QUEUE_ONLY, PRICED), UNATTRIBUTED),
 }
 """By part and by what is known; of the other parts it is ``measured``."""
-TOLERANCE_US: Final = 5_000
-"""A server that reports more than this beyond what the client saw cannot be right about this request."""
 
 OVERTAKEN_S: Final = 0.002
 MAX_OVERTAKEN: Final = 0.02
 """Share of the requests; with more the server does not compute prompts in the order of their arrival."""
-SAME_STEP_S: Final = 0.0005
-"""First tokens no farther apart are of one step."""
 
 
 @dataclass(frozen=True)
@@ -88,24 +84,23 @@ def split(requests: pd.DataFrame, reported: Reported, streams: Floats, gap_us: f
     one. A request that comes while others decode waits for the end of their step, half a gap on average: that is of the
     queue."""
     ours, first, inside = _ours(requests)
-    q, p = reported.queue_us.copy(), reported.prefill_us.copy()
-    spent = np.nan_to_num(q) + np.nan_to_num(p)
-    seen = inside + ours[SEND]
-    longest = np.fmax(spent, reported.ttft_us)
-    impossible = first & (np.fmax(longest, spent) > seen + TOLERANCE_US)
+    ttft_s, total_s = requests["ttft_s"].to_numpy(np.float64), requests["closed_at"] - requests["sent_at"]
+    impossible = reported.impossible(ttft_s * 1e6, total_s.to_numpy(np.float64) * 1e6)
     unusable = impossible | ~first
-    q[unusable], p[unusable] = np.nan, np.nan
+    q, p = (np.where(unusable, np.nan, us) for us in (reported.queue_us, reported.prefill_us))
+    sooner = np.clip(_whole(np.nan_to_num(q) + np.nan_to_num(p)) - inside, 0, ours[CLIENT])
+    ours[CLIENT], inside = ours[CLIENT] - sooner, inside + sooner  # the first chunk cannot have come before it was sent
     rtt = np.minimum(_whole(requests["rtt_us"].to_numpy(np.float64)), inside)
     tokens = _uncached(requests)
     pause = np.where(streams >= 0.5, round(gap_us / 2), 0)
-    server_us = (inside - rtt - pause).astype(np.float64)
-    price = _price(requests, reported, tokens, q, p, server_us, first, streams)
+    server_us = np.where(first, inside - rtt, np.nan)
+    price = _price(requests, reported, tokens, q, p, server_us, pause, streams)
     parts, low, high, known = _servers(q, p, inside, rtt, first, tokens, price, requests, pause)
-    us = {**ours, **parts}
-    total = ours.pop("total")
-    us.pop("total")
-    us = {name: us[name] for name in TO_FIRST}
-    return Split(total, us, {**us, **low}, {**us, **high}, known, impossible, price)
+    parts |= ours
+    us = {name: parts[name] for name in TO_FIRST}
+    return Split(
+        sum(us.values(), np.zeros(len(requests), np.int64)), us, {**us, **low}, {**us, **high}, known, impossible, price
+    )
 
 
 def _ours(requests: pd.DataFrame) -> tuple[dict[str, Ints], Bools, Ints]:
@@ -121,14 +116,14 @@ def _ours(requests: pd.DataFrame) -> tuple[dict[str, Ints], Bools, Ints]:
     first = ~np.isnan(ttft_s)
     after = np.where(first, us("ttft_s"), np.where(sent, _whole((at("closed_at") - at("sent_at")) * 1e6), 0))
     before = np.where(sent, us("late_s"), _whole((at("closed_at") - at("due_at")) * 1e6))
-    gate = np.minimum(us("gate_wait_s"), before)
+    given_up = ~sent & np.isnan(at("admitted_at"))
+    gate = np.minimum(np.where(given_up, _whole((at("closed_at") - at("asked_at")) * 1e6), us("gate_wait_s")), before)
     connect = np.where(sent, np.minimum(us("connect_s"), before - gate), before - gate)
     left = before - gate - connect
     again = (at("attempt") > 1) | (at("resent") > 0)
     send = np.minimum(_whole(at("written_us")), after)
     client = np.where(first, np.minimum(_whole((ttft_s - at("ttft_soonest_s")) * 1e6), after - send), 0)
     parts = {
-        "total": before + after,
         LATE: np.where(again, 0, left),
         RETRIES: np.where(again, left, 0),
         GATE: gate,
@@ -155,9 +150,7 @@ def _servers(
     has_q, has_p = ~np.isnan(q), ~np.isnan(p)
     own = np.full(len(q), np.nan) if price is None else price.us(tokens)
     priced = first & ~np.isnan(own)
-    known = np.select(
-        [has_q & has_p, has_p, has_q & priced, priced], [BOTH, PREFILL_ONLY, QUEUE_ONLY, PRICED], NOTHING
-    ).astype(np.int8)
+    known = np.select([has_q & has_p, has_p, has_q, priced], [BOTH, PREFILL_ONLY, QUEUE_ONLY, PRICED], NOTHING)
     queue, prefill = _whole(q), _whole(p)
     over = np.maximum(queue + prefill - inside, 0)  # by a few milliseconds at most: two clocks
     prefill -= (cut := np.minimum(over, prefill))
@@ -167,8 +160,9 @@ def _servers(
     queue = np.where(known == PREFILL_ONLY, server - prefill, queue)
     prefill = np.where(known == QUEUE_ONLY, server - queue, np.where(known == PRICED, server, prefill))
     alone = np.where(np.isnan(own), prefill, np.minimum(_whole(own), prefill))
-    ends = (1.0, 1.0) if price is None else (price.low, price.high)
-    least, most = (np.minimum(np.where(np.isnan(own), prefill, _whole(own * end)), prefill) for end in ends)
+    low_end, high_end = (0.0, 1.0) if price is None else (price.low, price.high)
+    least = np.minimum(_whole(own * low_end), prefill)
+    most = np.where(np.isnan(own), prefill, np.minimum(_whole(own * high_end), prefill))
     guessed = np.where(known == PRICED, pause, 0)
     least, most = np.maximum(least - guessed, 0), np.minimum(most + guessed, prefill)
     waited = prefill - alone
@@ -188,15 +182,17 @@ def _servers(
     parts[REST] = inside - sum(parts.values())
     low = {
         QUEUE: np.where(is_priced, np.minimum(low_q, queue), parts[QUEUE]),
-        PREFILL: np.where(none, 0, least),
-        OTHERS: np.where(none, 0, np.where(is_priced, 0, prefill - most)),
+        PREFILL: least,
+        OTHERS: np.where(is_priced, 0, prefill - most),
     }
     high = {
         QUEUE: np.where(is_priced, np.maximum(high_q, prefill - least), parts[QUEUE]),
-        PREFILL: np.where(none, 0, most),
-        OTHERS: np.where(none, 0, np.where(is_priced, prefill - least - low[QUEUE], prefill - least)),
+        PREFILL: most,
+        OTHERS: prefill - least - np.where(is_priced, low[QUEUE], 0),
     }
-    return parts, low, high, known
+    for name in low:  # it may have been any of them
+        low[name], high[name] = np.where(none, 0, low[name]), np.where(none, parts[REST], high[name])
+    return parts, low, high, known.astype(np.int8)
 
 
 def _queued(
@@ -218,11 +214,13 @@ def _queued(
     order = got[np.argsort(first[got], kind="stable")]
     begin = first - own / 1e6
     place = np.searchsorted(first[order], begin, side="right") - 1
-    before = order[np.maximum(place, 0)]
-    ended = np.where((place >= 0) & (first[before] > sent), first[before] - sent, 0.0)
+    before = first[order][np.maximum(place, 0)]
+    ended = np.where((place >= 0) & (before > sent), before - sent, 0.0)
     nobody = ~(ended > 0)
     queue = np.clip(_whole(ended * 1e6), 0, waited)
-    step = np.zeros(len(tokens)) if price is None else np.nan_to_num(price.us(tokens[before]))
+    shared = _steps(first[order])
+    whole = np.zeros(len(order)) if price is None else np.nan_to_num(price.us(tokens[order]))
+    step = np.bincount(shared, whole)[shared][np.maximum(place, 0)]
     low = np.where(nobody, 0, np.maximum(queue - _whole(step) - 2 * pause_us, 0))
     return np.where(nobody, waited, queue), low, waited
 
@@ -231,7 +229,7 @@ def overtaken(sent: Floats, first: Floats) -> float:
     """Share of these requests before whose first token one came that was sent later, by more than OVERTAKEN_S."""
     order = np.argsort(sent, kind="stable")
     soonest_after = np.minimum.accumulate(first[order][::-1])[::-1]
-    return float((soonest_after[1:] < first[order][:-1] - OVERTAKEN_S).mean()) if len(order) > 1 else 0.0
+    return float((soonest_after[1:] < first[order][:-1] - OVERTAKEN_S).sum()) / max(len(order), 1)
 
 
 def _price(
@@ -241,12 +239,12 @@ def _price(
     q: Floats,
     p: Floats,
     server_us: Floats,
-    first: Bools,
+    pause: Ints,
     streams: Floats,
 ) -> Price | None:
-    """Of what the server reported, where it did; else of what lies between send and first token, less a round trip, and,
-    where hardly a request was alone, of what lies between two first tokens."""
-    words = ~np.isnan(p)
+    """Of what the server reported, where it did. Else the first that holds: of what lies between send and first token of
+    those that were alone, less a round trip; of what lies between two first tokens; an upper bound."""
+    words, first = ~np.isnan(p), ~np.isnan(server_us)
     got = requests["first_chunk_at"].to_numpy(np.float64)
     if words.sum() >= max(1, first.sum() / 2):
         began = reported.arrived_at + np.nan_to_num(q) / 1e6
@@ -256,9 +254,11 @@ def _price(
     sent = requests["sent_at"].to_numpy(np.float64)
     ended = np.where(np.isnan(got), requests["closed_at"].to_numpy(np.float64), got)
     beside = np.where(first, tokens_beside(sent, ended, np.nan_to_num(tokens)), np.nan)
-    if (beside <= ALONE * tokens).sum() >= MIN_FITTED:
-        return fitted(tokens, server_us, beside, streams)
-    return _between_firsts(sent, got, tokens, streams)
+    alone = np.where(beside <= ALONE * tokens, beside, np.nan)
+    for price in (fitted(tokens, server_us - pause, alone, streams), _between_firsts(sent, got, tokens, streams)):
+        if price is not None and holds(price, tokens, server_us):
+            return price
+    return shortest(tokens, server_us)
 
 
 def _between_firsts(sent: Floats, first: Floats, tokens: Floats, streams: Floats) -> Price | None:
@@ -268,7 +268,7 @@ def _between_firsts(sent: Floats, first: Floats, tokens: Floats, streams: Floats
     order = got[np.argsort(first[got], kind="stable")]
     if len(order) < 2:
         return None
-    step = np.cumsum(np.append(True, np.diff(first[order]) > SAME_STEP_S)) - 1
+    step = _steps(first[order])
     count = int(step[-1]) + 1
     at = np.zeros(count)
     np.maximum.at(at, step, first[order])
@@ -280,6 +280,11 @@ def _between_firsts(sent: Floats, first: Floats, tokens: Floats, streams: Floats
     return fitted(
         whole, np.where(began > soonest, (at - began) * 1e6, np.nan), np.zeros(count), beside.astype(np.float64)
     )
+
+
+def _steps(first: Floats) -> Ints:
+    """The number of the step of each first token; these in their order."""
+    return np.asarray(np.cumsum(np.append(True, np.diff(first) > SAME_STEP_S)) - 1, np.int64)
 
 
 def _uncached(requests: pd.DataFrame) -> Floats:

@@ -1,6 +1,6 @@
 """Price of a prompt: how long its prefill takes alone, fitted to prefills that no other one disturbed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,13 +15,23 @@ ALONE: Final = 0.02
 """Of its own tokens: with fewer tokens of others beside it a prefill was alone."""
 MIN_VARYING: Final = 0.2
 """Deviation of the decoding streams over their mean, from which on their part is told from that of the prompt."""
+SAME_STEP_S: Final = 0.0005
+"""Tokens no farther apart are of one step."""
 TRIMMED: Final = 4.0
 """Prefills this many deviations (scaled median ones) off the fit are left out of the next one."""
 ROUNDS: Final = 3
 ENDS: Final = (2.5, 97.5)
 """Percentiles of what the fit leaves: the interval of a price."""
+LOOSE: Final = 3.0
+"""A price whose interval reaches this factor beyond it explains nothing: something else decides how long a prefill takes."""
+MAX_BEATEN: Final = 0.05
+"""Share of the requests that may be faster than the lower end of a price."""
+LONGER: Final = 4.0
+DEARER: Final = 1.5
+"""Where the longest prompts (ENDS) are so many times the shortest, they must cost so many times more."""
 
 UNDISTURBED: Final = "fitted to {count:,} prefills that no other one overlapped"
+SHORTEST: Final = "at most: fitted to the shortest time to a first token of each of {count} lengths"
 SHARED: Final = "fitted to {count:,} prefills and the tokens of others beside them: next to none was alone"
 
 
@@ -63,6 +73,33 @@ def fitted(tokens: Floats, prefill_us: Floats, beside: Floats, streams: Floats) 
     price = Price(fixed, by_token, by_square, 1.0, 1.0, rule)
     low, high = np.percentile(1 + left / np.maximum(price.us(n), 1.0), ENDS)
     return Price(fixed, by_token, by_square, float(np.clip(low, 0, 1)), float(max(high, 1.0)), rule)
+
+
+def holds(price: Price, tokens: Floats, server_us: Floats) -> bool:
+    """Whether it may be one: lengths tell the times apart, and nobody's first token comes before its prompt is computed."""
+    known = np.isfinite(tokens) & np.isfinite(server_us)
+    if not known.any() or price.high > LOOSE:
+        return False
+    few, many = np.maximum(np.percentile(tokens[known], ENDS), 1.0)
+    dear = price.us(np.array([few, many]))
+    beaten = server_us[known] < price.low * price.us(tokens[known])
+    return bool(beaten.mean() <= MAX_BEATEN and (many < LONGER * few or dear[1] >= DEARER * dear[0]))
+
+
+def shortest(tokens: Floats, server_us: Floats) -> Price | None:
+    """An upper bound, of a server of which nothing better can be said: of each length the request that was answered soonest,
+    and no shorter prompt takes longer than a longer one. None below MIN_FITTED requests."""
+    known = np.flatnonzero(np.isfinite(tokens) & np.isfinite(server_us) & (server_us > 0) & (tokens > 0))
+    known = known[np.argsort(-tokens[known], kind="stable")]
+    soonest = np.minimum.accumulate(server_us[known])
+    length = np.round(4 * np.log2(tokens[known]))
+    last = np.flatnonzero(np.diff(length, append=np.inf))
+    if len(known) < MIN_FITTED:
+        return None
+    n, us = tokens[known][last], soonest[last]
+    fixed, by_token, by_square, left = _fit(n, us, np.zeros(len(n)), np.zeros(len(n)))
+    price = Price(fixed, by_token, by_square, 0.0, 1.0, SHORTEST.format(count=len(n)))
+    return replace(price, high=float(max(np.percentile(1 + left / np.maximum(price.us(n), 1.0), ENDS[1]), 1.0)))
 
 
 def tokens_beside(began: Floats, ended: Floats, tokens: Floats) -> Floats:

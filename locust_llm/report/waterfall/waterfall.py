@@ -11,7 +11,7 @@ from locust_llm.core.record import OK, Record
 from locust_llm.core.run import Run
 from locust_llm.core.server_times import ServerTimes
 from locust_llm.report.analysis.columns import Columns
-from locust_llm.report.analysis.occupancy import Occupancy
+from locust_llm.report.analysis.occupancy import Occupancy, occupancy
 from locust_llm.report.analysis.selection import Selection, scarce
 from locust_llm.report.analysis.slo_figures import selected
 from locust_llm.report.results.waterfall import TO_DUE, Blame, Waterfall
@@ -27,6 +27,8 @@ from .slowest import Since, slowest
 
 Floats = NDArray[np.float64]
 
+MAX_UNTOLD: Final = 0.05
+"""Share of the requests whose prefill the server may not report where decodes are held against the prefills that it does."""
 PERCENTILES: Final = (99.0, 95.0, 90.0, 75.0)
 """The highest one that there are requests enough for is explained."""
 
@@ -98,7 +100,7 @@ def _table(
 ) -> tuple[Table, Reported]:
     requests, reported = columns.requests, columns.server.reported(spans)
     cut: Split = split(requests, reported, _streams(requests, levels), _usual_gap_us(columns))
-    after = _after(columns, decoded(levels, sample), reported, cut)
+    after = _after(columns, decoded(_in_prefill(requests, levels, reported, cut), sample), reported, cut)
     counted = (
         ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
         & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
@@ -113,6 +115,17 @@ def _streams(requests: pd.DataFrame, levels: Occupancy) -> Floats:
     middle = (requests["sent_at"].to_numpy(np.float64) + requests["first_chunk_at"].to_numpy(np.float64)) / 2
     place = np.searchsorted(levels.at, np.nan_to_num(middle, nan=-np.inf), side="right") - 1
     return np.where(place >= 0, levels.decoding[np.maximum(place, 0)], 0).astype(np.float64)
+
+
+def _in_prefill(requests: pd.DataFrame, levels: Occupancy, reported: Reported, cut: Split) -> Occupancy:
+    """Seen from here a request is in prefill while it queues, too. Where the server reports the prefills they count as such,
+    up to the first token, by the clock of this side."""
+    prefill_s = np.where(cut.impossible, np.nan, reported.prefill_us) / 1e6
+    if np.isnan(prefill_s[~np.isnan(requests["ttft_s"].to_numpy())]).mean() > MAX_UNTOLD:
+        return levels
+    began = requests["first_chunk_at"].to_numpy(np.float64) - prefill_s
+    sent = requests["sent_at"].to_numpy(np.float64)
+    return occupancy(requests.assign(sent_at=np.where(np.isnan(began), sent, np.maximum(began, sent))), ())
 
 
 def _usual_gap_us(columns: Columns) -> float:

@@ -15,7 +15,7 @@ from locust_llm.core.server_times import ServerTimes
 from locust_llm.core.spans import otlp_json, otlp_protobuf
 from locust_llm.core.spans.ids import run_trace, trace_id, traceparent
 from locust_llm.core.spans.join import Join, SpanLine, sort
-from locust_llm.core.spans.reported import FILE, impossible, read_spans
+from locust_llm.core.spans.reported import FILE, read_spans
 from locust_llm.core.spans.span import times_of
 
 RUN = "4bf92f3577b34da6"
@@ -144,15 +144,3 @@ def test_the_file_is_read_by_id_and_the_first_line_counts(tmp_path: Path) -> Non
         times, unread = read_spans(folder)
         assert {one: line.queue_us for one, line in times.items()} == {"a": 1, "b": 2}
         assert unread == 2
-
-
-def test_what_the_server_says_lies_within_what_the_client_saw() -> None:
-    assert impossible(TIMES, 376_000, 1_901_000) == impossible(TIMES, None, None) == ""
-    assert impossible(TIMES, 370_500, 1_895_000) == ""  # 5 ms less
-    assert impossible(TIMES, 369_999, 1_901_000) == (
-        "the server's queue and prefill, 375.0 ms, is longer than the client's TTFT, 370.0 ms"
-    )
-    assert "the server's TTFT, 375.5 ms" in impossible(TIMES, 370_200, 1_901_000)
-    assert "the server's whole time" in impossible(TIMES, 376_000, 1_894_000)
-    assert "queue, prefill and decode" in impossible(TIMES, 376_000, 1_000_000)
-    assert "queue and inference" in impossible(ServerTimes(source="headers", inference_us=9_000), None, 3_000)
