@@ -161,8 +161,8 @@ def test_intervals_of_independent_values() -> None:
 
 def test_a_bound_beyond_the_largest_of_too_few_values() -> None:
     """Of 60 the share above the largest is at most 1 - 0.02^(3 / 60) = 17.8 %, 3.55 times 5 %: 1.885 times the value.
-    Towards 0 the same. Where failures are the largest there is none, nor where a rank is an end. Of 20, a short run worth 19,
-    ten times as far: 1 - 0.02^(3 / 20) = 44.4 %, 8.88 times 5 %."""
+    Towards 0 the same. Where failures are the largest there is none, nor where a rank is an end. Of 20, a short run, ten
+    times as far: 1 - 0.02^(3 / 20) = 44.4 %, 8.88 times 5 %."""
     found = of_percentile(whole(60), 95)
     assert (found.high, found.beyond) == (None, pytest.approx(60 * 1.885, rel=1e-3))
     assert of_percentile(whole(60), 5).beyond == pytest.approx(1 / 1.885, rel=1e-3)
