@@ -48,7 +48,8 @@ from locust_llm.run.signals import end_at_once, interrupt, leave, listen
 from locust_llm.run.worker import messages as from_control
 from locust_llm.run.worker.process import STATUS_S, cut, work
 from locust_llm.run.worker.sender import Sender, attach_sender
-from locust_llm.web.routes import attach, serve_metrics
+from locust_llm.web.routes import attach
+from locust_llm.web.scrape import serve_metrics, serve_metrics_on
 
 from .exit_status import ExitStatus, of_signal, worst
 from .user import LLMUser
@@ -111,6 +112,8 @@ class Plugin:
         self._reported.set()
         self._sender: Sender | None = None
         """None: in the workers."""
+        self._scraped = False
+        """There is a port for Prometheus."""
         self._greeted = from_senders.receive(environment, runner, lambda: self._control, self._refuse)
         listen(self._interrupted, self._hurry)
         ours = all(issubclass(user, LLMUser) for user in environment.user_classes)
@@ -214,6 +217,9 @@ class Plugin:
             processes=max(1, len(runner.clients)) if isinstance(runner, MasterRunner) else 1,
         )
         survey = self._surveyed(settings)
+        if settings.metrics_port and not self._scraped:
+            serve_metrics_on(settings.metrics_port, lambda: self._shown)
+            self._scraped = True
         self._epoch += 1
         control = Control(
             environment, settings, survey, self._epoch, self._greeted, self._reported,

@@ -16,13 +16,9 @@ from locust.env import Environment
 import flask
 import gevent
 import msgspec
-from flask import Response
 
-from locust_llm.core.phases import OVER, PROFILING, stage_of
 from locust_llm.core.settings import Settings
 from locust_llm.report.plots.timeline_svg import fragment
-from locust_llm.run.control.control import Control
-from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import Refused
 
@@ -36,44 +32,6 @@ from .swarm import Swarm, is_open
 from .view import View
 
 logger = logging.getLogger("locust_llm")
-
-# -- the page that prometheus scrapes --------------------------------------------------------------------------------
-
-PATH: Final = "/llm/metrics"
-
-
-def serve_metrics(environment: Environment, shown: Callable[[], Control | None]) -> None:
-    """``shown``: the current run, else the last one. Before the first the page is empty. Headless there is no page."""
-    web_ui = environment.web_ui
-    if web_ui is None:
-        return
-
-    def llm_metrics() -> Response:
-        control = shown()
-        return Response("" if control is None else text(control), content_type=CONTENT_TYPE)
-
-    base = getattr(environment.parsed_options, "web_base_path", None) or ""
-    assert web_ui.app is not None
-    web_ui.app.add_url_rule(base.rstrip("/") + PATH, view_func=web_ui.auth_required_if_enabled(llm_metrics))
-
-
-def text(control: Control) -> str:
-    """The metrics of a run now."""
-    runner = control.environment.runner
-    s, stages, phase = control.settings, control.stages, control.plan.phase
-    info = {
-        "run": control.folder.name,
-        "model": control.survey.models or s.model_mix or s.model or "",
-        "server": s.host,
-        "loop": "open" if s.open_loop else "closed",
-        "phase": OVER if control.draining else PROFILING if stage_of(phase) else phase,
-        "stage": "" if stages is None or not stages.number else f"{stages.asked.axis}={stages.value:g}",
-    }
-    users = 0 if runner is None else runner.user_count
-    over = control.draining and not users
-    now = gauges(control.live_stats, users=users, limit=control.limit, info=info, over=over)
-    return exposition(*now, *control.totals.families())
-
 
 ASSETS: Final = {
     "uPlot.iife.min.js": "text/javascript",

@@ -248,6 +248,16 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
             alone="127.0.0.1:4318",
         ),
     ] = None
+    metrics_port: Annotated[
+        str | None,
+        Option(
+            "server",
+            "Serve the metrics of the run for Prometheus at this port, headless too: /llm/metrics",
+            "9646",
+            "[ADDR:]PORT",
+            in_form=False,
+        ),
+    ] = None
     insecure: Annotated[
         bool,
         Option(

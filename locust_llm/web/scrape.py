@@ -1,0 +1,81 @@
+"""What Prometheus scrapes: a page of the web UI, and with --metrics-port one on a port of its own, headless too."""
+
+import errno
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from locust.env import Environment
+
+from flask import Response
+from gevent.pywsgi import WSGIServer
+
+from locust_llm.core.phases import OVER, PROFILING, stage_of
+from locust_llm.run.control.control import Control
+from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges
+from locust_llm.run.flags import refuse
+
+logger = logging.getLogger("locust_llm")
+
+PATH: Final = "/llm/metrics"
+
+
+def serve_metrics(environment: Environment, shown: Callable[[], Control | None]) -> None:
+    """``shown``: the current run, else the last one. Before the first the page is empty. Headless there is no such page."""
+    web_ui = environment.web_ui
+    if web_ui is None:
+        return
+
+    def llm_metrics() -> Response:
+        control = shown()
+        return Response("" if control is None else text(control), content_type=CONTENT_TYPE)
+
+    base = getattr(environment.parsed_options, "web_base_path", None) or ""
+    assert web_ui.app is not None
+    web_ui.app.add_url_rule(base.rstrip("/") + PATH, view_func=web_ui.auth_required_if_enabled(llm_metrics))
+
+
+def text(control: Control) -> str:
+    """The metrics of a run now."""
+    runner = control.environment.runner
+    s, stages, phase = control.settings, control.stages, control.plan.phase
+    info = {
+        "run": control.folder.name,
+        "model": control.survey.models or s.model_mix or s.model or "",
+        "server": s.host,
+        "loop": "open" if s.open_loop else "closed",
+        "phase": OVER if control.draining else PROFILING if stage_of(phase) else phase,
+        "stage": "" if stages is None or not stages.number else f"{stages.asked.axis}={stages.value:g}",
+    }
+    users = 0 if runner is None else runner.user_count
+    over = control.draining and not users
+    now = gauges(control.live_stats, users=users, limit=control.limit, info=info, over=over)
+    return exposition(*now, *control.totals.families())
+
+
+MAX_CONNECTIONS: Final = 16
+
+
+def serve_metrics_on(address: str, shown: Callable[[], Control | None]) -> WSGIServer:
+    """The same page at ``ADDR:PORT``, or ``PORT`` of this machine alone, until the process ends. Raises Refused."""
+    host, _, port = address.rpartition(":")
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") not in (PATH, "/metrics"):
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [f"metrics are at {PATH}\n".encode()]
+        control = shown()
+        start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
+        return [b"" if control is None else text(control).encode()]
+
+    if not port.isdecimal() or not 0 <= int(port) < 2**16:
+        refuse(f"--metrics-port takes a port or ADDR:PORT, got {address!r}")
+    server = WSGIServer((host.strip("[]") or "127.0.0.1", int(port)), answer, log=None, spawn=MAX_CONNECTIONS)
+    try:
+        server.start()
+    except OSError as error:
+        used = (
+            ": another program has it, give another port" if error.errno == errno.EADDRINUSE else f": {error.strerror}"
+        )
+        refuse(f"--metrics-port {address} cannot be opened{used}")
+    return server
