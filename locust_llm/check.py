@@ -275,7 +275,10 @@ def _length(checker: Checker) -> Finding:
     if plain is None:
         return Finding(NOTE, "ignore_eos", f"not known: {checker.failed}")
     if kept(plain.record):
-        return Finding(FINE, "ignore_eos", f"not needed: {LENGTH_TOKENS} tokens came as asked for")
+        return Finding(
+            FINE, "ignore_eos", f"not needed for {LENGTH_TOKENS} tokens, which all came",
+            "where longer outputs end too soon: --extra-inputs ignore_eos:true",
+        )  # fmt: skip
     forced = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS, ignore_eos=True)
     if forced is not None and kept(forced.record):
         return Finding(FINE, "ignore_eos", "works: outputs have the length asked for; a run sets it by itself")

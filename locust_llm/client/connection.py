@@ -124,7 +124,11 @@ class Connection:
                 self._flush()
                 data = self._socket.recv(READ_BYTES)
                 if not data:
-                    raise ssl.SSLError("the server closed the connection during the handshake") from None
+                    raise ssl.SSLError(
+                        ssl.SSL_ERROR_EOF, "the server closed the connection during the handshake"
+                    ) from None
+                if data.startswith((b"HTTP/", b"<")):  # a page, of one that took the handshake for HTTP 0.9
+                    raise ssl.SSLError(ssl.SSL_ERROR_SSL, "it speaks plain HTTP: use http://") from None
                 self.tls.incoming.write(data)
         self._flush()
 

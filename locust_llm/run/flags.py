@@ -5,8 +5,8 @@ import os
 import shlex
 import sys
 from argparse import BooleanOptionalAction
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
@@ -300,6 +300,22 @@ def unknown_options(words: Iterable[str], known: Collection[str]) -> Iterator[st
         elif len(longer := sorted((flag for flag in known if flag.startswith(name)), key=len)) != 1:
             near = longer or difflib.get_close_matches(name, known)
             yield f"there is no option {name}{f': did you mean {near[0]}?' if near else ''}"
+
+
+def misplaced_hosts(words: Sequence[str], user_classes: Iterable[str]) -> Iterator[str]:
+    """A sentence of what was meant, where several --host differ, of which argparse takes the last, and where an address
+    stands among the names of user classes."""
+    given = list[str]()
+    for word, after in pairwise((*words, "")):
+        name, equals, value = word.partition("=")
+        if name in ("--host", "-H"):
+            given.append(value if equals else after)
+    if len({*given}) > 1:
+        yield "--host is given more than once: name one server, or the replicas of one with commas between"
+    for name in user_classes:
+        if not name.isidentifier():
+            name = "ADDRESS" if "@" in name else cut_short(name)  # there may be a password in it
+            yield f"{name!r} is no user class: did you mean --host {name}?"
 
 
 # -- the command, to be written down ------------------------------------------------------------------------------------

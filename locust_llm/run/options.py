@@ -49,6 +49,7 @@ from .flags import (
     add_groups,
     command_line,
     introduce,
+    misplaced_hosts,
     parser_default,
     reader,
     refuse,
@@ -110,6 +111,8 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
             for wrong in unknown_options(sys.argv[1:] if args is None else args, parser._option_string_actions):
                 refuse(wrong if ":" in wrong else f"{wrong}: locust-llm run --help has all of them")
             options = with_scenario(parser, lambda: parse(args, namespace))
+            for wrong in misplaced_hosts(sys.argv[1:] if args is None else args, options.user_classes):
+                refuse(wrong)
             secret = (action.dest for action in parser._actions if getattr(action, "is_secret", False))
             setattr(options, SECRETS, sorted(secret))
             if not _checked:  # the web page parses again for each visitor

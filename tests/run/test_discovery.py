@@ -187,7 +187,9 @@ def test_it_gives_up_when_the_time_is_over() -> None:
 
 
 def test_a_tls_server_that_is_none(server: TinyServer) -> None:
-    with pytest.raises(DiscoveryFailed, match=r"^TLS with https://127.0.0.1:\d+ failed: .") as failed:
+    with pytest.raises(
+        DiscoveryFailed, match=r"^TLS with https://127.0.0.1:\d+ failed: it speaks plain HTTP: use http://"
+    ) as failed:
         discover(Settings(host=server.url.replace("http:", "https:")), {})
     assert "object at 0x" not in str(failed.value)
 

@@ -64,9 +64,15 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
         (["--qqqqqqqq"], "there is no option --qqqqqqqq: locust-llm run --help has all of them"),
         (["--request-rat", "5"], "there is no option --request-rat: did you mean --request-rate?"),
         (["--prefil=2"], "there is no option --prefil: did you mean --prefill-concurrency?"),
+        (
+            ["--host", "a:1", "--host=b:1"],
+            "--host is given more than once: name one server, or the replicas of one with commas between",
+        ),
+        (["localhost:8701"], "'localhost:8701' is no user class: did you mean --host localhost:8701?"),
+        (["http://me:secret@x"], "'ADDRESS' is no user class: did you mean --host ADDRESS?"),
     ],
 )
-def test_an_unknown_option_is_refused_with_what_was_meant(
+def test_a_wrong_word_is_refused_with_what_was_meant(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -19,4 +19,5 @@ def _parser() -> Any:
 
 def parse(*words: str, headless: bool = True) -> Namespace:
     """What it makes of these words, and of the environment."""
-    return _parser().parse_args(["-f", "my/chat.py", "--host", "localhost:1", *["--headless"] * headless, *words])
+    host = [] if any(word.startswith("--host") for word in words) else ["--host", "localhost:1"]
+    return _parser().parse_args(["-f", "my/chat.py", *host, *["--headless"] * headless, *words])
