@@ -53,6 +53,10 @@ _NAMES: Final = {
     "queue_count": ("request_queue_time_seconds_count", "queue_time_seconds_count", "request_queue_duration_count"),
     "prefill_s": ("request_prefill_time_seconds_sum",),
     "prefill_count": ("request_prefill_time_seconds_count",),
+    "decode_s": ("request_decode_time_seconds_sum",),
+    "decode_count": ("request_decode_time_seconds_count",),
+    "inference_s": ("request_inference_time_seconds_sum", "request_inference_duration_sum"),
+    "inference_count": ("request_inference_time_seconds_count", "request_inference_duration_count"),
 }  # fmt: skip
 _FIELDS: Final = {
     prefix + name: (field,) for field, names in _NAMES.items() for name in names for prefix in ENGINES
@@ -120,6 +124,11 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_count: float | None = None
     prefill_s: float | None = None
     prefill_count: float | None = None
+    decode_s: float | None = None
+    decode_count: float | None = None
+    inference_s: float | None = None
+    """Of prefill and decode together."""
+    inference_count: float | None = None
     """Sums and counts of the server's own histograms."""
     gpu_use: float | None = None
     """Share of the time in which the GPU computed."""
@@ -268,7 +277,13 @@ def grown(samples: Sequence[EngineSample], field: str) -> float | None:
 
 
 def _mean(samples: Sequence[EngineSample], what: str) -> float | None:
-    """Of a histogram. Its sum alone may fall a little without a restart, by a duration that two clocks made negative."""
+    found = histogram(samples, what)
+    return None if found is None else found[0]
+
+
+def histogram(samples: Sequence[EngineSample], what: str) -> tuple[float, int] | None:
+    """(mean in seconds, of how many) of what a histogram (``queue``, ``prefill``, ...) grew by. Its sum alone may fall a
+    little without a restart, by a duration that two clocks made negative."""
     total_s = count = 0.0
     names = f"{what}_s", f"{what}_count"
     known = [both for sample in samples if None not in (both := tuple(getattr(sample, name) for name in names))]
@@ -276,7 +291,7 @@ def _mean(samples: Sequence[EngineSample], what: str) -> float | None:
         restarted = after[1] < before[1]
         total_s += after[0] if restarted else after[0] - before[0]
         count += after[1] if restarted else after[1] - before[1]
-    return max(0.0, total_s) / count if count else None
+    return (max(0.0, total_s) / count, round(count)) if count else None
 
 
 # -- diagnosis --------------------------------------------------------------------------------------------------------

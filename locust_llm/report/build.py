@@ -47,7 +47,6 @@ from locust_llm.report.plots.timeline import MAX_ROWS, Scene, scene, span_of
 from locust_llm.slo.metrics import DEFINITIONS
 
 from . import export
-from . import export as junit
 from . import text as tables
 from .html import page
 from .plus_minus import certified
@@ -59,6 +58,7 @@ from .spans import SpansRefused as SpansRefused
 from .spans import join_file
 from .speculation import speculation
 from .tenants import tenants_of
+from .waterfall.histograms import with_histograms
 from .waterfall.waterfall import frame, waterfall
 
 HTML_FILE: Final = "report.html"
@@ -171,6 +171,7 @@ def _write(
     reuse = _made("the shares of the prefix cache", unmade, lambda: prefix_cache(records, history, run))
     by_tenant = _made("the service of the tenants", unmade, lambda: tenants_of(columns.requests, run, records))
     summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse, tenants=by_tenant)
+    summary = replaced(summary, waterfall=with_histograms(summary.waterfall, history, run))
     _make_files(folder, run, columns, levels, history, summary, unmade)
     return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
 
@@ -211,7 +212,7 @@ def _make_files(
         make("sweep.csv", lambda: export.sweep_csv(sweep).encode())
     if (compared := summary.paired) is not None:
         make("ab.json", lambda: msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n")
-    make("junit.xml", lambda: junit.xml(summary, run) if summary.slos else None)
+    make("junit.xml", lambda: export.xml(summary, run) if summary.slos else None)
     shown: Scene | None = None
     try:
         shown = scene(columns, run, RecordFile(folder / RECORDS).since)

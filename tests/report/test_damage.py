@@ -206,7 +206,7 @@ def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monke
     [
         (drawing, "drawing", "timeline.svg could not be made", ("report.html", "summary.md", "junit.xml")),
         (report, "scene", "there is no timeline", ("report.html", "summary.md", "junit.xml")),
-        (report.junit, "xml", "junit.xml could not be made", ("report.html", "timeline.svg")),
+        (report.export, "xml", "junit.xml could not be made", ("report.html", "timeline.svg")),
         (report.export, "summary_csv", "profile_export_aiperf.csv could not be made", ("report.html", "junit.xml")),
         (page, "over_time", "the plots of Over time could not be drawn", ("report.html", "junit.xml")),
         (page, "distributions", "the plots of Distributions could not be drawn", ("report.html", "timeline.svg")),

@@ -4,7 +4,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from locust_llm.core.text import duration, many, number, supported
-from locust_llm.report.results.waterfall import NAMES, Blame, Owner, Part, ServerClock, Waterfall, measure, title
+from locust_llm.report.results.waterfall import (
+    NAMES,
+    Blame,
+    Owner,
+    OwnMean,
+    OwnMeans,
+    Part,
+    ServerClock,
+    Waterfall,
+    measure,
+    title,
+)
 
 from .blocks import Block, Heading, Table, Text
 
@@ -14,6 +25,8 @@ BARS: Final = "Slow requests, part by part"
 SAID: Final = 0.05
 """Of the whole: smaller parts are not in the sentence."""
 WAITS: Final = ("queue", "others")
+MOST: Final = 0.9
+"""Of the requests of a run: a server that counted fewer has not ended the others."""
 RULES: Final = {
     "late": "The load generator sent late: too few users, or too little CPU.",
     "retries": "Earlier attempts were refused; --max-retries decides how long one goes on.",
@@ -49,7 +62,34 @@ def whose(found: Waterfall) -> Iterator[Block]:
             tuple(map(_owner, grouped.owners)),
             numbers=False,
         )
+    for own in found.own_means:
+        yield from _own(own, found)
     yield Text(" ".join(_from(found)))
+
+
+def _own(own: OwnMeans, found: Waterfall) -> Iterator[Block]:
+    """Sentence and table; where the server counted far fewer requests than there are here, that too."""
+    means = ", ".join(f"{mean.name} {duration(mean.server_ms / 1e3)}" for mean in own.means)
+    count = max(mean.count for mean in own.means)
+    server = f"{own.engine}, {own.source}" if own.source else own.engine
+    few = (
+        " It counts a request when it ends: these are the first ones of many." if count < MOST * found.requests else ""
+    )
+    yield Text(
+        f"By its own histograms, over all {many(count, 'request')} of the server ({server}) that ended in this time, not "
+        f"one by one: mean {means}.{few}"
+    )
+    head = f"Mean over all requests ({server})", "server (ms)", "here (ms)", "apart", "here it is"
+    yield Table(head, tuple(_beside(mean, found) for mean in own.means), numbers=False)
+
+
+def _beside(mean: OwnMean, found: Waterfall) -> tuple[str, ...]:
+    here = mean.here_ms
+    apart = "-" if here is None or not mean.server_ms else f"{here / mean.server_ms - 1:+.1%}"
+    word = "reported" if sum(found.reported.values()) >= found.requests / 2 else "estimated"
+    what = {"queue": word, "prefill": f"{word}, with others' work in between", "decode": "measured: first to last chunk",
+            "inference": "from the first step to the last chunk"}[mean.name]  # fmt: skip
+    return mean.name, number(mean.server_ms, 4), number(here, 4), apart, what
 
 
 def sentence(blame: Blame) -> str:
@@ -86,6 +126,16 @@ def _open(blame: Blame) -> bool:
         and queue.low_ms < SAID * (both := queue.slow_ms + others.slow_ms)
         and queue.high_ms > (1 - SAID) * both
     )
+
+
+def shares(found: Waterfall) -> Iterator[str]:
+    """``TTFT from Due p99: 62% the server's queue, 27% its own prefill (estimated)``, of the first blame."""
+    for blame in found.blames[:1]:
+        whole = sum(part.slow_ms for part in blame.parts)
+        said = sorted((part for part in blame.parts if part.slow_ms >= SAID * whole), key=lambda part: -part.slow_ms)
+        all_ = len(said) > 1 and all(part.source == "estimated" for part in said)
+        parts = (f"{part.slow_ms / whole:.0%} {NAMES[part.name]}{'' if all_ else _guessed(part)}" for part in said)
+        yield f"{title(blame)}: {', '.join(parts)}{' (all estimated)' * all_}"
 
 
 def _guessed(part: Part) -> str:

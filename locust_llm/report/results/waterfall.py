@@ -7,6 +7,8 @@ import msgspec
 from locust_llm.slo.metrics import BY_WORD
 
 TO_DUE: Final = "ttft_from_due"
+DECODE: Final = "decode"
+"""From the first token to the last."""
 NAMES: Final = {
     "late": "late",
     "retries": "earlier attempts",
@@ -118,6 +120,27 @@ class ServerClock(msgspec.Struct, frozen=True, kw_only=True):
     """The offset lies within so much of ``ahead_s``, to both sides."""
 
 
+class OwnMean(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one of the server's own histograms."""
+
+    name: str
+    """``queue``, ``prefill``, ``decode`` or ``inference``."""
+    server_ms: float
+    count: int
+    """Requests that it is the mean of: those that ended in this time, whoever sent them."""
+    here_ms: float | None
+    """The mean of the same over the requests of the run, as it is split here; None: it was not."""
+
+
+class OwnMeans(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one server."""
+
+    engine: str
+    source: str
+    """The address of its metrics; empty: the server's own."""
+    means: tuple[OwnMean, ...]
+
+
 class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     """Of the requests of the profiling phase that had a first token."""
 
@@ -134,6 +157,9 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     """First tokens came in the order of the sends, by and large; else the server computes prompts in another order."""
     decoded: int
     """Requests whose decode was split: all, or a sample."""
+    means_ms: dict[str, float] = {}
+    """Of the parts to the first token, over all these requests, and of the decode (DECODE) over those that were read."""
+    own_means: tuple[OwnMeans, ...] = ()
     blames: tuple[Blame, ...]
     slowest: tuple[Slowest, ...]
     server_clock: ServerClock | None = None

@@ -14,7 +14,7 @@ from locust_llm.report.analysis.columns import Columns
 from locust_llm.report.analysis.occupancy import Occupancy, occupancy
 from locust_llm.report.analysis.selection import Selection, scarce
 from locust_llm.report.analysis.slo_figures import selected
-from locust_llm.report.results.waterfall import TO_DUE, Blame, Waterfall
+from locust_llm.report.results.waterfall import DECODE, TO_DUE, Blame, Waterfall
 from locust_llm.report.server_columns import SOURCES, Reported
 from locust_llm.slo.grammar import Rule, parse
 
@@ -68,11 +68,21 @@ def waterfall(
         price="" if cut.price is None else _in_words(cut.price),
         in_order=overtaken(table.requests["sent_at"].to_numpy(np.float64)[here], got) <= MAX_OVERTAKEN,
         decoded=int((~np.isnan(table.after[PACE])).sum()),
+        means_ms=_means_ms(table),
         blames=tuple(blames),
         slowest=slowest(table, run, since),
         server_clock=server_clock(columns.requests, reported, here & ~cut.impossible),
         left_out=tuple(left_out),
     )
+
+
+def _means_ms(table: Table) -> dict[str, float]:
+    """Of the parts to the first token, and of the decode where it was read."""
+    means = {name: float(us[table.counted].mean()) / 1e3 for name, us in table.split.us.items()}
+    read = table.counted & ~np.isnan(table.after[PACE])
+    if read.any():
+        means[DECODE] = sum(float(ms[read].mean()) for ms in table.after.values())
+    return means
 
 
 def frame(
