@@ -153,8 +153,9 @@ def _groups(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str
     yield from _kept("input tokens", _lengths(length, known))
     for by in ("model", "tenant"):
         if by in requests:
-            names = requests[by].astype(str).to_numpy()
-            yield from _kept(by, {str(name): here & (names == name) for name in np.unique(names[here])[:MAX_GROUPS]})
+            codes, names = requests[by].cat.codes.to_numpy(), requests[by].cat.categories
+            there = np.flatnonzero(np.bincount(codes[here & (codes >= 0)], minlength=len(names)))
+            yield from _kept(by, {str(names[code]): here & (codes == code) for code in there[:MAX_GROUPS]})
     due = requests["due_at"].to_numpy(np.float64)
     first, last = float(due[here].min()), float(due[here].max())
     edges = np.linspace(first, last, STRETCHES + 1)
@@ -166,9 +167,10 @@ def _groups(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str
 def _lengths(length: Floats, known: Bools) -> dict[str, Bools]:
     if not known.any():
         return {}
-    edges = bucket_edges(map(int, np.unique(length[known])))
-    place = np.searchsorted(edges, length, side="right")
-    return {bucket(int(length[known & (place == i)][0]), edges): known & (place == i) for i in np.unique(place[known])}
+    edges = bucket_edges(sorted(map(int, pd.unique(length[known]))))
+    place = np.where(known, np.searchsorted(edges, length, side="right"), -1)
+    groups = (place == i for i in sorted(pd.unique(place[known])))
+    return {bucket(int(length[here.argmax()]), edges): here for here in groups}
 
 
 def _kept(by: str, groups: Mapping[str, Bools]) -> Iterator[tuple[str, dict[str, Bools]]]:

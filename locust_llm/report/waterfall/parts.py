@@ -220,7 +220,7 @@ def _queued(
     queue = np.clip(_whole(ended * 1e6), 0, waited)
     shared = _steps(first[order])
     whole = np.zeros(len(order)) if price is None else np.nan_to_num(price.us(tokens[order]))
-    step = np.bincount(shared, whole)[shared][np.maximum(place, 0)]
+    step: Floats = np.bincount(shared, whole)[shared][np.maximum(place, 0)].astype(np.float64)
     low = np.where(nobody, 0, np.maximum(queue - _whole(step) - 2 * pause_us, 0))
     return np.where(nobody, waited, queue), low, waited
 

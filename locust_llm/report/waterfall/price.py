@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -11,6 +12,8 @@ Bools = NDArray[np.bool_]
 
 MIN_FITTED: Final = 20
 """Prefills that a price is fitted to."""
+MOST_FITTED: Final = 50_000
+"""Of more, so many evenly."""
 ALONE: Final = 0.02
 """Of its own tokens: with fewer tokens of others beside it a prefill was alone."""
 MIN_VARYING: Final = 0.2
@@ -66,9 +69,11 @@ def fitted(tokens: Floats, prefill_us: Floats, beside: Floats, streams: Floats) 
     enough = alone.sum() >= MIN_FITTED
     if known.sum() < MIN_FITTED:
         return None
-    chosen = alone if enough else known
+    chosen = np.flatnonzero(alone if enough else known)
+    count = len(chosen)
+    chosen = chosen[:: -(-count // MOST_FITTED)]
     n, us = tokens[chosen], prefill_us[chosen]
-    rule = (UNDISTURBED if enough else SHARED).format(count=len(n))
+    rule = (UNDISTURBED if enough else SHARED).format(count=count)
     fixed, by_token, by_square, left = _fit(n, us, np.nan_to_num(streams[chosen]), beside[chosen])
     price = Price(fixed, by_token, by_square, 1.0, 1.0, rule)
     low, high = np.percentile(1 + left / np.maximum(price.us(n), 1.0), ENDS)
@@ -126,7 +131,7 @@ def _fit(n: Floats, us: Floats, streams: Floats, beside: Floats) -> tuple[float,
     kept = ["1", *(name for name in ("n", "nn") if np.ptp(terms[name]) > 1e-9)]
     kept += ["d"] if np.ptp(streams) > 0.5 else []
     kept += ["nd"] if np.std(streams) > MIN_VARYING * max(float(streams.mean()), 1.0) else []
-    if len(np.unique(np.round(4 * np.log2(np.maximum(n, 1.0))))) < 4 and "nn" in kept:  # too few lengths for a bend
+    if len(pd.unique(np.round(4 * np.log2(np.maximum(n, 1.0))))) < 4 and "nn" in kept:  # too few lengths for a bend
         kept.remove("nn")
     while True:
         found = _least_squares([terms[name] for name in kept], us)
