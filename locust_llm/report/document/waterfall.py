@@ -33,6 +33,8 @@ RULES: Final = {
     "gate": "A higher prefill limit moves this to the server's queue, and the sum stays as it is.",
     "connect": "Each connection is opened anew: keep them open, or look at the network.",
     "network": "Neither queue nor prefill: look at the network, a proxy, the tokenizer and the HTTP server.",
+    "handover": "The engine was in the middle of a step, or the server's processes had no CPU: a smaller token budget makes "
+    "steps shorter.",
     "queue": "A lower prefill limit moves this to the gate, and the sum stays as it is; less load or more servers make it "
     "shorter.",
     "prefill": "Shorter prompts or a prefix cache make it shorter.",

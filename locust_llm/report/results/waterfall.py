@@ -16,6 +16,7 @@ NAMES: Final = {
     "connect": "connecting",
     "send": "sending",
     "network": "network and front end",
+    "handover": "between front end and engine",
     "queue": "the server's queue",
     "prefill": "its own prefill",
     "others": "others' work in between",

@@ -1,7 +1,7 @@
 """Parts: the time of a request from when it was due to its first token, split so that the parts add up to it exactly.
 
 All in whole microseconds. What is ours is measured; what the server reports for this very request is taken as it is; what
-lies between both is the network and the server's front end. Where it reports nothing, its queue and the prefill are
+lies between both is the network and the server's front end, or what the latter does not report. Where it reports nothing, its queue and the prefill are
 estimated, and where there is nothing to estimate from, the time is unattributed.
 """
 
@@ -26,12 +26,13 @@ GATE: Final = "gate"
 CONNECT: Final = "connect"
 SEND: Final = "send"
 NETWORK: Final = "network"
+HANDOVER: Final = "handover"
 QUEUE: Final = "queue"
 PREFILL: Final = "prefill"
 OTHERS: Final = "others"
 CLIENT: Final = "client"
 REST: Final = "unattributed"
-TO_FIRST: Final = (LATE, RETRIES, GATE, CONNECT, SEND, NETWORK, QUEUE, PREFILL, OTHERS, CLIENT, REST)
+TO_FIRST: Final = (LATE, RETRIES, GATE, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, OTHERS, CLIENT, REST)
 """In the order in which they come."""
 
 MEASURED: Final = "measured"
@@ -49,6 +50,7 @@ PRICED: Final = 4
 prompt."""
 SOURCE: Final = {
     NETWORK: {BOTH: BETWEEN, PREFILL_ONLY: MEASURED, QUEUE_ONLY: MEASURED, PRICED: MEASURED, NOTHING: MEASURED},
+    HANDOVER: {BOTH: REPORTED},
     QUEUE: {BOTH: REPORTED, PREFILL_ONLY: BETWEEN, QUEUE_ONLY: REPORTED, PRICED: ESTIMATED},
     PREFILL: dict.fromkeys((BOTH, PREFILL_ONLY, QUEUE_ONLY, PRICED), ESTIMATED),
     OTHERS: dict.fromkeys((BOTH, PREFILL_ONLY, QUEUE_ONLY, PRICED), ESTIMATED),
@@ -87,8 +89,8 @@ def split(requests: pd.DataFrame, reported: Reported, streams: Floats, gap_us: f
     ttft_s, total_s = requests["ttft_s"].to_numpy(np.float64), requests["closed_at"] - requests["sent_at"]
     impossible = reported.impossible(ttft_s * 1e6, total_s.to_numpy(np.float64) * 1e6)
     unusable = impossible | ~first
-    q, p = (np.where(unusable, np.nan, us) for us in (reported.queue_us, reported.prefill_us))
-    sooner = np.clip(_whole(np.nan_to_num(q) + np.nan_to_num(p)) - inside, 0, ours[CLIENT])
+    q, p, ttft = (np.where(unusable, np.nan, us) for us in (reported.queue_us, reported.prefill_us, reported.ttft_us))
+    sooner = np.clip(_whole(np.fmax(np.nan_to_num(q) + np.nan_to_num(p), ttft)) - inside, 0, ours[CLIENT])
     ours[CLIENT], inside = ours[CLIENT] - sooner, inside + sooner  # the first chunk cannot have come before it was sent
     rtt = np.minimum(_whole(requests["rtt_us"].to_numpy(np.float64)), inside)
     tokens = _uncached(requests)
@@ -96,6 +98,8 @@ def split(requests: pd.DataFrame, reported: Reported, streams: Floats, gap_us: f
     server_us = np.where(first, inside - rtt, np.nan)
     price = _price(requests, reported, tokens, q, p, server_us, pause, streams)
     parts, low, high, known = _servers(q, p, inside, rtt, first, tokens, price, requests, pause)
+    parts[HANDOVER] = _handover(ttft - q - p, parts[NETWORK], known)
+    parts[NETWORK] = parts[NETWORK] - parts[HANDOVER]
     parts |= ours
     us = {name: parts[name] for name in TO_FIRST}
     return Split(
@@ -132,6 +136,12 @@ def _ours(requests: pd.DataFrame) -> tuple[dict[str, Ints], Bools, Ints]:
         CLIENT: client,
     }
     return parts, first, after - send - client
+
+
+def _handover(neither: Floats, network: Ints, known: NDArray[np.int8]) -> Ints:
+    """What of the way there and back is the server's own: its front end's time to first token less its engine's queue and
+    prefill (``neither``). vLLM's engine takes requests between two steps: its queue begins when the step under way ends."""
+    return np.where(known == BOTH, np.minimum(_whole(neither), network), 0)
 
 
 def _servers(
