@@ -19,6 +19,7 @@ from . import text as tables
 from .plots import svg as drawing
 from .plots.timeline import MAX_ROWS
 from .result import report_result
+from .waterfall.waterfall import explained_by
 
 WEATHER: Final = """\
 These runs came one after the other: what changed between them on the server, the machine or the network looks like a
@@ -34,16 +35,21 @@ def report(words: list[str]) -> int:
     parser.add_argument(
         "--stages", action="store_true", help="make those of all stages again, also where they are up to date"
     )
-    parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans of this OTLP/JSON file")
+    parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans in this OTLP/JSON file")
     parser.add_argument(
         "--blame", action="append", default=[], metavar="WHAT",
-        help="whose time the slow requests of a metric spent, as a rule names it: 'ttft{model=a} p95'; may be repeated",
+        help="explain the slow requests of this metric too, named as in a rule: 'ttft{model=a} p95'; may be repeated",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
     parser.add_argument("--verbose", action="store_true", help="print all tables")
     folder = (options := parser.parse_args(words)).folder
     if not (folder / "profile_export.jsonl").is_file():
         return refused(f"{folder} holds no run: it has no profile_export.jsonl")
+    try:
+        for text in options.blame:
+            explained_by(text)
+    except ValueError as error:
+        return refused(str(error))
     try:
         summary, facts = build.remake(folder, stages=options.stages, spans=options.spans, blames=options.blame)
     except Exception as error:

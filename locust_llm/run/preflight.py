@@ -24,6 +24,7 @@ from locust_llm.run.address import base_url
 from .discovery import Discovery, DiscoveryFailed, discover
 from .flags import refuse
 from .options import request_headers
+from .spans.receiver import try_out
 
 ALIKE: Final = 0.02
 """Token counts of two servers that differ by more are worth a note."""
@@ -141,6 +142,11 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
         short = shortage(settings.max_users_asked, settings.processes, files, local_ports())
         if short:
             refuse(short)
+    if settings.otlp_receiver:
+        try:
+            try_out(settings.otlp_receiver)
+        except ValueError as error:
+            refuse(str(error))
     if not os.path.exists(authorities()):
         refuse(f"there is no file {authorities()} (of REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE)")
     try:

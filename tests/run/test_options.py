@@ -348,6 +348,14 @@ def test_a_report_folder_below_a_file(capsys: pytest.CaptureFixture[str], tmp_pa
     )
 
 
+def test_spans_that_could_not_come(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused_before_load(capsys, "--otlp-receiver", "203.0.113.1:4318")
+    assert said == (
+        "--otlp-receiver cannot listen on 203.0.113.1:4318: Cannot assign requested address; it takes an address of this "
+        "machine"
+    )
+
+
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], server: TinyServer) -> None:
     line = refused_before_load(capsys, "--host", server.url, "--model", "mine")
     assert line == "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the same"

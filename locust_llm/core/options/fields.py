@@ -46,7 +46,7 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
         str | None,
         Option(
             "load",
-            "Several tenants by weight: of the arrivals of a rate, in a closed loop of the users",
+            "Tenants and their shares: of the arrivals, with a rate; of the users, in a closed loop",
             "gold=20,free=80",
             "NAME=WEIGHT,...",
         ),
@@ -57,7 +57,7 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
         str | None,
         Option(
             "load",
-            "Field priority of the body of each tenant's requests (vLLM: the lower, the sooner)",
+            "The field priority of the body, by tenant (vLLM: the lowest goes first)",
             "gold=0,free=10",
             "NAME=N,...",
         ),
@@ -66,7 +66,7 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
         str | None,
         Option(
             "load",
-            "What each tenant is entitled to: Jain's index and the service gap are of service / weight",
+            "What each tenant is entitled to, in proportion; Jain's index and the service gap are of service / weight",
             "gold=4,free=1",
             "NAME=WEIGHT,...",
         ),
@@ -75,7 +75,7 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
         str | None,
         Option(
             "load",
-            "Compare this tenant's load alone with the same beside the others, in pairs of blocks (--block-duration)",
+            "Compare this tenant's load alone with the same load beside the others, in pairs of blocks (--block-duration)",
             "gold",
             "TENANT",
             in_form=False,
@@ -235,13 +235,16 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
     ] = ()
     traceparent: Annotated[
         bool,
-        Option("server", "Send a traceparent with each request (W3C), by which traces of the server find back to it"),
+        Option(
+            "server", "Send a W3C traceparent header with each request, by which the server's spans are joined to it"
+        ),
     ] = True
     otlp_receiver: Annotated[
         str | None,
         Option(
             "server",
-            "Receive the server's OpenTelemetry spans, its own times of each request; without a value at 127.0.0.1:4318",
+            "Receive the server's OpenTelemetry spans, which say how long each request queued and prefilled; without a "
+            "value on 127.0.0.1:4318",
             "0.0.0.0:4318",
             "ADDR:PORT",
             in_form=False,

@@ -62,7 +62,7 @@ class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     ] = None
     reading_pace: Annotated[
         float,
-        Option("rules", "Pace of a reader, for qoe and reading_stall", "3.3", "tokens per second", range=Range(*PACES)),
+        Option("rules", "Pace of a reader in tokens/s, for qoe and reading_stall", "3.3", "N", range=Range(*PACES)),
     ] = PACE
     token_deadline: Annotated[
         str,

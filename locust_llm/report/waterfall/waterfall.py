@@ -168,7 +168,7 @@ def _explained(table: Table, run: Run, asked: Sequence[str], left_out: list[str]
     rules += [rule for rule in run.settings.rules.by_text.values() if not rule.staged]
     for text in asked:
         try:
-            rules.append(parse(text if any(mark in text for mark in "<>") else f"{text} < 1s"))
+            rules.append(explained_by(text))
         except ValueError as error:
             left_out.append(str(error))
     seen = set[tuple[str, object, object]]()
@@ -177,6 +177,17 @@ def _explained(table: Table, run: Run, asked: Sequence[str], left_out: list[str]
         if rule.metric in OF and rule.percentile is not None and key not in seen:
             seen.add(key)
             yield rule
+
+
+def explained_by(text: str) -> Rule:
+    """The rule whose metric, selectors and percentile are to be explained: ``ttft{model=a} p95``. Raises ValueError."""
+    try:
+        rule = parse(f"{text} < 1s")
+    except ValueError:
+        rule = None
+    if rule is None or rule.metric not in OF or rule.percentile is None:
+        raise ValueError(f"--blame takes {', '.join(OF)} at a percentile, such as 'ttft{{model=a}} p95', got {text!r}")
+    return rule
 
 
 def _in_words(price: Price) -> str:

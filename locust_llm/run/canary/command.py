@@ -43,6 +43,8 @@ INPUT_TOKENS: Final = 48
 """Room for a number of its own, so that no cache knows it."""
 TIMEOUT_S: Final = 120.0
 STREAMS: Final = tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams)
+WAITS: Final = " (--wait-for-model-timeout waits for it)"
+"""An option that a canary lacks: it asks again at the next round anyway."""
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -112,7 +114,7 @@ def command(words: list[str]) -> int:
         if found is not None and options.metrics_port:
             _serve(session, options.metrics_port)
     except (OSError, ValueError, DiscoveryFailed) as error:
-        refusal, found = str(error), None
+        refusal, found = str(error).removesuffix(WAITS), None
     if refusal or found is None:
         return _refused(refusal)
     write(f"canary on {settings.host}: {plan.promise}\n")
@@ -145,13 +147,19 @@ def _serve(session: Session, where: str) -> None:
         raise ValueError(f"--metrics-port takes PORT or ADDRESS:PORT, got {where}")
     registry = CollectorRegistry()
     registry.register(session)
-    start_http_server(int(port), address or "127.0.0.1", registry)
+    try:
+        start_http_server(int(port), address or "127.0.0.1", registry)
+    except OSError as error:
+        raise ValueError(f"--metrics-port {where}: {error.strerror or error}") from None
 
 
 def seconds(text: str) -> float:
     """``20s``, ``5m``, ``1h``, ``20``: from a second to a month."""
     unit = text[-1:] if text[-1:] in UNITS else ""
-    value = float(text.removesuffix(unit)) * UNITS[unit or "s"]
+    try:
+        value = float(text.removesuffix(unit)) * UNITS[unit or "s"]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes a time such as 20s, 5m or 1h, got {text}") from None
     if not 1 <= value <= 31 * 86_400:
         raise argparse.ArgumentTypeError(f"must be from 1s to 31 days, got {text}")
     return value
@@ -192,24 +200,44 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm canary",
-        description="One slow stream on a shared server: how much prefill load do others cause, now?",
-        epilog="example: locust-llm canary --host localhost:8000 --every 20s --for 1h --token-price 28",
+        description="Watch a shared server: one short stream a few times a minute, whose gaps tell how much prefill load "
+        "other clients cause now.",
+        epilog="example: locust-llm canary --host localhost:8000 --for 8h",
     )
     add = parser.add_argument
     add("-H", "--host", required=True, help="such as localhost:8000")
-    add("--every", type=seconds, default=20.0, metavar="TIME", help="between two rounds (default: 20s)")
-    add("--for", dest="for_s", type=seconds, default=3600.0, metavar="TIME", help="then it ends (default: 1h)")
-    add("--window", type=seconds, default=300.0, metavar="TIME", help="what is called now (default: 5m)")
-    add("--output-tokens", type=_tokens, default=64, metavar="N", help="of a round (default: %(default)s)")
-    add("--token-price", type=float, metavar="US", help="microseconds that a token of a prompt takes the server")
-    add("--probe", type=Path, metavar="DIR", help="folder of a probe, which has measured that price")
-    add("--report-dir", type=Path, metavar="DIR", help="for canary.jsonl (default: reports/canary-<time>)")
-    add("--metrics-port", metavar="[ADDRESS:]PORT", help="series for Prometheus (address by default: 127.0.0.1)")
-    add("--model", help="by default the server's first")
-    add("--endpoint-type", choices=STREAMS, default="chat", help="(default: %(default)s)")
-    add("--endpoint", metavar="PATH", help="by default that of --endpoint-type")
-    add("--max-tokens-field", default="max_tokens", help="of the request, limits the answer (default: %(default)s)")
-    add("--api-key-file", metavar="FILE", help="by default the environment variable OPENAI_API_KEY")
-    add("--header", action="append", default=[], metavar="NAME: VALUE")
+    add("--every", type=seconds, default=20.0, metavar="TIME", help="from one stream to the next (default: 20s)")
+    add("--for", dest="for_s", type=seconds, default=3600.0, metavar="TIME", help="how long to watch (default: 1h)")
+    add(
+        "--window",
+        type=seconds,
+        default=300.0,
+        metavar="TIME",
+        help="stretch of time that a line sums up (default: 5m)",
+    )
+    add("--output-tokens", type=_tokens, default=64, metavar="N", help="length of a stream (default: %(default)s)")
+    add(
+        "--token-price",
+        type=float,
+        metavar="US",
+        help="microseconds of prefill a prompt token: gives the load in tokens/s",
+    )
+    add("--probe", type=Path, metavar="DIR", help="take that price from this folder of locust-llm probe")
+    add("--report-dir", type=Path, metavar="DIR", help="where canary.jsonl goes (default: reports/canary-<time>)")
+    add(
+        "--metrics-port",
+        metavar="[ADDRESS:]PORT",
+        help="serve metrics for Prometheus there (default address: 127.0.0.1)",
+    )
+    add("--model", help="model to ask for (default: the server's first)")
+    add("--endpoint-type", choices=STREAMS, default="chat", help="API of the server (default: %(default)s)")
+    add("--endpoint", metavar="PATH", help="path of the URL (default: that of --endpoint-type)")
+    add(
+        "--max-tokens-field",
+        default="max_tokens",
+        help="field of the body that limits the answer (default: %(default)s)",
+    )
+    add("--api-key-file", metavar="FILE", help="file with the API key (default: $OPENAI_API_KEY)")
+    add("--header", action="append", default=[], metavar="NAME: VALUE", help="header of every request; may be repeated")
     add("--insecure", action="store_true", help="do not verify the server's TLS certificate")
     return parser

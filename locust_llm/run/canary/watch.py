@@ -1,5 +1,6 @@
 """A canary's session: a round after the other until it is over, each with its line on the console and in the file."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,11 +38,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def promise(self) -> str:
         """What it will send at most."""
-        an_hour = int(3600 // self.every_s) + 1
-        all_ = int(self.for_s // self.every_s) + 1
+        an_hour, all_ = (math.ceil(seconds / self.every_s) for seconds in (3600, self.for_s))
+        hourly = f" ({an_hour:,} an hour)" if all_ > an_hour else ""
         return (
-            f"at most {an_hour:,} requests an hour ({all_:,} in all), one at a time, each of {self.output_tokens} tokens "
-            f"after a prompt of about {self.input_tokens}"
+            f"at most {many(all_, 'request')}{hourly}, one at a time, each with a prompt of about {self.input_tokens} "
+            f"tokens and an answer of {self.output_tokens}"
         )
 
 

@@ -3,6 +3,7 @@
 In the master, or the only process. What it costs there is a line of JSON for each export, whatever comes in.
 """
 
+import errno
 import logging
 import os
 import socket
@@ -179,17 +180,34 @@ def place(address: str) -> tuple[str, int]:
         raise ValueError(f"--otlp-receiver {address}: there is no such port") from None
 
 
+def try_out(address: str) -> None:
+    """Raises ValueError of one sentence, as a run would that began now."""
+    if not otlp_protobuf.available():
+        raise ValueError(f"--otlp-receiver: {otlp_protobuf.MISSING}")
+    _listener(address).close()
+
+
 def _listener(address: str) -> socket.socket:
     host, port = place(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
-        raise ValueError(
-            f"--otlp-receiver cannot listen on {address} ({why}): end what listens there, a collector "
-            "perhaps, or name another port here and in the server's --otlp-traces-endpoint"
-        ) from None
+        raise ValueError(f"--otlp-receiver cannot listen on {address}: {_why(error)}") from None
+
+
+def _why(error: OSError) -> str:
+    """And what to do."""
+    what = error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
+    match error.errno:
+        case errno.EADDRINUSE:
+            then = "; end what listens there, a collector perhaps, or name another port here and in the server's "
+            then += "--otlp-traces-endpoint"
+        case errno.EACCES:
+            then = "; ports below 1024 need root"
+        case _:
+            then = "; it takes an address of this machine"
+    return f"{what or error}{then}"
 
 
 def remark(counts: SpanCounts, address: str) -> str:

@@ -124,7 +124,7 @@ def test_a_process_of_its_own_from_the_first_connection_to_the_last_line(tmp_pat
     """Spans before and after their record, and one of a request that failed; the port is free at the end."""
     receiver = SpanReceiver("127.0.0.1:0", RUN)
     port = receiver.port
-    with pytest.raises(ValueError, match=f"cannot listen on 127.0.0.1:{port} .*in use.*another port"):
+    with pytest.raises(ValueError, match=f"cannot listen on 127.0.0.1:{port}: .*in use.*another port"):
         SpanReceiver(f"127.0.0.1:{port}", RUN)
 
     def send(*request_ids: str) -> None:

@@ -1,0 +1,99 @@
+"""The offset of the server's clock by pencil, and the sentences about it and about what cannot be told apart."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from locust_llm.report.document.waterfall import sentence, whose
+from locust_llm.report.results.waterfall import Blame, Part, ServerClock, Waterfall
+from locust_llm.report.server_columns import Reported
+from locust_llm.report.waterfall.clock import server_clock
+from locust_llm.report.waterfall.waterfall import explained_by
+
+
+def clock_of(
+    arrived_at: tuple[float, ...], ttft_us: float = np.nan, possible: tuple[bool, ...] = (True, True)
+) -> ServerClock | None:
+    """Two requests, sent at 100 and 200 s, answered after 0.5 s each; queue 0.1 s and prefill 0.3 s."""
+    none = np.full(2, np.nan)
+    reported = Reported(
+        np.ones(2, np.int8), np.full(2, 1e5), np.full(2, 3e5), none, np.full(2, ttft_us), none, np.array(arrived_at)
+    )
+    requests = pd.DataFrame({"sent_at": [100.0, 200.0], "ttft_s": [0.5, 0.5]})
+    return server_clock(requests, reported, np.array(possible))
+
+
+def test_the_clock_lies_between_what_each_request_allows() -> None:
+    """They arrived 0 to 0.1 s after their send: by their clocks at 60.08 and 60.03 s after it. So 59.98 and 59.93 at least,
+    60.08 and 60.03 at most."""
+    found = clock_of((160.08, 260.03))
+    assert found is not None
+    assert (found.ahead_s, found.within_s) == (pytest.approx((59.98 + 60.03) / 2), pytest.approx(0.025))
+    ttft = clock_of(
+        (160.08, 260.03), ttft_us=4.6e5
+    )  # the front end had it for longer: 60.04 at least, which is too much
+    assert ttft is not None
+    assert (ttft.ahead_s, ttft.within_s) == (pytest.approx((60.04 + 60.03) / 2), pytest.approx(0.005))
+    drifted = clock_of((160.0, 261.0))  # 59.9 to 60, and 60.9 to 61: between these
+    assert drifted is not None
+    assert (drifted.ahead_s, drifted.within_s) == (pytest.approx(60.45), pytest.approx(0.45))
+    one = clock_of((160.0, 1e9), possible=(True, False))
+    assert one is not None
+    assert one.ahead_s == pytest.approx(59.95)
+    assert clock_of((np.nan, np.nan)) is None
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "within_s", "said"),
+    [
+        (3600.00006, 0.000133, "The server's clock is 3,600.00006 s ahead of this machine's (± 0.133 ms);"),
+        (-0.25, 0.02, "The server's clock is 0.25 s behind this machine's (± 20 ms);"),
+        (0.001, 0.002, "The server's clock agrees with this machine's within 2 ms."),
+    ],
+)
+def test_it_is_said(ahead_s: float, within_s: float, said: str) -> None:
+    found = Waterfall(
+        requests=9, reported={"spans": 8}, impossible=1, unattributed_share=0.0, price="", in_order=True, decoded=9,
+        blames=(), slowest=(), server_clock=ServerClock(ahead_s=ahead_s, within_s=within_s),
+    )  # fmt: skip
+    *_, last = whose(found)
+    assert said in str(last)
+    assert "The server reported its own times for 8 requests (spans) of 9." in str(last)
+
+
+def blame(*parts: Part, slow: int = 12) -> Blame:
+    return Blame(
+        metric="ttft_from_due", percentile=99.0, value_ms=3400.0, typical_ms=300.0, slow=slow, typical=200, count=1200,
+        parts=parts,
+    )  # fmt: skip
+
+
+def part(name: str, slow_ms: float, source: str = "estimated", **ends: Any) -> Part:
+    known = {"low_ms": slow_ms, "high_ms": slow_ms} | ends
+    return Part(name=name, slow_ms=slow_ms, typical_ms=100.0, source=source, **known)
+
+
+def test_what_cannot_be_told_apart_is_not() -> None:
+    gate, prefill = part("gate", 300, "measured"), part("prefill", 20)
+    told = sentence(blame(part("queue", 2100, "reported"), part("others", 900), gate, prefill))
+    assert told.startswith(
+        "TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.32 s on average (typical ones: 400 ms): 2.1 s "
+    )
+    assert "900 ms others' work in between (estimated), 300 ms " in told
+    assert "20 ms" not in told  # too little to be named
+    assert "A lower prefill limit moves this to the gate" in told
+    guess = sentence(blame(part("queue", 1500, low_ms=0, high_ms=3000), part("others", 1500), gate, slow=1))
+    assert "The slowest request took 3.3 s (typical ones: 300 ms): 3 s " in guess
+    assert "others' work in between, which cannot be told apart here, 300 ms" in guess
+    assert guess.endswith("('Queue or prefill?' below).")
+
+
+def test_what_can_be_explained() -> None:
+    assert explained_by("ttft{model=a} p95").percentile == 95
+    for wrong in ("ttft", "foo p95", "fluidity p95", "ttft p95 < 1s"):
+        with pytest.raises(
+            ValueError, match="--blame takes ttft_from_due, ttft, itl, latency at a percentile, such as"
+        ):
+            explained_by(wrong)
