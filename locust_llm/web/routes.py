@@ -22,7 +22,7 @@ from locust_llm.core.phases import OVER, PROFILING, stage_of
 from locust_llm.core.settings import Settings
 from locust_llm.report.plots.timeline_svg import fragment
 from locust_llm.run.control.control import Control
-from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges
+from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges, part_seconds
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import Refused
 
@@ -72,7 +72,7 @@ def text(control: Control) -> str:
     users = 0 if runner is None else runner.user_count
     over = control.draining and not users
     now = gauges(control.live_stats, users=users, limit=control.limit, info=info, over=over)
-    return exposition(*now, *control.totals.families())
+    return exposition(*now, *control.totals.families(), *part_seconds(control.live_stats.parts))
 
 
 ASSETS: Final = {
