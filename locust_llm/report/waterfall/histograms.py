@@ -30,7 +30,7 @@ def with_histograms(found: Waterfall | None, history: History, run: Run) -> Wate
 def _of_servers(found: Waterfall, history: History, run: Run) -> Iterator[OwnMeans]:
     for name in sorted(history.names):
         samples = history.between(name, run.profiling_at, run.ended_at or run.stopping_at or float("inf"))
-        means = []
+        means = list[OwnMean]()
         for what, parts in OURS.items():
             if what == "inference" and means and means[-1].name == "decode":  # it parts the two
                 continue
