@@ -124,6 +124,30 @@
     by("found").querySelector("ul").replaceChildren(...[...new Set(status.found || [])].map((text) => element("li", text)));
   }
 
+  // One bar: where the time to the first token went, of the requests that ended in the last seconds.
+  function parts({ parts: given }) {
+    by("parts").hidden = !given?.count;
+    if (!given?.count) return;
+    const [keys, row] = [by("parts").querySelector(".keys"), by("parts").querySelector(".owner")];
+    const whole = given.parts.reduce((sum, [, , value]) => sum + value, 0) || 1;
+    let at = 0;
+    row.querySelector("svg").replaceChildren(...given.parts.map(([name, , value]) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      made.setAttribute("class", `part ${name}`);
+      for (const [key, size] of [["x", 1000 * at / whole], ["width", 1000 * value / whole], ["height", 10]]) made.setAttribute(key, size);
+      at += value;
+      return made;
+    }));
+    keys.replaceChildren(...given.parts.map(([name, label, value]) => {
+      const key = element("span", undefined, "key");
+      key.append(element("i", undefined, `part ${name}`), label, element("small", ms(value)));
+      return key;
+    }));
+    row.querySelector("b").textContent = ms(whole);
+    row.setAttribute("aria-label", `${ms(whole)} from due to the first token: ${given.parts.map(([, label, value]) => `${label} ${ms(value)}`).join(", ")}`);
+    by("parts").querySelector("small").textContent = `mean of ${many(given.count)} answers of the last ${given.seconds} s, without estimates`;
+  }
+
   const FIRST = ["loud", "open", "pass", "plain"];
   function rules(status) {
     const sorted = [...status.rules].sort((a, b) => FIRST.indexOf(kindOf(a[1])) - FIRST.indexOf(kindOf(b[1])));
@@ -259,6 +283,7 @@
     table(status);
     found(status);
     rules(status);
+    parts(status);
     if ("lines" in status) lines(status.lines);
   }
 

@@ -12,7 +12,7 @@ from gevent.pywsgi import WSGIServer
 
 from locust_llm.core.phases import OVER, PROFILING, stage_of
 from locust_llm.run.control.control import Control
-from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges
+from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges, part_seconds
 from locust_llm.run.flags import refuse
 
 logger = logging.getLogger("locust_llm")
@@ -50,7 +50,7 @@ def text(control: Control) -> str:
     users = 0 if runner is None else runner.user_count
     over = control.draining and not users
     now = gauges(control.live_stats, users=users, limit=control.limit, info=info, over=over)
-    return exposition(*now, *control.totals.families())
+    return exposition(*now, *control.totals.families(), *part_seconds(control.live_stats.parts))
 
 
 MAX_CONNECTIONS: Final = 16

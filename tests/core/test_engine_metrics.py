@@ -51,8 +51,8 @@ def test_vllms_page() -> None:
     (sample,) = read([(CAPTURES / "vllm_metrics.txt").read_text()], 7.0)
     assert (sample.at, sample.engine, sample.running, sample.waiting) == (7.0, "vLLM", 0.0, 0.0)
     assert (sample.kv_used, sample.preemptions, sample.cache_hits) == (0.0, 0.0, 0.0)
-    assert sample.ttft_count == sample.queue_count == sample.prefill_count
-    assert sample.ttft_count
+    assert sample.ttft_count == sample.queue_count == sample.prefill_count == sample.decode_count == 479
+    assert (sample.decode_s, sample.inference_s) == (225.69968061700536, 230.92374212900359)
 
 
 def test_vllm_counts_its_hits_under_two_names_and_they_count_once() -> None:
@@ -79,9 +79,8 @@ def test_pages_of_other_engines() -> None:
             accepted=6.0,
         )
     ]  # fmt: skip
-    assert read(["tgi_queue_size 4\ntgi_batch_current_size 2\n"], 1.0) == [
-        EngineSample(at=1.0, engine="TGI", running=2.0, waiting=4.0)
-    ]
+    page = "tgi_queue_size 4\ntgi_batch_current_size 2\ntgi_request_inference_duration_sum 6\n"
+    assert read([page], 1.0) == [EngineSample(at=1.0, engine="TGI", running=2.0, waiting=4.0, inference_s=6.0)]
     page = 'dynamo_component_gpu_cache_usage_percent{a="b"} 0.5\nvllm:num_requests_running 2\n'
     assert read([page], 1.0, "worker:8081") == [
         EngineSample(at=1.0, engine="vLLM", source="worker:8081", running=2.0, kv_used=0.5)

@@ -89,6 +89,8 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     alone.locator("#timeline .row").nth(3).hover()
     alone.locator("#timeline .chosen-line").get_by_text("TTFT").wait_for()
     alone.mouse.move(0, 0)
+    alone.locator("#parts .key").get_by_text("the gate").wait_for()
+    assert "from due to the first token: " in (alone.locator("#parts .owner").get_attribute("aria-label") or "")
     the_gate_follows(locust, alone)
     locust.picture(alone, "turned")
     begun = locust.status()["points"][0][0]

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
-from locust_llm.__main__ import WEATHER, main
+from locust_llm.report.commands import WEATHER, main
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage

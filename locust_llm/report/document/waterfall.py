@@ -78,10 +78,10 @@ def _own(own: OwnMeans, found: Waterfall) -> Iterator[Block]:
         " It counts a request when it ends: these are the first ones of many." if count < MOST * found.requests else ""
     )
     yield Text(
-        f"By its own histograms, over all {many(count, 'request')} of the server ({server}) that ended in this time, not "
-        f"one by one: mean {means}.{few}"
+        f"By its own histograms, over all requests of the server ({server}) that ended in this time: mean {means} of "
+        f"{many(count, 'request')}.{few} Its prefill is the own one with others' work in between."
     )
-    head = f"Mean over all requests ({server})", "server (ms)", "here (ms)", "apart", "here it is"
+    head = f"Mean over all requests ({server})", "server (ms)", "here (ms)", "apart", "from"
     yield Table(head, tuple(_beside(mean, found) for mean in own.means), numbers=False)
 
 
@@ -89,9 +89,7 @@ def _beside(mean: OwnMean, found: Waterfall) -> tuple[str, ...]:
     here = mean.here_ms
     apart = "-" if here is None or not mean.server_ms else f"{here / mean.server_ms - 1:+.1%}"
     word = "reported" if sum(found.reported.values()) >= found.requests / 2 else "estimated"
-    what = {"queue": word, "prefill": f"{word}, with others' work in between", "decode": "measured: first to last chunk",
-            "inference": "from the first step to the last chunk"}[mean.name]  # fmt: skip
-    return mean.name, number(mean.server_ms, 4), number(here, 4), apart, what
+    return mean.name, number(mean.server_ms, 4), number(here, 4), apart, "measured" if mean.name == "decode" else word
 
 
 def sentence(blame: Blame) -> str:

@@ -108,7 +108,7 @@ def _keys(names: Iterable[str], times_ms: Mapping[str, float] = NO_TIMES) -> Mar
 
 
 def _time_of(ms: float | None) -> Markup:
-    return Markup("") if ms is None else Markup("<small>{}</small>").format(duration(ms / 1e3))
+    return Markup("") if ms is None else Markup("<small>{}</small>").format(duration(round(ms / 1e3, 5)))
 
 
 def _row(label: str, parts: Parts, longest_ms: float) -> Markup:

@@ -20,7 +20,7 @@ from prometheus_client.utils import floatToGoString
 from locust_llm.core.record import FAILURES, OK, Record
 from locust_llm.slo.client_verdict import LEVELS
 
-from .live_stats import LiveStats
+from .live_stats import PARTS, LiveStats, Parts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "locust_llm_"
@@ -107,6 +107,19 @@ class Totals:
             for phase, buckets in self._buckets[name].items():
                 histogram.add_metric((phase,), buckets.cumulative(), buckets.sum)
             yield histogram
+
+
+def part_seconds(parts: Parts) -> Iterator[Metric]:
+    """Over the count of ``time_to_first_token_seconds`` they are means."""
+    counter = CounterMetricFamily(
+        f"{PREFIX}part_seconds",
+        "Time of successful requests from due to the first token, by part",
+        labels=("phase", "part"),
+    )
+    for phase, sums in parts.by_phase.items():
+        for part, seconds in zip(PARTS, sums, strict=False):
+            counter.add_metric((phase, part), seconds)
+    yield counter
 
 
 def gauges(

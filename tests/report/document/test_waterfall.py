@@ -87,8 +87,8 @@ def test_the_servers_own_means_stand_beside_ours() -> None:
     ]  # fmt: skip
     (text,) = (block.text for block in blocks if isinstance(block, Text) and "own histograms" in block.text)
     assert text == (
-        "By its own histograms, over all 50 requests of the server (vLLM) that ended in this time, not one by one: mean "
-        "queue 40 ms, prefill 100 ms, decode 2 s."
+        "By its own histograms, over all requests of the server (vLLM) that ended in this time: mean queue 40 ms, prefill "
+        "100 ms, decode 2 s of 50 requests. Its prefill is the own one with others' work in between."
     )
     few = with_histograms(replace(SLOW, means_ms=ours, requests=60), history, a_run())
     assert few is not None

@@ -7,10 +7,11 @@ from support.records import answered, failed
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
+from locust_llm.core.server_times import ServerTimes
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.analysis.summarise import evidence
-from locust_llm.run.control.live_stats import LiveStats
+from locust_llm.run.control.live_stats import PARTS, PARTS_S, LiveStats
 
 
 class Clock:
@@ -157,3 +158,59 @@ def test_the_client_verdict_so_far(clock: Clock) -> None:
     assert stats.client().level == "OK"
     tell(stats, "local", health=Health(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1))
     assert stats.client().level == "DEGRADED"
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------------
+
+
+def parts_ms(stats: LiveStats) -> dict[str, float]:
+    """Those that took some time."""
+    return {name: round(s * 1e3, 6) for name, s in stats.parts.recent()[1].items() if s}
+
+
+OWN = {"due_at": 9.0, "asked_at": 9.1, "admitted_at": 9.8, "connect_s": 0.15, "written_us": 2000, "rtt_us": 3000}
+"""Sent at 10.0: 1 s from due, 700 ms of it at the gate, 150 ms to connect, 150 ms late; then 200 ms to the first chunk."""
+OURS = {"late": 150, "gate": 700, "connect": 150, "send": 2}
+
+
+@pytest.mark.parametrize(
+    ("told", "server"),
+    [
+        (None, {"network": 3, "server": 195}),
+        (
+            ServerTimes(source="timings", queue_us=40_000, prefill_us=150_000),
+            {"network": 8, "queue": 40, "prefill": 150},
+        ),
+        (ServerTimes(source="timings", prefill_us=150_000), {"network": 3, "queue": 45, "prefill": 150}),
+        (ServerTimes(source="headers", queue_us=40_000), {"network": 3, "queue": 40, "server": 155}),
+        (ServerTimes(source="headers", queue_us=99_000, prefill_us=150_000), {"network": 3, "server": 195}),
+    ],
+)
+def test_the_parts_of_a_request_by_pencil(clock: Clock, told: ServerTimes | None, server: dict[str, float]) -> None:
+    """The last one reports more than there was: left out."""
+    stats = LiveStats(clock)
+    stats.add(answered(200, 220, server=told, **OWN))
+    assert parts_ms(stats) == pytest.approx(OURS | server)
+
+
+def test_a_retry_and_a_late_reader_are_parts_too(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    stats.add(answered(200, 200, due_at=9.5, asked_at=10.0, attempt=2, merged=((0, 160_000),)))
+    assert parts_ms(stats) == {"retries": 500, "server": 160, "client": 40}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 500)), min_size=1, max_size=40))
+def test_parts_are_of_the_last_thirty_seconds(gaps: list[tuple[int, int]]) -> None:
+    clock, sent = Clock(), list[tuple[int, int]]()
+    stats = LiveStats(clock)
+    for seconds, ms in gaps:
+        clock.now += seconds
+        stats.add(answered(ms, phase="warmup" if ms % 3 else "profiling"))
+        stats.add(failed())
+        sent.append((int(clock.now), ms))
+        lately = [ms for at, ms in sent if at > int(clock.now) - PARTS_S]
+        assert stats.parts.recent() == (len(lately), {**dict.fromkeys(PARTS, 0.0), "server": pytest.approx(
+            sum(lately) / len(lately) / 1e3)})  # fmt: skip
+    clock.now += PARTS_S
+    assert stats.parts.recent() == (0, {})
+    assert sum(sums[-1] for sums in stats.parts.by_phase.values()) == len(sent)

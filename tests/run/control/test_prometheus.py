@@ -12,7 +12,7 @@ from support.records import answered, failed
 from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
 from locust_llm.run.control.live_stats import LiveStats
-from locust_llm.run.control.prometheus import HISTOGRAMS, Totals, exposition, gauges
+from locust_llm.run.control.prometheus import HISTOGRAMS, Totals, exposition, gauges, part_seconds
 from locust_llm.run.discovery import Discovery
 from locust_llm.web.routes import (
     Environment,  # not from locust, which ruff would put first: it patches
@@ -60,7 +60,20 @@ def test_histograms_hold_successes_and_the_wait_of_all_that_finished(totals: Tot
     assert [bucket("prefill_gate_wait_seconds", le) for le in ("0.001", "0.25", "0.5")] == [2, 2, 3]
 
 
+def test_seconds_by_part_are_counters() -> None:
+    """100 ms at the gate, then 40 ms; and 200 ms in the warmup."""
+    stats = LiveStats(lambda: 10.0)
+    for record in (answered(40, admitted_at=10.0, asked_at=9.9, due_at=9.9), answered(200, phase="warmup"), failed()):
+        stats.add(record)
+    found = read(exposition(*part_seconds(stats.parts)))
+    assert value(found, "part_seconds_total", phase="profiling", part="gate") == pytest.approx(0.1)
+    assert value(found, "part_seconds_total", phase="profiling", part="server") == pytest.approx(0.04)
+    assert value(found, "part_seconds_total", phase="warmup", part="server") == pytest.approx(0.2)
+    assert sum(found.values()) == pytest.approx(0.34)
+
+
 def test_before_any_request_there_is_nothing() -> None:
+    assert exposition(*part_seconds(LiveStats().parts)) == ""
     assert exposition(*Totals().families()) == ""
 
 
@@ -81,7 +94,7 @@ def test_gauges_say_how_the_run_stands() -> None:
 
 
 def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
-    moments = iter([0.0, *[10.0] * 50])  # a verdict takes some seconds
+    moments = iter([0.0, 0.0, *[10.0] * 50])  # a verdict takes some seconds
     stats = LiveStats(lambda: next(moments))
     stats.add(answered(5, 10))
     stats.update(
