@@ -119,7 +119,8 @@ def _in_prefill(requests: pd.DataFrame, levels: Occupancy, reported: Reported, c
     """Seen from here a request is in prefill while it queues, too. Where the server reports the prefills they count as such,
     up to the first token, by the clock of this side."""
     prefill_s = np.where(cut.impossible, np.nan, reported.prefill_us) / 1e6
-    if np.isnan(prefill_s[~np.isnan(requests["ttft_s"].to_numpy())]).mean() > MAX_UNTOLD:
+    first = ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
+    if (first & np.isnan(prefill_s)).sum() > MAX_UNTOLD * first.sum():
         return levels
     began = requests["first_chunk_at"].to_numpy(np.float64) - prefill_s
     sent = requests["sent_at"].to_numpy(np.float64)
@@ -156,9 +157,13 @@ def _explained(table: Table, run: Run, asked: Sequence[str], left_out: list[str]
     rules += [rule for rule in run.settings.rules.by_text.values() if not rule.staged]
     for text in asked:
         try:
-            rules.append(parse(text if any(mark in text for mark in "<>") else f"{text} < 1s"))
+            rule = parse(text if any(mark in text for mark in "<>") else f"{text} < 1s")
         except ValueError as error:
             left_out.append(str(error))
+            continue
+        rules.append(rule)
+        if rule.metric not in OF or rule.percentile is None:
+            left_out.append(f"{text}: only percentiles of {', '.join(OF)} have parts")
     seen = set[tuple[str, object, object]]()
     for rule in rules:
         key = rule.metric, rule.percentile, rule.where
