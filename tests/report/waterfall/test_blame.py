@@ -39,6 +39,7 @@ def a_hundred() -> Waterfall:
         "ttft{model=b} p90",
         "ttft{model=c} p90",
         "ttft of p90",
+        "ttfo p90",
         spans=spans,
     )
     assert found is not None
