@@ -94,19 +94,21 @@ class Seen(NamedTuple):
         return {name: found[name].to_numpy() for name in found}
 
 
-def seen(rows: list[Row], seed: int = 2) -> Seen:
+def seen(rows: list[Row], seed: int = 2, network_ms: float = 0, queue_ms: float = 0) -> Seen:
+    """So much more planted on the way to the first token, and in the queue."""
+    more_s = (network_ms + queue_ms) / 1e3
     random = Random(seed)
     records, spans, truth = list[Record](), dict[str, ServerTimes](), list[tuple[float, ...]]()
     for i, row in enumerate(rows):
         us, last = list[int](), 0
         for at in row.token_at:
-            last = max(last, round((at - row.sent_at + NETWORK_S + random.uniform(0, JITTER_S)) * 1e6))
+            last = max(last, round((at - row.sent_at + NETWORK_S + more_s + random.uniform(0, JITTER_S)) * 1e6))
             us.append(last)
         parts = row.parts
         assert parts is not None
         records.append(_record(f"r-{i}", row, tuple(us)))
         spans[f"r-{i}"] = ServerTimes(
-            source=SPANS, queue_us=round(parts.queue * 1e6), prefill_us=round(parts.prefill * 1e6),
+            source=SPANS, queue_us=round(parts.queue * 1e6 + queue_ms * 1e3), prefill_us=round(parts.prefill * 1e6),
             decode_us=round(parts.decode * 1e6), arrived_at=row.sent_at + SERVER_UNIX,
         )  # fmt: skip
         network = us[0] / 1e6 - WRITTEN_US / 1e6 - parts.queue - parts.prefill

@@ -36,10 +36,10 @@ OF: Final[Mapping[str, tuple[str, ...]]] = {
     "ttft_from_due": TO_FIRST,
     "ttft": tuple(name for name in TO_FIRST if name not in BEFORE_SEND),
     "itl": AFTER_FIRST,
-    "latency": (*(name for name in TO_FIRST if name not in BEFORE_SEND), *AFTER_FIRST),
+    "request_latency": (*(name for name in TO_FIRST if name not in BEFORE_SEND), *AFTER_FIRST),
 }
 """The metrics, and which parts each is made of."""
-COLUMN: Final = {"ttft_from_due": "ttft_from_due_s", "ttft": "ttft_s", "itl": "itl_s", "latency": "latency_s"}
+COLUMN: Final = {"ttft_from_due": "ttft_from_due_s", "ttft": "ttft_s", "itl": "itl_s", "request_latency": "latency_s"}
 
 
 @dataclass(frozen=True)

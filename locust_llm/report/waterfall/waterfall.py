@@ -131,7 +131,8 @@ def _in_prefill(requests: pd.DataFrame, levels: Occupancy, reported: Reported, c
     """Seen from here a request is in prefill while it queues, too. Where the server reports the prefills they count as such,
     up to the first token, by the clock of this side."""
     prefill_s = np.where(cut.impossible, np.nan, reported.prefill_us) / 1e6
-    if np.isnan(prefill_s[~np.isnan(requests["ttft_s"].to_numpy())]).mean() > MAX_UNTOLD:
+    first = ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
+    if (first & np.isnan(prefill_s)).sum() > MAX_UNTOLD * first.sum():
         return levels
     began = requests["first_chunk_at"].to_numpy(np.float64) - prefill_s
     sent = requests["sent_at"].to_numpy(np.float64)
