@@ -38,6 +38,8 @@ MOST_ABOVE: Final = 0.75
 """but that need not be more than this share of one."""
 LATE: Final = 0.5
 """Below this share of a quiet gap a chunk had waited with the one before it: what it came sooner is no lost time."""
+TOGETHER_S: Final = 0.0002
+"""Chunks no farther apart came together, after a pause on the way: no server computes a token in so little time."""
 LOWEST: Final = 0.1
 """Of the quiet gaps of a session, this quantile is the pace of a server that nobody else uses."""
 FAR: Final = 700.0
@@ -58,7 +60,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     watched_s: float = 0.0
     """From its first to its last chunk."""
     quiet_s: float | None = None
-    """Its usual undisturbed gap; None: too few gaps."""
+    """Its usual undisturbed gap; None: too few gaps, or most chunks came together."""
     stalls: int = 0
     """Runs of gaps that are far above that."""
     lost_s: float = 0.0
@@ -97,9 +99,10 @@ def observed(at: float, chunk_s: Sequence[float]) -> Round:
     """``chunk_s``: seconds after the send."""
     gaps = [after - before for before, after in pairwise(chunk_s)]
     ttft_s, watched_s = chunk_s[0], chunk_s[-1] - chunk_s[0]
-    if len(gaps) < MIN_GAPS:
+    apart = [gap for gap in gaps if gap > TOGETHER_S]
+    if len(apart) < max(MIN_GAPS, QUIET_SHARE * len(gaps)):
         return Round(at=at, ttft_s=ttft_s, gaps=len(gaps), watched_s=watched_s)
-    quiet_s, width_s = quiet(gaps)
+    quiet_s, width_s = quiet(apart)
     limit_s = quiet_s + max(STALL * quiet_s, min(SPREADS * width_s, MOST_ABOVE * quiet_s))
     found = [lost_s for lost_s in _stalls(gaps, quiet_s, limit_s) if lost_s > limit_s - quiet_s]
     return Round(

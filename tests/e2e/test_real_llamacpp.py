@@ -16,11 +16,13 @@ import pytest
 import requests
 from support.one_request import ask
 
+import locust_llm
 from locust_llm.check import FINE, PROBLEM, check
 from locust_llm.core.engine_metrics import read
 from locust_llm.core.jsonl import parse_line
 from locust_llm.core.record import OK
 from locust_llm.core.settings import Settings
+from locust_llm.report.waterfall.parts import TO_FIRST
 
 HERE = Path(__file__).parents[1]
 pytestmark = [pytest.mark.real, pytest.mark.full]
@@ -118,9 +120,15 @@ class Wire:
         client.shutdown(socket.SHUT_RDWR)  # llama.cpp closes its connections: pass that on too
 
 
+def counted(port: int, name: str) -> float:
+    """A counter of the server's."""
+    page = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+    return float(re.findall(rf"^llamacpp:{name} (\S+)", page, re.M)[0])
+
+
 def test_chat_against_llamacpp(llamacpp: int, tmp_path: Path) -> None:
     wire = Wire(llamacpp)
-    folder = tmp_path / "r"
+    folder, before = tmp_path / "r", counted(llamacpp, "tokens_predicted_seconds_total")
     done = subprocess.run(
         [sys.executable, "-m", "locust", "-f", str(HERE.parent / "locustfiles" / "chat.py"), "--headless",
          "--host", f"127.0.0.1:{wire.server.server_address[1]}/v1", "-u", "6", "--prefill-concurrency", "2",
@@ -140,6 +148,14 @@ def test_chat_against_llamacpp(llamacpp: int, tmp_path: Path) -> None:
     asked = sum(record.asked_input_tokens for record in got)
     assert sum(record.input_tokens for record in got) == pytest.approx(asked, rel=0.05)
     assert "SIMULATED" not in done.stdout
+    # its own times are in every record, and the parts of each request add up to what was seen from here
+    told = [record.server for record in got if record.server is not None and record.server.source == "timings"]
+    assert len(told) == 24
+    decode_s = sum(times.decode_us or 0 for times in told) / 1e6
+    assert decode_s == pytest.approx(counted(llamacpp, "tokens_predicted_seconds_total") - before, rel=0.02)
+    waterfall = locust_llm.read(folder).waterfall
+    assert waterfall[[f"{part}_s" for part in TO_FIRST]].sum(axis=1).to_numpy() == pytest.approx(waterfall.total_s)
+    assert (waterfall.unattributed_s[waterfall.prefill_s > 0] < 1e-6).all()
 
 
 def test_its_shapes(llamacpp: int) -> None:

@@ -37,6 +37,10 @@ def test_a_round_by_pencil() -> None:
     # what waited somewhere and came at once was not lost: 40 late, and then four gaps of nothing; of another 60 a half
     late = observed(5.0, stamps(*[10] * 10, 50, 0, 0, 0, 0, *[10] * 5, 70, 0, 0, 0, *[10] * 5))
     assert (late.stalls, late.lost_s) == (1, pytest.approx(0.03))
+    # a pause, and half of the round comes at once behind it: nothing was lost, and the usual gap is no 0
+    burst = observed(5.0, stamps(*[10] * 10, 160, *[0] * 15, *[10] * 5))
+    assert (burst.stalls, burst.quiet_s) == (0, pytest.approx(0.01))
+    assert observed(5.0, stamps(10, 160, *[0] * 29)).quiet_s is None
     # everything a bit slower is no stall
     assert observed(5.0, stamps(*[10, 11, 12] * 8)).stalls == 0
     assert observed(5.0, stamps(10, 10)).quiet_s is None

@@ -1,8 +1,8 @@
 """Parts: the time of a request from when it was due to its first token, split so that the parts add up to it exactly.
 
 All in whole microseconds. What is ours is measured; what the server reports for this very request is taken as it is; what
-lies between both is the network and the server's front end, or what the latter does not report. Where it reports nothing,
-its queue and the prefill are estimated, and where there is nothing to estimate from, the time is unattributed.
+lies between both is the network and the server's front end, or what of that the server does not report. Where it reports
+nothing, its queue and the prefill are estimated, and where there is nothing to estimate from, the time is unattributed.
 """
 
 from dataclasses import dataclass

@@ -58,6 +58,11 @@ BEFORE = {"late": 700, "gate": 200, "connect": 100, "send": 10}
         # it cannot have come before 295 ms, as it was not computed
         (answered(300, 300, 400, merged=((0, 280 * MS), (1, 280 * MS))), times(100, 195),
          {"queue": 100, "prefill": 195, "client": 5}),
+        # its front end says 275 ms: 25 before and after the engine; 290, and the first chunk cannot have come at 280
+        (answered(300, 400, **WAITED), times(100, 150, ttft_us=275 * MS),
+         {**BEFORE, "network": 15, "handover": 25, "queue": 100, "prefill": 150}),
+        (answered(300, 300, 400, merged=((0, 280 * MS), (1, 280 * MS))), times(100, 150, ttft_us=290 * MS),
+         {"handover": 40, "queue": 100, "prefill": 150, "client": 10}),
         # 4 ms more than there was: two clocks; 6 ms more: it cannot be
         (answered(300, 400), times(100, 204), {"queue": 100, "prefill": 200}),
         (answered(3, 400), times(7, 0), {"queue": 3}),
