@@ -102,7 +102,7 @@ def _keys(names: Iterable[str], times_ms: Mapping[str, float] = NO_TIMES) -> Mar
         Markup('<span class=key><i class="part {}"></i>{}{}</span>').format(
             name, NAMES[name], _time_of(times_ms.get(name))
         )
-        for name in sorted(names, key=order.index)
+        for name in sorted(names, key=lambda name: (name == "unattributed", order.index(name)))
     )
     return Markup("<div class=keys>{}</div>").format(keys)
 
