@@ -59,8 +59,8 @@ def details(summary: Summary, run: Run) -> Iterator[Block]:
         yield Heading("What a reader feels", folded=True)
         yield _metrics(summary.reading, [LOW, *(p for p in chosen if p != LOW)])
         yield Text(
-            f"More Fluidity and Quality of Experience is better. Token deadlines: {s.token_deadline} (the first, then each); "
-            f"reading pace: {s.reading_pace:g} tokens/s."
+            f"More Fluidity and Quality of Experience is better. Token deadlines: {s.token_deadline} (the first, then "
+            f"each); reading pace: {s.reading_pace:g} tokens/s."
         )
     if summary.cancelled:
         cancelled = many(summary.conditions.cancelled, "request")
