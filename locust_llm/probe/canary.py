@@ -8,7 +8,8 @@ What others do to a stream has two shapes, and each gets a figure of its own:
 - Their **decodes** make the batch larger, and all gaps a little longer: the usual gap of a round, over the lowest of the
   session (``slower``). Whoever was there all the time is in both, and is not seen.
 
-A prompt that is computed over so many steps that it fills more than three quarters of a round looks like a larger batch.
+A prompt computed over so many steps that it fills more than three quarters of a round looks like a larger batch in that
+round. Beside the other rounds it does not: no batch makes the gaps of one round nearly twice those of the others.
 """
 
 import math
@@ -19,6 +20,7 @@ from statistics import fmean, median
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from locust_llm.core.storage import RUN, decoded
 from locust_llm.slo.correlation_time import CorrelationTime
@@ -35,7 +37,8 @@ STALL: Final = 0.35
 SPREADS: Final = 4.0
 """and by so many widths of the quiet gaps,"""
 MOST_ABOVE: Final = 0.75
-"""but that need not be more than this share of one."""
+"""but that need not be more than this share of one. A round whose quiet gap is above the usual one by so much is one
+stall."""
 LATE: Final = 0.5
 """Below this share of a quiet gap a chunk had waited with the one before it: what it came sooner is no lost time."""
 TOGETHER_S: Final = 0.0002
@@ -149,6 +152,7 @@ def load(rounds: Iterable[Round], session: Iterable[Round]) -> Load | None:
     quiets = sorted(one.quiet_s for one in session if one.quiet_s is not None)
     lowest_s = quiets[int(LOWEST * len(quiets))] if quiets else some[0].quiet_s or 0.0
     usual_s = median(one.quiet_s or 0.0 for one in some)
+    some = [_filled(one, usual_s) if (one.quiet_s or 0.0) > (1 + MOST_ABOVE) * usual_s else one for one in some]
     watched_s, lost_s = sum(one.watched_s for one in some), sum(one.lost_s for one in some)
     lost = lost_s / watched_s
     low, high = _interval(some, lost, watched_s)
@@ -163,6 +167,11 @@ def load(rounds: Iterable[Round], session: Iterable[Round]) -> Load | None:
         quiet_s=usual_s,
         ttft_s=median(one.ttft_s or 0.0 for one in some),
     )
+
+
+def _filled(one: Round, usual_s: float) -> Round:
+    """A round that prefills filled: none of its gaps is quiet."""
+    return replace(one, stalls=1, lost_s=max(one.watched_s - one.gaps * usual_s, one.lost_s))
 
 
 def _interval(some: Sequence[Round], lost: float, watched_s: float) -> tuple[float | None, float | None]:

@@ -76,6 +76,12 @@ def test_what_others_cause_by_pencil() -> None:
     assert calm
     assert (calm.lost, calm.low, calm.most_stalls_per_s) == (0, None, pytest.approx(3.689 / 4, rel=1e-3))
     assert load([Round(at=0.0, error="refused")], []) is None
+    filled = Round(
+        at=0.0, ttft_s=0.1, gaps=50, watched_s=1.0, quiet_s=0.02
+    )  # of gaps of 20 ms, where 10 are usual: 0.5 s
+    beside = load([*rounds(*[0.0] * 4), filled], rounds(0.0))
+    assert beside
+    assert (beside.lost, beside.stalls_per_s) == (pytest.approx(0.5 / 5), pytest.approx(1 / 5))
 
 
 def session(rate: float, policy: str = "chunked", output_tokens: int = 1, seed: int = 1) -> list[Round]:

@@ -197,7 +197,7 @@ def test_table_and_plots() -> None:
     assert isinstance(table, Table)
     assert all(len(row) == len(table.head) for row in table.rows)
     assert "service / weight" in str(index)
-    assert "Service gap: at most" in str(gap_text)
+    assert "Service gap between gold and free: at most" in str(gap_text)
     service, gap = service_plots(found, Stretch(UNIX, 0.0, 20.0))
     for series in (*service.series, *gap.series):
         assert len(series.x) == len(series.y) == 201

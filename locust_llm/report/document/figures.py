@@ -58,7 +58,10 @@ def details(summary: Summary, run: Run) -> Iterator[Block]:
         s = run.settings
         yield Heading("What a reader feels", folded=True)
         yield _metrics(summary.reading, [LOW, *(p for p in chosen if p != LOW)])
-        yield Text(f"Deadlines {s.token_deadline} (TTFT, between tokens); reading pace {s.reading_pace:g} tokens/s.")
+        yield Text(
+            f"More Fluidity and Quality of Experience is better. Token deadlines: {s.token_deadline} (the first, then "
+            f"each); reading pace: {s.reading_pace:g} tokens/s."
+        )
     if summary.cancelled:
         cancelled = many(summary.conditions.cancelled, "request")
         yield Heading(f"Cancelled on purpose ({cancelled}, in no latency above)", folded=True)

@@ -28,8 +28,8 @@ def by_tenant(found: Tenants) -> Iterator[Block]:
     if found.gap is not None and found.gap_of is not None:
         one, other = (cut(name, NAME) for name in found.gap_of)
         yield Text(
-            f"Service gap: at most {brief(found.gap, digits=3)} weighted tokens{' / weight' * weighted}, between {one} and "
-            f"{other}, in a stretch through which both waited."
+            f"Service gap between {one} and {other}: at most {brief(found.gap, digits=3)} weighted tokens"
+            f"{' / weight' * weighted}, while both waited."
         )
     yield Text(NOTE)
 
@@ -46,8 +46,8 @@ def evenness(found: Tenants, *, weighted: bool = False) -> str:
     got = ", ".join(f"{cut(row.name, NAME)} {row.contended_share:.1%}" for row in rows)
     per = " / weight" * weighted
     return (
-        f"Jain's index {found.jain:.3f} of service{per} (1: equal, {1 / len(rows):.2g}: one has all), over the "
-        f"{duration(found.contended_s)} in which {names} all waited; they received {got}."
+        f"Jain's index {found.jain:.3f} of service{per} (1: equal, {1 / len(rows):.2g}: one has all): in the "
+        f"{duration(found.contended_s)} in which all of {names} waited, they received {got}."
     )
 
 
