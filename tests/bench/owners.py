@@ -44,7 +44,7 @@ def loads() -> Iterator[tuple[str, str, Load]]:
 
 def cell(one: Off, spans: bool) -> str:
     missed = not one.near if spans else one.held is not None and one.held < HELD
-    held = "" if one.held is None or spans else f", {one.held:.0%}"
+    held = "" if one.held is None or spans else f"; {one.held:.0%} in {one.wide_ms:.0f}"
     text = f"{one.error_ms:.1f} / {one.truth_ms:.0f} ({one.bias_ms:+.1f}{held})"
     return f"**{text}**" if missed else text
 
@@ -52,6 +52,7 @@ def cell(one: Off, spans: bool) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="of each load")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="policies whose name has this")
     options = parser.parse_args()
     tables: dict[bool, list[list[str]]] = {True: [], False: []}
@@ -59,14 +60,14 @@ def main() -> None:
     for name, label, load in loads():
         if options.only not in name:
             continue
-        found = seen(rows_of(load._replace(seconds=options.seconds)))
+        found = seen(rows_of(load._replace(seconds=options.seconds), options.seed))
         for spans, table in tables.items():
             lines = off(found.estimated(spans=spans), found.truth)
             names = [line.part for line in lines]
             table.append([name, label, f"{len(found.records):,}", *(cell(line, spans) for line in lines)])
     for spans, table in tables.items():
         print(f"\n{'With' if spans else 'Without'} spans: median error / median truth (bias", end="")
-        print("), ms\n" if spans else ", share of the intervals that hold the truth), ms\n")
+        print("), ms\n" if spans else "; share of the intervals that hold the truth, their median width), ms\n")
         print(tabulate(table, ["server", "load", "requests", *names], tablefmt="github", disable_numparse=True))
 
 

@@ -140,6 +140,8 @@ class Off(NamedTuple):
     """Mean of the error."""
     held: float | None
     """Share of the intervals that hold the truth; None: it has no interval."""
+    wide_ms: float
+    """Median of the intervals."""
 
     @property
     def near(self) -> bool:
@@ -150,9 +152,11 @@ class Off(NamedTuple):
 def off(found: Mapping[str, Floats], truth: Mapping[str, Floats]) -> list[Off]:
     lines = []
     for part, true in truth.items():
-        error, held = (found[f"{part}_s"] - true) * 1e3, None
+        error, held, wide_ms = (found[f"{part}_s"] - true) * 1e3, None, 0.0
         if part in ESTIMATED:
-            low, high = found[f"{part}_low_s"] - ROUNDING_S, found[f"{part}_high_s"] + ROUNDING_S
-            held = float(((low <= true) & (true <= high)).mean())
-        lines.append(Off(part, float(np.median(abs(error))), float(np.median(true)) * 1e3, float(error.mean()), held))
+            low, high = found[f"{part}_low_s"], found[f"{part}_high_s"]
+            held = float(((low - ROUNDING_S <= true) & (true <= high + ROUNDING_S)).mean())
+            wide_ms = float(np.median(high - low)) * 1e3
+        middle, truth_ms = float(np.median(abs(error))), float(np.median(true)) * 1e3
+        lines.append(Off(part, middle, truth_ms, float(error.mean()), held, wide_ms))
     return lines
