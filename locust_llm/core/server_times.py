@@ -44,9 +44,9 @@ OF_HEADERS: Final[Mapping[str, str]] = MappingProxyType({
     "x-total-time": "e2e_us",
 })  # fmt: skip
 """Header, in milliseconds, and what it is here: Text Generation Inference, ``router/src/server.rs``, and LoRAX after it."""
-OF_WHOLE: Final = ("openai-processing-ms", "x-envoy-upstream-service-time")
-"""Headers, in milliseconds, of the time to the answer's own headers (OpenAI's API, Envoy): of an answer that is not streamed
-that is the whole time, of a stream nothing that ends anywhere."""
+OF_WHOLE: Final = ("openai-processing-ms", "x-envoy-upstream-service-time", "x-litellm-response-duration-ms")
+"""Headers, in milliseconds, of the time to the answer's own headers (OpenAI's API, Envoy, LiteLLM's proxy): of an answer
+that is not streamed that is the whole time, of a stream nothing that ends anywhere."""
 OF_SERVER_TIMING: Final[Mapping[str, str]] = MappingProxyType({
     "queue": "queue_us", "prefill": "prefill_us", "decode": "decode_us", "inference": "inference_us", "ttft": "ttft_us",
     "total": "e2e_us",

@@ -648,6 +648,7 @@ def test_timings_of_llamacpp_are_the_last_that_it_wrote() -> None:
         ('Server-Timing: queue;dur=12.5, prefill;desc="800 tokens";dur="90", db;dur=3, decode, ttft ; DUR = 103', True,
          {"queue_us": 12_500, "prefill_us": 90_000, "ttft_us": 103_000}),
         ("openai-processing-ms: 900\r\nx-envoy-upstream-service-time: 950", False, {"e2e_us": 900_000}),
+        ("x-litellm-response-duration-ms: 3948.441982269287", False, {"e2e_us": 3_948_442}),
         ("openai-processing-ms: 900", True, None),
         ("x-queue-time: soon\r\nx-total-time: -1\r\nserver-timing: queue;dur=nan, ;;;=,", False, None),
         ("x-queue-time: 1\r\nx-queue-time: 2", False, None),
