@@ -4,7 +4,8 @@ and what cannot be told.
 Estimated, as no server reports it: at its own pace is a gap that no other prefill touched, and of one that a prefill
 touched as much as such gaps take at as many decoding streams (interference.py). What it took longer is a stall; a sum over
 the request, so that gaps which happen to be shorter count too. A gap of several times the usual in which the other streams
-went on is a preemption: a prefill stops all of them.
+went on is a preemption: a prefill stops all of them. When it comes back, what was taken is computed again, and stalls the
+others.
 """
 
 from collections.abc import Iterable

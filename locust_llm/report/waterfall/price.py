@@ -1,4 +1,4 @@
-"""Price of a prompt: how long its prefill takes alone, fitted to prefills that no other one disturbed."""
+"""Price of a prompt: how long its prefill takes alone, fitted to prefills that no other one disturbed, or bounded."""
 
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,6 +1,7 @@
 """The slowest requests by themselves: their parts, and whose prefills stood in their way."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,10 @@ from .parts import TO_FIRST
 
 MOST: Final = 10
 MOST_IN_THE_WAY: Final = 5
+SAME_S: Final = 1e-5
+"""Two stamps are of one moment."""
+LATE_S: Final = 5.0
+"""The file of the records is in the order of their ends, by and large."""
 
 Since = Callable[[float], Iterator[Record]]
 """The records of requests that ended at a moment (Unix seconds) or later."""
@@ -23,26 +28,27 @@ Since = Callable[[float], Iterator[Record]]
 def slowest(table: Table, run: Run, since: Since) -> tuple[Slowest, ...]:
     """The longest from due to the first token, the slowest first. ``since``: to look up their ids."""
     rows = np.flatnonzero(table.counted)
-    order = rows[np.argsort(-table.split.total_us[rows], kind="stable")][:MOST]
-    return tuple(_one(table, int(row), run, since) for row in order)
+    order = rows[np.argsort(-table.split.total_us[rows], kind="stable")][:MOST].tolist()
+    beside = {row: _beside(table, row) for row in order}
+    shown = {row: others[:MOST_IN_THE_WAY].tolist() for row, others in beside.items()}
+    ids = _ids(table, {*order, *chain.from_iterable(shown.values())}, since)
+    return tuple(_one(table, row, shown[row], len(beside[row]), ids, run) for row in order)
 
 
-def _one(table: Table, row: int, run: Run, since: Since) -> Slowest:
+def _one(table: Table, row: int, shown: list[int], others: int, ids: dict[int, str], run: Run) -> Slowest:
     requests, split = table.requests, table.split
     due = float(requests["due_at"].iloc[row])
-    beside = _beside(table, row)
     known = split.known[row : row + 1]
     parts = ((name, float(split.us[name][row]) / 1e3, source_of(name, known)) for name in TO_FIRST)
-    tokens = requests["input_tokens"].iloc[row]
     return Slowest(
-        id=_id(table, row, since),
+        id=ids.get(row, ""),
         due_s=due - run.started_at,
         total_ms=float(split.total_us[row]) / 1e3,
-        input_tokens=None if np.isnan(tokens) else int(tokens),
+        input_tokens=_tokens(table, row),
         model=str(requests["model"].iloc[row]),
         parts=tuple(part for part in parts if part[1] > 0),
-        in_the_way=tuple(_in_the_way(table, int(other), due, since) for other in beside[:MOST_IN_THE_WAY]),
-        others=len(beside),
+        in_the_way=tuple(_in_the_way(table, other, due, ids) for other in shown),
+        others=others,
     )
 
 
@@ -57,24 +63,33 @@ def _beside(table: Table, row: int) -> NDArray[np.int64]:
     return found[np.argsort(-overlap[found], kind="stable")]
 
 
-def _in_the_way(table: Table, row: int, due: float, since: Since) -> InTheWay:
+def _in_the_way(table: Table, row: int, due: float, ids: dict[int, str]) -> InTheWay:
     requests = table.requests
-    tokens = requests["input_tokens"].iloc[row]
     return InTheWay(
-        id=_id(table, row, since),
-        input_tokens=None if np.isnan(tokens) else int(tokens),
+        id=ids.get(row, ""),
+        input_tokens=_tokens(table, row),
         from_ms=(float(requests["sent_at"].iloc[row]) - due) * 1e3,
         to_ms=(float(requests["first_chunk_at"].iloc[row]) - due) * 1e3,
     )
 
 
-def _id(table: Table, row: int, since: Since) -> str:
-    """Its record is looked up by when it was sent and ended; empty where it is not found."""
-    sent, closed = (float(table.requests[name].iloc[row]) for name in ("sent_at", "closed_at"))
-    for record in since(closed - 1e-3):
-        offset = record.clock_offset_s
-        if record.sent_at is not None and abs(record.sent_at + offset - sent) < 1e-5:
-            return record.id
-        if record.closed_at + offset > closed + 5.0:  # the file is in the order of the ends, by and large
-            break
-    return ""
+def _tokens(table: Table, row: int) -> int | None:
+    tokens = float(table.requests["input_tokens"].iloc[row])
+    return None if np.isnan(tokens) else int(tokens)
+
+
+def _ids(table: Table, rows: Iterable[int], since: Since) -> dict[int, str]:
+    """Their records are looked up by when they were sent and ended; one look finds those that ended near by, too. Those that
+    are not found are missing."""
+    sent, closed = (table.requests[name].to_numpy(np.float64) for name in ("sent_at", "closed_at"))
+    rows = sorted(rows, key=closed.__getitem__)
+    begun, ended = sent[rows], closed[rows]
+    found: dict[int, str] = {}
+    for row in rows:
+        for record in since(closed[row] - 1e-3) if row not in found else ():
+            at, end = (record.sent_at or 0.0) + record.clock_offset_s, record.closed_at + record.clock_offset_s
+            for place in np.flatnonzero((abs(begun - at) < SAME_S) & (abs(ended - end) < SAME_S)):
+                found.setdefault(rows[place], record.id)
+            if row in found or end > closed[row] + LATE_S:
+                break
+    return found
