@@ -80,9 +80,7 @@ def test_where_it_is_from_and_what_is_left_out() -> None:
     assert found.decoded == 100
     unknown, no_parts, few = found.left_out
     assert "at a percentile, such as 'ttft{model=a} p95', got 'ttft of p90'" in unknown
-    assert (
-        no_parts.startswith("--blame takes ttft_from_due, ttft, itl, request_latency at a") and "'ttfo p90'" in no_parts
-    )
+    assert no_parts.endswith("such as 'ttft{model=a} p95', got 'ttfo p90'")
     assert few == "too few requests for ttft{model=c}"
     assert [one.id for one in found.slowest] == [f"{i}" for i in range(99, 89, -1)]
     assert found.slowest[0].parts == (
