@@ -18,9 +18,8 @@ def clock_of(
 ) -> ServerClock | None:
     """Two requests, sent at 100 and 200 s, answered after 0.5 s each; queue 0.1 s and prefill 0.3 s."""
     none = np.full(2, np.nan)
-    reported = Reported(
-        np.ones(2, np.int8), np.full(2, 1e5), np.full(2, 3e5), none, np.full(2, ttft_us), none, np.array(arrived_at)
-    )
+    q, p = np.full(2, 1e5), np.full(2, 3e5)
+    reported = Reported(np.ones(2, np.int8), q, p, none, none, np.full(2, ttft_us), none, np.array(arrived_at))
     requests = pd.DataFrame({"sent_at": [100.0, 200.0], "ttft_s": [0.5, 0.5]})
     return server_clock(requests, reported, np.array(possible))
 
@@ -94,6 +93,6 @@ def test_what_can_be_explained() -> None:
     assert explained_by("ttft{model=a} p95").percentile == 95
     for wrong in ("ttft", "foo p95", "fluidity p95", "ttft p95 < 1s"):
         with pytest.raises(
-            ValueError, match="--blame takes ttft_from_due, ttft, itl, latency at a percentile, such as"
+            ValueError, match="--blame takes ttft_from_due, ttft, itl, request_latency at a percentile, such as"
         ):
             explained_by(wrong)
