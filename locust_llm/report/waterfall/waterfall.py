@@ -160,10 +160,10 @@ def explained_by(text: str) -> Rule:
     """The rule whose metric, selectors and percentile are to be explained: ``ttft{model=a} p95``. Raises ValueError."""
     try:
         rule = parse(f"{text} < 1s")
-    except ValueError:
-        rule = None
-    if rule is None or rule.metric not in OF or rule.percentile is None:
-        raise ValueError(f"--blame takes {', '.join(OF)} at a percentile, such as 'ttft{{model=a}} p95', got {text!r}")
+    except ValueError as error:
+        raise ValueError(f"{text}: {str(error).partition(': ')[2]}") from None
+    if rule.metric not in OF or rule.percentile is None:
+        raise ValueError(f"{text}: only percentiles of {', '.join(OF)} have parts")
     return rule
 
 
