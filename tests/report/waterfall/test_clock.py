@@ -95,6 +95,7 @@ def test_what_can_be_explained() -> None:
     for wrong, why in (
         ("ttft", "ttft: ttft needs a statistic"),
         ("foo p95", "foo p95: unknown metric foo"),
+        ("fluidity p95", "fluidity p95: only percentiles of"),
         ("ttft avg", "ttft avg: only percentiles of ttft_from_due, ttft, itl, .* have parts"),
     ):
         with pytest.raises(ValueError, match=why):
