@@ -49,7 +49,7 @@ def report(words: list[str]) -> int:
         for text in options.blame:
             explained_by(text)
     except ValueError as error:
-        return refused(str(error))
+        return refused(f"--blame {error}")
     try:
         summary, facts = build.remake(folder, stages=options.stages, spans=options.spans, blames=options.blame)
     except Exception as error:

@@ -30,12 +30,12 @@ MOST: Final = 0.9
 RULES: Final = {
     "late": "The load generator sent late: too few users, or too little CPU.",
     "retries": "Earlier attempts were refused; --max-retries decides how long one goes on.",
-    "gate": "A higher prefill limit moves this to the server's queue, and the sum stays as it is.",
+    "gate": "A higher prefill limit moves this to the server's queue, and the sum stays about the same.",
     "connect": "Each connection is opened anew: keep them open, or look at the network.",
     "network": "Neither queue nor prefill: look at the network, a proxy, the tokenizer and the HTTP server.",
     "handover": "The engine was in the middle of a step, or the server's processes had no CPU: a smaller token budget makes "
     "steps shorter.",
-    "queue": "A lower prefill limit moves this to the gate, and the sum stays as it is; less load or more servers make it "
+    "queue": "A lower prefill limit moves this to the gate, and the sum stays about the same; less load or more servers make it "
     "shorter.",
     "prefill": "Shorter prompts or a prefix cache make it shorter.",
     "others": "Other prompts and decodes shared its steps: a smaller token budget or fewer prompts at a time make it "

@@ -182,12 +182,14 @@ def _explained(table: Table, run: Run, asked: Sequence[str], left_out: list[str]
 
 def explained_by(text: str) -> Rule:
     """The rule whose metric, selectors and percentile are to be explained: ``ttft{model=a} p95``. Raises ValueError."""
+    no_parts = f"{text}: only percentiles of {', '.join(OF)} have parts"
     try:
         rule = parse(f"{text} < 1s")
-    except ValueError:
-        rule = None
-    if rule is None or rule.metric not in OF or rule.percentile is None:
-        raise ValueError(f"--blame takes {', '.join(OF)} at a percentile, such as 'ttft{{model=a}} p95', got {text!r}")
+    except ValueError as error:
+        why = str(error).partition(": ")[2]
+        raise ValueError(no_parts if why.startswith("unknown unit") else f"{text}: {why}") from None
+    if rule.metric not in OF or rule.percentile is None:
+        raise ValueError(no_parts)
     return rule
 
 

@@ -1,5 +1,6 @@
 """The offset of the server's clock by pencil, and the sentences about it and about what cannot be told apart."""
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ def clock_of(
     arrived_at: tuple[float, ...], ttft_us: float = np.nan, possible: tuple[bool, ...] = (True, True)
 ) -> ServerClock | None:
     """Two requests, sent at 100 and 200 s, answered after 0.5 s each; queue 0.1 s and prefill 0.3 s."""
-    none = np.full(2, np.nan)
-    q, p = np.full(2, 1e5), np.full(2, 3e5)
-    reported = Reported(np.ones(2, np.int8), q, p, none, none, np.full(2, ttft_us), none, np.array(arrived_at))
+    known = {"queue_us": 1e5, "prefill_us": 3e5, "ttft_us": ttft_us}
+    columns = {name.name: np.full(2, known.get(name.name, np.nan)) for name in fields(Reported)}
+    reported = Reported(**columns | {"source": np.ones(2, np.int8), "arrived_at": np.array(arrived_at)})  # type: ignore[arg-type]
     requests = pd.DataFrame({"sent_at": [100.0, 200.0], "ttft_s": [0.5, 0.5]})
     return server_clock(requests, reported, np.array(possible))
 
@@ -91,8 +92,11 @@ def test_what_cannot_be_told_apart_is_not() -> None:
 
 def test_what_can_be_explained() -> None:
     assert explained_by("ttft{model=a} p95").percentile == 95
-    for wrong in ("ttft", "foo p95", "fluidity p95", "ttft p95 < 1s"):
-        with pytest.raises(
-            ValueError, match="--blame takes ttft_from_due, ttft, itl, request_latency at a percentile, such as"
-        ):
+    for wrong, why in (
+        ("ttft", "ttft: ttft needs a statistic"),
+        ("foo p95", "foo p95: unknown metric foo"),
+        ("fluidity p95", "fluidity p95: only percentiles of"),
+        ("ttft avg", "ttft avg: only percentiles of ttft_from_due, ttft, itl, .* have parts"),
+    ):
+        with pytest.raises(ValueError, match=why):
             explained_by(wrong)
