@@ -35,8 +35,8 @@ RULES: Final = {
     "network": "Neither queue nor prefill: look at the network, a proxy, the tokenizer and the HTTP server.",
     "handover": "The engine was in the middle of a step, or the server's processes had no CPU: a smaller token budget makes "
     "steps shorter.",
-    "queue": "A lower prefill limit moves this to the gate, and the sum stays about the same; less load or more servers make it "
-    "shorter.",
+    "queue": "A lower prefill limit moves this to the gate, and the sum stays about the same; less load or more servers "
+    "make it shorter.",
     "prefill": "Shorter prompts or a prefix cache make it shorter.",
     "others": "Other prompts and decodes shared its steps: a smaller token budget or fewer prompts at a time make it "
     "shorter.",
