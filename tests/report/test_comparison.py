@@ -10,11 +10,12 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
+from locust_llm.__main__ import main
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.run import Run, Stage
 from locust_llm.core.storage import write_run
-from locust_llm.report.commands import WEATHER, main
+from locust_llm.report.commands import WEATHER
 from locust_llm.report.comparison import Comparison, Line, compared, console, document, markdown
 from locust_llm.report.ending import LINES, of_runs
 from locust_llm.slo.client_verdict import Verdict

@@ -41,8 +41,8 @@ def test_a_reader_sees_at_once_whose_time_it_is() -> None:
     text, table, *_ = (block for block in whose(SLOW) if isinstance(block, Text | Table))
     assert isinstance(text, Text)
     assert text.text.startswith(
-        "TTFT from Due p99, 3 s: of the 3.4 s that the 12 requests at or above it took on average (typical: 340 ms), 2.1 s "
-        "are the server's queue (estimated), 900 ms its own prefill (estimated), 300 ms the gate. A lower prefill limit"
+        "TTFT from Due p99 is 3 s. The 12 requests at or above it took 3.4 s on average (typical ones: 340 ms): 2.1 s the "
+        "server's queue (estimated), 900 ms its own prefill (estimated), 300 ms the gate. A lower prefill limit"
     )  # the network's 3 % are not said
     assert isinstance(table, Table)
     assert table.rows[0] == ("the gate", "300.0", "-", "30.00", "measured")

@@ -14,7 +14,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.run.control.live_stats import LiveStats
 from locust_llm.run.control.prometheus import HISTOGRAMS, Totals, exposition, gauges, part_seconds
 from locust_llm.run.discovery import Discovery
-from locust_llm.web.routes import (
+from locust_llm.web.scrape import (
     Environment,  # not from locust, which ruff would put first: it patches
     serve_metrics,
 )
