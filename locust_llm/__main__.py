@@ -226,6 +226,13 @@ def manifest(words: list[str]) -> int:
     return module.command(words)
 
 
+def upload(words: list[str]) -> int:
+    """The folder of a run to a store."""
+    from locust_llm.run.deploy import upload as module
+
+    return module.command(words)
+
+
 def selftest(words: list[str]) -> int:
     """The load generator against a server that knows when it sent what; 0 where the client verdict is OK."""
     from . import selftest as module
@@ -266,6 +273,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "compare": compare,
     "scenario": scenario,
     "manifest": manifest,
+    "upload": upload,
 }
 OF_OTHERS: Final = {
     "run": ("bench", "benchmark", "load", "loadtest", "load-test", "test", "start", "profile"),
@@ -295,6 +303,7 @@ usage: locust-llm COMMAND ...
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
   compare A B     compare runs: differences with their intervals, and different conditions
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
+  upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix, as run --upload does
   manifest        write a run as a manifest: manifest kubernetes --host URL --workers 8, and any option of run
   --version       of this package, of Locust and of Python"""
 

@@ -125,7 +125,7 @@ def _job(plan: Plan, part: str, args: list[str], *env: Document) -> Document:
     sends = part != "worker"
     spec: Document = {"backoffLimit": 0}
     if not sends:
-        # a worker has no verdict: one that broke is replaced, and so is one whose node was drained, which counts as no failure
+        # a worker has no verdict: one that broke is replaced, and so is one whose node was drained, which is no failure
         ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
         spec = {
             "parallelism": plan.workers, "completions": plan.workers, "backoffLimit": plan.workers,

@@ -1,4 +1,4 @@
-"""YAML to be read by people: mappings, lists and scalars in block style, each text quoted unless it is plain in every version."""
+"""YAML to be read by people: mappings, lists and scalars in block style, a text quoted unless it is plain."""
 
 import json
 import re
