@@ -50,9 +50,11 @@ def copy(folder: Path, url: str) -> str:
     """
     import fsspec
 
-    system, place = fsspec.core.url_to_fs(url.rstrip("/"))
+    # file by file: with whole folders fsspec makes a bucket that is not there, of a name that was misspelled
+    system, place = fsspec.core.url_to_fs(url.rstrip("/"), **({"auto_mkdir": True} if url.startswith("file:") else {}))
     target = _free(system, f"{place}/{folder.resolve().name}")
-    system.put(f"{folder}/", f"{target}/", recursive=True)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        system.put_file(str(path), f"{target}/{path.relative_to(folder)}")
     return str(system.unstrip_protocol(target))
 
 

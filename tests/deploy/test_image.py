@@ -1,0 +1,226 @@
+"""The image, without Docker: its Dockerfile is read, and its steps are taken, as its user and with a read-only root."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+import yaml
+from support.runs import free_port
+
+from locust_llm.__main__ import simulator
+from locust_llm.exit_status import ExitStatus
+
+CHECKOUT: Final = Path(__file__).parents[2]
+DEPLOY: Final = CHECKOUT / "deploy"
+SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "40", "--no-probe", "--selftest", "off")
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """(instruction, what follows) of a Dockerfile, over continued lines."""
+    joined = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
+    return [
+        (word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines() if line)
+    ]
+
+
+STEPS: Final = instructions((DEPLOY / "Dockerfile").read_text())
+ENV: Final = dict(pair.split("=") for word, rest in STEPS if word == "ENV" for pair in rest.split())
+COPIED: Final = [
+    source for word, rest in STEPS if word == "COPY" for source in re.sub(r"--\S+ ", "", rest).split()[:-1]
+]
+
+
+def last(name: str) -> str:
+    return [rest for word, rest in STEPS if word == name][-1]
+
+
+def test_the_file_says_what_a_cluster_needs() -> None:
+    setup = ConfigParser()
+    setup.read(CHECKOUT / "setup.cfg")
+    (oldest,) = re.findall(r"locust >= ([\d.]+)", setup["options"]["install_requires"])
+    assert last("FROM") == "base"
+    base, version = STEPS[0][1].removesuffix(" AS base").split(":")
+    assert base == "locustio/locust"
+    assert tuple(map(int, version.split("."))) >= tuple(map(int, oldest.split(".")))
+    assert re.fullmatch(r"[1-9]\d*", last("USER"))  # a name cannot be checked by runAsNonRoot
+    assert last("STOPSIGNAL") == "SIGTERM"
+    assert json.loads(last("ENTRYPOINT")) == ["entrypoint"]
+    installed = next(rest for word, rest in STEPS if word == "RUN" and "pip install" in rest)
+    extras = re.findall(r"\[(.+?)\]", installed)[0].split(",")
+    assert set(extras) <= set(setup["options.extras_require"])
+    assert Path(ENV["LOCUST_LLM_REPORT_DIR"]).parts[1] in installed  # it is made, and written to
+
+
+def test_what_is_copied_is_there_and_not_ignored() -> None:
+    ignored = (CHECKOUT / ".dockerignore").read_text().splitlines()
+    assert sorted(line[1:] for line in ignored if line.startswith("!")) == sorted(COPIED)
+    assert ignored[1] == "*"
+    for source in COPIED:
+        assert (CHECKOUT / source).exists()
+    assert os.access(DEPLOY / "entrypoint", os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("words", "mounted", "expected"),
+    [
+        ("run --headless", False, "run --headless"),
+        ("--master -u 4", False, "run --master -u 4"),
+        ("--master -u 4", True, "run -f locustfile.py --master -u 4"),
+        ("run --master", True, "run --master"),
+        ("probe --host x", False, "probe --host x"),
+        ("", False, ""),
+    ],
+)
+def test_operators_words_are_those_of_a_run(words: str, mounted: bool, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "locust-llm").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "locust-llm").chmod(0o755)
+    if mounted:
+        (tmp_path / "locustfile.py").write_text("")
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [DEPLOY / "entrypoint", *words.split()], cwd=tmp_path, env=path, capture_output=True, text=True
+    )
+    assert done.stdout == f"{expected}\n"
+
+
+# -- its steps ---------------------------------------------------------------------------------------------------------
+
+
+class Image(NamedTuple):
+    """A folder that stands for the image: ``venv``, ``home``, and what may be written to, ``reports`` and ``tmp``."""
+
+    root: Path
+
+    def start(self, *words: str, log: Path, **env: str) -> "subprocess.Popen[bytes]":
+        """The entry point as the image's user, with nothing else to write to than its two folders, and no capability."""
+        places = {value: str(self.root) + value for value in ("/reports", "/tmp")}
+        given = {name: re.sub("^/(reports|tmp)", lambda found: places[found[0]], value) for name, value in ENV.items()}
+        user = last("USER")
+        inside = [
+            "setpriv",
+            f"--reuid={user}",
+            f"--regid={user}",
+            "--clear-groups",
+            "--no-new-privs",
+            "--bounding-set=-all",
+        ]
+        script = "set -e; mount --make-rprivate /; " + "".join(
+            f"mount --bind {shlex.quote(place)} {shlex.quote(place)}; " for place in places.values()
+        )
+        script += self._readable(Path(sys.base_prefix)) + self._readable(Path(sys.prefix))
+        script += (
+            f"mount -o remount,bind,ro /; cd {self.root}/home; exec {shlex.join(inside)} entrypoint {shlex.join(words)}"
+        )
+        path = f"{self.root}/venv/bin:{self.root}:{os.environ['PATH']}"
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                ["unshare", "--mount", "sh", "-c", script], stdout=file, stderr=file, env={"PATH": path, **given, **env}
+            )
+
+    def _readable(self, place: Path) -> str:
+        """Python may be in a folder that is root's alone, which no image has: an empty one with the way to it instead."""
+        hidden = next((one for one in reversed(place.parents) if not one.stat().st_mode & 1), None)
+        if hidden is None:
+            return ""
+        aside, there = self.root / "aside" / place.name, shlex.quote(str(place))
+        aside.mkdir(parents=True, exist_ok=True)
+        return (
+            f"mount --bind {there} {aside}; mount -t tmpfs -o mode=755 none {shlex.quote(str(hidden))}; "
+            f"mkdir -p {there}; mount --bind {aside} {there}; "
+        )
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Image]:
+    """The wheel of what is copied, in an environment whose other packages are those of this one."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("a read-only root takes a mount namespace, which is not allowed here")
+    root = Path(tempfile.mkdtemp(prefix="locust-llm-image-", dir="/var/tmp"))
+    try:
+        root.chmod(0o755)
+        for name in ("home", "reports", "tmp"):
+            (root / name).mkdir()
+        for name in ("reports", "tmp"):
+            os.chown(root / name, int(last("USER")), 0)
+        shutil.copy(DEPLOY / "entrypoint", root / "entrypoint")
+        for source in COPIED:
+            copy = shutil.copytree if (CHECKOUT / source).is_dir() else shutil.copy
+            (root / "src" / source).parent.mkdir(parents=True, exist_ok=True)
+            copy(CHECKOUT / source, root / "src" / source)
+        subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True)
+        pip = [root / "venv/bin/python", "-m", "pip", "-q", "--disable-pip-version-check"]
+        subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", root / "wheels", root / "src"], check=True)
+        subprocess.run([*pip, "install", "--no-deps", *(root / "wheels").glob("*.whl")], check=True)
+        (site,) = (root / "venv").glob("lib/*/site-packages")
+        (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        yield Image(root)
+    finally:
+        shutil.rmtree(root)
+
+
+def requests_of(folder: Path) -> int:
+    path = folder / "profile_export.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.slow
+def test_a_pods_sigterm_drains_as_another_user_on_a_read_only_root(image: Image, tmp_path: Path) -> None:
+    folder = image.root / "reports" / "run"
+    with simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
+        variables = {
+            "LOCUST_HOST": url,
+            "LOCUST_USERS": "4",
+            "LOCUST_RUN_TIME": "5m",
+            "LOCUST_LLM_SLO": "ttft p50 < 60s",
+        }
+        run = image.start("--headless", *SHORT, log=tmp_path / "log", **variables)
+        text = lambda: (tmp_path / "log").read_text()  # noqa: E731
+        while requests_of(folder) < 4:
+            assert run.poll() is None, text()
+            time.sleep(0.05)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == ExitStatus.OK, text()
+    assert folder.stat().st_uid == int(last("USER"))
+    assert (folder / "report.html").stat().st_size
+    outcomes = [
+        json.loads(line)["record"]["outcome"] for line in (folder / "profile_export.jsonl").read_text().splitlines()
+    ]
+    assert set(outcomes) == {"ok"}
+    assert not list((image.root / "home").iterdir())
+
+
+@pytest.mark.slow
+def test_what_an_operator_passes_is_a_run_over_two_workers_with_its_verdict(image: Image, tmp_path: Path) -> None:
+    """The words of k8s-operator: its own, then the args of the manifest, to the master and to each worker alike."""
+    spec = yaml.safe_load((DEPLOY / "kubernetes" / "locusttest-v1.yaml").read_text())["spec"]
+    port = str(free_port())
+    with simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
+        changed: Mapping[str, str] = {"--host": url, "--users": "4", "--run-time": "3s", "--expect-workers": "2"}
+        given = [word.partition("=") for word in shlex.split(spec["args"])]
+        args = [f"{flag}{equals}{changed.get(flag, value)}" for flag, equals, value in given]
+        args += [*SHORT, "--slo", "ttft p95 < 1ms", "--web-port", str(free_port()), "--master-bind-port", port]
+        args += ["--master-port", port]
+        workers = [
+            image.start("--worker", "--master-host", "127.0.0.1", *args, log=tmp_path / f"worker-{number}")
+            for number in "12"
+        ]
+        master = image.start(
+            "--master", *args, log=tmp_path / "master", LOCUST_LLM_REPORT_DIR=f"{image.root}/reports/v1"
+        )
+        assert master.wait(120) == ExitStatus.RULE_FAILED, (tmp_path / "master").read_text()
+        for worker in workers:
+            assert worker.wait(60) == 0
+    assert requests_of(image.root / "reports" / "v1")
