@@ -20,7 +20,9 @@ import pytest
 import yaml
 from support.runs import free_port
 
+from locust_llm import read
 from locust_llm.__main__ import simulator
+from locust_llm.core.record import OK
 from locust_llm.exit_status import ExitStatus
 
 CHECKOUT: Final = Path(__file__).parents[2]
@@ -196,10 +198,7 @@ def test_a_pods_sigterm_drains_as_another_user_on_a_read_only_root(image: Image,
         assert run.wait(60) == ExitStatus.OK, text()
     assert folder.stat().st_uid == int(last("USER"))
     assert (folder / "report.html").stat().st_size
-    outcomes = [
-        json.loads(line)["record"]["outcome"] for line in (folder / "profile_export.jsonl").read_text().splitlines()
-    ]
-    assert set(outcomes) == {"ok"}
+    assert set(read(folder).requests.outcome) == {OK}
     assert not list((image.root / "home").iterdir())
 
 
