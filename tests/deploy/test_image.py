@@ -212,7 +212,12 @@ def test_what_an_operator_passes_is_a_run_over_two_workers_with_its_verdict(imag
         given = [word.partition("=") for word in shlex.split(spec["args"])]
         args = [f"{flag}{equals}{changed.get(flag, value)}" for flag, equals, value in given]
         args += [*SHORT, "--expect-workers=2", "--web-port", str(free_port()), "--master-bind-port", port]
-        args += ["--master-port", port]
+        args += [
+            "--master-port",
+            port,
+            "--enable-rebalancing",
+            "--only-summary",
+        ]  # the last two: of locust-k8s-operator
         workers = [
             image.start("--worker", "--master-host", "127.0.0.1", *args, log=tmp_path / f"worker-{number}")
             for number in "12"
