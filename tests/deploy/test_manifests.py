@@ -115,10 +115,10 @@ def test_a_kustomization_and_its_overlay_are_built() -> None:
 
 
 def test_options_become_args_and_pods_are_restricted() -> None:
-    *_, service, master, worker = read(manifest(["--workers", "8", *LOAD, "-s45", "--name", "nightly"]))
+    *_, service, master, worker = read(manifest(["--workers", "8", *LOAD, "-s1m", "--name", "nightly"]))
     assert service["spec"]["selector"].items() <= master["spec"]["template"]["metadata"]["labels"].items()
     (one,) = pod_of(master)["containers"]
-    assert one["args"] == ["run", "--headless", "--master", *PARSED, "--stop-timeout=45"]
+    assert one["args"] == ["run", "--headless", "--master", *PARSED, "--stop-timeout=1m"]
     assert {"name": "LOCUST_EXPECT_WORKERS", "value": "8"} in one["env"]
     (other,) = pod_of(worker)["containers"]
     assert other["args"] == [
@@ -129,7 +129,7 @@ def test_options_become_args_and_pods_are_restricted() -> None:
     ]
     assert (worker["spec"]["parallelism"], worker["spec"]["completions"], master["spec"]["backoffLimit"]) == (8, 8, 0)
     for pod in map(pod_of, (master, worker)):
-        assert pod["terminationGracePeriodSeconds"] > 45
+        assert pod["terminationGracePeriodSeconds"] > 60
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         (container,) = pod["containers"]
@@ -209,9 +209,12 @@ def test_what_no_manifest_can_hold_is_refused(words: list[str], why: str) -> Non
     assert KEY not in str(refused.value)
 
 
-def test_a_key_file_becomes_the_secret() -> None:
+def test_a_key_file_becomes_the_secret_and_no_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "LOCUST_LLM_HEADERS", "LOCUST_HOST", "LOCUST_LLM_MODEL"):
+        monkeypatch.setenv(name, KEY)
     text = manifest(["--api-key-file", "my key.txt", "--candidate-set", "model=other"])
     assert "\n# A key: kubectl create secret generic locust-llm-key --from-file=OPENAI_API_KEY='my key.txt'\n" in text
+    assert KEY not in text
     (container,) = pod_of(read(text)[-1])["containers"]
     assert {"secretRef": {"name": "locust-llm-key", "optional": True}} in container["envFrom"]
     assert container["args"] == ["run", "--headless", "--candidate-set=model=other"]

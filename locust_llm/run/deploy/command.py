@@ -145,9 +145,11 @@ def _with_options(plan: Plan, pairs: list[tuple[Any, str, str | None]]) -> Plan:
         elif name == "upload":
             more["uploads"] = True
         elif name == "stop_timeout" and value:
-            more["grace_s"] = float(value)
+            more["grace_s"] = float(action.type(value))
         elif name == "metrics_port" and value:
             port = value.rpartition(":")[2]
+            if not port.isdecimal():
+                refuse(f"{flag} takes PORT or ADDRESS:PORT, got {value!r}")
             more["metrics_port"], value = int(port), f"0.0.0.0:{port}"  # in a pod nobody is on the loopback
         word = flag or value or "" if value is None or not flag else f"{flag}={value}"
         args.append(word.replace("$(", "$$("))

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 Value = Mapping[str, "Value"] | Sequence["Value"] | str | int | bool | None
 
@@ -24,7 +24,7 @@ def _block(value: Value) -> Iterator[str]:
     """Its lines."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from _entry(f"{_scalar(key)}:", inner, "  ")
+            yield from _entry(f"{_scalar(key)}:", inner)
     elif _is_list(value) and value:
         for inner in value:
             lines = _block(inner) if not _is_text_block(inner) else _literal(str(inner))
@@ -34,7 +34,7 @@ def _block(value: Value) -> Iterator[str]:
         yield _scalar(value)
 
 
-def _entry(key: str, inner: Value, indent: str) -> Iterator[str]:
+def _entry(key: str, inner: Value) -> Iterator[str]:
     if _is_text_block(inner):
         first, *rest = _literal(str(inner))
         yield f"{key} {first}"
@@ -46,7 +46,7 @@ def _entry(key: str, inner: Value, indent: str) -> Iterator[str]:
         yield f"{key} {_scalar(inner)}"
 
 
-def _is_list(value: Value) -> bool:
+def _is_list(value: Value) -> TypeGuard[Sequence[Value]]:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
