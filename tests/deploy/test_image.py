@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -202,30 +202,64 @@ def test_a_pods_sigterm_drains_as_another_user_on_a_read_only_root(image: Image,
     assert not list((image.root / "home").iterdir())
 
 
-@pytest.mark.slow
-def test_what_an_operator_passes_is_a_run_over_two_workers_with_its_verdict(image: Image, tmp_path: Path) -> None:
-    """The words of k8s-operator: its own, then the args of the manifest, to the master and to each worker alike."""
+def of_jobs() -> tuple[list[str], list[str], dict[str, str]]:
+    """(words of the master, of a worker, variables of both) as Jobs have them; what the ConfigMap has."""
+    *_, master, worker = yaml.safe_load_all((DEPLOY / "kubernetes" / "distributed.yaml").read_text())
+    (one,), (other,) = (job["spec"]["template"]["spec"]["containers"] for job in (master, worker))
+    expected = {one["name"]: "2" for one in one["env"] if one["name"] == "LOCUST_EXPECT_WORKERS"}
+    load = {"LOCUST_HOST": "HOST", "LOCUST_USERS": "4", "LOCUST_RUN_TIME": "5s", "LOCUST_LLM_SLO": "error_rate > 99%"}
+    return one["args"], other["args"], {**expected, **load}
+
+
+def of_v1() -> tuple[list[str], list[str], dict[str, str]]:
+    """As k8s-operator has them: its own words, then the same args for both."""
     spec = yaml.safe_load((DEPLOY / "kubernetes" / "locusttest-v1.yaml").read_text())["spec"]
+    args = shlex.split(spec["args"])
+    return ["--master", *args], ["--worker", "--master-host", "MASTER", *args], {}
+
+
+def of_v2() -> tuple[list[str], list[str], dict[str, str]]:
+    """As locust-k8s-operator has them: the words of the command, its own, then the args of each."""
+    *_, test = yaml.safe_load_all((DEPLOY / "kubernetes" / "locusttest-v2.yaml").read_text())
+    master, worker = test["spec"]["master"], test["spec"]["worker"]
+    own = ["--master", "--master-port=5557", f"--expect-workers={worker['replicas']}", "--autostart"]
+    own += ["--autoquit", str(master["autoquit"]["timeout"]), "--enable-rebalancing", "--only-summary"]
+    join = ["--worker", "--master-port=5557", "--master-host=MASTER"]
+    words = [[*one["command"].split(), *more, *one["extraArgs"]] for one, more in ((master, own), (worker, join))]
+    return words[0], words[1], {}
+
+
+@pytest.mark.parametrize(
+    "passed",
+    [
+        pytest.param(of_v1, marks=pytest.mark.slow),
+        pytest.param(of_v2, marks=pytest.mark.full),
+        pytest.param(of_jobs, marks=pytest.mark.full),
+    ],
+)
+def test_what_pods_are_told_is_a_run_over_two_workers_with_its_verdict(
+    passed: Callable[[], tuple[list[str], list[str], dict[str, str]]], image: Image, tmp_path: Path
+) -> None:
     port = str(free_port())
     with simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
-        changed: Mapping[str, str] = {"--host": url, "--users": "4", "--run-time": "5s", "--slo": "error_rate > 99%"}
-        given = [word.partition("=") for word in shlex.split(spec["args"])]
-        args = [f"{flag}{equals}{changed.get(flag, value)}" for flag, equals, value in given]
-        args += [*SHORT, "--expect-workers=2", "--web-port", str(free_port()), "--master-bind-port", port]
-        args += [
-            "--master-port",
-            port,
-            "--enable-rebalancing",
-            "--only-summary",
-        ]  # the last two: of locust-k8s-operator
+        changed = {
+            "--host": url, "--users": "4", "--run-time": "5s", "--slo": "error_rate > 99%", "--expect-workers": "2",
+            "--master-host": "127.0.0.1", "--master-port": port,
+        }  # fmt: skip
+
+        def here(words: list[str]) -> list[str]:
+            split = [word.partition("=") for word in words]
+            return [flag + equals + (changed.get(flag, value) if equals else "") for flag, equals, value in split]
+
+        to_master, to_worker, env = passed()
+        env |= {"LOCUST_HOST": url} if env else {}
+        to_worker = here(["127.0.0.1" if word == "MASTER" else word for word in to_worker])
+        to_master = [*here(to_master), *SHORT, "--web-port", str(free_port()), "--master-bind-port", port]
         workers = [
-            image.start("--worker", "--master-host", "127.0.0.1", *args, log=tmp_path / f"worker-{number}")
-            for number in "12"
+            image.start(*to_worker, "--master-port", port, log=tmp_path / f"worker-{number}", **env) for number in "12"
         ]
-        master = image.start(
-            "--master", *args, log=tmp_path / "master", LOCUST_LLM_REPORT_DIR=f"{image.root}/reports/v1"
-        )
+        reports = image.root / "reports" / passed.__name__
+        master = image.start(*to_master, log=tmp_path / "master", LOCUST_LLM_REPORT_DIR=str(reports), **env)
         assert master.wait(120) == ExitStatus.RULE_FAILED, (tmp_path / "master").read_text()
-        for worker in workers:
-            assert worker.wait(60) == 0
-    assert requests_of(image.root / "reports" / "v1")
+        assert [worker.wait(60) for worker in workers] == [0, 0]
+    assert requests_of(reports)
