@@ -218,6 +218,21 @@ def canary(words: list[str]) -> int:
     return module.command(words)
 
 
+def manifest(words: list[str]) -> int:
+    """A run as a manifest for Kubernetes."""
+    import locust_llm.run.options  # noqa: F401  first: Locust patches before the network is imported
+    from locust_llm.run.deploy import command as module  # isort: skip
+
+    return module.command(words)
+
+
+def upload(words: list[str]) -> int:
+    """The folder of a run to a store."""
+    from locust_llm.run.deploy import upload as module
+
+    return module.command(words)
+
+
 def selftest(words: list[str]) -> int:
     """The load generator against a server that knows when it sent what; 0 where the client verdict is OK."""
     from . import selftest as module
@@ -257,6 +272,8 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "figure": figure,
     "compare": compare,
     "scenario": scenario,
+    "manifest": manifest,
+    "upload": upload,
 }
 OF_OTHERS: Final = {
     "run": ("bench", "benchmark", "load", "loadtest", "load-test", "test", "start", "profile"),
@@ -286,6 +303,8 @@ usage: locust-llm COMMAND ...
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
   compare A B     compare runs: differences with their intervals, and different conditions
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
+  upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix, as run --upload does
+  manifest        write a run as a manifest: manifest kubernetes --host URL --workers 8, and any option of run
   --version       of this package, of Locust and of Python"""
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from locust_llm.run.control.control import Control
 from locust_llm.run.control.forked_workers import attend_children
 from locust_llm.run.control.progress import keep_apart, progress
 from locust_llm.run.control.run_store import give_up
+from locust_llm.run.deploy import upload
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE, Refused, refuse
 from locust_llm.run.guarded import guarded
@@ -39,7 +40,7 @@ from locust_llm.run.locust_table import (
     three_digits_in_locust,
     without_tables,
 )
-from locust_llm.run.options import add_options, keep_locusts_defaults, look_through, settings_of
+from locust_llm.run.options import FURTHER, add_options, keep_locusts_defaults, look_through, settings_of
 from locust_llm.run.preflight import the_address
 from locust_llm.run.protocol import LOCAL, EndRun, Message
 from locust_llm.run.refusals import dataset_too_long, outgrows
@@ -60,6 +61,7 @@ logger = logging.getLogger("locust_llm")
 keep_locusts_defaults()
 three_digits_in_locust()
 withhold()
+FURTHER.append(upload.mistakes)
 
 
 @events.init_command_line_parser.add_listener
@@ -301,6 +303,8 @@ class Plugin:
             self._report = control.report(verbose=self._asked("verbose"))
             self._status, self._incomplete = control.exit_status(), control.incomplete
             control.close()
+            if url := getattr(self._environment.parsed_options, "upload", None):
+                self._report += f"{upload.uploaded(control.store.folder, url)}\n"
         finally:
             self._reported.set()
             if self._view is not None:

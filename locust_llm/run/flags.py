@@ -76,6 +76,16 @@ class CommandLine(msgspec.Struct):
     slo_file: Annotated[
         str | None, Option("rules", "File with a rule per line; # begins a comment", "slo.txt", "FILE", in_form=False)
     ] = None
+    upload: Annotated[
+        str | None,
+        Option(
+            "report",
+            "Copy the report folder to this place after the run, by fsspec (extra upload)",
+            "s3://bucket/load-tests",
+            "URL",
+            in_form=False,
+        ),
+    ] = None
     verbose: Annotated[
         bool, Option("report", "Print all tables at the end, and Locust's too, not the verdict alone", in_form=False)
     ] = False

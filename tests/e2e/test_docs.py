@@ -20,6 +20,7 @@ from locust_llm.__main__ import COMMANDS, DEMO, main, simulator, with_host
 from locust_llm.core.record import FAILURES, Record
 from locust_llm.core.validation import mistakes
 from locust_llm.run import options as options_module
+from locust_llm.run.deploy.command import manifest
 from locust_llm.run.options import add_options, settings_of
 from locust_llm.slo import grammar as slo
 
@@ -128,6 +129,8 @@ def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPat
         assert list(mistakes(settings_of(options))) == []
         given = (options.locustfile or "").split(",")
         assert [file for file in given if file.startswith("locustfiles/") and not (ROOT / file).is_file()] == []
+    elif words[0] == "manifest":
+        assert manifest(words[2:])
     else:
         assert program == "locust-llm"
         assert words[0] in COMMANDS
@@ -190,7 +193,14 @@ def known_options() -> set[str]:
     actions = [*load_parser("probe")._actions, *simulate._actions]
     found = {flag for action in actions for flag in action.option_strings}
     door = Path(sys.modules["locust_llm.__main__"].__file__ or "")
-    files = (door.name, "check.py", "selftest.py", "run/canary/command.py", "report/commands.py")
+    files = (
+        door.name,
+        "check.py",
+        "selftest.py",
+        "run/canary/command.py",
+        "run/deploy/command.py",
+        "report/commands.py",
+    )
     sources = "".join((door.parent / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))
 

@@ -1,0 +1,100 @@
+"""Upload: the folder of a run, copied to a store (S3, GCS, Azure, a file system) through fsspec, in a process of its own.
+
+A run's process is gevent's, where a store's client, which has a thread and an event loop of its own, would not work.
+Credentials are those that the store's client looks for, such as ``AWS_ACCESS_KEY_ID`` in the environment.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from locust_llm.core.text import say
+from locust_llm.exit_status import ExitStatus
+
+PATIENCE_S: Final = 600.0
+"""An upload that takes longer hangs."""
+TRIES_OF_NAMES: Final = 10_000
+
+
+def refusal(url: str) -> str:
+    """Why nothing can be copied there, before anything is sent to anybody; empty: it may be possible."""
+    scheme, found, rest = url.partition("://")
+    if not found or not rest.strip("/"):
+        return f"--upload takes a URL such as s3://bucket/prefix, got {url!r}"
+    if "@" in rest.partition("/")[0]:
+        return "--upload takes no user or password in the URL: the store's client reads them from the environment"
+    try:
+        import fsspec
+
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        return f"--upload {url}: {error} (pip install 'locust-llm[upload]' has what S3 needs)"
+    except ValueError as error:
+        return f"--upload {url}: {error}"
+    return ""
+
+
+def mistakes(settings: object, options: argparse.Namespace) -> Iterator[str]:
+    """Of a run that could not be uploaded; of the process that has its report."""
+    if options.upload and not options.worker and (why := refusal(options.upload)):
+        yield why
+
+
+def copy(folder: Path, url: str) -> str:
+    """Copy all files below ``folder`` to a new folder of its name below ``url``, or ``-2`` and so on; where it is then.
+
+    Raises whatever the store's client raises: there is no common base.
+    """
+    import fsspec
+
+    # file by file: with whole folders fsspec makes a bucket that is not there, of a name that was misspelled
+    system, place = fsspec.core.url_to_fs(url.rstrip("/"), **({"auto_mkdir": True} if url.startswith("file:") else {}))
+    target = _free(system, f"{place}/{folder.resolve().name}")
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        system.put_file(str(path), f"{target}/{path.relative_to(folder)}")
+    return str(system.unstrip_protocol(target))
+
+
+def _free(system: Any, target: str) -> str:
+    """A name that holds nothing: two runs of a Job have the same."""
+    for number in range(1, TRIES_OF_NAMES):
+        name = target if number == 1 else f"{target}-{number}"
+        if not system.exists(name):
+            return name
+    raise FileExistsError(f"{target} and thousands of others are there")
+
+
+def uploaded(folder: Path, url: str) -> str:
+    """A line for the console, of the copy of a run's folder: where it is, or why it is not. Its process has ended then."""
+    command = [sys.executable, "-m", "locust_llm", "upload", str(folder), url]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"NOT UPLOADED: {error}; the report is in {folder}"
+    if done.returncode == ExitStatus.OK:
+        return done.stdout.strip()
+    why = done.stderr.strip().rpartition("\n")[2].removeprefix("locust-llm: error: ")
+    return f"NOT UPLOADED: {why or f'exit status {done.returncode}'}; the report is in {folder}"
+
+
+def command(words: list[str]) -> int:
+    """``locust-llm upload DIR URL``; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm upload", description="Copy the folder of a run to a store, such as s3://bucket/prefix."
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("url", metavar="URL")
+    given = parser.parse_args(words)
+    why = refusal(given.url) or ("" if given.folder.is_dir() else f"there is no folder {given.folder}")
+    if why:
+        print(f"locust-llm: error: {why}", file=sys.stderr)
+        return ExitStatus.REFUSED
+    try:
+        say(f"uploaded: {copy(given.folder, given.url)}\n")
+    except Exception as error:  # of whatever client
+        print(f"locust-llm: error: {given.url}: {type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
+        return ExitStatus.INCOMPLETE
+    return ExitStatus.OK
