@@ -38,7 +38,7 @@ test-all: test test-slow test-matrices  ## everything, with the whole matrices
 
 # what make test leaves out, in pieces: each prints its time, and what is done is done until a source changes
 PIECES = rooms web_pages damage endings distributed modes runs probe serial real
-rooms = tests/client tests/core tests/load tests/probe tests/report tests/run tests/simulator tests/slo tests/web tests/seeds \
+rooms = tests/client tests/core tests/deploy tests/load tests/probe tests/report tests/run tests/simulator tests/slo tests/web tests/seeds \
   tests/bench tests/test_*.py --ignore tests/bench/test_confusion.py --ignore tests/report/test_damage.py \
   --ignore tests/report/test_html.py
 web_pages = tests/e2e/test_web_browser.py tests/e2e/test_web_attack.py tests/report/test_html.py

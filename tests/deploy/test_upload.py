@@ -81,7 +81,7 @@ def test_a_bucket_that_is_not_there_changes_no_status_and_the_folder_can_be_copi
         ("bucket/prefix", "--upload takes a URL such as s3://bucket/prefix, got 'bucket/prefix'"),
         ("s3://", "--upload takes a URL such as"),
         ("s3://key:secret@bucket", "--upload takes no user or password in the URL"),
-        ("nothing://bucket", "--upload nothing://bucket: Protocol not known: nothing"),
+        ("nothing://bucket", "--upload nothing://bucket: fsspec knows no nothing://"),
         ("s3://bucket", ""),
     ],
 )

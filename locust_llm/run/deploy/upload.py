@@ -8,6 +8,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,15 +27,15 @@ def refusal(url: str) -> str:
         return f"--upload takes a URL such as s3://bucket/prefix, got {url!r}"
     if "@" in rest.partition("/")[0]:
         return "--upload takes no user or password in the URL: the store's client reads them from the environment"
-    try:
-        import fsspec
+    missing = "fsspec" if find_spec("fsspec") is None else ""
+    if not missing:
+        from fsspec.registry import known_implementations
 
-        fsspec.get_filesystem_class(scheme)
-    except ImportError as error:
-        return f"--upload {url}: {error} (pip install 'locust-llm[upload]' has what S3 needs)"
-    except ValueError as error:
-        return f"--upload {url}: {error}"
-    return ""
+        if scheme not in known_implementations:
+            return f"--upload {url}: fsspec knows no {scheme}://"
+        package = known_implementations[scheme]["class"].partition(".")[0]  # not imported: it would weigh on the run
+        missing = package if find_spec(package) is None else ""
+    return f"--upload {url} needs {missing}: pip install 'locust-llm[upload]' has what S3 needs" if missing else ""
 
 
 def mistakes(settings: object, options: argparse.Namespace) -> Iterator[str]:
