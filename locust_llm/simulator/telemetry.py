@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .scheduling.parts import Parts
+from .scheduling.parts import Parts, parts_of
 from .scheduling.sequence import Sequence
 
 _TTFT: Final = (
@@ -83,13 +83,16 @@ class Metrics:
     ) -> None:
         queued_at = arrived_at if sequence.arrived_at is None else sequence.arrived_at  # behind the front end
         started_at = queued_at if sequence.started_at is None else max(queued_at, sequence.started_at)
+        parts = parts_of(sequence)  # by the engine's clock, as vLLM has them; a loop that is late is not in them
+        prefill_s = first_at - started_at if parts is None else parts.prefill
+        decode_s = done_at - first_at if parts is None else parts.decode
         self.success[reason] += 1
         observed = {
             "e2e_request_latency_seconds": done_at - arrived_at,
             "request_queue_time_seconds": started_at - queued_at,
-            "request_prefill_time_seconds": first_at - started_at,
-            "request_decode_time_seconds": done_at - first_at,
-            "request_inference_time_seconds": done_at - started_at,
+            "request_prefill_time_seconds": prefill_s,
+            "request_decode_time_seconds": decode_s,
+            "request_inference_time_seconds": prefill_s + decode_s,
             "request_time_per_output_token_seconds": (done_at - first_at) / (count - 1) if count > 1 else 0.0,
             "request_prompt_tokens": sequence.num_prompt_tokens,
             "request_generation_tokens": count,
