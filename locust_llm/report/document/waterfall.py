@@ -25,6 +25,7 @@ BARS: Final = "Slow requests, part by part"
 SAID: Final = 0.05
 """Of the whole: smaller parts are not in the sentence."""
 WAITS: Final = ("queue", "others")
+GUESSED: Final = " (estimated)"
 MOST: Final = 0.9
 """Of the requests of a run: a server that counted fewer has not ended the others."""
 RULES: Final = {
@@ -96,15 +97,8 @@ def sentence(blame: Blame) -> str:
     """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical ones: 310 ms): 2.1 s the
     server's queue, 0.9 s its own prefill.``"""
     whole = sum(part.slow_ms for part in blame.parts)
-    said = [(part.slow_ms, f"{NAMES[part.name]}{_guessed(part)}", part.name) for part in blame.parts]
-    if _open(blame):
-        both = sum(ms for ms, _, name in said if name in WAITS)
-        said = [one for one in said if one[2] not in WAITS]
-        said.append((both, f"{' and '.join(map(NAMES.__getitem__, WAITS))}, which cannot be told apart here", "open"))
-    said.sort(key=lambda one: -one[0])
-    parts = ", ".join(
-        f"{duration(ms / 1e3)} {what}" for i, (ms, what, _) in enumerate(said) if i == 0 or ms >= SAID * whole
-    )
+    said = _longest(blame, ", which cannot be told apart here")
+    parts = ", ".join(f"{duration(ms / 1e3)} {what}" for ms, what, _ in said)
     typical = duration(sum(part.typical_ms for part in blame.parts) / 1e3)
     who = "The slowest request" if blame.slow == 1 else f"The {blame.slow:,} requests at or above it"
     average = "" if blame.slow == 1 else " on average"
@@ -113,6 +107,19 @@ def sentence(blame: Blame) -> str:
         f"{title(blame)} is {duration(blame.value_ms / 1e3)}. {who} took {duration(whole / 1e3)}{average} (typical ones: "
         f"{typical}): {parts}. {rule}"
     ).rstrip()
+
+
+def _longest(blame: Blame, open_: str) -> list[tuple[float, str, str]]:
+    """(ms, in words, name) of the parts that are said, the longest first. Those that cannot be told apart are one, with
+    ``open_`` behind it."""
+    whole = sum(part.slow_ms for part in blame.parts)
+    said = [(part.slow_ms, f"{NAMES[part.name]}{_guessed(part)}", part.name) for part in blame.parts]
+    if _open(blame):
+        both = sum(ms for ms, _, name in said if name in WAITS)
+        said = [one for one in said if one[2] not in WAITS]
+        said.append((both, f"{' and '.join(map(NAMES.__getitem__, WAITS))}{open_}", "open"))
+    said.sort(key=lambda one: -one[0])
+    return [one for i, one in enumerate(said) if i == 0 or one[0] >= SAID * whole]
 
 
 def _open(blame: Blame) -> bool:
@@ -132,14 +139,14 @@ def shares(found: Waterfall) -> Iterator[str]:
     """``TTFT from Due p99: 62% the server's queue, 27% its own prefill (estimated)``, of the first blame."""
     for blame in found.blames[:1]:
         whole = sum(part.slow_ms for part in blame.parts)
-        said = sorted((part for part in blame.parts if part.slow_ms >= SAID * whole), key=lambda part: -part.slow_ms)
-        all_ = len(said) > 1 and all(part.source == "estimated" for part in said)
-        parts = (f"{part.slow_ms / whole:.0%} {NAMES[part.name]}{'' if all_ else _guessed(part)}" for part in said)
+        said = _longest(blame, GUESSED)
+        all_ = len(said) > 1 and all(what.endswith(GUESSED) for _, what, _ in said)
+        parts = (f"{ms / whole:.0%} {what.removesuffix(GUESSED) if all_ else what}" for ms, what, _ in said)
         yield f"{title(blame)}: {', '.join(parts)}{' (all estimated)' * all_}"
 
 
 def _guessed(part: Part) -> str:
-    return " (estimated)" if part.source == "estimated" else ""
+    return GUESSED if part.source == "estimated" else ""
 
 
 def _row(part: Part) -> tuple[str, ...]:
