@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from operator import attrgetter
 from typing import Final
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from locust_llm.core.record import Record
 from locust_llm.core.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
+from locust_llm.core.spans.ids import request_key
 
 SOURCES: Final = ("", SPANS, TIMINGS, HEADERS)
 """By their code; 0: nothing was reported."""
@@ -64,7 +64,7 @@ class ServerColumns:
         table = np.full((len(FIELDS), len(self.keys)), np.nan)
         source[self.rows], table[:, self.rows] = self.sources, self.times.T
         if spans:
-            keys = np.fromiter(map(key_of, spans), np.uint64, len(spans))
+            keys = np.fromiter(map(request_key, spans), np.uint64, len(spans))
             times = _table([*map(_numbers, spans.values())])
             along, order = np.argsort(keys, kind="stable"), np.argsort(self.keys, kind="stable")
             keys, times = keys[along], times[along]  # in their order a search is five times as fast
@@ -89,7 +89,7 @@ class ServerTable:
             self._rows.append(len(self._keys))
             self._sources.append(SOURCES.index(times.source))
             self._times.append(_numbers(times))
-        self._keys.append(key_of(record.id))
+        self._keys.append(request_key(record.id))
 
     def result(self) -> ServerColumns:
         return ServerColumns(
@@ -109,11 +109,6 @@ def joined(parts: Sequence[ServerColumns]) -> ServerColumns:
         np.concatenate([part.sources for part in parts]),
         np.concatenate([part.times for part in parts]),
     )
-
-
-def key_of(request_id: str) -> int:
-    """The second half of its trace id."""
-    return int.from_bytes(blake2b(request_id.encode(errors="replace"), digest_size=8).digest())
 
 
 _numbers: Final[Callable[[ServerTimes], Numbers]] = attrgetter(*FIELDS)

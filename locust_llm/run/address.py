@@ -1,5 +1,6 @@
 """The address of a server, in one form however it was written; of several replicas with commas between."""
 
+import errno
 from urllib.parse import urlsplit
 
 
@@ -30,3 +31,17 @@ def page_url(url: str) -> str:
     except ValueError:
         return url
     return url if parts.path.strip("/") else parts._replace(path="/metrics").geturl()
+
+
+def metrics_port(text: str) -> tuple[str, int]:
+    """Address and port of ``9646`` (this machine alone) or ``0.0.0.0:9646``. Raises ValueError of one sentence."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) < 2**16:
+        raise ValueError(f"--metrics-port takes a port or ADDR:PORT, got {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def not_opened(text: str, error: OSError) -> str:
+    """Why that port cannot be had, and what to do."""
+    used = "another program has it, give another port" if error.errno == errno.EADDRINUSE else error.strerror or error
+    return f"--metrics-port {text} cannot be opened: {used}"

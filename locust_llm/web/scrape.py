@@ -1,7 +1,5 @@
 """What Prometheus scrapes: a page of the web UI, and with --metrics-port one on a port of its own, headless too."""
 
-import errno
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -11,13 +9,14 @@ from flask import Response
 from gevent.pywsgi import WSGIServer
 
 from locust_llm.core.phases import OVER, PROFILING, stage_of
+from locust_llm.run.address import metrics_port, not_opened
 from locust_llm.run.control.control import Control
 from locust_llm.run.control.prometheus import CONTENT_TYPE, exposition, gauges, part_seconds
 from locust_llm.run.flags import refuse
 
-logger = logging.getLogger("locust_llm")
-
 PATH: Final = "/llm/metrics"
+MAX_CONNECTIONS: Final = 16
+"""Of the port, at a time."""
 
 
 def serve_metrics(environment: Environment, shown: Callable[[], Control | None]) -> None:
@@ -53,12 +52,8 @@ def text(control: Control) -> str:
     return exposition(*now, *control.totals.families(), *part_seconds(control.live_stats.parts))
 
 
-MAX_CONNECTIONS: Final = 16
-
-
 def serve_metrics_on(address: str, shown: Callable[[], Control | None]) -> WSGIServer:
     """The same page at ``ADDR:PORT``, or ``PORT`` of this machine alone, until the process ends. Raises Refused."""
-    host, _, port = address.rpartition(":")
 
     def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         if environ.get("PATH_INFO") not in (PATH, "/metrics"):
@@ -68,14 +63,11 @@ def serve_metrics_on(address: str, shown: Callable[[], Control | None]) -> WSGIS
         start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
         return [b"" if control is None else text(control).encode()]
 
-    if not port.isdecimal() or not 0 <= int(port) < 2**16:
-        refuse(f"--metrics-port takes a port or ADDR:PORT, got {address!r}")
-    server = WSGIServer((host.strip("[]") or "127.0.0.1", int(port)), answer, log=None, spawn=MAX_CONNECTIONS)
     try:
+        server = WSGIServer(metrics_port(address), answer, log=None, spawn=MAX_CONNECTIONS)
         server.start()
+    except ValueError as error:
+        refuse(str(error))
     except OSError as error:
-        used = (
-            ": another program has it, give another port" if error.errno == errno.EADDRINUSE else f": {error.strerror}"
-        )
-        refuse(f"--metrics-port {address} cannot be opened{used}")
+        refuse(not_opened(address, error))
     return server

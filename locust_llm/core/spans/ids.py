@@ -21,7 +21,16 @@ def run_trace(random: Random) -> str:
 
 def request_part(request_id: str) -> str:
     """The part of a request."""
-    return blake2b(request_id.encode(), digest_size=PART_BYTES).hexdigest()
+    return _hash(request_id).hex()
+
+
+def request_key(request_id: str) -> int:
+    """The same as a number."""
+    return int.from_bytes(_hash(request_id))
+
+
+def _hash(request_id: str) -> bytes:
+    return blake2b(request_id.encode(errors="replace"), digest_size=PART_BYTES).digest()
 
 
 def trace_id(run: str, request_id: str) -> str:

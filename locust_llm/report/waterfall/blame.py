@@ -13,13 +13,13 @@ from locust_llm.report.analysis.breakdowns import bucket, bucket_edges, lengths
 from locust_llm.report.analysis.selection import Selection
 from locust_llm.report.results.waterfall import Blame, Owner, Part
 
-from .decode import AFTER_FIRST, DELIVERY, UNKNOWN
+from .decode import AFTER_FIRST, DELIVERY, PACE, UNKNOWN
 from .parts import BETWEEN, ESTIMATED, MEASURED, SOURCE, TO_FIRST, UNATTRIBUTED, Split
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-BEFORE_SEND: Final = TO_FIRST[: TO_FIRST.index("send")]
+FROM_SEND: Final = TO_FIRST[TO_FIRST.index("send") :]
 TYPICAL: Final = (40.0, 60.0)
 """Percentiles between which a request is typical."""
 MIN_GROUP: Final = 20
@@ -34,9 +34,9 @@ DECODE_SOURCE: Final = {DELIVERY: BETWEEN, UNKNOWN: UNATTRIBUTED}
 """Of parts after the first token; of the others it is ``estimated``."""
 OF: Final[Mapping[str, tuple[str, ...]]] = {
     "ttft_from_due": TO_FIRST,
-    "ttft": tuple(name for name in TO_FIRST if name not in BEFORE_SEND),
+    "ttft": FROM_SEND,
     "itl": AFTER_FIRST,
-    "request_latency": (*(name for name in TO_FIRST if name not in BEFORE_SEND), *AFTER_FIRST),
+    "request_latency": tuple(dict.fromkeys((*FROM_SEND[:-1], *AFTER_FIRST))),  # unattributed is of both: once
 }
 """The metrics, and which parts each is made of."""
 COLUMN: Final = {"ttft_from_due": "ttft_from_due_s", "ttft": "ttft_s", "itl": "itl_s", "request_latency": "latency_s"}
@@ -53,20 +53,14 @@ class Table:
     counted: Bools
     """Profiling, answered, with a first token."""
 
-    def part(self, name: str) -> Floats:
-        """The unattributed time before the first token and after it are one part."""
-        found = self.split.us[name] / 1e3 if name in self.split.us else np.zeros(len(self.counted))
-        return np.asarray(found)
-
 
 def blame(table: Table, metric: str, percentile: float, where: str, chosen: Bools) -> Blame | None:
     """``where``: the selectors, as text; ``chosen``: the requests that they select. None below MIN_GROUP requests."""
     values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
     names = OF[metric]
-    decodes = any(name in AFTER_FIRST and name not in TO_FIRST for name in names)
     here = table.counted & chosen & ~np.isnan(values)
-    if decodes:
-        here &= ~np.isnan(table.after[AFTER_FIRST[0]])
+    if PACE in names:
+        here &= ~np.isnan(table.after[PACE])
     count = int(here.sum())
     if count < MIN_GROUP:
         return None
@@ -94,12 +88,12 @@ def blame(table: Table, metric: str, percentile: float, where: str, chosen: Bool
 
 
 def _values(table: Table, name: str, names: tuple[str, ...]) -> Floats:
-    """Unattributed is of both, where a metric goes beyond the first token."""
+    """In ms. Unattributed is of both, where a metric goes from the send to the last token."""
     found = np.zeros(len(table.counted))
-    if name in table.split.us and names != AFTER_FIRST:
-        found = found + table.part(name)
-    if name in table.after:
-        found = found + np.nan_to_num(table.after[name]) * (names[-1] in AFTER_FIRST and names is not TO_FIRST)
+    if names != AFTER_FIRST and name in table.split.us:
+        found = found + table.split.us[name] / 1e3
+    if PACE in names and name in table.after:
+        found = found + np.nan_to_num(table.after[name])
     return found
 
 
@@ -111,10 +105,10 @@ def _around(values: Floats, here: Bools) -> Bools:
 def _part(table: Table, name: str, part: Floats, slow: Bools, typical: Bools) -> Part:
     mean = float(part[slow].mean())
     low = high = mean
-    if name in table.split.low_us:
+    source = source_of(name, table.split.known[slow])
+    if source == ESTIMATED and name in table.split.low_us:
         low = float(table.split.low_us[name][slow].mean()) / 1e3
         high = float(table.split.high_us[name][slow].mean()) / 1e3
-    source = source_of(name, table.split.known[slow])
     return Part(
         name=name, slow_ms=mean, typical_ms=float(part[typical].mean()) if typical.any() else 0.0,
         low_ms=min(low, mean), high_ms=max(high, mean), source=source,

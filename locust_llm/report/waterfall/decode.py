@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.core.record import Record
+from locust_llm.core.spans.ids import request_key
 from locust_llm.report.analysis.interference import MIN_COMPARED, TOLERANCE, Labelled, area, blocks, stamps, usual_s
 from locust_llm.report.analysis.occupancy import Occupancy
-from locust_llm.report.server_columns import key_of
 
 from .price import SAME_STEP_S
 
@@ -43,7 +43,7 @@ class Decoded:
     """A row a request that was read."""
 
     keys: NDArray[np.uint64]
-    """``key_of`` their ids."""
+    """``request_key`` their ids."""
     total_us: Ints
     us: dict[str, Ints]
     """By part, in the order of AFTER_FIRST: they add up to the total."""
@@ -65,7 +65,7 @@ def decoded(levels: Occupancy, records: Iterable[Record]) -> Decoded:
         beside.append((np.diff(np.interp(at, clock, streams)) / length)[inner])
         sharps.append(sharp[inner])
         ats.append(np.stack([at[:-1][inner], at[1:][inner]], axis=1))
-        keys += [key_of(record.id) for record in block]
+        keys += [request_key(record.id) for record in block]
     if not gaps:
         none = np.empty(0, np.int64)
         return Decoded(np.empty(0, np.uint64), none, dict.fromkeys(AFTER_FIRST, none))
@@ -112,10 +112,10 @@ def _usual(found: Labelled, calm: NDArray[np.bool_]) -> Floats:
 
 
 def _by_streams(streams: Floats, gap_s: Floats, at: Floats) -> Floats:
-    """The usual gap at more streams than were ever left in peace: a straight line through those that were."""
+    """The usual gap at more streams than were ever left in peace: a straight line through those that were, never below 0."""
     beside = streams - streams.mean()
     slope = float(beside @ gap_s / (beside @ beside)) if np.ptp(streams) > 0.5 else 0.0
-    return np.asarray(gap_s.mean() + max(slope, 0.0) * (at - streams.mean()))
+    return np.asarray(np.maximum(gap_s.mean() + max(slope, 0.0) * (at - streams.mean()), 0.0))
 
 
 def _again(at: Floats, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:

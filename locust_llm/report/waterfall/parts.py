@@ -254,11 +254,11 @@ def _price(
 ) -> Price | None:
     """Of what the server reported, where it did. Else the first that holds: of what lies between send and first token of
     those that were alone, less a round trip; of what lies between two first tokens; an upper bound."""
-    words, first = ~np.isnan(p), ~np.isnan(server_us)
+    known, first = ~np.isnan(p), ~np.isnan(server_us)
     got = requests["first_chunk_at"].to_numpy(np.float64)
-    if words.sum() >= max(1, first.sum() / 2):
+    if known.sum() >= max(1, first.sum() / 2):
         began = reported.arrived_at + np.nan_to_num(q) / 1e6
-        if np.isnan(began[words]).any():  # by our own stamps: the first token less the prefill
+        if np.isnan(began[known]).any():  # by our own stamps: the first token less the prefill
             began = got - p / 1e6
         return fitted(tokens, p, tokens_beside(began, began + p / 1e6, tokens), streams)
     sent = requests["sent_at"].to_numpy(np.float64)

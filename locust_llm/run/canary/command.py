@@ -29,7 +29,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.probe.canary import Round, observed, token_price_s
 from locust_llm.protocols.known import PROTOCOLS, request_body
-from locust_llm.run.address import base_url, replica_urls
+from locust_llm.run.address import base_url, metrics_port, not_opened, replica_urls
 from locust_llm.run.console import write
 from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover
 from locust_llm.run.flags import unknown_options
@@ -142,15 +142,13 @@ def _refused(why: str) -> int:
 
 def _serve(session: Session, where: str) -> None:
     """Raises OSError, ValueError."""
-    address, _, port = where.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"--metrics-port takes PORT or ADDRESS:PORT, got {where}")
+    address, port = metrics_port(where)
     registry = CollectorRegistry()
     registry.register(session)
     try:
-        start_http_server(int(port), address or "127.0.0.1", registry)
+        start_http_server(port, address, registry)
     except OSError as error:
-        raise ValueError(f"--metrics-port {where}: {error.strerror or error}") from None
+        raise ValueError(not_opened(where, error)) from None
 
 
 def seconds(text: str) -> float:
@@ -226,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--report-dir", type=Path, metavar="DIR", help="where canary.jsonl goes (default: reports/canary-<time>)")
     add(
         "--metrics-port",
-        metavar="[ADDRESS:]PORT",
+        metavar="[ADDR:]PORT",
         help="serve metrics for Prometheus there (default address: 127.0.0.1)",
     )
     add("--model", help="model to ask for (default: the server's first)")

@@ -27,7 +27,7 @@ RATE_S: Final = 5.0
 PARTS_S: Final = 30
 """Whole seconds that the recent parts of requests' time are of."""
 PARTS: Final = ("late", "retries", "gate", "connect", "send", "network", "queue", "prefill", "server", "client")
-"""In the order in which they come. ``server``: what no answer's own word parts into queue and prefill; a prefill that is
+"""In the order in which they come. ``server``: what no answer parts into queue and prefill; a prefill that is
 reported holds others' work in between."""
 
 
@@ -115,16 +115,16 @@ class Parts:
             sums[4] += send / 1e6
         network = record.rtt_us or 0
         network = network if network < inside else inside
-        if (told := record.server) is not None:
-            network, inside = self._told(told, inside, network, sums)
+        if (times := record.server) is not None:
+            network, inside = self._reported(times, inside, network, sums)
         sums[5] += network / 1e6
         sums[8] += (inside - network) / 1e6
         sums[10] += 1
 
-    def _told(self, told: ServerTimes, inside: int, network: int, sums: list[float]) -> tuple[int, int]:
+    def _reported(self, times: ServerTimes, inside: int, network: int, sums: list[float]) -> tuple[int, int]:
         """(network, network and what is left of the server), in µs. Where it reported both, all else is the network and the
         front end; of a prefill alone the rest is queue. What cannot be is left out."""
-        queue, prefill = told.queue_us, told.prefill_us
+        queue, prefill = times.queue_us, times.prefill_us
         if (queue or 0) + (prefill or 0) > inside:
             return network, inside
         if queue is None and prefill is not None:

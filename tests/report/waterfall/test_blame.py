@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from support.records import a_run, answered, failed
 
@@ -10,6 +11,9 @@ from locust_llm.core.server_times import SPANS, ServerTimes
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.occupancy import occupancy
 from locust_llm.report.results.waterfall import Blame, Waterfall
+from locust_llm.report.waterfall.blame import Table, blame
+from locust_llm.report.waterfall.decode import AFTER_FIRST
+from locust_llm.report.waterfall.parts import split
 from locust_llm.report.waterfall.waterfall import waterfall
 
 
@@ -99,3 +103,19 @@ def test_who_stood_in_the_way_of_the_slowest() -> None:
 
 def test_nobody_was_answered() -> None:
     assert of([failed()]) is None
+
+
+def test_what_is_unattributed_after_the_first_token_is_no_part_of_ttft() -> None:
+    """50 decodes of 10 ms, of which nothing explains 7: they are of the request latency, and of nothing before it."""
+    records = [answered(5, 15, id=f"{i}", sent_at=10.0 + i) for i in range(50)]
+    columns = collect(records)
+    cut = split(columns.requests, columns.server.reported({}), np.zeros(50))
+    after = dict.fromkeys(AFTER_FIRST, np.zeros(50)) | {"pace": np.full(50, 3.0), "unattributed": np.full(50, 7.0)}
+    table, everybody = Table(columns.requests, cut, after, np.ones(50, np.bool_)), np.ones(50, np.bool_)
+    sums = {}
+    for metric in ("ttft", "itl", "request_latency"):
+        found = blame(table, metric, 90.0, "", everybody)
+        assert found is not None
+        sums[metric] = sum(part.slow_ms for part in found.parts)
+        assert all(part.low_ms == part.high_ms for part in found.parts if part.source != "estimated")
+    assert sums == pytest.approx({"ttft": 5, "itl": 10, "request_latency": 15})

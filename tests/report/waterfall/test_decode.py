@@ -1,7 +1,7 @@
 """Parts after the first token, with a pencil; and whatever comes, they add up."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.records import answered
 
@@ -69,6 +69,7 @@ def test_too_little_to_compare_with() -> None:
     assert ms(found, 0) == {"unattributed": 50}
 
 
+@example([(593, [1, 1, 1, 342436, 12258, 1, 52149]), (94, [1] * 16), (151, [*[1] * 10, 406481, 377822])])
 @given(st.lists(st.tuples(st.integers(0, 3000), st.lists(st.integers(1, 900_000), max_size=30)), max_size=12))
 def test_whatever_comes_the_parts_add_up(requests: list[tuple[int, list[int]]]) -> None:
     records = [
