@@ -15,18 +15,14 @@ round. Beside the other rounds it does not: no batch makes the gaps of one round
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from locust_llm.core.storage import RUN, decoded
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.intervals import TAIL, student_quantile
-
-from .symptoms import Alone
 
 QUIET_SHARE: Final = 0.25
 """Of the gaps of a round at least so many are quiet."""
@@ -188,30 +184,3 @@ def _interval(some: Sequence[Round], lost: float, watched_s: float) -> tuple[flo
     error = math.sqrt(sum(value * value for value in off) / (n - 1) / worth) / (watched_s / n)
     reach, odds = student_quantile(worth - 1, TAIL) * error / (lost * (1 - lost)), math.log(lost / (1 - lost))
     return 1 / (1 + math.exp(min(reach - odds, FAR))), 1 / (1 + math.exp(-odds - reach))
-
-
-class _Symptoms(msgspec.Struct):
-    costs: tuple[Alone, ...] = ()
-
-
-class _Examination(msgspec.Struct):
-    symptoms: _Symptoms
-
-
-class _Facts(msgspec.Struct):
-    examination: _Examination
-
-
-def token_price_s(folder: Path) -> float:
-    """Seconds that a prompt's token takes, as a probe measured: TTFT of the longest prompt alone less that of the shortest,
-    a token. Raises ValueError of one sentence."""
-    try:
-        costs = decoded(folder / RUN, _Facts).examination.symptoms.costs
-    except (OSError, ValueError):
-        raise ValueError(f"{folder} holds no finished probe: its {RUN} has no examination") from None
-    if len(costs) > 1:
-        short, long = costs[0], costs[-1]
-        tokens, took_s = long.input_tokens - short.input_tokens, long.typical_s - short.typical_s
-        if tokens > 0 and took_s > 0:
-            return took_s / tokens
-    raise ValueError(f"the probe in {folder} does not tell what a token takes: its prompts were too few, or too short")

@@ -1,5 +1,6 @@
 """Requests of the interference probe, in episodes, and their results."""
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from locust_llm.core.record import OK, Record
@@ -100,3 +101,11 @@ def probe_result(record: Record) -> ProbeResult | None:
         early_s=None if record.early_us is None else record.early_us / 1e6,
         rounds=int(words[4]) if len(words) > 4 else 0,
     )
+
+
+def probe_results(records: Iterable[Record]) -> list[ProbeResult]:
+    """Of all requests of a probe; of another run only the first record is read. ``records`` can be read again."""
+    first = next(iter(records), None)
+    if first is None or probe_result(first) is None:
+        return []
+    return [result for record in records if (result := probe_result(record)) is not None]

@@ -34,7 +34,7 @@ from locust_llm.core.storage import (
     run_json,
 )
 from locust_llm.core.text import clean
-from locust_llm.probe.requests import ProbeResult, probe_result
+from locust_llm.probe.requests import ProbeResult, probe_results
 from locust_llm.report.analysis.columns import Columns, frames
 from locust_llm.report.analysis.interference import interference, sampled_share
 from locust_llm.report.analysis.occupancy import Occupancy, occupancy
@@ -59,6 +59,7 @@ from .spans import join_file
 from .speculation import speculation
 from .tenants import tenants_of
 from .waterfall.histograms import with_histograms
+from .waterfall.price import Prompts
 from .waterfall.waterfall import frame, waterfall
 
 HTML_FILE: Final = "report.html"
@@ -85,7 +86,7 @@ class Results:
         The records are read once more. Attempts that were tried again are in the part ``retries`` of the last one."""
         columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
         levels, records = occupancy(columns.requests, self.run.limits), RecordFile(self.folder / RECORDS)
-        found = frame(columns, levels, records, read_spans(self.folder).times)
+        found = frame(columns, levels, records, read_spans(self.folder).times, self.run.probed)
         ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
         found = found.iloc[: len(ids)].set_index(ids.index)  # a run that goes on has more records now
         found.insert(0, "id", ids)
@@ -100,12 +101,17 @@ def write(folder: Path | str, run: Run) -> Summary:
 
 
 def remake(
-    folder: Path | str, *, stages: bool = False, spans: Path | None = None, blames: Sequence[str] = ()
+    folder: Path | str,
+    *,
+    stages: bool = False,
+    spans: Path | None = None,
+    probed: Prompts = (),
+    blames: Sequence[str] = (),
 ) -> tuple[Summary, Run]:
     """Make them again, from run.json and the records. Of a damaged run.json what can be read is used (``Run.unread`` has the
     rest), without one the records alone must do; what was there is kept as run.json.damaged. ``stages``: also those of
-    stages that are up to date. ``spans``: a file of the server's spans, joined first. Raises OSError as ``write`` does, and
-    SpansRefused. ``blames``: further ones, as ``ttft{model=a} p95``."""
+    stages that are up to date. ``spans``: a file of the server's spans, joined first; ``probed``: ``Run.probed``, unless
+    empty; ``blames``: further ones, as ``ttft{model=a} p95``. Raises OSError as ``write`` does, and SpansRefused."""
     folder = Path(folder)
     columns, unread = read_columns(folder / RECORDS)
     run, damage = _run(folder, columns.requests)
@@ -114,6 +120,7 @@ def remake(
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
     if spans is not None:
         run = replaced(run, spans=join_file(folder, spans, run.trace))
+    run = replaced(run, probed=tuple(probed) or run.probed)
     return _write(folder, run, columns, unread, stages=stages, blames=blames)
 
 
@@ -258,7 +265,7 @@ def _summary(
     records = RecordFile(folder / RECORDS, sound=not unread.count)
     results, beside = list[ProbeResult](), None
     try:
-        results = _probe_results(records)
+        results = probe_results(records)
         if not results and (sweep is None or sweep.repeats) and not run.settings.compares:
             beside = interference(columns, levels, records.evenly(sampled_share(columns)))
     except Exception as error:
@@ -347,14 +354,6 @@ def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
         summary, run = _write(folder, run, columns, unread)
         return run, summary
     return run, _summary(folder, run, columns, unread, [], False)[0]
-
-
-def _probe_results(records: RecordFile) -> list[ProbeResult]:
-    """Of all requests of a probe; of another run only the first record is read."""
-    first = next(iter(records), None)
-    if first is None or probe_result(first) is None:
-        return []
-    return [result for record in records if (result := probe_result(record)) is not None]
 
 
 def _up_to_date(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from locust_llm.core import storage
 from locust_llm.core.text import say
 from locust_llm.exit_status import ExitStatus
+from locust_llm.probe.prices import prompts_alone
 
 from . import build, comparison, ending
 from . import export as junit
@@ -37,6 +39,10 @@ def report(words: list[str]) -> int:
     )
     parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans in this OTLP/JSON file")
     parser.add_argument(
+        "--probe", type=Path, metavar="DIR",
+        help="take what a prompt costs from this folder of locust-llm probe, where the run itself does not tell",
+    )  # fmt: skip
+    parser.add_argument(
         "--blame", action="append", default=[], metavar="WHAT",
         help="explain the slow requests of this metric too, named as in a rule: 'ttft{model=a} p95'; may be repeated",
     )  # fmt: skip
@@ -51,7 +57,13 @@ def report(words: list[str]) -> int:
     except ValueError as error:
         return refused(f"--blame {error}")
     try:
-        summary, facts = build.remake(folder, stages=options.stages, spans=options.spans, blames=options.blame)
+        probed = _probed(options.probe, folder) if options.probe else ()
+    except ValueError as error:
+        return refused(f"--probe: {error}")
+    try:
+        summary, facts = build.remake(
+            folder, stages=options.stages, spans=options.spans, probed=probed, blames=options.blame
+        )
     except Exception as error:
         print(f"locust-llm: error: the report of {folder} could not be made: {build.reason(error)}", file=sys.stderr)
         return ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
@@ -70,6 +82,17 @@ def report(words: list[str]) -> int:
     text = result.tables if options.verbose else result.text
     say(msgspec.json.encode(result).decode() + "\n" if options.json else text)
     return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
+
+
+def _probed(probe: Path, folder: Path) -> list[tuple[int, float]]:
+    """The prompts that a probe sent alone: tokens, and the median of the seconds. Raises ValueError of one sentence."""
+    prompts = prompts_alone(probe)
+    there = here = ""
+    with suppress(OSError, ValueError):  # of a damaged run.json the report itself says what is lost
+        there, here = storage.read_run(probe).model, storage.read_run(folder).model
+    if there != here:
+        raise ValueError(f"the probe in {probe} is of the model {there!r}, this run of {here!r}")
+    return [(prompt.input_tokens, prompt.typical_s) for prompt in prompts]
 
 
 def figure(words: list[str]) -> int:

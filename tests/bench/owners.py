@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Final
 
-from support.owners import Load, Off, off, rows_of, seen
+from support.owners import Load, Off, alone, off, rows_of, seen
 from tabulate import tabulate
 
 PARTIAL: Final = {"max_num_partial_prefills": 4, "max_long_partial_prefills": 4, "long_prefill_token_threshold": 1000}
@@ -55,19 +55,24 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="policies whose name has this")
     options = parser.parse_args()
-    tables: dict[bool, list[list[str]]] = {True: [], False: []}
+    tables: dict[str, list[list[str]]] = {"With spans": [], "Without spans": [], "Without spans, after a probe": []}
     names: list[str] = []
     for name, label, load in loads():
         if options.only not in name:
             continue
         found = seen(rows_of(load._replace(seconds=options.seconds), options.seed))
-        for spans, table in tables.items():
-            lines = off(found.estimated(spans=spans), found.truth)
+        for way, table in tables.items():
+            prompts = alone(load) if "probe" in way else ()
+            lines = off(found.estimated(spans=way == "With spans", alone=prompts), found.truth)
             names = [line.part for line in lines]
-            table.append([name, label, f"{len(found.records):,}", *(cell(line, spans) for line in lines)])
-    for spans, table in tables.items():
-        print(f"\n{'With' if spans else 'Without'} spans: median error / median truth (bias", end="")
-        print("), ms\n" if spans else "; share of the intervals that hold the truth, their median width), ms\n")
+            table.append([name, label, f"{len(found.records):,}", *(cell(line, way == "With spans") for line in lines)])
+    for way, table in tables.items():
+        print(f"\n{way}: median error / median truth (bias", end="")
+        print(
+            "), ms\n"
+            if way == "With spans"
+            else "; share of the intervals that hold the truth, their median width), ms\n"
+        )
         print(tabulate(table, ["server", "load", "requests", *names], tablefmt="github", disable_numparse=True))
 
 

@@ -1,14 +1,12 @@
 """The canary's arithmetic: by pencil, and beside strangers of known cost in virtual time."""
 
 import random
-from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.probe.canary import Round, load, observed, quiet, token_price_s
+from locust_llm.probe.canary import Round, load, observed, quiet
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
@@ -131,17 +129,3 @@ def test_decodes_of_strangers_are_no_stalls() -> None:
     assert (before.slower, before.lost) == (pytest.approx(0), 0)
     assert beside.slower > 0.03
     assert beside.lost < 0.01
-
-
-def test_the_price_of_a_token_from_a_probe(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no finished probe"):
-        token_price_s(tmp_path)
-    costs = [{"asked_tokens": n, "input_tokens": n, "ttft_s": [s]} for n, s in ((1000, 0.05), (3000, 0.11))]
-    for known, price in ((costs, 30e-6), (costs[:1], None)):
-        facts = {"examination": {"symptoms": {"costs": known, "shots": 9}, "outcome": "named"}}
-        (tmp_path / "run.json").write_bytes(msgspec.json.encode(facts))
-        if price:
-            assert token_price_s(tmp_path) == pytest.approx(price)
-        else:
-            with pytest.raises(ValueError, match="does not tell"):
-                token_price_s(tmp_path)

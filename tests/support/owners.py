@@ -12,6 +12,7 @@ from locust_llm.core.record import Record
 from locust_llm.core.server_times import SPANS, ServerTimes
 from locust_llm.report.analysis.columns import Columns, collect
 from locust_llm.report.analysis.occupancy import Occupancy, occupancy
+from locust_llm.report.waterfall.price import Prompts
 from locust_llm.report.waterfall.waterfall import frame
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
@@ -49,6 +50,8 @@ class Load(NamedTuple):
     input_tokens: tuple[int, ...] = (200, 1000, 4000)
     output_tokens: tuple[int, int] = (50, 200)
     config: Mapping[str, Any] = {}
+    spread: float = 0.5
+    """Of the lengths, to both sides."""
 
 
 def rows_of(load: Load, seed: int = 1) -> list[Row]:
@@ -61,7 +64,7 @@ def rows_of(load: Load, seed: int = 1) -> list[Row]:
     virtual = Virtual(clock, BatchEngine(scheduler, LLAMA_8B_H100, clock), keep_tokens=True, keep_parts=True)
 
     def request() -> Request:
-        tokens = int(random.choice(load.input_tokens) * random.uniform(0.5, 1.5))
+        tokens = int(random.choice(load.input_tokens) * random.uniform(1 - load.spread, 1 + load.spread))
         tenant = random.randrange(len(TENANTS))
         return Request(tokens, random.randint(*load.output_tokens), tenant=TENANTS[tenant], priority=min(tenant, 1))
 
@@ -73,6 +76,16 @@ def rows_of(load: Load, seed: int = 1) -> list[Row]:
             arrivals.append((at, request()))
         virtual.open_loop(arrivals)
     return sorted(virtual.run(), key=lambda row: row.done_at)
+
+
+def alone(load: Load) -> list[tuple[int, float]]:
+    """What a probe of that server finds: prompts of doubling length, one at a time."""
+    lengths = [500 * 2**i for i in range(5)]
+    found = []
+    for tokens in lengths:
+        (row,) = rows_of(load._replace(users=1, seconds=0.4, input_tokens=(tokens,), spread=0.0))
+        found.append((tokens, row.token_at[0] - row.sent_at + NETWORK_S))
+    return found
 
 
 class Seen(NamedTuple):
@@ -87,10 +100,10 @@ class Seen(NamedTuple):
         columns = collect(self.records)
         return columns, occupancy(columns.requests, ())
 
-    def estimated(self, *, spans: bool) -> dict[str, Floats]:
-        """The columns of ``waterfall.frame``."""
+    def estimated(self, *, spans: bool, alone: Prompts = ()) -> dict[str, Floats]:
+        """The columns of ``waterfall.frame``; ``alone``: of a probe."""
         columns, levels = self.columns()
-        found = frame(columns, levels, self.records, self.spans if spans else {})
+        found = frame(columns, levels, self.records, self.spans if spans else {}, alone)
         return {name: found[name].to_numpy() for name in found}
 
 

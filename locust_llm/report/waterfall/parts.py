@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from locust_llm.report.server_columns import Reported
 
-from .price import ALONE, SAME_STEP_S, Price, fitted, holds, shortest, tokens_beside
+from .price import ALONE, SAME_STEP_S, Price, Prompts, fitted, holds, probed, shortest, tokens_beside
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -79,12 +79,20 @@ class Split:
     impossible: Bools
     """The server reported more time than there was: left out."""
     price: Price | None
+    unlike_probe: bool
+    """The price of the probe cannot be that of this run."""
 
 
-def split(requests: pd.DataFrame, reported: Reported, streams: Floats, gap_us: float = 0.0) -> Split:
+def split(
+    requests: pd.DataFrame,
+    reported: Reported,
+    streams: Floats,
+    gap_us: float = 0.0,
+    alone: Prompts = (),
+) -> Split:
     """``requests`` as of columns.collect; ``streams``: how many decoded while each was in prefill; ``gap_us``: the usual
     one. A request that comes while others decode waits for the end of their step, half a gap on average: that is of the
-    queue."""
+    queue. ``alone``: of a probe."""
     ours, first, inside = _ours(requests)
     ttft_s, total_s = requests["ttft_s"].to_numpy(np.float64), requests["closed_at"] - requests["sent_at"]
     impossible = reported.impossible(ttft_s * 1e6, total_s.to_numpy(np.float64) * 1e6)
@@ -96,15 +104,16 @@ def split(requests: pd.DataFrame, reported: Reported, streams: Floats, gap_us: f
     tokens = _uncached(requests)
     pause = np.where(streams >= 0.5, round(gap_us / 2), 0)
     server_us = np.where(first, inside - rtt, np.nan)
-    price = _price(requests, reported, tokens, q, p, server_us, pause, streams)
+    of_probe = probed(alone, float(np.median(rtt[first])) if first.any() else 0.0)
+    unlike = of_probe is not None and not holds(of_probe, tokens, server_us)
+    price = _price(requests, reported, tokens, q, p, server_us, pause, streams, None if unlike else of_probe)
     parts, low, high, known = _servers(q, p, inside, rtt, first, tokens, price, requests, pause)
     parts[HANDOVER] = _handover(ttft - q - p, parts[NETWORK], known)
     parts[NETWORK] = parts[NETWORK] - parts[HANDOVER]
     parts |= ours
     us = {name: parts[name] for name in TO_FIRST}
-    return Split(
-        sum(us.values(), np.zeros(len(requests), np.int64)), us, {**us, **low}, {**us, **high}, known, impossible, price
-    )
+    total = sum(us.values(), np.zeros(len(requests), np.int64))
+    return Split(total, us, {**us, **low}, {**us, **high}, known, impossible, price, unlike)
 
 
 def _ours(requests: pd.DataFrame) -> tuple[dict[str, Ints], Bools, Ints]:
@@ -251,9 +260,10 @@ def _price(
     server_us: Floats,
     pause: Ints,
     streams: Floats,
+    of_probe: Price | None,
 ) -> Price | None:
-    """Of what the server reported, where it did. Else the first that holds: of what lies between send and first token of
-    those that were alone, less a round trip; of what lies between two first tokens; an upper bound."""
+    """Of what the server reported, where it did. Else the first that holds: a probe's; of what lies between send and first
+    token of those that were alone, less a round trip; of what lies between two first tokens; an upper bound."""
     known, first = ~np.isnan(p), ~np.isnan(server_us)
     got = requests["first_chunk_at"].to_numpy(np.float64)
     if known.sum() >= max(1, first.sum() / 2):
@@ -265,6 +275,8 @@ def _price(
     ended = np.where(np.isnan(got), requests["closed_at"].to_numpy(np.float64), got)
     beside = np.where(first, tokens_beside(sent, ended, np.nan_to_num(tokens)), np.nan)
     alone = np.where(beside <= ALONE * tokens, beside, np.nan)
+    if of_probe is not None:
+        return of_probe
     for price in (fitted(tokens, server_us - pause, alone, streams), _between_firsts(sent, got, tokens, streams)):
         if price is not None and holds(price, tokens, server_us):
             return price

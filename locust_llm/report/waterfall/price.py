@@ -1,5 +1,6 @@
 """Price of a prompt: how long its prefill takes alone, fitted to prefills that no other one disturbed, or bounded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Prompts = Sequence[tuple[int, float]]
+"""Tokens, and seconds to the first token, of prompts that a probe sent alone."""
 
 MIN_FITTED: Final = 20
 """Prefills that a price is fitted to."""
@@ -25,6 +28,8 @@ TRIMMED: Final = 4.0
 ROUNDS: Final = 3
 ENDS: Final = (2.5, 97.5)
 """Percentiles of what the fit leaves: the interval of a price."""
+PROBED_OFF: Final = 0.2
+"""Of a probe's price: in a run prompts are computed beside others, in other pieces."""
 LOOSE: Final = 3.0
 """A price whose interval reaches this factor beyond it explains nothing: something else decides how long a prefill takes."""
 MAX_BEATEN: Final = 0.05
@@ -35,6 +40,7 @@ DEARER: Final = 1.5
 
 UNDISTURBED: Final = "fitted to {count:,} prefills that no other one overlapped"
 SHORTEST: Final = "at most: fitted to the shortest time to a first token of each of {count} lengths"
+PROBED: Final = "fitted to {count:,} prompts that the probe sent alone"
 SHARED: Final = "fitted to {count:,} prefills and the tokens of others beside them: next to none was alone"
 
 
@@ -105,6 +111,19 @@ def shortest(tokens: Floats, server_us: Floats) -> Price | None:
     fixed, by_token, by_square, left = _fit(n, us, np.zeros(len(n)), np.zeros(len(n)))
     price = Price(fixed, by_token, by_square, 0.0, 1.0, SHORTEST.format(count=len(n)))
     return replace(price, high=float(max(np.percentile(1 + left / np.maximum(price.us(n), 1.0), ENDS[1]), 1.0)))
+
+
+def probed(prompts: Prompts, rtt_us: float) -> Price | None:
+    """``rtt_us``: of the network, which is in those seconds. None below two lengths."""
+    n = np.array([tokens for tokens, _ in prompts], np.float64)
+    us = np.array([ttft_s for _, ttft_s in prompts], np.float64) * 1e6 - rtt_us
+    if not len(n) or np.ptp(n) == 0 or us.min() <= 0:
+        return None
+    fixed, by_token, by_square, left = _fit(n, us, np.zeros(len(n)), np.zeros(len(n)))
+    price = Price(fixed, by_token, by_square, 1.0, 1.0, PROBED.format(count=len(n)))
+    off = 1 + left / np.maximum(price.us(n), 1.0)
+    low, high = np.clip(off.min(), 0, 1 - PROBED_OFF), max(off.max(), 1 + PROBED_OFF)
+    return replace(price, low=float(low), high=float(high))
 
 
 def tokens_beside(began: Floats, ended: Floats, tokens: Floats) -> Floats:

@@ -22,13 +22,14 @@ from .blame import OF, Table, blame
 from .clock import server_clock
 from .decode import AFTER_FIRST, DELIVERY, PACE, Decoded, decoded
 from .parts import MAX_OVERTAKEN, REST, Split, overtaken, split
-from .price import Price
+from .price import Price, Prompts
 from .slowest import Since, slowest
 
 Floats = NDArray[np.float64]
 
 MAX_UNTOLD: Final = 0.05
 """Share of the requests whose prefill the server may not report where decodes are held against the prefills that it does."""
+UNLIKE_PROBE: Final = "the prices of the probe, as the times of this run do not go with them (another server, or a cache)"
 PERCENTILES: Final = (99.0, 95.0, 90.0, 75.0)
 """The highest one that there are requests enough for is explained."""
 
@@ -44,7 +45,7 @@ def waterfall(
 ) -> Waterfall | None:
     """``levels``: of all requests; ``sample``: the records whose decode is split (``sampled_share``); ``spans``: by request;
     ``since``: looks up records; ``asked``: further blames, as ``ttft{model=a} p95``. None where no request was answered."""
-    table, reported = _table(columns, levels, sample, spans)
+    table, reported = _table(columns, levels, sample, spans, run.probed)
     if not table.counted.any():
         return None
     here, cut = table.counted, table.split
@@ -58,6 +59,8 @@ def waterfall(
             blames.append(found)
         elif rule.where:
             left_out.append(f"too few requests for {rule.metric}{{{where}}}")
+    if cut.unlike_probe:
+        left_out.append(UNLIKE_PROBE)
     sources = np.bincount(reported.source[here & ~cut.impossible], minlength=len(SOURCES))
     got = table.requests["first_chunk_at"].to_numpy(np.float64)[here]
     return Waterfall(
@@ -86,12 +89,16 @@ def _means_ms(table: Table) -> dict[str, float]:
 
 
 def frame(
-    columns: Columns, levels: Occupancy, records: Iterable[Record], spans: Mapping[str, ServerTimes]
+    columns: Columns,
+    levels: Occupancy,
+    records: Iterable[Record],
+    spans: Mapping[str, ServerTimes],
+    alone: Prompts = (),
 ) -> pd.DataFrame:
     """A row a request, in the order of ``columns.requests``: each part in seconds, ``<part>_low_s`` and ``<part>_high_s`` of
     those that may be estimated, ``total_s`` to the first token (or the end, without one), ``reported`` by what, and
     ``impossible``. Parts after the first token are NaN of requests that were not read."""
-    table, reported = _table(columns, levels, records, spans)
+    table, reported = _table(columns, levels, records, spans, alone)
     cut = table.split
     found: dict[str, object] = {"total_s": cut.total_us / 1e6}
     for name, us in cut.us.items():
@@ -106,10 +113,14 @@ def frame(
 
 
 def _table(
-    columns: Columns, levels: Occupancy, sample: Iterable[Record], spans: Mapping[str, ServerTimes]
+    columns: Columns,
+    levels: Occupancy,
+    sample: Iterable[Record],
+    spans: Mapping[str, ServerTimes],
+    alone: Prompts,
 ) -> tuple[Table, Reported]:
     requests, reported = columns.requests, columns.server.reported(spans)
-    cut: Split = split(requests, reported, _streams(requests, levels), _usual_gap_us(columns))
+    cut: Split = split(requests, reported, _streams(requests, levels), _usual_gap_us(columns), alone)
     after = _after(columns, decoded(_in_prefill(requests, levels, reported, cut), sample), reported, cut)
     counted = (
         ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)

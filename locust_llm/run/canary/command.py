@@ -27,7 +27,8 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
-from locust_llm.probe.canary import Round, observed, token_price_s
+from locust_llm.probe.canary import Round, observed
+from locust_llm.probe.prices import token_price_s
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.address import base_url, metrics_port, not_opened, replica_urls
 from locust_llm.run.console import write

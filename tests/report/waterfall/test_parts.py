@@ -10,16 +10,21 @@ from locust_llm.core.record import RETRIED, Record
 from locust_llm.core.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.waterfall.parts import TO_FIRST, Split, overtaken, split
+from locust_llm.report.waterfall.price import Prompts
 
 MS = 1000
 
 
 def cut(
-    records: list[Record], spans: dict[str, ServerTimes] | None = None, gap_us: float = 0.0, streams: int = 0
+    records: list[Record],
+    spans: dict[str, ServerTimes] | None = None,
+    gap_us: float = 0.0,
+    streams: int = 0,
+    alone: Prompts = (),
 ) -> Split:
     columns = collect(records)
     count = len(columns.requests)
-    return split(columns.requests, columns.server.reported(spans or {}), np.full(count, float(streams)), gap_us)
+    return split(columns.requests, columns.server.reported(spans or {}), np.full(count, float(streams)), gap_us, alone)
 
 
 def parts(found: Split, row: int = 0) -> dict[str, int]:
@@ -113,6 +118,22 @@ def test_without_a_word_of_the_server() -> None:
     assert found.low_us["queue"][-1] == 0  # the step of the first token of the other may have been shared
     assert found.high_us["queue"][-1] == 110 * MS
     assert [found.high_us["others"][-1], found.low_us["others"][-1]] == [110 * MS, 0]
+
+
+def test_the_price_of_a_probe() -> None:
+    """10 ms and 1 ms a token, and 10 ms of network. Two requests say nothing by themselves; one waited for the other."""
+    one = answered(120, 900, id="one", sent_at=1000.0, input_tokens=100, rtt_us=10 * MS)
+    two = answered(530, 900, id="two", sent_at=1000.0, input_tokens=400, rtt_us=10 * MS)
+    prompts = [(tokens, 0.02 + tokens / 1000) for tokens in (50, 100, 200, 400, 800)]
+    found = cut([one, two], alone=prompts)
+    assert parts(found, 0) == {"network": 10, "prefill": 110}
+    assert parts(found, 1) == {"network": 10, "queue": 110, "prefill": 410}
+    assert (found.low_us["prefill"][1], found.high_us["prefill"][1]) == (328 * MS, 492 * MS)  # a fifth to both sides
+    assert not found.unlike_probe
+    other = cut([one, two], alone=[(tokens, 3 * ttft_s) for tokens, ttft_s in prompts])
+    assert other.unlike_probe
+    assert parts(other, 1) == {"network": 10, "unattributed": 520}
+    assert not cut([one, two], alone=prompts[:1]).unlike_probe  # one length is no price
 
 
 def test_who_comes_while_others_decode_waits_for_half_a_gap() -> None:

@@ -1,0 +1,41 @@
+"""What prompts take alone, as the folder of a finished probe has it: the price of prompts for a canary and a waterfall."""
+
+from pathlib import Path
+
+import msgspec
+
+from locust_llm.core.storage import RUN, decoded
+
+from .symptoms import Alone
+
+
+class _Symptoms(msgspec.Struct):
+    costs: tuple[Alone, ...] = ()
+
+
+class _Examination(msgspec.Struct):
+    symptoms: _Symptoms
+
+
+class _Facts(msgspec.Struct):
+    examination: _Examination
+
+
+def prompts_alone(folder: Path) -> tuple[Alone, ...]:
+    """By length, shortest first. Raises ValueError of one sentence where there are none of two lengths."""
+    try:
+        costs = decoded(folder / RUN, _Facts).examination.symptoms.costs
+    except (OSError, ValueError):
+        raise ValueError(f"{folder} holds no finished probe: its {RUN} has no examination") from None
+    if len(costs) > 1:
+        short, long = costs[0], costs[-1]
+        if long.input_tokens > short.input_tokens and long.typical_s > short.typical_s:
+            return costs
+    raise ValueError(f"the probe in {folder} does not tell what a token takes: its prompts were too few, or too short")
+
+
+def token_price_s(folder: Path) -> float:
+    """Seconds that a prompt's token takes: TTFT of the longest prompt alone less that of the shortest, a token. Raises
+    ValueError as ``prompts_alone`` does."""
+    short, *_, long = prompts_alone(folder)
+    return (long.typical_s - short.typical_s) / (long.input_tokens - short.input_tokens)
