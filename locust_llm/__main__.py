@@ -161,6 +161,13 @@ def _of_reports(name: str, words: list[str]) -> int:
     return command(words)
 
 
+def audit(words: list[str]) -> int:
+    """Which figures of results cannot be true together."""
+    from locust_llm.results.audit import command
+
+    return command.run(words)
+
+
 def scenario(words: list[str]) -> int:
     """The packaged workloads: a list, or the file of one."""
     from locust_llm.load import scenario as module
@@ -271,6 +278,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "report": report,
     "figure": figure,
     "compare": compare,
+    "audit": audit,
     "scenario": scenario,
     "manifest": manifest,
     "upload": upload,
@@ -282,6 +290,7 @@ OF_OTHERS: Final = {
     "check": ("doctor", "ping", "preflight", "health"),
     "figure": ("plot", "draw", "timeline"),
     "compare": ("diff",),
+    "audit": ("verify", "validate", "lint"),
     "scenario": ("scenarios", "preset", "presets", "workload", "workloads"),
     "report": ("html", "summary", "analyze"),
 }
@@ -302,6 +311,7 @@ usage: locust-llm COMMAND ...
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
   compare A B     compare runs: differences with their intervals, and different conditions
+  audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
   upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix, as run --upload does
   manifest        write a run as a manifest: manifest kubernetes --host URL --workers 8, and any option of run

@@ -29,7 +29,9 @@ Floats = NDArray[np.float64]
 
 MAX_UNTOLD: Final = 0.05
 """Share of the requests whose prefill the server may not report where decodes are held against the prefills that it does."""
-UNLIKE_PROBE: Final = "the prices of the probe, as the times of this run do not go with them (another server, or a cache)"
+UNLIKE_PROBE: Final = (
+    "the prices of the probe, as the times of this run do not go with them (another server, or a cache)"
+)
 PERCENTILES: Final = (99.0, 95.0, 90.0, 75.0)
 """The highest one that there are requests enough for is explained."""
 

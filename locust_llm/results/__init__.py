@@ -1,0 +1,4 @@
+"""Results: what any load tester wrote of a run, read into one shape, and looked at.
+
+``figures.py`` is the shape, ``formats/`` has a reader for each tool, ``audit/`` says which figures cannot be true together.
+"""

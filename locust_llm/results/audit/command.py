@@ -1,0 +1,78 @@
+"""Command: ``locust-llm audit FILE...``."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from locust_llm.core.text import clean, say
+from locust_llm.exit_status import ExitStatus, worst
+from locust_llm.results.figures import Figures
+from locust_llm.results.formats import known
+
+from .finding import Finding, Verdict
+from .rules import audit
+
+OUTCOME: Final = {
+    Verdict.IMPOSSIBLE: "cannot be true",
+    Verdict.DOUBTFUL: "can be true, with doubts",
+    Verdict.HOLDS: "holds together",
+}
+
+
+def run(words: list[str]) -> int:
+    """3 where a result cannot be true, 4 with ``--strict`` where one is doubtful, 5 where no file is read, 6 where one."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm audit",
+        description="Say which figures of a load test's result cannot be true together, whichever tool wrote it.",
+    )
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="a result as JSON or as text, or a run folder"
+    )
+    parser.add_argument("--strict", action="store_true", help="end with 4 where figures are doubtful")
+    parser.add_argument("--verbose", action="store_true", help="also what holds")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    options = parser.parse_args(words)
+    statuses, results, unread = list[int](), list[dict[str, object]](), 0
+    for path in options.files:
+        try:
+            loads = known.read(path)
+        except (OSError, known.UnknownFormat) as error:
+            print(f"locust-llm: error: {path}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+            unread += 1
+            continue
+        for figures in loads:
+            found = audit(figures)
+            statuses.append(_status(found, options.strict))
+            findings = [one._asdict() for one in found]
+            results.append({"file": str(path), "tool": figures.title, "verdict": _verdict(found), "findings": findings})
+            if not options.json:
+                say(_said(path, figures, found, options.verbose))
+    if options.json:
+        say(f"{msgspec.json.encode(results).decode()}\n")
+    if unread:
+        statuses.append(ExitStatus.INCOMPLETE if results else ExitStatus.REFUSED)
+    return worst(statuses)
+
+
+def _verdict(found: list[Finding]) -> Verdict:
+    return next((v for v in Verdict if any(one.verdict is v for one in found)), Verdict.HOLDS)
+
+
+def _status(found: list[Finding], strict: bool) -> int:
+    verdict = _verdict(found)
+    if verdict is Verdict.IMPOSSIBLE:
+        return ExitStatus.RULE_FAILED
+    return ExitStatus.INCONCLUSIVE if strict and verdict is Verdict.DOUBTFUL else ExitStatus.OK
+
+
+def _said(path: Path, figures: Figures, found: list[Finding], verbose: bool) -> str:
+    shown = [one for one in found if verbose or one.verdict is not Verdict.HOLDS]
+    held = sum(one.verdict is Verdict.HOLDS for one in found)
+    lines = [
+        f"{clean(str(path))}, {clean(figures.title)}: {OUTCOME[_verdict(found)]} ({held} of {len(found)} checks hold)"
+    ]
+    lines += [f"  {one.verdict:<10}  {one.rule}: {clean(one.arithmetic)}" for one in shown]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,166 @@
+"""Flow: counts, rates, times and requests in flight are tied together; Little's law and what a schedule asks for."""
+
+from collections.abc import Iterator
+from math import inf
+from typing import Final
+
+from locust_llm.results.figures import Figures
+
+from .finding import OFF, Finding, Verdict, bounded, compared, seconds
+
+IDLE: Final = 0.7
+"""Of a closed loop's places in use: with fewer something else than the server decides."""
+ROUNDS: Final = 5
+"""Requests a place, from which on begin and end of a closed loop weigh little."""
+LATE: Final = 0.05
+FAILED: Final = 0.05
+LENGTH_OFF: Final = 0.2
+"""Mean of (time a token x tokens) beside the product of both means: longer answers may be faster or slower a token."""
+
+
+def counted(figures: Figures) -> Iterator[Finding]:
+    """Requests over duration."""
+    n, time_s, rate = figures.requests, figures.duration_s, figures.requests_per_s
+    if n is not None and time_s and rate is not None:
+        words = f"{n:,} requests in {seconds(time_s)} are {n / time_s:.4g}/s; said: {rate:.4g}/s"
+        yield compared("requests/s", rate, n / time_s, words)
+
+
+def tokens(figures: Figures) -> Iterator[Finding]:
+    """Tokens a second are requests a second times tokens a request."""
+    rate, out, each = _rate(figures), figures.output_tokens_per_s, figures.output_tokens.avg
+    if rate is not None and out is not None and each is not None:
+        words = f"{rate:.4g} requests/s x {each:.4g} output tokens = {rate * each:,.4g}/s; said: {out:,.4g}/s"
+        yield compared("tokens/s", out, rate * each, words)
+    whole, read = figures.total_tokens_per_s, figures.input_tokens.avg
+    if rate is not None and whole is not None and each is not None and read is not None:
+        both = rate * (each + read)
+        words = f"{rate:.4g} requests/s x ({read:.4g} + {each:.4g}) tokens = {both:,.4g}/s; said: {whole:,.4g}/s"
+        yield compared("all tokens/s", whole, both, words)
+
+
+def decode(figures: Figures) -> Iterator[Finding]:
+    """Latency is TTFT, and the time a token for each further one: so much as the least and the largest such time allow. The
+    product of both means is near it where lengths are alike."""
+    first, last, each = figures.ttft.avg, figures.latency.avg, figures.tpot
+    if first is None or last is None or not each.avg or last < first:
+        return
+    took, known = last - first, figures.output_tokens.avg
+    count = known if known is not None else figures.asked_output_tokens
+    if count is None or count <= 1:
+        return
+    must = each.avg * (count - 1)
+    source = "output" if known is not None else "asked for"
+    words = (
+        f"{seconds(last)} latency - {seconds(first)} TTFT = {seconds(took)} of decode; "
+        f"{seconds(each.avg)} a token x ({count:.4g} - 1) tokens {source} = {seconds(must)}"
+    )
+    least, most = each.min or 0.0, inf if each.max is None else each.max
+    if known is not None and not least * (count - 1) * (1 - OFF) <= took <= most * (count - 1) * (1 + OFF):
+        verdict = Verdict.IMPOSSIBLE
+    elif abs(took - must) > LENGTH_OFF * max(took, must):
+        verdict = Verdict.DOUBTFUL
+    else:
+        verdict = Verdict.HOLDS
+    if known is None and verdict is not Verdict.HOLDS:
+        words += f": the answers had {1 + took / each.avg:.0f} tokens, or these are not of one run"
+    yield Finding("latency", verdict, words)
+
+
+def in_flight(figures: Figures) -> Iterator[Finding]:
+    """Little's law, Operations Research 9 (1961): requests in flight on average = requests/s x mean latency."""
+    rate, latency, most = _rate(figures), figures.latency.avg, figures.concurrency
+    if figures.most_in_flight is not None and most:
+        words = f"{figures.most_in_flight:,} in flight at most, of {most:,} allowed"
+        yield bounded("in flight", figures.most_in_flight, most, words, 0)
+    if rate is None or latency is None or not most:
+        return
+    busy = rate * latency
+    words = f"{rate:.4g}/s x {seconds(latency)} = {busy:.4g} requests in flight on average; {most:,} allowed"
+    found = bounded("Little's law", busy, most, words)
+    n = figures.requests or 0
+    if found.verdict is Verdict.HOLDS and figures.rate_per_s is None and n >= ROUNDS * most and busy < IDLE * most:
+        words += ", and a closed loop keeps them all: the load generator was the limit, or left gaps"
+        found = Finding(found.rule, Verdict.DOUBTFUL, words)
+    yield found
+
+
+def in_prefill(figures: Figures) -> Iterator[Finding]:
+    """The same of the time to the first token, where requests before their first token are limited."""
+    rate, first, most = _rate(figures), figures.ttft.avg, figures.prefill_concurrency
+    if rate is not None and first is not None and most:
+        words = f"{rate:.4g}/s x {seconds(first)} TTFT = {rate * first:.4g} requests in prefill on average; {most:,} allowed"
+        yield bounded("Little's law of prefills", rate * first, most, words)
+
+
+def speed(figures: Figures) -> Iterator[Finding]:
+    """Streams at the least time a token that any request had."""
+    out, least, most = figures.output_tokens_per_s, figures.tpot.min, figures.concurrency
+    if out is not None and least and most:
+        n = figures.output_tokens.avg or figures.asked_output_tokens or 2.0
+        fastest = most / least * n / max(n - 1, 1)
+        words = f"{most:,} streams at {seconds(least)} a token at best are {fastest:,.4g} tokens/s; said: {out:,.4g}/s"
+        yield bounded("tokens/s of the streams", out, fastest, words)
+
+
+def within(figures: Figures) -> Iterator[Finding]:
+    """No request takes longer than the run."""
+    longest, time_s = figures.latency.max, figures.duration_s
+    if longest is not None and time_s:
+        yield bounded("within the run", longest, time_s, f"longest request {seconds(longest)}, run {seconds(time_s)}")
+
+
+def schedule(figures: Figures) -> Iterator[Finding]:
+    """Whether it was kept: n requests at a rate are sent in n / rate, and the last answer comes a latency later. A Poisson
+    schedule takes longer by two of its deviations at most."""
+    rate, n, time_s = figures.rate_per_s, figures.requests, figures.duration_s
+    if not rate or not n or not time_s or time_s < 1:
+        return
+    last = figures.latency.max or (figures.latency.avg or 0.0) * 3
+    at_most = (n + figures.failed) / rate * (1 + 2 / n**0.5) + last
+    late = time_s > at_most * (1 + LATE)
+    words = f"{n:,} requests at {rate:.4g}/s take {seconds(n / rate)}, the last {seconds(last)} more; took {seconds(time_s)}"
+    busy = (_rate(figures) or 0.0) * (figures.latency.avg or 0.0)
+    if late and figures.concurrency and busy > 0.9 * figures.concurrency:
+        words += f": the limit of {figures.concurrency:,} in flight decided, which is a closed loop and no rate"
+    yield Finding("schedule", Verdict.DOUBTFUL if late else Verdict.HOLDS, words)
+
+
+def failures(figures: Figures) -> Iterator[Finding]:
+    """Figures are of the answered requests alone."""
+    if figures.requests is None:
+        return
+    all_of_them = figures.requests + figures.failed
+    asked = figures.asked_requests
+    if not all_of_them or (asked and not figures.requests):
+        yield Finding(
+            "answered", Verdict.IMPOSSIBLE if figures.ttft.avg else Verdict.DOUBTFUL, "no request was answered"
+        )
+        return
+    if asked and all_of_them > asked:
+        words = f"{all_of_them:,} requests ended, of {asked:,} that were sent"
+        yield Finding("answered", Verdict.IMPOSSIBLE, words)
+        return
+    share = figures.failed / all_of_them
+    words = f"{figures.failed:,} of {all_of_them:,} requests failed, and are in no percentile"
+    yield Finding("answered", Verdict.DOUBTFUL if share > FAILED else Verdict.HOLDS, words)
+
+
+def goodput(figures: Figures) -> Iterator[Finding]:
+    good, rate = figures.goodput_per_s, _rate(figures)
+    if good is not None and rate is not None:
+        yield bounded("goodput", good, rate, f"goodput {good:.4g}/s <= {rate:.4g} requests/s")
+
+
+def client(figures: Figures) -> Iterator[Finding]:
+    """What the tool says of itself."""
+    if figures.client:
+        words = f"the load generator called itself {figures.client}"
+        yield Finding("client", Verdict.HOLDS if figures.client == "OK" else Verdict.DOUBTFUL, words)
+
+
+def _rate(figures: Figures) -> float | None:
+    """Requests a second: as said, else by count and duration."""
+    if figures.requests_per_s is None and figures.requests is not None and figures.duration_s:
+        return figures.requests / figures.duration_s
+    return figures.requests_per_s

@@ -1,0 +1,67 @@
+"""Figures: what a result says of one load, whichever tool wrote it. What it does not say is None."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one measure over the requests, or over the gaps of all of them. Seconds or tokens."""
+
+    avg: float | None = None
+    min: float | None = None
+    max: float | None = None
+    std: float | None = None
+    count: int | None = None
+    percentiles: Mapping[float, float] = {}
+    """By 50.0, 99.0, ..."""
+
+    def points(self) -> list[tuple[str, float]]:
+        """All of them that must not fall, from the least to the largest, with their names."""
+        ends = [("min", self.min), *((f"p{p:g}", v) for p, v in sorted(self.percentiles.items())), ("max", self.max)]
+        return [(name, value) for name, value in ends if value is not None]
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """One load. Times are seconds."""
+
+    tool: str
+    version: str = ""
+    label: str = ""
+    """Which of several loads of a file."""
+    model: str = ""
+    requests: int | None = None
+    """Answered."""
+    failed: int = 0
+    asked_requests: int | None = None
+    duration_s: float | None = None
+    concurrency: int | None = None
+    """Requests in flight at most."""
+    prefill_concurrency: int | None = None
+    """Requests before their first token at most, counted like ``ttft``."""
+    rate_per_s: float | None = None
+    """Of the schedule; None: a closed loop, or unknown."""
+    most_in_flight: int | None = None
+    asked_output_tokens: float | None = None
+    requests_per_s: float | None = None
+    goodput_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    total_tokens_per_s: float | None = None
+    ttft: Distribution = Distribution()
+    """From the send to the first token."""
+    tpot: Distribution = Distribution()
+    """Of each request: time after the first token, over the tokens after it."""
+    itl: Distribution = Distribution()
+    """Each gap between two chunks."""
+    latency: Distribution = Distribution()
+    """From the send to the end."""
+    input_tokens: Distribution = Distribution()
+    output_tokens: Distribution = Distribution()
+    client: str = ""
+    """What the tool says of itself: ``OK``, ``DEGRADED``, ...; empty: nothing."""
+    lacks: tuple[str, ...] = ()
+    """What was in the file and could not be read, in words."""
+
+    @property
+    def title(self) -> str:
+        return " ".join(word for word in (self.tool, self.version, self.label) if word)

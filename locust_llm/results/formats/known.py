@@ -1,0 +1,58 @@
+"""Known: which tool wrote a file, and its figures."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import msgspec
+
+from locust_llm.results.figures import Figures
+
+from . import aiperf, table, vllm_bench
+
+READERS: Final[tuple[ModuleType, ...]] = (aiperf, vllm_bench)
+MAX_BYTES: Final = 2**31
+OWN: Final = "profile_export_aiperf.json"
+"""Of a run folder."""
+
+
+class UnknownFormat(ValueError):
+    """No tool that is known here wrote it, or it is cut. One sentence."""
+
+
+def read(path: Path) -> list[Figures]:
+    """The loads of a file, or of a run folder. Raises OSError and UnknownFormat."""
+    if path.is_dir():
+        if not (path / OWN).is_file():
+            raise UnknownFormat(f"it is a folder without {OWN}")
+        path = path / OWN
+    if path.stat().st_size > MAX_BYTES:
+        raise UnknownFormat(f"it is larger than {MAX_BYTES // 2**30} GiB")
+    raw = path.read_bytes()
+    try:
+        document = _document(raw)
+    except ValueError as error:
+        found = table.read(raw.decode("utf-8", "replace"))
+        if found:
+            return found
+        raise UnknownFormat(f"it is no JSON ({error}), and has no table with a latency or a TTFT") from None
+    for reader in READERS:
+        if isinstance(document, dict) and reader.is_one(document):
+            found = list(reader.read(document))
+            if found:
+                return found
+    tools = ", ".join(reader.__name__.rpartition(".")[2] for reader in READERS)
+    raise UnknownFormat(f"no tool that is known here wrote it (known: {tools}, and tables as text)")
+
+
+def _document(raw: bytes) -> object:
+    """JSON, with NaN and Infinity as Python writes them."""
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        import json  # msgspec takes no NaN
+
+        try:
+            return json.loads(raw)
+        except RecursionError:
+            raise ValueError("it is nested too deep") from None
