@@ -97,10 +97,10 @@ def test_only_github_gets_what_is_githubs(tmp_path: Path) -> None:
     assert "SLO FAIL" in said
     verdict, begin, *folder, end = outputs.read_text().splitlines()
     assert (verdict, begin, folder) == ("verdict=FAIL", f"report-path<<{end}", [str(tmp_path / "a"), "verdict=PASS"])
-    text = "a\n  ::error::it\n::x\nb ::c\n"
+    text = "a\n  ::error::it\n::x\nb ::c ##[d]\n"
     assert announced(text, summary, run, {"GITHUB_ACTIONS": "false"}) == text
     here = announced(text, summary, run, {"GITHUB_ACTIONS": "true"})
-    assert here.startswith("a\n  : :error::it\n: :x\nb ::c\n::error title=")
+    assert here.startswith("a\n  : :error::it\n: :x\nb ::c ## [d]\n::error title=")
     assert len(here.splitlines()) == 4 + 4
     assert announced(text, summary, stage, {"GITHUB_ACTIONS": "true"}).count("title=") == 0
 

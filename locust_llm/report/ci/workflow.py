@@ -1,7 +1,7 @@
 """A workflow of GitHub: annotations of the rules, the summary page, and outputs of the step that ran.
 
-Sources: GitHub, Workflow commands for GitHub Actions; the runner takes a line for a command where it begins with two colons
-behind blanks, so a text from outside must not.
+Source: GitHub, Workflow commands for GitHub Actions. The runner takes a line for a command where two colons begin it,
+behind blanks, and in the older form wherever ``##[`` is in it: a text from outside must have neither.
 """
 
 import os
@@ -41,7 +41,8 @@ def announced(text: str, summary: Summary, run: Run, environ: Mapping[str, str])
     """In a workflow: the text of a console, in which no line is a command, and the annotations. Elsewhere as it was."""
     if environ.get("GITHUB_ACTIONS") != "true":
         return text
-    return re.sub(r"^(\s*):(?=:)", r"\1: ", text, flags=re.MULTILINE) + "".join(annotations(summary, run))
+    harmless = re.sub(r"^(\s*):(?=:)", r"\1: ", text, flags=re.MULTILINE).replace("##[", "## [")
+    return harmless + "".join(annotations(summary, run))
 
 
 def annotations(summary: Summary, run: Run) -> Iterator[str]:
