@@ -74,8 +74,8 @@ test-pythons:                     ## the tests once with each Python from 3.11 t
 test-real: $(VENV)/.installed-tests  ## real vLLM, transformers, LiteLLM and llama.cpp: what cannot be started is skipped, with the reason
 	REAL_SERVERS=1 $(PYTEST) -rsP tests/e2e/test_real.py tests/e2e/test_real_llamacpp.py
 
-test-wheel:                       ## the wheel in an empty environment: its files, the import, the demo, a report
-	.ci/wheel $(PYTHON)
+test-wheel:                       ## wheel and sdist in empty environments, with each Python from 3.11 to 3.13: files, demo, report
+	.ci/wheel
 
 test-aiperf: $(VENV)/.installed-tests  ## AIPerf's own models load our exports (a venv of its own: it brings 49 packages)
 	[ -x .aiperf-venv/bin/aiperf ] || { $(PYTHON) -m venv .aiperf-venv && \
@@ -134,6 +134,7 @@ seeds: $(VENV)/.installed-tests   ## the seed documents' claims in the simulator
 docs: $(VENV)/.installed-docs     ## the documentation as a site in build/docs; a dead link is an error
 	$(BIN)/python docs/generate_options.py
 	$(BIN)/python docs/generate_scenarios.py
+	$(BIN)/python docs/generate_schemas.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 screenshots: $(VENV)/.installed-tests  ## docs/images anew: a live page and a report, in headless Chromium

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from locust_llm.report.build import read as read
     from locust_llm.user import LLMUser as LLMUser
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 
 def __getattr__(name: str) -> Any:

@@ -154,6 +154,13 @@ def compare(words: list[str]) -> int:
     return _of_reports("compare", words)
 
 
+def comment(words: list[str]) -> int:
+    """What a run came to as a comment on a pull request."""
+    from locust_llm.report.ci import comment as module
+
+    return module.command(words)
+
+
 def _of_reports(name: str, words: list[str]) -> int:
     from locust_llm.report import commands  # numpy and pandas take a second
 
@@ -279,6 +286,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "figure": figure,
     "compare": compare,
     "audit": audit,
+    "comment": comment,
     "scenario": scenario,
     "manifest": manifest,
     "upload": upload,
@@ -312,6 +320,7 @@ usage: locust-llm COMMAND ...
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
   compare A B     compare runs: differences with their intervals, and different conditions
   audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
+  comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
   upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix, as run --upload does
   manifest        write a run as a manifest: manifest kubernetes --host URL --workers 8, and any option of run

@@ -42,7 +42,7 @@ class _Value(msgspec.Struct):
     unit: str
 
 
-class _Line(msgspec.Struct):
+class LineOfRecord(msgspec.Struct):
     metadata: _Metadata
     metrics: dict[str, _Value]
     error: _Error | None
@@ -61,7 +61,7 @@ def line(record: Record) -> bytes:
     """One line of profile_export.jsonl, without its newline: AIPerf's ``metadata``, ``metrics``, ``error`` (its model
     is MetricRecordInfo) and, as ``record``, the whole of ours. It runs on the load generator's loop: 8 µs a request
     and 0.2 µs a chunk."""
-    whole = _Line(_metadata(record), metrics(record), _error(record), record)
+    whole = LineOfRecord(_metadata(record), metrics(record), _error(record), record)
     try:
         return _encode(whole)
     except UnicodeEncodeError:  # a lone surrogate, say from a file name in an OSError: no reason to lose the record

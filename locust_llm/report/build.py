@@ -65,6 +65,12 @@ from .waterfall.waterfall import frame, waterfall
 HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
 SUMMARY_FILE: Final = "summary.md"
+FACTS: Final = (
+    "conditions", "client", "evidence", "counts", "gate", "delivery", "breakdowns", "cancelled", "reading", "failures",
+    "slos", "slo_status", "good", "steady", "interference", "examination", "speculation", "sessions", "waterfall",
+    "prefix_cache", "tenants", "sweep", "unread",
+)  # fmt: skip
+"""Fields of the summary that run.json has beside the run."""
 OWN_FOLDER: Final = Path(__file__).parent
 
 T = TypeVar("T")
@@ -294,34 +300,9 @@ def _made(what: str, unmade: list[str], make: Callable[[], T]) -> T | None:
 
 
 def _facts(run: Run, summary: Summary) -> bytes:
-    return run_json(
-        run,
-        conditions=summary.conditions,
-        client=summary.client,
-        evidence=summary.evidence,
-        plus_minus={row.tag: row.plus_minus for row in summary.rows if row.plus_minus},
-        counts=summary.counts,
-        gate=summary.gate,
-        delivery=summary.delivery,
-        breakdowns=summary.breakdowns,
-        cancelled=summary.cancelled,
-        reading=summary.reading,
-        failures=summary.failures,
-        slos=summary.slos,
-        slo_status=summary.slo_status,
-        good=summary.good,
-        steady=summary.steady,
-        interference=summary.interference,
-        examination=summary.examination,
-        speculation=summary.speculation,
-        sessions=summary.sessions,
-        waterfall=summary.waterfall,
-        prefix_cache=summary.prefix_cache,
-        tenants=summary.tenants,
-        sweep=summary.sweep,
-        unread=summary.unread,
-        definitions=DEFINITIONS,
-    )
+    plus_minus = {row.tag: row.plus_minus for row in summary.rows if row.plus_minus}
+    found = {name: getattr(summary, name) for name in FACTS}
+    return run_json(run, plus_minus=plus_minus, **found, definitions=DEFINITIONS)
 
 
 def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:

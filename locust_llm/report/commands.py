@@ -16,8 +16,8 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.probe.prices import prompts_alone
 
 from . import build, comparison, ending
-from . import export as junit
 from . import text as tables
+from .ci import workflow
 from .plots import svg as drawing
 from .plots.timeline import MAX_ROWS
 from .result import report_result
@@ -70,14 +70,14 @@ def report(words: list[str]) -> int:
     if options.spans:
         print(f"{options.spans}: {facts.spans}", file=sys.stderr)
     try:
-        junit.append(summary, facts, os.environ)
+        workflow.tell(summary, facts, folder, os.environ)
     except (OSError, ValueError) as error:
-        note = f"WARNING: GITHUB_STEP_SUMMARY could not be written: {build.reason(error)}."
+        note = f"WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written: {build.reason(error)}."
         facts = replace(facts, notes=(*facts.notes, note))
-    width, lines = ending.columns(), junit.announce(summary, os.environ)
+    width = ending.columns()
     result = report_result(
-        summary, facts, ending.ending(summary, facts, folder, width) + lines,
-        f"{tables.console(summary, facts, folder, width)}\n{lines}",
+        summary, facts, workflow.announced(ending.ending(summary, facts, folder, width), summary, facts, os.environ),
+        workflow.announced(f"{tables.console(summary, facts, folder, width)}\n", summary, facts, os.environ),
     )  # fmt: skip
     text = result.tables if options.verbose else result.text
     say(msgspec.json.encode(result).decode() + "\n" if options.json else text)

@@ -129,14 +129,18 @@ def document(found: Comparison) -> Iterator[Block]:
     yield from (Text(f"WARNING: {warning}", loud=True) for warning in found.warnings)
     for pair in found.runs:
         yield Heading(f"{pair.folder} against {found.base}")
-        yield from (Text(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
-        names = names_of(found.base, pair.folder)
-        if pair.lines:
-            yield Table(("Metric", *names, *HEAD), tuple((line.label, *cells_of(line)) for line in pair.lines))
-        yield from _notes(pair.lines)
-        if pair.axis:
-            yield from _by_stage(pair, names)
+        yield from against(pair, names_of(found.base, pair.folder))
     yield from map(Text, NOTES)
+
+
+def against(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
+    """The warnings and figures of one run, under these titles of the two columns."""
+    yield from (Text(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
+    if pair.lines:
+        yield Table(("Metric", *names, *HEAD), tuple((line.label, *cells_of(line)) for line in pair.lines))
+    yield from _notes(pair.lines)
+    if pair.axis:
+        yield from _by_stage(pair, names)
 
 
 def console(found: Comparison, width: int = WIDTH) -> str:

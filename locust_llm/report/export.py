@@ -3,8 +3,7 @@
 import csv
 import io
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
@@ -19,8 +18,6 @@ from locust_llm.report.document.blocks import interval, observed
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.metrics import EXPORTED, PER_USER
 from locust_llm.slo.rules import PASSES
-
-from .text import markdown
 
 SCHEMA: Final = "1.4"
 UNITS: Final = {"requests/s": "requests/sec", "tokens/s": "tokens/sec", "tokens/s/gpu": "tokens/sec/gpu"}
@@ -315,29 +312,6 @@ def xml(summary: Summary, run: Run) -> bytes:
     return bytes(tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def append(summary: Summary, run: Run, environ: Mapping[str, str]) -> None:
-    """In a workflow of GitHub: the report appended to its summary page. Raises OSError, ValueError."""
-    if page := environ.get("GITHUB_STEP_SUMMARY"):
-        data = (markdown(summary, run) + "\n").encode("utf-8", "replace")
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody reads
-        with open(os.open(page, flags, 0o666), "wb") as file:
-            file.write(data)
-
-
-def announce(summary: Summary, environ: Mapping[str, str]) -> str:
-    """In a workflow of GitHub: the lines that make each rule that did not pass an annotation; empty elsewhere."""
-    return "".join(annotations(summary)) if environ.get("GITHUB_ACTIONS") == "true" else ""
-
-
-def annotations(summary: Summary) -> Iterator[str]:
-    """A line each (GitHub, Workflow commands for GitHub Actions): an error for what fails the build, else a warning."""
-    for result in summary.slos:
-        if result.status != PASS:
-            level = "error" if result.status == FAIL and result.decides else "warning"
-            title = _escaped(f"SLO {result.status}: {clean(result.rule)}").replace(":", "%3A").replace(",", "%2C")
-            yield f"::{level} title={title}::{_escaped(clean(sentence(result)))}\n"
-
-
 def sentence(result: SloResult) -> str:
     """``observed 612ms (95 % interval 590ms to 640ms, 500 requests): the reason``."""
     details = [] if interval(result) == "-" else [f"95% interval {interval(result)}"]
@@ -362,7 +336,3 @@ def _properties(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     yield "client_verdict", c.client_verdict or "not judged"
     yield "random_seed", "none" if seed is None else str(seed)
     yield from ((f"version {name}", version) for name, version in run.versions.items())
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25")

@@ -9,6 +9,8 @@ from typing import Any, Final, NoReturn
 STAGES: Final = ("stage", "concurrency", "request-rate", "prefill-concurrency", "input-tokens")
 """Selectors of stages, by the value of what the sweep changes: by any name, or by that of what it must be."""
 SELECTORS: Final = ("class", "input", "name", "model", "tenant", "turn", "images", *STAGES)
+MOST_TOKENS: Final = 1e12
+"""A length has twelve digits at most."""
 TURNS: Final = ("first", "later")
 COLUMNS: Final = {"class": "user_class", "name": "name", "model": "model", "tenant": "tenant"}
 """Selectors of requests by a value that they have, and what a record calls it."""
@@ -126,7 +128,7 @@ def plain(number: float) -> str:
 
 
 def quoted(value: str) -> str:
-    plain = value == value.strip() and not re.search(r'["{},]', value)
+    plain = value != "" and value == value.strip() and not re.search(r'["{},]', value)
     return value if plain else '"' + value.replace('"', '""') + '"'
 
 
@@ -136,9 +138,10 @@ def refuse(why: str) -> NoReturn:
 
 def _tokens(text: str) -> float:
     match = re.fullmatch(r"(\d{1,12})([kM]?)", text)
-    if not match:
+    count = float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]] if match else MOST_TOKENS
+    if count >= MOST_TOKENS:
         refuse(f"{text!r} is not a length: write input=1k..4k, a bucket of the report (1k-2k) or a number of tokens")
-    return float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]]
+    return count
 
 
 def _range(low: float, high: float) -> str:

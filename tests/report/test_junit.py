@@ -7,11 +7,13 @@ import pytest
 from msgspec.structs import replace
 from support.records import a_run, answered, twenty
 
-from locust_llm.core.run import Run
+from locust_llm.core.run import Run, Stage
 from locust_llm.report.analysis.columns import collect
 from locust_llm.report.analysis.summarise import summarise
 from locust_llm.report.analysis.summary import SloResult, Summary
-from locust_llm.report.export import annotations, announce, append, sentence, xml
+from locust_llm.report.ci.comment import MAX_CHARACTERS, body, mark
+from locust_llm.report.ci.workflow import annotations, announced, tell
+from locust_llm.report.export import sentence, xml
 
 RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 30ms")
 """Of 200 TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""
@@ -65,8 +67,8 @@ def test_names_from_outside_do_not_break_the_file() -> None:
 
 
 def test_annotations() -> None:
-    summary, _ = made("ttft{name=chat,input=100} p50 < 6ms", *RULES[2:])
-    assert list(annotations(summary)) == [
+    lines = list(annotations(*made("ttft{name=chat,input=100} p50 < 6ms", *RULES[2:])))
+    assert lines[:3] == [
         "::error title=SLO FAIL%3A ttft{name=chat%2C input=100} p50 < 6ms::"
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO FAIL%3A warn%3A ttft p50 < 6ms::"
@@ -75,21 +77,49 @@ def test_annotations() -> None:
         "too few samples: the interval of p99 takes 368 independent requests, there are 200, "
         "and no bound nearer than 47.7ms; about 40 s more may tell\n",
     ]  # fmt: skip
+    assert [line.partition("::With ")[0] for line in lines[3:]] == ["::notice title=locust-llm%3A SLO FAIL"]
+    open_, _ = annotations(*made(RULES[3], inconclusive="pass"))
+    assert open_.startswith("::notice title=SLO INCONCLUSIVE%3A ")
 
 
 def test_only_github_gets_what_is_githubs(tmp_path: Path) -> None:
-    page = tmp_path / "summary"
+    page, outputs = tmp_path / "summary", tmp_path / "outputs"
     page.write_text("before\n")
     summary, run = made(*RULES)
-    append(summary, run, {})
-    append(summary, run, {"GITHUB_STEP_SUMMARY": str(page)})
-    assert announce(summary, {"GITHUB_ACTIONS": "false"}) == ""
+    files = {"GITHUB_STEP_SUMMARY": str(page), "GITHUB_OUTPUT": str(outputs)}
+    stage = replace(run, stage=Stage(number=1, value=2.0, began_at=0, ended_at=1))
+    tell(summary, run, tmp_path, {})
+    tell(summary, stage, tmp_path, files)
+    assert (page.read_text(), outputs.exists()) == ("before\n", False)
+    tell(summary, run, tmp_path / "a\nverdict=PASS", files)
     said = page.read_text()
     assert said.startswith("before\n# Load test by-hand")
     assert "SLO FAIL" in said
-    assert announce(summary, {"GITHUB_ACTIONS": "true"}).count("\n") == 3
-    assert page.read_text() == said
-    assert announce(made()[0], {"GITHUB_ACTIONS": "true"}) == ""
+    verdict, begin, *folder, end = outputs.read_text().splitlines()
+    assert (verdict, begin, folder) == ("verdict=FAIL", f"report-path<<{end}", [str(tmp_path / "a"), "verdict=PASS"])
+    text = "a\n  ::error::it\n::x\nb ::c ##[d]\n"
+    assert announced(text, summary, run, {"GITHUB_ACTIONS": "false"}) == text
+    here = announced(text, summary, run, {"GITHUB_ACTIONS": "true"})
+    assert here.startswith("a\n  : :error::it\n: :x\nb ::c ## [d]\n::error title=")
+    assert len(here.splitlines()) == 4 + 4
+    assert announced(text, summary, stage, {"GITHUB_ACTIONS": "true"}).count("title=") == 0
+
+
+def test_a_comment(tmp_path: Path) -> None:
+    hostile = "<b>|@all\n--> x"
+    summary, run = made(*RULES, model=hostile)
+    text = body(summary, run, tmp_path / "none", tmp_path, "load --> test")
+    first, _, title, *_ = text.splitlines()
+    assert (first, title) == ("<!-- locust-llm load ___ test -->", r"## load --\> test: SLO FAIL")
+    assert first == mark("load --> test")
+    assert "There is no base to compare with: " in text
+    assert "| ttft p50 &lt; 6ms" in text
+    assert "Time to First Token" in text
+    assert "<b>" not in text
+    many = body(*made(*(f"ttft p50 < {n}ms" for n in range(1, 900))), None, tmp_path)
+    assert len(many) <= MAX_CHARACTERS + 100
+    assert many.startswith("<!-- locust-llm comment -->\n\n## Load test: SLO FAIL\n")
+    assert many.endswith("|\n\nThe rest is in the report.\n")
 
 
 @pytest.mark.parametrize(

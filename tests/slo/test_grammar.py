@@ -145,8 +145,9 @@ single = st.sampled_from([m for m in MEASURES if m.metric is not None and m.tag 
 @st.composite
 def conditions(draw: st.DrawFn) -> Condition:
     measure = draw(single)
-    op = draw(st.sampled_from(["<", "<=", ">", ">="]))
-    return Condition(measure.word, op, draw(numbers), draw(st.sampled_from(sorted(measure.units))))
+    op, unit = draw(st.sampled_from(["<", "<=", ">", ">="])), draw(st.sampled_from(sorted(measure.units)))
+    number = draw(numbers if measure.units is not SHARE else st.floats(0, 100 if unit else 0.99))
+    return Condition(measure.word, op, number, unit)
 
 
 spans = st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)).map(

@@ -67,9 +67,9 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     """The blocks in reading order, not escaped yet: what it came to, why, and what it rests on."""
     probe, sweep, paired = summary.examination, summary.sweep, summary.paired
     yield Heading(titled(summary, run))
-    yield from _first(summary, run)
+    yield from opening(summary, run)
     yield Charts(LENGTHS if probe is not None else LATENCY if sweep is None or sweep.repeats else STAGES)
-    yield from _slos(summary, run)
+    yield from rules_table(summary, run)
     if paired is not None:
         yield from side_by_side(paired)
     if summary.failures:
@@ -110,7 +110,7 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
         yield Text(f"Reports: {folder}")
 
 
-def _first(summary: Summary, run: Run) -> Iterator[Block]:
+def opening(summary: Summary, run: Run) -> Iterator[Block]:
     """The headline, and what nobody may overlook."""
     if (missing := incomplete_line(summary, run)) is not None:
         yield Text(missing, loud=True)
@@ -136,7 +136,7 @@ def titled(summary: Summary, run: Run) -> str:
     return f"{'Load test' if summary.examination is None else 'Interference probe'} {run.name}"
 
 
-def _slos(summary: Summary, run: Run) -> Iterator[Block]:
+def rules_table(summary: Summary, run: Run) -> Iterator[Block]:
     if (line := slo_line(summary)) is None:
         return
     yield Heading("Rules")

@@ -1,0 +1,194 @@
+"""docs/schemas, made from the code's types: `make docs` writes it, a test says when it is out of date."""
+
+import json
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+import locust_llm
+from locust_llm.core.jsonl import OUTCOMES, PHASES, LineOfRecord
+from locust_llm.core.run import Run
+from locust_llm.exit_status import ExitStatus
+from locust_llm.report import export
+from locust_llm.report.analysis import columns
+from locust_llm.report.analysis.summary import Summary
+from locust_llm.report.build import FACTS
+from locust_llm.report.reading import Felt
+from locust_llm.slo import grammar, metrics, selectors
+
+FOLDER: Final = Path(__file__).with_name("schemas")
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+PYTHON: Final = ("LLMUser", "ProbeUser", "Answer", "read", "events")
+
+
+def files() -> dict[Path, str]:
+    """What each file holds."""
+    made = {"run.schema.json": _run(), "record.schema.json": _record(), "names.json": _names()}
+    texts = {name: json.dumps(content, indent=1, ensure_ascii=False) + "\n" for name, content in made.items()}
+    return {FOLDER / name: text for name, text in (texts | {"slo.lark": _slo()}).items()}
+
+
+def _run() -> dict[str, Any]:
+    """Of run.json: the run, and what its report found. A number that is not finite is null in JSON."""
+    types = get_type_hints(Summary)
+    fields = [("run", Run), *((name, types[name] | None, None) for name in FACTS)]
+    found = msgspec.json.schema(msgspec.defstruct("RunFile", fields, kw_only=True))
+    for name, schema in found["$defs"].items():
+        if name != "Run":
+            _with_null(schema)
+    return {"$schema": DIALECT, "title": "run.json", **found}
+
+
+def _record() -> dict[str, Any]:
+    return {"$schema": DIALECT, "title": "A line of profile_export.jsonl", **msgspec.json.schema(LineOfRecord)}
+
+
+def _with_null(schema: Any) -> None:
+    if isinstance(schema, dict):
+        if schema.get("type") == "number":
+            schema["type"] = ["number", "null"]
+        for inner in schema.values():
+            _with_null(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            _with_null(inner)
+
+
+def _names() -> dict[str, Any]:
+    """Names that have no type: of metrics, columns, outcomes, statuses."""
+    every = (*metrics.LATENCIES, metrics.PER_USER, *metrics.FELT, *metrics.LENGTHS)
+    assert all(hasattr(locust_llm, name) or name == "events" for name in PYTHON)
+    return {
+        "exit statuses": {one.name: int(one) for one in ExitStatus},
+        "python": PYTHON,
+        "rules": {measure.word: measure.tag for measure in metrics.MEASURES},
+        "presets": sorted(grammar.PRESETS),
+        "metrics": sorted({metric.tag for metric in every} | {measure.tag for measure in metrics.MEASURES}),
+        "outcomes": sorted(OUTCOMES),
+        "phases": sorted(PHASES),
+        "read().requests": [
+            *("clock_offset_s", *columns.STAMPS, *columns.DURATIONS, *columns.TOKENS, *columns.FLAGS),
+            *(*columns.OTHER_NUMBERS, *columns.TEXTS, *Felt._fields),
+        ],
+        "read().gaps": ["id", "index", "gap_s", "merged"],
+        "profile_export_aiperf.csv": export.STATS,
+        "sweep.csv": [*export.COLUMNS_BEFORE, *export.COLUMNS_AFTER],
+    }
+
+
+def _slo() -> str:
+    by_unit: dict[str, list[metrics.Measure]] = {}
+    for measure in metrics.MEASURES:
+        by_unit.setdefault(_kind(measure), []).append(measure)
+    names = {kind: _choice(name for m in some for name in _names_of(m)) for kind, some in by_unit.items()}
+    conditions = [m for m in metrics.MEASURES if m.metric is not None and m.tag != metrics.POOLED]
+    return SLO.format(
+        **names,
+        **{
+            f"condition_{kind}": _choice(name for m in conditions if _kind(m) == kind for name in _names_of(m))
+            for kind in ("latency", "felt", "per_user")
+        },
+        columns=_choice(selectors.COLUMNS),
+        stages=_choice(selectors.STAGES),
+        turns=_choice(selectors.TURNS),
+        lengths=_choice((selectors.INPUT, selectors.IMAGES)),
+    )
+
+
+def _kind(measure: metrics.Measure) -> str:
+    """Measures that have statistics, units and selectors in common."""
+    if measure.word in (*metrics.GIVEN, *metrics.OF_SCHEDULE):
+        return "schedule" if measure.word in metrics.OF_SCHEDULE else measure.word
+    if measure.units is metrics.TIME:
+        return "latency"
+    share = measure.units is metrics.SHARE
+    return ("felt" if share else "per_user") if measure.metric is not None else "share" if share else "rate"
+
+
+def _names_of(measure: metrics.Measure) -> list[str]:
+    return [name for name, one in metrics.BY_NAME.items() if one is measure]
+
+
+def _choice(names: Any) -> str:
+    return " | ".join(f'"{name}"' for name in names)
+
+
+SLO: Final = r"""// The grammar of an SLO rule: EBNF in the notation of Lark. Made by docs/generate_schemas.py: do not edit.
+//
+// Words are read in any case, and blanks may stand around operators, braces and colons; here is the form in which locust-llm
+// writes them. Beyond the grammar: a share is at most 100 %, and 1 needs its %; a range is not empty; a selector comes once.
+
+start: PREFIX? (compared | against)
+
+compared: latency selected? " " STATISTIC OPERATOR NUMBER TIME
+        | felt selected? " " STATISTIC OPERATOR share
+        | per_user selected? " " STATISTIC OPERATOR NUMBER "/s"?
+        | rate selected? OPERATOR NUMBER "/s"?
+        | share_of_run selected? OPERATOR share
+        | schedule stages? OPERATOR share
+        | attainment selected? OPERATOR share given?
+        | goodput selected? OPERATOR NUMBER "/s"? given?
+
+// at most so much worse than the run in a folder
+against: latency selected? " " QUANTILE WITHIN NUMBER (TIME | "%") OF
+       | felt selected? " " QUANTILE WITHIN NUMBER "pp" OF
+       | per_user selected? " " QUANTILE WITHIN NUMBER ("/s" | "%") OF
+       | rate selected? WITHIN NUMBER ("/s" | "%") OF
+       | share_of_run selected? WITHIN NUMBER "pp" OF
+       | schedule stages? WITHIN NUMBER "pp" OF
+       | attainment selected? WITHIN NUMBER "pp" OF given?
+       | goodput selected? WITHIN NUMBER ("/s" | "%") OF given?
+
+given: " given " condition (" and " condition)*
+condition: latency_of_one OPERATOR NUMBER TIME
+         | felt_of_one OPERATOR share
+         | per_user_of_one OPERATOR NUMBER "/s"?
+
+selected: "{{" selector (", " selector)* "}}"
+selector: text "=" VALUE
+        | "turn=" turn
+        | length "=" LENGTHS
+        | stage "=" STAGES
+stages: "{{" stage "=" STAGES "}}"
+
+text: {columns}
+turn: {turns}
+length: {lengths}
+stage: {stages}
+
+latency: {latency}
+felt: {felt}
+per_user: {per_user}
+rate: {rate}
+share_of_run: {share}
+schedule: {schedule}
+attainment: {attainment}
+goodput: {goodput}
+latency_of_one: {condition_latency}
+felt_of_one: {condition_felt}
+per_user_of_one: {condition_per_user}
+
+share: NUMBER "%"?
+
+PREFIX: "warn: " | "abort: "
+STATISTIC: "avg" | "min" | "max" | "med" | PERCENTILE
+QUANTILE: "avg" | "med" | PERCENTILE
+PERCENTILE: /p[1-9][0-9]?(\.[0-9]{{1,4}})?/ | /p0\.[0-9]{{0,3}}[1-9]/
+OPERATOR: " < " | " <= " | " > " | " >= "
+WITHIN: " within "
+TIME: "s" | "ms" | "us"
+NUMBER: /[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{{1,3}})?/
+OF: " of " (/[^\s"]\S*/ | QUOTED_NAME)
+QUOTED_NAME: /"([^"]|"")+"/
+VALUE: /[^\s",{{}}]([^",{{}}]*[^\s",{{}}])?/ | QUOTED
+QUOTED: /"([^"]|"")*"/
+LENGTHS: /[0-9]{{1,12}}[kM]?/ | /[0-9]{{1,12}}[kM]?\.\.([0-9]{{1,12}}[kM]?)?/ | /\.\.([0-9]{{1,12}}[kM]?)?/
+STAGES: /[0-9]{{1,12}}(\.[0-9]{{1,4}})?(\.\.([0-9]{{1,12}}(\.[0-9]{{1,4}})?)?)?/ | /\.\.[0-9]{{1,12}}(\.[0-9]{{1,4}})?/
+"""
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,79 @@
+"""A workflow of GitHub: annotations of the rules, the summary page, and outputs of the step that ran.
+
+Source: GitHub, Workflow commands for GitHub Actions. The runner takes a line for a command where two colons begin it,
+behind blanks, and in the older form wherever ``##[`` is in it: a text from outside must have neither.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from locust_llm.core.run import Run
+from locust_llm.core.text import clean
+from locust_llm.report.analysis.summary import SloResult, Summary
+from locust_llm.report.document.headline import headline
+from locust_llm.report.export import sentence
+from locust_llm.report.text import markdown
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.rules import PASSES
+
+ERROR: Final = "error"
+WARNING: Final = "warning"
+NOTICE: Final = "notice"
+
+
+def tell(summary: Summary, run: Run, folder: Path, environ: Mapping[str, str]) -> None:
+    """Append the report to the summary page of the workflow, ``verdict`` and ``report-path`` to the outputs of its step; of
+    a stage neither. Raises OSError, ValueError."""
+    if run.stage is not None:
+        return
+    if page := environ.get("GITHUB_STEP_SUMMARY"):
+        _append(page, markdown(summary, run) + "\n")
+    if outputs := environ.get("GITHUB_OUTPUT"):
+        end = uuid4()  # nothing in a path can look like it
+        _append(outputs, f"verdict={summary.slo_status or ''}\nreport-path<<{end}\n{folder.resolve()}\n{end}\n")
+
+
+def announced(text: str, summary: Summary, run: Run, environ: Mapping[str, str]) -> str:
+    """In a workflow: the text of a console, in which no line is a command, and the annotations. Elsewhere as it was."""
+    if environ.get("GITHUB_ACTIONS") != "true":
+        return text
+    harmless = re.sub(r"^(\s*):(?=:)", r"\1: ", text, flags=re.MULTILINE).replace("##[", "## [")
+    return harmless + "".join(annotations(summary, run))
+
+
+def annotations(summary: Summary, run: Run) -> Iterator[str]:
+    """A line each: a rule that did not pass, then what it came to; of a stage none."""
+    if run.stage is not None:
+        return
+    for result in summary.slos:
+        if result.status != PASS:
+            title = f"SLO {result.status}: {clean(result.rule)}"
+            yield _command(_level(result, run), title, clean(sentence(result)))
+    status = f"SLO {summary.slo_status}" if summary.slo_status else "load test"
+    yield _command(NOTICE, f"locust-llm: {status}", f"{clean(headline(summary, run))}.")
+
+
+def _level(result: SloResult, run: Run) -> str:
+    """An error where the rule is broken, and decides; a notice where it counts as passed."""
+    if result.status == FAIL and result.decides:
+        return ERROR
+    return NOTICE if result.status == INCONCLUSIVE and run.settings.inconclusive == PASSES else WARNING
+
+
+def _command(level: str, title: str, text: str) -> str:
+    title = _escaped(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={title}::{_escaped(text)}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _append(path: str, text: str) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody reads
+    with open(os.open(path, flags, 0o666), "wb") as file:
+        file.write(text.encode("utf-8", "replace"))

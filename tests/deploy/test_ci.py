@@ -1,0 +1,382 @@
+"""The action, and the GitLab job: their steps, as a runner takes them, against the simulator and a stub of the API."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import jsonschema
+import pytest
+import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema
+from support.runs import free_port
+
+from locust_llm.exit_status import ExitStatus
+from locust_llm.report.ci.comment import mark
+from locust_llm.report.ci.post import BOT, NotPosted, place_of, post
+
+CHECKOUT: Final = Path(__file__).parents[2]
+CI: Final = CHECKOUT / "deploy" / "ci"
+ACTION: Final[dict[str, Any]] = yaml.safe_load((CI / "action.yml").read_text())
+STEPS: Final[list[dict[str, Any]]] = ACTION["runs"]["steps"]
+SHORT: Final = (
+    "-u 4 --request-count 40 --synthetic-input-tokens-mean 50 --output-tokens-mean 5 --no-probe --selftest off"
+)
+EXPRESSION: Final = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+
+
+# -- the files ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("schema", "file"), [("github-actions", "action.yml"), ("gitlab-ci", "gitlab.yml")])
+def test_a_file_is_what_its_system_takes(schema: str, file: str) -> None:
+    jsonschema.validate(yaml.safe_load((CI / file).read_text()), get_builtin_schema(f"vendor.{schema}"))
+
+
+def test_no_text_of_a_workflow_comes_into_a_script() -> None:
+    """As a variable it cannot be a command, whatever is in it."""
+    assert [step["name"] for step in STEPS if EXPRESSION.search(step.get("run", ""))] == []
+    used = {name for step in STEPS for text in step_texts(step) for name in re.findall(r"inputs\.([\w-]+)", text)}
+    assert used == set(ACTION["inputs"])
+    outputs = {
+        name: re.findall(r"steps\.(\w+)\.outputs\.([\w-]+)", one["value"]) for name, one in ACTION["outputs"].items()
+    }
+    assert outputs == {name: [("run", name)] for name in ("verdict", "exit-status", "report-path")}
+
+
+def step_texts(step: dict[str, Any]) -> list[str]:
+    return [step.get("if", ""), *step.get("env", {}).values(), *step.get("with", {}).values()]
+
+
+def test_a_refusal_is_an_annotation() -> None:
+    """By the pattern that the action registers with the runner."""
+    (matcher,) = json.loads((CI / "problems.json").read_text())["problemMatcher"]
+    (pattern,) = matcher["pattern"]
+    said = subprocess.run(
+        [sys.executable, "-m", "locust_llm", "run", "--host", "x", "--slo", "nonsense"], capture_output=True, text=True
+    )
+    assert said.returncode == ExitStatus.REFUSED
+    found = [
+        match[pattern["message"]] for line in said.stderr.splitlines() if (match := re.search(pattern["regexp"], line))
+    ]
+    assert len(found) == 1
+    assert found[0].startswith("SLO 'nonsense'")
+
+
+# -- a runner ----------------------------------------------------------------------------------------------------------
+
+
+class Done(NamedTuple):
+    status: int
+    said: str
+
+
+class Job:
+    """Takes the steps of the action as GitHub's runner does, but those that use another action."""
+
+    def __init__(self, root: Path, temp: Path, path: str, event: dict[str, Any], api: str, **inputs: str) -> None:
+        self.given = {name: str(one.get("default", "")) for name, one in ACTION["inputs"].items()} | inputs
+        self.event, self.root, self.temp, self.path = event, root, temp, path
+        self.workspace, self.action = root / "workspace", root / "checkout" / "deploy" / "ci"
+        self.workspace.mkdir(parents=True)
+        (root / "event.json").write_text(json.dumps(event))
+        self.api, self.outputs, self.done = api, dict[str, str](), dict[str, Done]()
+
+    @property
+    def failed(self) -> bool:
+        return any(one.status for one in self.done.values())
+
+    def value(self, expression: str) -> str:
+        """Of ``steps.run.outputs.x``, ``a && b``, ``always()``; a field that is not there is empty."""
+
+        def looked_up(name: str) -> str:
+            where, _, rest = name.partition(".")
+            if where == "inputs":
+                return self.given[rest]
+            if where == "steps":
+                return self.outputs.get(rest.replace(".outputs.", "."), "")
+            if rest == "token":
+                return "token"
+            found: Any = {"event": self.event}
+            for part in rest.split("."):
+                found = found.get(part, {})
+            return str(found or "")
+
+        text = expression.replace("&&", " and ").replace("always()", "True")
+        text = re.sub(r"\b(?:inputs|steps|github)(?:\.[\w-]+)+", lambda name: repr(looked_up(name[0])), text)
+        return str(eval(text))
+
+    def filled(self, text: str) -> str:
+        return EXPRESSION.sub(lambda found: self.value(found[1]), text)
+
+    def take(self, *names: str) -> None:
+        """All steps, or these, in their order."""
+        for step in STEPS:
+            asked = self.value(step.get("if", "True")) == "True" and (
+                "always()" in step.get("if", "") or not self.failed
+            )
+            if asked and "run" in step and (not names or step["name"] in names):
+                self.done[step["name"]] = self._run(step)
+
+    def _run(self, step: dict[str, Any]) -> Done:
+        files = {
+            name: self.root / f"{step['name']}.{name}".replace(" ", "-")
+            for name in ("OUTPUT", "STEP_SUMMARY", "PATH", "ENV")
+        }
+        for file in files.values():
+            file.touch()
+        (script := self.root / "script.sh").write_text(step["run"])
+        env = {
+            "PATH": self.path, "HOME": str(self.root), "RUNNER_TEMP": str(self.temp), "GITHUB_ACTIONS": "true",
+            "GITHUB_WORKSPACE": str(self.workspace), "GITHUB_ACTION_PATH": str(self.action), "GITHUB_API_URL": self.api,
+            "GITHUB_REPOSITORY": "us/it", "GITHUB_EVENT_PATH": str(self.root / "event.json"), "PIP_NO_DEPS": "1",
+            **{name: os.environ[name] for name in os.environ if name.startswith("PIP_")},
+            **{f"GITHUB_{name}": str(file) for name, file in files.items()},
+            **{name: self.filled(text) for name, text in step.get("env", {}).items()},
+        }  # fmt: skip
+        assert step["shell"] == "bash"
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", script], cwd=self.workspace, env=env, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
+        )  # fmt: skip
+        for name, value in told(files["OUTPUT"].read_text()):
+            self.outputs[f"{step.get('id', '')}.{name}"] = value
+        self.path = ":".join([*files["PATH"].read_text().split(), self.path])
+        return Done(done.returncode, done.stdout)
+
+    def summary(self) -> str:
+        return (self.root / "Run.STEP_SUMMARY").read_text()
+
+
+def told(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values of a file of outputs: ``name=value``, or ``name<<END``, lines, ``END``."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if not equals:
+            name, _, end = line.partition("<<")
+            value = "\n".join(takewhile(end.__ne__, lines))
+        yield name, value
+
+
+# -- the steps ---------------------------------------------------------------------------------------------------------
+
+
+def test_options_are_words_and_never_commands(tmp_path: Path) -> None:
+    (bin_ := tmp_path / "bin").mkdir()
+    (bin_ / "locust-llm").write_text('#!/bin/bash\nprintf "%s\\n" "$@" "slo $LOCUST_LLM_SLO"\nexit 4\n')
+    (bin_ / "locust-llm").chmod(0o755)
+    evil = '$(touch evil) `touch evil` "; touch evil #"'
+    (temp := tmp_path / "temp").mkdir()
+    given = {"host": "x; touch evil", "args": f"-u 3\n--slo 'a b' {evil}", "slo": evil, "name": evil}
+    job = Job(tmp_path / "job", temp, f"{bin_}:{os.environ['PATH']}", {}, "", **given)
+    job.take("Run", "Comment", "Verdict")
+    words = job.done["Run"].said.splitlines()
+    assert words[1:6] == ["run", "--headless", "--host", "x; touch evil", "--wait-for-model-timeout"]
+    assert words[9:-1] == [
+        "-u", "3", "--slo", "a b", "$(touch", "evil)", "`touch", "evil`", "; touch evil #", f"slo {evil}",
+    ]  # fmt: skip
+    assert list(job.workspace.iterdir()) == []
+    assert job.outputs["run.exit-status"] == "4"
+    assert {name: one.status for name, one in job.done.items()} == {"Run": 0, "Verdict": 4}  # no report: no comment
+
+
+@pytest.mark.slow
+def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path, api: "Api") -> None:
+    """A run that passes, then on a pull request one that fails, with a server of its own, against the first as its base."""
+    checkout, temp = tmp_path / "pass" / "checkout", tmp_path / "temp"
+    temp.mkdir()
+    for name in ("locust_llm", "deploy"):
+        shutil.copytree(CHECKOUT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, checkout / name)
+    path = f"{Path(sys.executable).resolve().parent}:/usr/local/bin:/usr/bin:/bin"
+    port = free_port()
+    host = {
+        "host": f"127.0.0.1:{port}",
+        "server": f"locust-llm simulate --port {port} --ttft-ms 20 --itl-ms 2",
+        "args": SHORT,
+    }
+    passed = Job(tmp_path / "pass", temp, path, {}, "", **host, slo="error_rate < 20%")
+    passed.take("Install locust-llm")
+    assert not passed.failed, passed.done
+    (site,) = (temp / "locust-llm").glob("lib/*/site-packages")
+    # PIP_NO_DEPS: its dependencies are those here
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    passed.take("Start the server", "Run", "Stop the server", "Comment", "Verdict")
+    assert {name: one.status for name, one in passed.done.items() if one.status} == {}, passed.done["Run"].said
+    assert "Comment" not in passed.done
+    report = Path(passed.outputs["run.report-path"])
+    assert passed.outputs | {"server.pid": ""} == {
+        "server.pid": "", "run.verdict": "PASS", "run.exit-status": "0", "run.report-path": str(report),
+    }  # fmt: skip
+    assert (report / "report.html").stat().st_size
+    assert re.findall("^::(?:error|warning|notice).*", passed.done["Run"].said, re.MULTILINE)[0].startswith(
+        "::notice title=locust-llm%3A SLO PASS::"
+    )
+    assert "SLO PASS" in passed.summary()
+
+    event = {"pull_request": {"number": 7}}
+    failed = Job(
+        tmp_path / "fail",
+        temp,
+        passed.path,
+        event,
+        api.url,
+        **host,
+        base=str(report),
+        slo="ttft p50 < 1ms\nerror_rate > 80%",
+    )
+    failed.action = passed.action
+    failed.take("Start the server", "Run", "Stop the server", "Comment", "Verdict")
+    said = failed.done["Run"].said
+    assert {name: one.status for name, one in failed.done.items() if one.status} == {
+        "Verdict": ExitStatus.RULE_FAILED
+    }, said
+    assert failed.outputs["run.verdict"] == "FAIL"
+    lines = re.findall(r"^::(error|warning|notice) title=(.*?)::(.*)$", said, re.MULTILINE)
+    assert ("error", "SLO FAIL%3A error_rate > 80%25") in [line[:2] for line in lines]
+    assert next(text for _, title, text in lines if "error_rate" in title).startswith(
+        "observed 0%25 (95%25 interval 0%25 to "
+    )
+    assert "listening on" in failed.done["Stop the server"].said
+    (comment,) = api.comments
+    assert comment["body"].startswith(mark("load-test"))
+    for part in ("SLO FAIL", "error\\_rate \\>", "| TTFT p50 (ms)", "base", "this run"):
+        assert part in comment["body"]
+
+
+def test_the_job_of_gitlab(tmp_path: Path) -> None:
+    """Its lines, with a locust-llm that says what it was told: options by variables, a comment of a merge request only."""
+    job = yaml.safe_load((CI / "gitlab.yml").read_text())[".locust-llm"]
+    (bin_ := tmp_path / "bin").mkdir()
+    (bin_ / "locust-llm").write_text('#!/bin/bash\nprintf "<%s>" "$@"\n')
+    (bin_ / "locust-llm").chmod(0o755)
+
+    def said(part: str, **env: str) -> str:
+        lines = [line for line in job[part] if not line.startswith("PATH=")]
+        known = {
+            "PATH": f"{bin_}:{os.environ['PATH']}",
+            "CI_PROJECT_DIR": "/p",
+            "CI_JOB_NAME": "a b",
+            "LOCUST_LLM_REPORT_DIR": "/p/r",
+        }
+        bash = ["bash", "-eo", "pipefail", "-c", "\n".join(lines)]
+        return subprocess.run(bash, env=known | env, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    assert said("script") == "<run><--headless>"
+    assert said("after_script") == ""
+    merge = {"CI_MERGE_REQUEST_IID": "3", "GITLAB_TOKEN": "t"}
+    assert said("after_script", **merge) == "<comment></p/r><--post><--name><a b>"
+    assert said("after_script", **merge, LOCUST_LLM_BASE="x y").endswith("<--base><x y>")
+    assert job["allow_failure"]["exit_codes"] == [ExitStatus.INCONCLUSIVE]
+
+
+# -- the API -----------------------------------------------------------------------------------------------------------
+
+
+class Api:
+    """Comments as GitHub and GitLab keep them: in pages, each with its author; ``refuse``: the status of each change."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.comments, self.asked, self.refuse, self.me = url, list[dict[str, Any]](), list[str](), 0, ""
+
+    def answer(self, method: str, path: str, token: str | None, body: dict[str, str]) -> tuple[int, Any]:
+        self.asked.append(f"{method} {path} {token}")
+        where, _, query = path.partition("?")
+        if where == "/user":  # a workflow's own token may not ask
+            return (200, {"login": self.me, "username": self.me}) if self.me else (403, {})
+        if method == "GET":
+            page = int(re.findall(r"[?&]page=(\d+)", f"?{query}")[0])
+            return 200, self.comments[(page - 1) * 100 : page * 100]
+        if self.refuse:
+            return self.refuse, {}
+        me = self.me or BOT
+        if method == "POST":
+            made = {"id": len(self.comments) + 1, "user": {"login": me}, "author": {"username": me}, **body}
+            self.comments.append(made)
+            return 201, made | {"html_url": "https://here"}
+        one = self.comments[int(where.rpartition("/")[2]) - 1]
+        one.update(body)
+        return 200, one
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    class Answers(BaseHTTPRequestHandler):
+        def do(self) -> None:
+            data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            token = self.headers.get("Authorization") or self.headers.get("PRIVATE-TOKEN")
+            status, said = made.answer(self.command, self.path, token, json.loads(data or b"{}"))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(said).encode())
+
+        do_GET = do_POST = do_PATCH = do_PUT = do  # noqa: N815
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        made = Api(f"http://127.0.0.1:{server.server_port}")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield made
+        server.shutdown()
+
+
+def environ(api: Api, folder: Path, kind: str = "github", **more: str) -> dict[str, str]:
+    if kind == "gitlab":
+        return {"CI_API_V4_URL": api.url, "CI_PROJECT_ID": "5", "CI_MERGE_REQUEST_IID": "7", "GITLAB_TOKEN": "t"} | more
+    (event := folder / "event").write_text('{"pull_request": {"number": 7}}')
+    known = {
+        "GITHUB_API_URL": api.url,
+        "GITHUB_REPOSITORY": "us/it",
+        "GITHUB_EVENT_PATH": str(event),
+        "GITHUB_TOKEN": "t",
+    }
+    return known | more
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab"])
+@pytest.mark.parametrize("me", ["", "build"])
+def test_a_comment_stays_one(kind: str, me: str, api: Api, tmp_path: Path) -> None:
+    """Also behind a hundred others, and beside those of others that begin alike."""
+    if kind == "gitlab" and not me:
+        me = "somebody"
+    api.me = me
+    place, first = place_of(environ(api, tmp_path, kind)), mark("a")
+    api.comments += [
+        {"id": n, "user": {"login": "x"}, "author": {"username": "x"}, "body": f"{first} spoofed"}
+        for n in range(1, 121)
+    ]
+    assert post(place, first, f"{first} one").startswith("posted: ")
+    assert post(place, mark("b"), f"{mark('b')} other").startswith("posted: ")
+    assert post(place, first, f"{first} two").startswith("replaced: ")
+    assert [one["body"] for one in api.comments[120:]] == [f"{first} two", f"{mark('b')} other"]
+    issues = "/projects/5/merge_requests/7/notes" if kind == "gitlab" else "/repos/us/it/issues/7/comments"
+    one = f"PUT {issues}/121 t" if kind == "gitlab" else "PATCH /repos/us/it/issues/comments/121 Bearer t"
+    assert api.asked[-1] == one
+    assert any(asked.startswith(f"GET {issues}?per_page=100&page=2 ") for asked in api.asked)
+
+
+def test_why_a_comment_was_not_posted(api: Api, tmp_path: Path) -> None:
+    api.refuse = 403
+    with pytest.raises(NotPosted, match=r"POST http\S+: HTTP 403; may the token write"):
+        post(place_of(environ(api, tmp_path)), mark(""), "x")
+    with pytest.raises(NotPosted, match="refused"):
+        post(place_of(environ(api, tmp_path, GITHUB_API_URL="http://127.0.0.1:1")), mark(""), "x")
+    for kind, missing in (("github", "GITHUB_TOKEN"), ("gitlab", "GITLAB_TOKEN"), ("gitlab", "CI_MERGE_REQUEST_IID")):
+        with pytest.raises(ValueError, match=missing):
+            place_of(environ(api, tmp_path, kind, **{missing: ""}))
+    (tmp_path / "push").write_text('{"ref": "refs/heads/main"}')
+    with pytest.raises(ValueError, match="no pull request"):
+        place_of(environ(api, tmp_path, GITHUB_EVENT_PATH=str(tmp_path / "push")))
