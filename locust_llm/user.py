@@ -54,7 +54,7 @@ class LLMUser(HttpUser):
         self.client.verify = authorities() if not self.sender.settings.insecure else False
         self.client.cert = own_certificate()
         self.client.base_url = self.client.base_url.partition("?")[0]
-        self.client.proxies = requests.utils.get_environ_proxies(self.client.base_url)  # type: ignore[no-untyped-call]
+        self.client.proxies = requests.utils.get_environ_proxies(self.client.base_url)
         self._branches = Branches(self)
 
     def chat(

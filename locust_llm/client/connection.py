@@ -102,7 +102,7 @@ class Connection:
             timeout
         )  # no OSError, which create_connection takes for a reason to try the next address
         try:
-            self._open()
+            self._socket = self._opened(target)
             if target.tls is not None:
                 self._handshake(target.tls, target.host)
         except BaseException as error:
@@ -121,23 +121,24 @@ class Connection:
         self.connect_s = time.monotonic() - began
         self.fd: int = self._socket.fileno()
 
-    def _open(self) -> None:
-        """To the server, or through the proxy. Raises OSError and ProxyFailed."""
-        target = self.target
-        near = target.proxy or target
-        if target.proxy is not None and target.proxy.mistake:
-            raise ProxyFailed(target.proxy.mistake)
-        self._socket = gevent.socket.create_connection((near.host, near.port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        ask_for_stamps(self._socket)
-        if target.proxy is not None:
-            self._socket.sendall(target.proxy.connect(target.host, target.port))
+    def _opened(self, target: Target) -> Any:
+        """The socket, to the server or through the proxy. Raises OSError and ProxyFailed."""
+        proxy = target.proxy
+        if proxy is not None and proxy.mistake:
+            raise ProxyFailed(proxy.mistake)
+        near = proxy or target
+        self._socket = sock = gevent.socket.create_connection((near.host, near.port))  # so that close() finds it
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ask_for_stamps(sock)
+        if proxy is not None:
+            sock.sendall(proxy.connect(target.host, target.port))
             reply = b""
-            while not target.proxy.opened(reply):
-                if not (data := self._socket.recv(READ_BYTES)):
+            while not proxy.opened(reply):
+                if not (data := sock.recv(READ_BYTES)):
                     raise ProxyFailed("closed the connection without an answer to CONNECT")
                 reply += data
             self._reached = True
+        return sock
 
     def _handshake(self, context: ssl.SSLContext, host: str) -> None:
         self.tls = TLS(context, host)

@@ -68,8 +68,7 @@ class Proxy(msgspec.Struct, frozen=True):
         """``data``, all that has come so far, opens the tunnel; False: there must be more to come. Raises ProxyFailed."""
         if len(data) > MAX_REPLY_BYTES:
             raise ProxyFailed("answered with headers without end")
-        code = 100
-        while code < 200:  # an interim one is no answer
+        while True:
             if not data.startswith(_BEGINS[: len(data)]):
                 raise ProxyFailed(f"answered what is no HTTP: {self._quoted(data)}")
             end = _END.search(data)
@@ -79,6 +78,8 @@ class Proxy(msgspec.Struct, frozen=True):
             if status is None:
                 raise ProxyFailed(f"answered what is no HTTP: {self._quoted(data)}")
             code, head, data = int(status[1]), data[: end.end()], data[end.end() :]
+            if code >= 200:  # else it is an interim one
+                break
         if code >= 300:
             raise ProxyFailed(self._refusal(code, status[2] or b"", head))
         if data:
@@ -121,7 +122,7 @@ def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
     if _loopback(host):
         return None
     url = f"{scheme}://{_authority(host, port)}"
-    return _proxy(requests.utils.select_proxy(url, requests.utils.get_environ_proxies(url)) or "")  # type: ignore[no-untyped-call]
+    return _proxy(requests.utils.select_proxy(url, requests.utils.get_environ_proxies(url)) or "")
 
 
 def _loopback(host: str) -> bool:

@@ -83,8 +83,8 @@ def tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if cert:
-        files = (cert, None) if isinstance(cert, str) else cert
-        context.load_cert_chain(*files, password=str)  # an empty one: OpenSSL would ask for it on the terminal
+        file, key = (cert, None) if isinstance(cert, str) else cert
+        context.load_cert_chain(file, key, password=str)  # an empty one: OpenSSL would ask for it on the terminal
     return context
 
 

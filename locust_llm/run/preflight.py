@@ -97,6 +97,10 @@ def _count(ports: tuple[int, int]) -> int:
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger("locust_llm")
+PASSED: Final = (
+    "through a proxy: requests pass {} (a tunnel, CONNECT), and what it and the way to it take is in every latency. Stamps "
+    "are the kernel's of this machine; the round trip to the server is not known"
+)
 
 
 def headers_of(options: Namespace | None) -> Mapping[str, str]:
@@ -163,7 +167,8 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
     except DiscoveryFailed as error:
         refuse(f"{settings.host}: {error}" if settings.hosts else str(error))
     found = _with_replicas(found, settings, headers) if settings.hosts else found
-    return replace(found, proxy=passed(settings))
+    proxy = passed(settings)
+    return replace(found, proxy=proxy, notes=(*found.notes, PASSED.format(proxy)) if proxy else found.notes)
 
 
 def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, str]) -> Discovery:

@@ -101,10 +101,8 @@ def hopeless(s: Settings, error: FetchFailed, *, over: bool) -> str:
     may help."""
     if error.outcome == "tls":
         proxy = proxy_of(s.host)
-        through = (
-            f" (through the proxy {proxy.name}: if it looks into TLS, --ca-cert names its certificate)" if proxy else ""
-        )
-        return f"TLS with {s.host} failed: {error}{through}"
+        inside = f"; the proxy {proxy.name} may have put a certificate of its own there: see --ca-cert" if proxy else ""
+        return f"TLS with {s.host} failed: {error}{inside}"
     if error.outcome == "no_url":
         return f"--host {s.host!r} is no URL: {error}"
     if error.outcome in ("too_large", "malformed"):
