@@ -226,13 +226,13 @@ class Connection:
     def receive(self) -> bytes | None:
         """What came next, waited for; None: the peer closed. Not beside the stream reader, which reads the same socket.
         Raises OSError and TLSClosed."""
-        data = self._socket.recv(READ_BYTES)
-        if not data:
-            return None
-        if self.tls is None:
-            return bytes(data)
-        plain = self.tls.received(data)
-        return None if self.tls.closed and not plain else plain
+        while data := self._socket.recv(READ_BYTES):
+            plain = bytes(data) if self.tls is None else self.tls.received(data)
+            if plain:
+                return plain
+            if self.tls is not None and self.tls.closed:
+                break  # else it was a part of a TLS record, or a session ticket
+        return None
 
     def close(self) -> None:
         """At once, also for the peer (gevent closes only in the next turn of its loop)."""
