@@ -27,6 +27,7 @@ from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.access.certificates import use_certificates
 from locust_llm.run.access.headers import request_headers
+from locust_llm.run.access.proxies import passed
 from locust_llm.run.address import base_url, replica_urls, url_of
 from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
 from locust_llm.run.flags import add_access, unknown_options
@@ -128,10 +129,12 @@ def check(
     try:
         found = discover(replace(settings, probe=False), headers, verify=False if settings.insecure else authorities())
     except DiscoveryFailed as error:
-        unreachable = str(error).startswith(("cannot reach", "TLS with", "--host"))
+        unreachable = str(error).startswith(("cannot reach", "TLS with", "--host")) or " was not asked: " in str(error)
         yield Finding(PROBLEM, "reachable" if unreachable else "refused", str(error))
         return
     yield Finding(FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}")
+    if proxy := passed(settings):
+        yield Finding(NOTE, "proxy", proxy, "what it and the way to it take is in every latency")
     yield from _model(found)
     checker = Checker(settings, headers, found.model, seconds)
     try:

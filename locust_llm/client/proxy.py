@@ -89,7 +89,7 @@ class Proxy(msgspec.Struct, frozen=True):
     def _refusal(self, code: int, reason: bytes, head: bytes) -> str:
         said = " ".join(filter(None, (f"HTTP {code}", shown(reason, self.secrets, most=NAME_BYTES))))
         todo = {403: _NOT_ALLOWED, 405: _NOT_ALLOWED}.get(code, "")
-        if code == 407:
+        if code in (401, 407):  # tinyproxy's of a login that it refuses is 401
             schemes = [scheme.decode("ascii").lower() for scheme in _SCHEMES.findall(head)]
             if schemes and "basic" not in schemes:
                 todo = f"it takes {shown(', '.join(schemes), most=NAME_BYTES)}, and only Basic can be sent"
@@ -99,7 +99,7 @@ class Proxy(msgspec.Struct, frozen=True):
                 todo = "it wants a user and a password: http://USER:PASSWORD@HOST:PORT in HTTPS_PROXY"
         elif code >= 500:
             todo = "it has no connection to the server"
-        return f"answered {said} to CONNECT{f'; {todo}' if todo else ''}"
+        return f"answered CONNECT with {said}{f'; {todo}' if todo else ''}"
 
     def _quoted(self, data: bytes) -> str:
         return repr(shown(data[:80], self.secrets, most=80))

@@ -296,7 +296,7 @@ def settings_of(options: Namespace | None) -> Settings:
         locustfile=os.path.basename(str(options.locustfile or "")),
         command=command_line(
             options.header,
-            [getattr(options, name) for name in getattr(options, SECRETS, ())],
+            [options.api_key_command, *(getattr(options, name) for name in getattr(options, SECRETS, ()))],
             {
                 **{text: without_values(text) for text in options.candidate_set},
                 **{text: without_value(text) for text in options.tenant_header},

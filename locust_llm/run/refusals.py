@@ -100,9 +100,12 @@ def hopeless(s: Settings, error: FetchFailed, *, over: bool) -> str:
     """Why the server cannot be asked for its models, where to wait for it helps nothing, or the wait is ``over``; empty: it
     may help."""
     if error.outcome == "tls":
-        proxy = proxy_of(s.host)
-        inside = f"; the proxy {proxy.name} may have put a certificate of its own there: see --ca-cert" if proxy else ""
-        return f"TLS with {s.host} failed: {error}{inside}"
+        proxy, why = proxy_of(s.host), ""
+        if "CERTIFICATE_REQUIRED" in str(error):
+            why = "; it asks for a certificate of this client: --client-cert, --client-key"
+        elif proxy is not None and "CERTIFICATE_VERIFY_FAILED" in str(error):
+            why = f"; the proxy {proxy.name} may have put a certificate of its own there: see --ca-cert"
+        return f"TLS with {s.host} failed: {error}{why}"
     if error.outcome == "no_url":
         return f"--host {s.host!r} is no URL: {error}"
     if error.outcome in ("too_large", "malformed"):

@@ -31,6 +31,7 @@ from locust_llm.probe.canary import Round, observed, token_price_s
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.access.certificates import use_certificates
 from locust_llm.run.access.headers import KeyHeaders, request_headers
+from locust_llm.run.access.proxies import passed
 from locust_llm.run.address import base_url, metrics_port, not_opened, replica_urls, url_of
 from locust_llm.run.console import write
 from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover
@@ -122,7 +123,8 @@ def command(words: list[str]) -> int:
         refusal, found = str(error).removesuffix(WAITS), None
     if refusal or found is None:
         return _refused(refusal)
-    write(f"canary on {settings.host}: {plan.promise}\n")
+    through = f" through the proxy {proxy}" if (proxy := passed(settings)) else ""
+    write(f"canary on {settings.host}{through}: {plan.promise}\n")
     canary = Canary(settings, headers, found.model, plan.output_tokens)
     stop = Event()
     for number in SIGNALS:
