@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from subprocess import DEVNULL, PIPE
-from typing import Any, Final
+from typing import Final, Self
 
 import gevent
 from gevent import Timeout
+from gevent.event import Event
 from gevent.lock import BoundedSemaphore
-from gevent.subprocess import Popen
+from gevent.os import make_nonblocking, nb_read
 
 from locust_llm.core.foreign_text import Secrets, shown
 
@@ -136,23 +136,21 @@ def key_command(text: str, lifetime_s: float | None) -> KeyCommand:
 
 
 def printed(words: Sequence[str], limit_s: float = LIMIT_S) -> str:
-    """What a program prints, without a shell; other greenlets run meanwhile. Raises KeyFailed."""
-    with tempfile.TemporaryFile() as errors:
-        try:
-            process = Popen(list(words), stdin=DEVNULL, stdout=PIPE, stderr=errors, start_new_session=True)
-        except (OSError, ValueError) as error:
-            raise KeyFailed(f"{FLAG} cannot be started: {getattr(error, 'strerror', None) or error}") from None
+    """What a program prints, without a shell; other greenlets run meanwhile. Raises KeyFailed.
+
+    By posix_spawn(3): a fork of a process with many pages takes its event loop some 10 ms.
+    """
+    with tempfile.TemporaryFile() as errors, _Program(words, errors.fileno()) as program:
         limit = Timeout.start_new(limit_s)
         try:
-            data = process.stdout.read(MAX_BYTES + 1)
-            status = None if len(data) > MAX_BYTES else process.wait()
+            data = program.output()
+            status = None if len(data) > MAX_BYTES else program.status()
         except Timeout as late:
             if late is not limit:
                 raise
             raise KeyFailed(f"{FLAG} did not end within {limit_s:g} s") from None
         finally:
             limit.close()
-            _end(process)
         if status is None:
             raise KeyFailed(f"{FLAG} printed more than {MAX_BYTES >> 10} kB, and it should print the key alone")
         text = str(data, "utf-8", "replace")
@@ -168,10 +166,50 @@ def _failure(status: int, errors: bytes, printed: str) -> str:
     return f"{FLAG} ended with status {status}{f': {said}' if said else ''}"
 
 
-def _end(process: Any) -> None:
-    """It, and what it started."""
-    if process.poll() is None:
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    process.stdout.close()
+class _Program:
+    """A child of this process, in a session of its own: whatever it started ends with it."""
+
+    def __init__(self, words: Sequence[str], errors: int) -> None:
+        """``errors``: the file of its stderr. Raises KeyFailed."""
+        self._read, write = os.pipe()
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, write, 1),
+            (os.POSIX_SPAWN_DUP2, errors, 2),
+        ]
+        loop = gevent.get_hub().loop
+        loop.install_sigchld()
+        try:
+            self._pid = os.posix_spawnp(words[0], words, os.environ, file_actions=actions, setsid=True)
+        except (OSError, ValueError) as error:
+            os.close(self._read)
+            raise KeyFailed(f"{FLAG} cannot be started: {getattr(error, 'strerror', None) or error}") from None
+        finally:
+            os.close(write)
+        self._ended = Event()
+        self._watcher = loop.child(self._pid)
+        self._watcher.start(self._ended.set)
+        make_nonblocking(self._read)
+
+    def output(self) -> bytes:
+        """All of it, or more than MAX_BYTES."""
+        data = b""
+        while len(data) <= MAX_BYTES and (more := nb_read(self._read, MAX_BYTES + 1)):
+            data += more
+        return data
+
+    def status(self) -> int:
+        """Waits for its end."""
+        self._ended.wait()
+        return os.waitstatus_to_exitcode(self._watcher.rstatus)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._ended.is_set():
+            with suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+            self._ended.wait()
+        self._watcher.close()
+        os.close(self._read)
