@@ -39,9 +39,12 @@ class KeyHeaders(Mapping[str, str]):
         if self._carried(headers) not in ("", key):
             headers.update(self._made(key))
 
-    def expired(self, sent: Mapping[str, str | bytes], status: int | None) -> bool:
-        """By the status of the answer to a request with the headers ``sent``, its key is none any more."""
-        if status == EXPIRED:
+    def expired(self, sent: Mapping[str, str | bytes], status: int | None, *, again: bool = False) -> bool:
+        """By the status of the answer to a request with the headers ``sent``, its key is none any more. ``again``: it had
+        been sent before, with another one."""
+        if status == EXPIRED and again:
+            self.command.doubt()
+        elif status == EXPIRED:
             return bool(self._carried(sent))
         if status is not None and status < 400 and not self.command.taken:
             self.command.accepted(self._carried(sent))

@@ -61,7 +61,7 @@ class KeyCommand:
         """All that there were: none of them may be shown."""
         self.taken = False
         """The server took the key that is in force."""
-        self._got_at = self._ran_at = -AGAIN_S
+        self._got_at = self._ran_at = self._doubted_at = -AGAIN_S
         self._busy = BoundedSemaphore(1)
 
     def key(self) -> str:
@@ -82,10 +82,16 @@ class KeyCommand:
         """The server took it."""
         self.taken = self.taken or key == self._key
 
+    def doubt(self) -> None:
+        """The server refused a request with a new key, too: such a refusal is not about the age of a key."""
+        self._doubted_at = self._clock()
+
     def next(self, refused: str) -> bool:
         """There is another key than the one that the server has ``refused``; the command is waited for. It is run once for
         each key that the server had taken, and not soon again for one that it never took."""
-        if refused == self._key and (self.taken or self._clock() - self._ran_at >= AGAIN_S):
+        now = self._clock()
+        may = (self.taken or now - self._ran_at >= AGAIN_S) and now - self._doubted_at >= AGAIN_S
+        if refused == self._key and may:
             self._try(refused)
         else:
             with self._busy:  # of another greenlet
@@ -180,7 +186,7 @@ class _Program:
         loop = gevent.get_hub().loop
         loop.install_sigchld()
         try:
-            self._pid = os.posix_spawnp(words[0], words, os.environ, file_actions=actions, setsid=True)
+            self._pid = os.posix_spawnp(words[0], [*words], os.environ, file_actions=actions, setsid=True)
         except (OSError, ValueError) as error:
             os.close(self._read)
             raise KeyFailed(f"{FLAG} cannot be started: {getattr(error, 'strerror', None) or error}") from None

@@ -239,7 +239,8 @@ class Branch:
     def _again_s(self, record: Record, prepared: requests.PreparedRequest) -> float | None:
         """Seconds to the next attempt; None: there is none."""
         headers = self.sender.headers
-        if isinstance(headers, KeyHeaders) and headers.expired(prepared.headers, record.status):
+        again = record.attempt > 1
+        if isinstance(headers, KeyHeaders) and headers.expired(prepared.headers, record.status, again=again):
             return 0.0
         if record.outcome not in RETRIABLE or record.attempt > self.sender.settings.max_retries:
             return None

@@ -70,6 +70,22 @@ def test_a_command_that_fails_leaves_the_old_key_and_is_not_run_at_once_again(ca
     assert command.next("first")
 
 
+def test_a_request_that_is_refused_with_a_new_key_too_asks_for_no_third() -> None:
+    """Others are answered all the while: it is no matter of age, and the command would be run for each of its kind."""
+    told = Told("first", "second", "third")
+    keys = KeyHeaders(told.command(), lambda key: {"x-api-key": key})
+    assert not keys.expired(dict(keys), 200)
+    assert keys.expired(dict(keys), 401)
+    assert keys.another(dict(keys, **{"x-api-key": "first"}))
+    assert not keys.expired(dict(keys), 401, again=True)
+    assert not keys.expired(dict(keys), 200)
+    assert keys.expired(dict(keys), 401)
+    assert not keys.another(dict(keys))
+    assert told.runs == 2
+    told.now += AGAIN_S
+    assert keys.another(dict(keys))
+
+
 def test_past_its_lifetime_a_key_is_renewed_beside_the_requests() -> None:
     told = Told("first", "! no", "second")
     command = told.command(lifetime_s=600)
