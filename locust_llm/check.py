@@ -25,10 +25,12 @@ from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.protocols.known import PROTOCOLS, request_body
-from locust_llm.run.address import base_url, replica_urls
+from locust_llm.run.access.certificates import use_certificates
+from locust_llm.run.access.headers import request_headers
+from locust_llm.run.access.proxies import passed
+from locust_llm.run.address import base_url, replica_urls, url_of
 from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
-from locust_llm.run.flags import unknown_options
-from locust_llm.run.options import request_headers
+from locust_llm.run.flags import add_access, unknown_options
 from locust_llm.run.preflight import local_ports, raise_open_files, shortage
 from locust_llm.run.refusals import advice, has_key, without_page
 
@@ -105,7 +107,9 @@ class Checker:
 
     def _prepared(self, data: bytes) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self.headers}
-        return requests.Request("POST", self.settings.host + self.settings.endpoint, data=data, headers=own).prepare()
+        return requests.Request(
+            "POST", url_of(self.settings.host, self.settings.endpoint), data=data, headers=own
+        ).prepare()
 
     def _early_s(self) -> float | None:
         stream = self.line.stream
@@ -125,10 +129,12 @@ def check(
     try:
         found = discover(replace(settings, probe=False), headers, verify=False if settings.insecure else authorities())
     except DiscoveryFailed as error:
-        unreachable = str(error).startswith(("cannot reach", "TLS with", "--host"))
+        unreachable = str(error).startswith(("cannot reach", "TLS with", "--host")) or " was not asked: " in str(error)
         yield Finding(PROBLEM, "reachable" if unreachable else "refused", str(error))
         return
     yield Finding(FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}")
+    if proxy := passed(settings):
+        yield Finding(NOTE, "proxy", proxy, "what it and the way to it take is in every latency")
     yield from _model(found)
     checker = Checker(settings, headers, found.model, seconds)
     try:
@@ -320,6 +326,7 @@ def command(words: list[str]) -> int:
     if not refusal:
         options = parser.parse_args(words)
         try:
+            use_certificates(options)
             settings, headers = _settings(options), request_headers(options)
             refusal = next(mistakes(settings), "")
         except (OSError, ValueError) as error:
@@ -362,9 +369,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--endpoint-type", choices=tuple(PROTOCOLS), default="chat", help="(default: %(default)s)")
     add("--endpoint", metavar="PATH", help="by default that of --endpoint-type")
     add("--max-tokens-field", default="max_tokens", help="of the request, limits the answer (default: %(default)s)")
-    add("--api-key-file", metavar="FILE", help="by default the environment variable OPENAI_API_KEY")
-    add("--header", action="append", default=[], metavar="NAME: VALUE")
-    add("--insecure", action="store_true", help="do not verify the server's TLS certificate")
+    add_access(parser)
     return parser
 
 

@@ -17,6 +17,8 @@ import gevent.socket
 import msgspec
 from gevent import Timeout
 
+from .proxy import Proxy, ProxyFailed
+
 SO_TIMESTAMPNS: Final[int] = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; the socket module does not name it
 CONNECT_TIMEOUT_S: Final = 30.0
 READ_BYTES: Final = 65_536
@@ -38,10 +40,12 @@ class Target(msgspec.Struct, frozen=True):
     host: str
     port: int
     tls: ssl.SSLContext | None = None
+    proxy: Proxy | None = None
+    """Through which; None: directly."""
 
 
 class ConnectFailed(Exception):
-    """``outcome`` is one of the record's: refused, dns, tls, connect_timeout, no_socket, unreachable, reset."""
+    """``outcome`` is one of the record's: refused, dns, tls, connect_timeout, no_socket, unreachable, reset, proxy."""
 
     def __init__(self, outcome: str, message: str) -> None:
         super().__init__(message)
@@ -91,28 +95,50 @@ class Connection:
         self.used = 0
         self._retransmits = 0
         self._socket: Any = None
+        self._reached = target.proxy is None
+        """What fails from here on is not the proxy's."""
         began = time.monotonic()
         limit = Timeout.start_new(
             timeout
         )  # no OSError, which create_connection takes for a reason to try the next address
         try:
-            self._socket = gevent.socket.create_connection((target.host, target.port))
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ask_for_stamps(self._socket)
+            self._socket = self._opened(target)
             if target.tls is not None:
                 self._handshake(target.tls, target.host)
         except BaseException as error:
             self.close()
             where = f"{target.host}:{target.port}"
             if error is limit:
-                raise ConnectFailed("connect_timeout", f"{where}: no connection within {timeout:g} s") from error
+                error = TimeoutError(f"no connection within {timeout:g} s")
             if isinstance(error, Exception):
-                raise ConnectFailed(_outcome(error), f"{where}: {error}") from error
+                outcome = _outcome(error)
+                if not self._reached and outcome != "no_socket":
+                    outcome, error = "proxy", _by_proxy(target, error)
+                raise ConnectFailed(outcome, f"{where}: {error}") from error
             raise
         finally:
             limit.close()
         self.connect_s = time.monotonic() - began
         self.fd: int = self._socket.fileno()
+
+    def _opened(self, target: Target) -> Any:
+        """The socket, to the server or through the proxy. Raises OSError and ProxyFailed."""
+        proxy = target.proxy
+        if proxy is not None and proxy.mistake:
+            raise ProxyFailed(proxy.mistake)
+        near = proxy or target
+        self._socket = sock = gevent.socket.create_connection((near.host, near.port))  # so that close() finds it
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ask_for_stamps(sock)
+        if proxy is not None:
+            sock.sendall(proxy.connect(target.host, target.port))
+            reply = b""
+            while not proxy.opened(reply):
+                if not (data := sock.recv(READ_BYTES)):
+                    raise ProxyFailed("closed the connection without an answer to CONNECT")
+                reply += data
+            self._reached = True
+        return sock
 
     def _handshake(self, context: ssl.SSLContext, host: str) -> None:
         self.tls = TLS(context, host)
@@ -164,7 +190,8 @@ class Connection:
         return (self.tls.outgoing.read(),)
 
     def round_trip(self) -> tuple[int | None, int]:
-        """(smoothed round trip in microseconds, segments sent again since the last time this was asked); see tcp(7)."""
+        """(smoothed round trip in microseconds, segments sent again since the last time this was asked); see tcp(7). No
+        round trip through a proxy: the kernel knows the way to that alone."""
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         except OSError:
@@ -173,7 +200,7 @@ class Connection:
             return None, 0
         (rtt_us,), (total,) = _U32.unpack_from(info, _TCPI_RTT), _U32.unpack_from(info, _TCPI_TOTAL_RETRANS)
         again, self._retransmits = total - self._retransmits, total
-        return rtt_us, again
+        return (rtt_us if self.target.proxy is None else None), again
 
     def send(self, sealed: Sequence[bytes]) -> int:
         """Write all pieces; monotonic ns just before the first byte was written. Raises OSError.
@@ -199,13 +226,13 @@ class Connection:
     def receive(self) -> bytes | None:
         """What came next, waited for; None: the peer closed. Not beside the stream reader, which reads the same socket.
         Raises OSError and TLSClosed."""
-        data = self._socket.recv(READ_BYTES)
-        if not data:
-            return None
-        if self.tls is None:
-            return bytes(data)
-        plain = self.tls.received(data)
-        return None if self.tls.closed and not plain else plain
+        while data := self._socket.recv(READ_BYTES):
+            plain = bytes(data) if self.tls is None else self.tls.received(data)
+            if plain:
+                return plain
+            if self.tls is not None and self.tls.closed:
+                break  # else it was a part of a TLS record, or a session ticket
+        return None
 
     def close(self) -> None:
         """At once, also for the peer (gevent closes only in the next turn of its loop)."""
@@ -219,6 +246,17 @@ def ask_for_stamps(sock: Any) -> None:
     """Where there are none, the reader's own clock serves, and the record has that."""
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+
+def _by_proxy(target: Target, error: Exception) -> ProxyFailed:
+    """As a failure of the proxy."""
+    assert target.proxy is not None
+    proxy = target.proxy
+    named = f"the proxy {proxy.name}" if proxy.host else "the proxy"
+    if isinstance(error, ProxyFailed):
+        return ProxyFailed(f"{named} {error}")
+    why = getattr(error, "strerror", None) or error
+    return ProxyFailed(f"{named} {'gave' if isinstance(error, TimeoutError) else 'cannot be used:'} {why}")
 
 
 def _outcome(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """A small request and its whole answer, in bounded time and of bounded size: what the survey and the meter ask.
 
-The way is that of the load: our own connections, certificates and HTTP parser, no proxy, no redirect. But no thread reads
+The way is that of the load: our own connections, certificates, proxy and HTTP parser, no redirect. But no thread reads
 here, as nothing is timed, and as the survey comes before Locust forks.
 """
 
@@ -69,8 +69,10 @@ def fetch(
         return answer
     except ConnectFailed as error:
         raise FetchFailed(error.outcome, _reason(error)) from error
-    except (OSError, TLSClosed) as error:
-        raise FetchFailed("reset", getattr(error, "strerror", None) or str(error)) from error
+    except TLSClosed as error:
+        raise FetchFailed("tls", str(error)) from error
+    except OSError as error:
+        raise FetchFailed("reset", error.strerror or str(error)) from error
     except Timeout as error:
         if error is not limit:
             raise

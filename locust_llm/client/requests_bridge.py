@@ -20,8 +20,13 @@ from requests.cookies import MockRequest, MockResponse
 from locust_llm.core.foreign_text import secrets_of, shown
 
 from .connection import Target
+from .proxy import Proxy, proxy_for
 from .response import Response
 
+PORTS: Final = {"http": 80, "https": 443}
+CLIENT_CERT: Final = "LOCUST_LLM_CLIENT_CERT"
+CLIENT_KEY: Final = "LOCUST_LLM_CLIENT_KEY"
+"""Variables of the environment; the flags of these names become them."""
 ERROR_BYTES: Final = 300
 COOKIES: Final = 50
 COOKIE_BYTES: Final = 4096
@@ -42,16 +47,30 @@ def text(value: str | bytes) -> str:
 
 
 def target(url: str, verify: bool | str | None, cert: Any) -> Target:
+    """Where a request for ``url`` goes, and through which proxy. ``verify``, ``cert``: as requests has them; without a
+    ``cert`` that of the environment. Raises OSError of the files that they name."""
     parts = urlsplit(url)
-    if parts.scheme == "https":
-        return Target(parts.hostname or "", parts.port or 443, tls(verify, cert))
-    return Target(parts.hostname or "", parts.port or 80)
+    host, port = parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80)
+    context = tls(verify, cert or own_certificate()) if parts.scheme == "https" else None
+    return Target(host, port, context, proxy_for(parts.scheme, host, port))
+
+
+def proxy_of(url: str) -> Proxy | None:
+    """Through which a request goes; None: directly."""
+    parts = urlsplit(url)
+    return proxy_for(parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
 
 
 def authorities() -> str:
     """The certificates to trust: those of the environment, as requests and OpenSSL look for them, else certifi's."""
     names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
     return next((path for name in names if (path := os.environ.get(name))), "") or certifi.where()
+
+
+def own_certificate() -> tuple[str, str] | str | None:
+    """That of this client, and the file with its key where that is another one."""
+    cert, key = os.environ.get(CLIENT_CERT, ""), os.environ.get(CLIENT_KEY, "")
+    return (cert, key) if cert and key else cert or None
 
 
 @cache
@@ -64,7 +83,8 @@ def tls(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if cert:
-        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+        file, key = (cert, None) if isinstance(cert, str) else cert
+        context.load_cert_chain(file, key, password=str)  # an empty one: OpenSSL would ask for it on the terminal
     return context
 
 

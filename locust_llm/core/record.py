@@ -27,7 +27,9 @@ OK: Final = (
 )
 CANCELLED: Final = "cancelled"  # on purpose: the user, the code of a task, or a cancellation that was asked for
 CUT: Final = "cut"  # still running when the grace period at the end of the run ended
-RETRIED: Final = "retried"  # refused with HTTP 429 or 503 and tried again; the last attempt has the result
+RETRIED: Final = (
+    "retried"  # refused (HTTP 429, 503; 401 of an expired key), tried again; the last attempt has the result
+)
 TOO_LARGE: Final = "too_large"
 TOO_LONG: Final = "too_long"
 CLIENT_ERROR: Final = "client_error"
@@ -52,6 +54,7 @@ FAILURES: Final = {
     "connect_timeout": "no connection within the connect timeout",
     "dns": "the host's name could not be resolved",
     "tls": "the TLS handshake failed",
+    "proxy": "the proxy refused the tunnel, or gave none: nothing reached the server",
     "reset": "the connection was reset",
     "closed": "the connection was closed before the answer was complete",
     "send_failed": "the request could not be written",

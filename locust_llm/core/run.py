@@ -69,6 +69,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """How far its reported times lie from true ones; None: of an older version, or of a process that was lost."""
     machine: Machine | None = None
     """What it runs on; of a whole run only."""
+    proxy: str | None = None
+    """As in Run, of this process; None: of a stage, or of an older version."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +141,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Name and version; where neither is known (and in older runs) the Server header of the answers."""
     server_flags: dict[str, str] = {}
     """As the server tells them: see identity.py."""
+    proxy: str = ""
+    """Host and port of the proxy between the load generator and the server, without its login; empty: there was none."""
     workers: tuple[str, ...] = ("local",)
     versions: dict[str, str] = {}
     machine: str = ""

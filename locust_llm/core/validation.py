@@ -53,9 +53,14 @@ def mistakes(s: Settings) -> Iterator[str]:
         yield "--candidate must not hold a user and a password: use --candidate-set 'header:Authorization=Basic ...'"
     if any("@" in urlsplit(host).netloc for host in s.addresses):
         yield "--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"
-    for name, _ in parse_qsl(urlsplit(s.endpoint).query, keep_blank_values=True):
-        if is_secret(name):
-            yield f"--endpoint must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
+    for flag, url in (
+        ("--endpoint", s.endpoint),
+        *(("--host", one) for one in s.addresses),
+        ("--candidate", s.candidate),
+    ):
+        for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+            if is_secret(name):
+                yield f"{flag} must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
     yield from _routers(s)
     yield from _metrics_urls(s)
     if not available() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):

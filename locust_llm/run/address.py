@@ -1,18 +1,30 @@
 """The address of a server, in one form however it was written; of several replicas with commas between."""
 
 import errno
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 
 def base_url(host: str) -> str:
     """``localhost:8000``, ``http://localhost:8000/``, ``http://localhost:8000/v1``: all ``http://localhost:8000``. The first
-    of several."""
+    of several. A path before ``/v1`` and a query stay: see ``url_of``."""
     host = host.partition(",")[0].strip()
     if host and "://" not in host:
         host = "http://" + host
     parts = urlsplit(host)
     path = parts.path.rstrip("/").removesuffix("/v1")
-    return f"{parts.scheme}://{parts.netloc}{path}" if host else ""
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}{path}{query}" if host else ""
+
+
+def url_of(address: str, path: str) -> str:
+    """``path``, with its query if it has one, at a server: below the path of its address, and with the query of that. A
+    parameter that both name is that of ``path``."""
+    base, _, query = address.partition("?")
+    if not query:
+        return address + path
+    own = {name for name, _ in parse_qsl(path.partition("?")[2], keep_blank_values=True)}
+    more = "&".join(part for part in query.split("&") if unquote_plus(part.partition("=")[0]) not in own)
+    return base + path + (("&" if "?" in path else "?") + more if more else "")
 
 
 def replica_urls(hosts: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from locust_llm.load.schema import MISSING, available, wanted
 from locust_llm.protocols.answer import Completion, Count, count, status_message
 from locust_llm.protocols.known import PROTOCOLS, headers_as, request_body
 
+from .address import url_of
 from .identity import TIMEOUT_S, identify, template_head
 from .options import extras
 from .refusals import (
@@ -36,6 +37,7 @@ from .refusals import (
     fit_to_show,
     forgets,
     has_key,
+    hopeless,
     no_completion,
     refused,
     some_of,
@@ -89,6 +91,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     """Name and version; where neither is known its Server header."""
     server_flags: dict[str, str] = {}
+    proxy: str = ""
+    """See Run."""
     simulated: bool = False
     lengths: Lengths = Lengths()
     length_way: tuple[str, ...] = ()
@@ -148,11 +152,11 @@ def _ask(
     """``kind``: a protocol whose headers go along, as the request is one of it."""
     waiting = gevent.spawn_later(
         WAITING_AFTER_S, logger.warning,
-        f"Waiting for {settings.host}{path}, at most {timeout_s:g} s; the load has not started",
+        f"Waiting for {url_of(settings.host, path)}, at most {timeout_s:g} s; the load has not started",
     )  # fmt: skip
     try:
         sent = headers_as(kind, headers, settings.endpoint_type) if kind else headers
-        return fetch(method, settings.host + path, sent, data, line=line, verify=verify, timeout_s=timeout_s)
+        return fetch(method, url_of(settings.host, path), sent, data, line=line, verify=verify, timeout_s=timeout_s)
     finally:
         waiting.kill(block=False)
 
@@ -223,14 +227,8 @@ def _models(ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Cal
             answer = ask("GET", "/v1/models", timeout_s=MODELS_TIMEOUT_S)
             reason = f"HTTP {answer.status}" if answer.status >= 500 else ""
         except FetchFailed as error:
-            if error.outcome == "tls":
-                raise DiscoveryFailed(f"TLS with {settings.host} failed: {error}") from error
-            if error.outcome == "no_url":
-                raise DiscoveryFailed(f"--host {settings.host!r} is no URL: {error}") from error
-            if error.outcome in ("too_large", "malformed"):
-                raise DiscoveryFailed(
-                    f"{settings.host}/v1/models gave no readable answer: {error}; is --host right?"
-                ) from error
+            if why := hopeless(settings, error, over=clock() >= until):
+                raise DiscoveryFailed(why) from error
             reason = str(error)
         if not reason or (reason.startswith("HTTP") and clock() >= until):
             return answer
@@ -347,7 +345,9 @@ def _chat(ask: Ask, settings: Settings, model: str | None, text: str, *, key: bo
     try:
         answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
     except FetchFailed as error:
-        raise DiscoveryFailed(f"a first request to {settings.host}{settings.endpoint} failed: {error}") from error
+        raise DiscoveryFailed(
+            f"a first request to {url_of(settings.host, settings.endpoint)} failed: {error}"
+        ) from error
     _look_for_refusal(ask, settings, model, answer, key=key)
     return (_completion(settings, answer).input_tokens or 0) // own.least_texts or None
 

@@ -4,17 +4,16 @@ import difflib
 import os
 import shlex
 import sys
-from argparse import BooleanOptionalAction
+from argparse import ArgumentParser, BooleanOptionalAction
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from locust.argument_parser import LocustArgumentParser
 
-import msgspec
-
 from locust_llm.core.machine import versions
+from locust_llm.core.options.command_line import CommandLine
 from locust_llm.core.options.option import GROUPS, Option, options_of
 from locust_llm.core.settings import Settings
 from locust_llm.load.numbers import cut_short, read_number, shown
@@ -31,90 +30,13 @@ def refuse(reason: str) -> NoReturn:
     raise Refused(cut_short(reason.replace("\n", " "), LINE))
 
 
-class CommandLine(msgspec.Struct):
-    """Options that are no fields of the settings: a run's records hold neither keys nor the paths to them."""
-
-    api_key_file: Annotated[
-        str | None,
-        Option("server", "File with the API key", "key.txt", "FILE", otherwise="$OPENAI_API_KEY", in_form=False),
-    ] = None
-    header: Annotated[
-        tuple[str, ...],
-        Option(
-            "server",
-            "Header of every request; the environment variable has one per line, and is in no list of processes",
-            "X-Team: search",
-            "NAME: VALUE",
-            in_form=False,
-            repeated=True,
-            variable="LOCUST_LLM_HEADERS",
-        ),
-    ] = ()
-    candidate_set: Annotated[
-        tuple[str, ...],
-        Option(
-            "ab",
-            "In what the candidate differs: header:NAME=VALUE, model=NAME, prefill-concurrency=N or body.FIELD=VALUE; the "
-            "environment variable has one per line",
-            "body.temperature=0.5",
-            "KEY=VALUE",
-            in_form=False,
-            repeated=True,
-        ),
-    ] = ()
-    tenant_header: Annotated[
-        tuple[str, ...],
-        Option(
-            "load",
-            "Header of the requests of one tenant; the environment variable has one per line",
-            "gold:x-gateway-inference-objective=interactive",
-            "TENANT:NAME=VALUE",
-            in_form=False,
-            repeated=True,
-        ),
-    ] = ()
-    slo_file: Annotated[
-        str | None, Option("rules", "File with a rule per line; # begins a comment", "slo.txt", "FILE", in_form=False)
-    ] = None
-    upload: Annotated[
-        str | None,
-        Option(
-            "report",
-            "Copy the report folder to this place after the run, by fsspec (extra upload)",
-            "s3://bucket/load-tests",
-            "URL",
-            in_form=False,
-        ),
-    ] = None
-    verbose: Annotated[
-        bool, Option("report", "Print all tables at the end, and Locust's too, not the verdict alone", in_form=False)
-    ] = False
-    web_allowed_host: Annotated[
-        str | None,
-        Option(
-            "report",
-            "More host names of the web page, also of a proxy before it; commas between",
-            "load.example.com,locust:8089",
-            "NAMES",
-            in_form=False,
-        ),
-    ] = None
-    web_datasets: Annotated[
-        str | None,
-        Option(
-            "report",
-            "Folder whose files the web form offers as datasets",
-            "datasets/",
-            "FOLDER",
-            otherwise="the working directory, if only this machine or a login reaches the page",
-            in_form=False,
-        ),
-    ] = None
-
-
 OF_SETTINGS: Final = tuple(option for option in options_of(Settings) if option.group != "locust")
 OPTIONS: Final = tuple(sorted((*OF_SETTINGS, *options_of(CommandLine)), key=lambda o: list(GROUPS).index(o.group)))
 """All of ours, in the order of --help."""
+ACCESS: Final = (
+    "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key", "ca_cert",
+)  # fmt: skip
+"""Options of the key, of headers and of certificates."""
 
 
 def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
@@ -134,6 +56,19 @@ def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
             action.help = help_of(option).replace("%", "%%")
             action.include_in_web_ui = option.in_form
             action.is_secret = action.is_required = action.is_multiple = False
+
+
+def add_access(parser: ArgumentParser) -> None:
+    """What lets requests in, for the commands that have a few options of a run: with its names, texts and variables."""
+    by_dest = {option.dest: option for option in OPTIONS}
+    for dest in ACCESS:
+        option = by_dest[dest]
+        given = os.environ.get(option.variable)
+        parser.add_argument(option.flag, metavar=value_of(option), help=help_of(option).replace("%", "%%"), **(
+            {"action": "append", "default": []} if option.repeated
+            else {"type": reader(option), "default": given and reader(option)(given)}
+        ))  # fmt: skip
+    parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
 
 
 def _argument(option: Option) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from typing import Final, NamedTuple
 
 from locust_llm.core.settings import Settings
 
+from .access.certificates import use_certificates
 from .arms import survey
 from .discovery import Discovery
+from .flags import refuse
 from .options import check
 from .preflight import headers_of, raise_open_files, written_host
 
@@ -66,6 +68,10 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
     if looking:
         return
+    try:
+        use_certificates(options)
+    except ValueError as error:
+        refuse(str(error))
     headers_of(options)  # of a worker too: they do not come from the master
     if options.worker:
         return

@@ -42,6 +42,7 @@ from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
 from locust_llm.run.address import base_url, page_url, replica_urls
 from locust_llm.slo.rules import Entry
 
+from .access.headers import HEADER_VALUE, changes_given, headers_given, tenant_headers_given
 from .flags import (
     OF_SETTINGS,
     OPTIONS,
@@ -61,7 +62,6 @@ from .schedule import rate_of
 
 SECRETS: Final = "llm_secrets"
 """Where the options have the names of the locustfile's own secret ones."""
-_HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
 """Of a line of rules: a # within quotes begins no comment."""
 FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
@@ -140,7 +140,7 @@ def check(options: Namespace, **known: Any) -> Settings:
             refuse("--header takes NAME: VALUE, got one without a colon")  # not shown: it may be the secret itself
         if not HEADER_NAME.fullmatch(name.strip()):
             refuse(f"--header takes NAME: VALUE, and {name.strip()!r} is no name of a header")
-        if not _HEADER_VALUE.fullmatch(value):
+        if not HEADER_VALUE.fullmatch(value):
             refuse(f"--header {name.strip()}: its value has characters that no header can carry")
     try:
         headers_of(tenant_headers_given(options))
@@ -296,7 +296,7 @@ def settings_of(options: Namespace | None) -> Settings:
         locustfile=os.path.basename(str(options.locustfile or "")),
         command=command_line(
             options.header,
-            [getattr(options, name) for name in getattr(options, SECRETS, ())],
+            [options.api_key_command, *(getattr(options, name) for name in getattr(options, SECRETS, ()))],
             {
                 **{text: without_values(text) for text in options.candidate_set},
                 **{text: without_value(text) for text in options.tenant_header},
@@ -332,59 +332,6 @@ def _processes(options: Namespace) -> int:
     """How many will send."""
     processes = os.cpu_count() if options.processes == -1 else options.processes  # as Locust reads it, later
     return max(1, processes or 1, options.expect_workers if options.master else 1)
-
-
-def request_headers(options: Namespace | None, protocol: str = "") -> dict[str, str]:
-    """The headers of every request, the key among them. Never written anywhere. ``protocol``: another than that of the
-    options.
-
-    Raises OSError for a key file, ValueError for a key that no header can carry.
-    """
-    if options is None or not hasattr(options, "header"):
-        return {}
-    headers: dict[str, str] = {}
-    key = os.environ.get("OPENAI_API_KEY", "")
-    if options.api_key_file:
-        key = small_text(options.api_key_file)
-    if not _HEADER_VALUE.fullmatch(key.strip()):
-        raise ValueError("the API key is not one line of text")
-    protocol = protocol or getattr(options, "endpoint_type", "")
-    headers |= PROTOCOLS.get(protocol, PROTOCOLS["chat"]).headers(key.strip())
-    for header in headers_given(options):
-        name, _, value = header.partition(":")
-        headers[name.strip()] = value.strip()
-    return headers
-
-
-def headers_given(options: Namespace) -> list[str]:
-    """Of the environment, which no list of processes shows, and of the flag."""
-    return [*filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())), *options.header]
-
-
-def changes_given(options: Namespace) -> list[str]:
-    """In what the candidate differs: of the environment and of the flag."""
-    lines = os.environ.get("LOCUST_LLM_CANDIDATE_SET", "").splitlines()
-    return [*filter(None, map(str.strip, lines)), *options.candidate_set]
-
-
-def candidate_headers(options: Namespace | None) -> dict[str, str]:
-    """The headers that the candidate gets beside those of every request, or in their place. Never written anywhere."""
-    if options is None or not hasattr(options, "candidate_set"):
-        return {}
-    return changes(changes_given(options)).headers
-
-
-def tenant_headers_given(options: Namespace) -> list[str]:
-    """Of the environment and of the flag."""
-    lines = os.environ.get("LOCUST_LLM_TENANT_HEADER", "").splitlines()
-    return [*filter(None, map(str.strip, lines)), *options.tenant_header]
-
-
-def tenant_headers(options: Namespace | None) -> dict[str, dict[str, str]]:
-    """By tenant: the headers of its requests, beside those of every request. Never written anywhere."""
-    if options is None or not hasattr(options, "tenant_header"):
-        return {}
-    return headers_of(tenant_headers_given(options))
 
 
 def _typed(option: Option, value: Any) -> Any:

@@ -6,7 +6,6 @@ failed connections in the middle of a run, which look like the server's fault.
 
 import contextlib
 import logging
-import os
 import resource
 from argparse import Namespace
 from collections.abc import Mapping
@@ -21,9 +20,10 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.storage import make_folder
 from locust_llm.run.address import base_url
 
+from .access.headers import KeyHeaders, request_headers
+from .access.proxies import passed
 from .discovery import Discovery, DiscoveryFailed, discover
 from .flags import refuse
-from .options import request_headers
 from .spans.receiver import try_out
 
 ALIKE: Final = 0.02
@@ -97,16 +97,23 @@ def _count(ports: tuple[int, int]) -> int:
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger("locust_llm")
+PASSED: Final = (
+    "through a proxy: requests pass {} (a tunnel, CONNECT), and what it and the way to it take is in every latency. Stamps "
+    "are the kernel's of this machine; the round trip to the server is not known"
+)
 
 
-def headers_of(options: Namespace | None) -> dict[str, str]:
-    """Of every request, the key among them. Raises Refused."""
+def headers_of(options: Namespace | None) -> Mapping[str, str]:
+    """Of every request, the key among them: a new one where a command prints it. Raises Refused."""
     try:
-        return request_headers(options)
+        headers = request_headers(options)
+        if isinstance(headers, KeyHeaders):
+            headers.command.begin()
+        return headers
     except OSError as error:
         refuse(f"--api-key-file {error.filename}: {error.strerror}")
-    except ValueError:
-        refuse("the API key (--api-key-file or OPENAI_API_KEY) is not one line of text")
+    except ValueError as error:
+        refuse(str(error))
 
 
 def written_host(ours: type, every: type) -> str | None:
@@ -147,8 +154,6 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
             try_out(settings.otlp_receiver)
         except ValueError as error:
             refuse(str(error))
-    if not os.path.exists(authorities()):
-        refuse(f"there is no file {authorities()} (of REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE)")
     try:
         folder = make_folder(settings, settings.model)
         (folder / ".writable").touch()
@@ -161,7 +166,9 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
         found = discover(settings, headers, verify=authorities(), sleep=gevent.sleep)
     except DiscoveryFailed as error:
         refuse(f"{settings.host}: {error}" if settings.hosts else str(error))
-    return _with_replicas(found, settings, headers) if settings.hosts else found
+    found = _with_replicas(found, settings, headers) if settings.hosts else found
+    proxy = passed(settings)
+    return replace(found, proxy=proxy, notes=(*found.notes, PASSED.format(proxy)) if proxy else found.notes)
 
 
 def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, str]) -> Discovery:

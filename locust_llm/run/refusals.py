@@ -12,6 +12,7 @@ import msgspec
 
 from locust_llm.client.api import LENGTH_PROMPT
 from locust_llm.client.fetch import Answer, FetchFailed, decoded
+from locust_llm.client.requests_bridge import proxy_of
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, is_secret, shown
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.sweep import INPUT
@@ -21,6 +22,8 @@ from locust_llm.load.media import AUDIO, IMAGE
 from locust_llm.load.summary import Summary
 from locust_llm.protocols.answer import Completion, count, error_line, error_text, status_message
 from locust_llm.protocols.known import PROTOCOLS, request_body
+
+from .address import url_of
 
 PAGE: Final = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 TOO_LONG: Final = re.compile(r"context (length|size|window)|max_model_len|maximum input length", re.IGNORECASE)
@@ -91,6 +94,23 @@ def refused(status: int, message: str, s: Settings, *, key: bool) -> str:
         return f"{s.host} {what}: {found.partition(': ')[2]}"
     said = f", {without_page(message).rstrip('.')}" if message else ""
     return f"a first request to {s.endpoint} failed: HTTP {status}{said}; {found or '--no-probe sends none'}"
+
+
+def hopeless(s: Settings, error: FetchFailed, *, over: bool) -> str:
+    """Why the server cannot be asked for its models, where to wait for it helps nothing, or the wait is ``over``; empty: it
+    may help."""
+    if error.outcome == "tls":
+        proxy, why = proxy_of(s.host), ""
+        if "CERTIFICATE_REQUIRED" in str(error):
+            why = "; it asks for a certificate of this client: --client-cert, --client-key"
+        elif proxy is not None and "CERTIFICATE_VERIFY_FAILED" in str(error):
+            why = f"; the proxy {proxy.name} may have put a certificate of its own there: see --ca-cert"
+        return f"TLS with {s.host} failed: {error}{why}"
+    if error.outcome == "no_url":
+        return f"--host {s.host!r} is no URL: {error}"
+    if error.outcome in ("too_large", "malformed"):
+        return f"{url_of(s.host, '/v1/models')} gave no readable answer: {error}; is --host right?"
+    return f"{s.host} was not asked: {error}" if error.outcome == "proxy" and over else ""
 
 
 def without_page(message: str) -> str:

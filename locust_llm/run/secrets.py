@@ -10,9 +10,15 @@ from typing import Any, Final
 from locust.rpc.protocol import Message
 from locust.rpc.zmqrpc import BaseSocket
 
-from .options import SECRETS, candidate_headers, request_headers, tenant_headers
+from locust_llm.client.requests_bridge import own_certificate
 
-WITHHELD: Final = ("header", "api_key_file", "candidate_set", "tenant_header")
+from .access.headers import candidate_headers, request_headers, tenant_headers
+from .options import SECRETS
+
+WITHHELD: Final = (
+    "header", "api_key_file", "api_key_command", "api_key_lifetime", "candidate_set", "tenant_header", "client_cert",
+    "client_key", "ca_cert",
+)  # fmt: skip
 """Ours. Each worker keeps its own."""
 
 
@@ -48,4 +54,5 @@ def secret_names(options: Namespace | None) -> tuple[str, ...]:
         f"--tenant-header {tenant}:{name.title()}" for tenant, own in tenant_headers(options).items() for name in own
     )
     headers = request_headers(options, "chat")  # a worker does not know the master's protocol when it greets
-    return tuple(sorted({*(name.title() for name in headers), *flags, *own, *of_tenants}))
+    certificate = ("--client-cert",) if own_certificate() else ()
+    return tuple(sorted({*certificate, *(name.title() for name in headers), *flags, *own, *of_tenants}))

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import resource
 import signal
+import ssl
 import sys
 from contextlib import suppress
 from functools import partial
@@ -179,6 +180,20 @@ def make_spans(options: argparse.Namespace) -> Spans | None:
     return Spans(sender, clock_offset_s=options.clock_offset)
 
 
+def make_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+    """None without a certificate. Raises ValueError, and OSError of the files."""
+    if not options.ssl_certfile:
+        if options.ssl_keyfile or options.ssl_ca_certs:
+            raise ValueError("--ssl-keyfile and --ssl-ca-certs need --ssl-certfile")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
+    if options.ssl_ca_certs:
+        context.load_verify_locations(options.ssl_ca_certs)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 async def _serve(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     cost, config, policy, max_model_len = settings(options)
@@ -206,7 +221,8 @@ async def _serve(options: argparse.Namespace) -> int:
     server = Server([engine for engine, _ in engines], front, spans)
     sending = asyncio.create_task(spans.sender.run()) if spans else None
 
-    listener = await loop.create_server(partial(Connection, server), options.host, options.port, backlog=4096)
+    tls = make_tls(options)
+    listener = await loop.create_server(partial(Connection, server), options.host, options.port, backlog=4096, ssl=tls)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -215,7 +231,7 @@ async def _serve(options: argparse.Namespace) -> int:
     gc.freeze()
     host, port = listener.sockets[0].getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
-    print(f"simulator listening on http://{host}:{port} (model {options.model}, {about})", flush=True)
+    print(f"simulator listening on http{'s' * bool(tls)}://{host}:{port} (model {options.model}, {about})", flush=True)
     await stop.wait()
     listener.close()
     for connection in list(server.connections):

@@ -37,6 +37,9 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add("--max-model-len", "context length (default: the model's, or what the KV cache holds)", type=count)
     add("--api-key", "refuse requests without it", metavar="KEY")
+    add("--ssl-certfile", "speak TLS with this certificate", metavar="FILE")
+    add("--ssl-keyfile", "its key (default: in the same file)", metavar="FILE")
+    add("--ssl-ca-certs", "refuse clients without a certificate of one of these", metavar="FILE")
     add("--max-num-queued-reqs", "503 for more open requests than that (default: no limit)", type=any_count)
     add(
         "--max-num-queued-tokens",

@@ -5,6 +5,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from support.tiny_server import tiny_server
 
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
+from locust_llm.client.requests_bridge import CLIENT_CERT, CLIENT_KEY
 from locust_llm.run.discovery import _Models, _Tokens
 
 MOST = 1 << 20
@@ -152,3 +154,41 @@ def test_no_json_and_no_bytes_raise(body: bytes) -> None:
     tokens, models = decoded(body, _Tokens), decoded(body, _Models)
     assert tokens is None or tokens.count is None or type(tokens.count) in (int, float)
     assert models is None or all(type(model.id) is str for model in models.data)
+
+
+def test_a_server_that_asks_for_a_certificate(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the environment, as the flags put it there; without one TLS fails, by the server's alert."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificate))
+    context.load_cert_chain(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    seen: list[Any] = []
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(2):
+            sock = context.wrap_socket(listener.accept()[0], server_side=True, do_handshake_on_connect=False)
+            try:
+                sock.do_handshake()
+            except ssl.SSLError:  # the alert is out; to close with bytes unread would be a reset, which may overtake it
+                with socket.socket(fileno=sock.detach()) as plain:
+                    while plain.recv(4096):
+                        pass
+                continue
+            with sock:
+                seen.append(sock.getpeercert())
+                sock.recv(4096)
+                sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        ask = partial(
+            fetch, "GET", f"https://127.0.0.1:{listener.getsockname()[1]}/x", {}, verify=str(certificate), timeout_s=5.0
+        )
+        with pytest.raises(FetchFailed, match="CERTIFICATE_REQUIRED") as caught:
+            ask()
+        assert caught.value.outcome == "tls"
+        monkeypatch.setenv(CLIENT_CERT, str(certificate))
+        monkeypatch.setenv(CLIENT_KEY, str(certificate.with_name("key.pem")))
+        assert ask().body == b"ok"
+        thread.join(5)
+    assert len(seen) == 1

@@ -19,8 +19,9 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.load import user_file as given
 from locust_llm.load.dataset import Dataset
 from locust_llm.load.formats import DatasetError, Item
+from locust_llm.run.access.headers import request_headers
 from locust_llm.run.flags import OPTIONS, Refused
-from locust_llm.run.options import check, request_headers
+from locust_llm.run.options import check
 from locust_llm.web.form import filled
 
 NASTY: Final = (

@@ -17,8 +17,9 @@ from locust_llm import plugin
 from locust_llm.core.settings import Settings
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run import options
+from locust_llm.run.access.headers import request_headers
 from locust_llm.run.flags import Refused
-from locust_llm.run.options import check, extras, keep_locusts_defaults, request_headers, settings_of
+from locust_llm.run.options import check, extras, keep_locusts_defaults, settings_of
 from locust_llm.run.secrets import secret_names
 
 KEY: Final = "sk-0123456789"

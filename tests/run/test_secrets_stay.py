@@ -39,6 +39,11 @@ def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs
     assert set(vars(options)) - set(sent.data["parsed_options"]) == {
         "header",
         "api_key_file",
+        "api_key_command",
+        "api_key_lifetime",
+        "client_cert",
+        "client_key",
+        "ca_cert",
         "candidate_set",
         "tenant_header",
         "my_password",

@@ -18,7 +18,7 @@ HELLO = [{"role": "user", "content": "Hello there"}]  # 12 tokens
 class Simulator:
     def __init__(self, process, ready):
         self.process, self.ready = process, ready
-        self.port = int(re.search(r"listening on http://127\.0\.0\.1:(\d+) \(model llama", ready)[1])
+        self.port = int(re.search(r"listening on https?://127\.0\.0\.1:(\d+) \(model llama", ready)[1])
 
     def connect(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)

@@ -32,7 +32,7 @@ MAX_IN_FORCE_DIFFERENCE: Final = 0.1
 """Share, of the mean number of users and of the mean limit: runs that a load shape or a person steered."""
 DECISIVE: Final = {
     "model": True, "simulated": True, "streaming": True, "load": True, "prefill limit": True, "prompts": True,
-    "server": False, "endpoint": False, "locustfile": False, "warmup": False, "cancelled on purpose": False,
+    "proxy": True, "server": False, "endpoint": False, "locustfile": False, "warmup": False, "cancelled on purpose": False,
     "processes": False, "machine": False,
 }  # fmt: skip
 """By condition: whether a difference changes the figures."""
@@ -78,6 +78,7 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
         else f"{s.prefill_concurrency}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else ""),
         "prompts": _prompts(s),
         "server": " ".join(filter(None, (*s.addresses, run.server))),
+        "proxy": run.proxy,
         "endpoint": s.endpoint,
         "locustfile": s.locustfile,
         "warmup": ", ".join(

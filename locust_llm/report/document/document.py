@@ -254,6 +254,8 @@ def _share(of: ModelShare) -> str:
 
 def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
     yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
+    if run.proxy:
+        yield "through a proxy", run.proxy
     s = run.settings
     if s.hosts:
         yield "replicas", f"{len(s.hosts)} addresses: a new session goes to the next one and stays there"

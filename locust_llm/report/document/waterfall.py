@@ -142,7 +142,13 @@ def shares(found: Waterfall) -> Iterator[str]:
         said = _longest(blame, GUESSED)
         all_ = len(said) > 1 and all(what.endswith(GUESSED) for _, what, _ in said)
         parts = (f"{ms / whole:.0%} {what.removesuffix(GUESSED) if all_ else what}" for ms, what, _ in said)
-        yield f"{title(blame)}: {', '.join(parts)}{' (all estimated)' * all_}"
+        way = "; the way through the proxy is in them" * unknown_way(found)
+        yield f"{title(blame)}: {', '.join(parts)}{' (all estimated)' * all_}{way}"
+
+
+def unknown_way(found: Waterfall) -> bool:
+    """There is a proxy, and requests of which the server reported nothing."""
+    return bool(found.proxy) and sum(found.reported.values()) < found.requests
 
 
 def _guessed(part: Part) -> str:
@@ -175,6 +181,11 @@ def _from(found: Waterfall) -> Iterator[str]:
         yield (
             "The server reported nothing of single requests: their queue, own prefill and others' work are estimated from "
             "this side's stamps."
+        )
+    if unknown_way(found):
+        yield (
+            f"The way through the proxy ({found.proxy}) is not known: it is part of the server's queue and of others' work "
+            "here, where the server does not report its own times."
         )
     if found.server_clock is not None:
         yield _clock(found.server_clock)

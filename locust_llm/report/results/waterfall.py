@@ -165,6 +165,8 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     slowest: tuple[Slowest, ...]
     server_clock: ServerClock | None = None
     """None: no span said when its request arrived."""
+    proxy: str = ""
+    """As in Run: the way to the server and back is known of ``reported`` requests alone."""
     left_out: tuple[str, ...] = ()
     """Blames that were asked for and cannot be made, and why."""
 

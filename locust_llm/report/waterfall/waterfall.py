@@ -77,6 +77,7 @@ def waterfall(
         blames=tuple(blames),
         slowest=slowest(table, run, since),
         server_clock=server_clock(columns.requests, reported, here & ~cut.impossible),
+        proxy=run.proxy,
         left_out=tuple(left_out),
     )
 

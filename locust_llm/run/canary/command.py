@@ -30,11 +30,13 @@ from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.probe.canary import Round, observed
 from locust_llm.probe.prices import token_price_s
 from locust_llm.protocols.known import PROTOCOLS, request_body
-from locust_llm.run.address import base_url, metrics_port, not_opened, replica_urls
+from locust_llm.run.access.certificates import use_certificates
+from locust_llm.run.access.headers import KeyHeaders, request_headers
+from locust_llm.run.access.proxies import passed
+from locust_llm.run.address import base_url, metrics_port, not_opened, replica_urls, url_of
 from locust_llm.run.console import write
 from locust_llm.run.discovery import LINE_BYTES, DiscoveryFailed, discover
-from locust_llm.run.flags import unknown_options
-from locust_llm.run.options import request_headers
+from locust_llm.run.flags import add_access, unknown_options
 from locust_llm.run.refusals import without_page
 from locust_llm.run.signals import SIGNALS, leave
 
@@ -85,13 +87,16 @@ class Canary:
             max_tokens_field=s.max_tokens_field, **more,
         )  # fmt: skip
         own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self._headers}
-        prepared = requests.Request("POST", s.host + s.endpoint, data=data, headers=own).prepare()
+        prepared = requests.Request("POST", url_of(s.host, s.endpoint), data=data, headers=own).prepare()
         where = target(prepared.url or "", False if s.insecure else authorities(), None)
         request = Request(
             target=where, data=head(prepared) + b"\r\n" + data, labels={"id": "canary"}, timeout_s=TIMEOUT_S,
             kind=s.endpoint_type,
         )  # fmt: skip
-        return exchange(self._line, self._gate, request, 0.0)
+        record = exchange(self._line, self._gate, request, 0.0)
+        if isinstance(keys := self._headers, KeyHeaders) and keys.expired(prepared.headers, record.status):
+            return self._exchange(forced) if keys.another(prepared.headers) else record
+        return record
 
     def close(self) -> None:
         self._line.close()
@@ -103,6 +108,7 @@ def command(words: list[str]) -> int:
         return _refused(refusal)
     options = parser.parse_args(words)
     try:
+        use_certificates(options)
         settings, headers, plan = _settings(options), request_headers(options), _plan(options)
         refusal = next(mistakes(settings), "")
         if replica_urls(options.host):
@@ -118,7 +124,8 @@ def command(words: list[str]) -> int:
         refusal, found = str(error).removesuffix(WAITS), None
     if refusal or found is None:
         return _refused(refusal)
-    write(f"canary on {settings.host}: {plan.promise}\n")
+    through = f" through the proxy {proxy}" if (proxy := passed(settings)) else ""
+    write(f"canary on {settings.host}{through}: {plan.promise}\n")
     canary = Canary(settings, headers, found.model, plan.output_tokens)
     stop = Event()
     for number in SIGNALS:
@@ -236,7 +243,5 @@ def _parser() -> argparse.ArgumentParser:
         default="max_tokens",
         help="field of the body that limits the answer (default: %(default)s)",
     )
-    add("--api-key-file", metavar="FILE", help="file with the API key (default: $OPENAI_API_KEY)")
-    add("--header", action="append", default=[], metavar="NAME: VALUE", help="header of every request; may be repeated")
-    add("--insecure", action="store_true", help="do not verify the server's TLS certificate")
+    add_access(parser)
     return parser

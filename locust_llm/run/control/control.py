@@ -24,10 +24,11 @@ from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
 from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
+from locust_llm.run.access.headers import candidate_headers, request_headers
+from locust_llm.run.access.proxies import other
 from locust_llm.run.clock_sync import boot_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE
-from locust_llm.run.options import candidate_headers, request_headers
 from locust_llm.run.protocol import Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
 from locust_llm.run.schedule import primed
 
@@ -80,7 +81,7 @@ class Control:
         self.survey = survey
         headers = request_headers(environment.parsed_options)
         own = candidate_headers(environment.parsed_options)
-        self._secrets = secrets_of(headers, headers | {f"candidate {name}": value for name, value in own.items()})
+        self._secrets = secrets_of(headers, {**headers, **{f"candidate {name}": value for name, value in own.items()}})
         self.epoch = epoch
         # what earlier runs with this seed have left in the server's cache is worth nothing to this one
         self._salt = "" if settings.prefix_cache_hit_rate is None else f"{random.SystemRandom().getrandbits(64):016x}"
@@ -344,6 +345,8 @@ class Control:
         self.allocator.missed += ended.missed
         if ended.health is not None:
             self.store.health.append(ended.health)
+            if note := other(worker, ended.health.proxy, self.survey.proxy):
+                self.store.add_note(note)
         if (known := self._workers.seen(worker)) is not None:
             known.through = True
             if not self.draining:

@@ -23,6 +23,7 @@ from locust_llm.core.engine_metrics import DCGM, PATHS, EngineSample, History, d
 from locust_llm.core.foreign_text import NAME_BYTES, shown
 from locust_llm.core.storage import SERVER_METRICS
 from locust_llm.core.text import many
+from locust_llm.run.address import url_of
 
 from .buffered_file import BufferedFile
 
@@ -63,7 +64,7 @@ class MetricsPoller:
         ``simulated``: the engine is the simulator, whatever the names of its metrics."""
         self.history = History()
         self._own, homes = Page(host, headers), {_split(one)[0] for one in (host, *replicas)}
-        urls = urls or [f"{one}/metrics" for one in replicas]
+        urls = urls or [url_of(one, "/metrics") for one in replicas]
         self._named = [Page(*_split(url), source=_source(url)) for url in urls]
         for page in self._named:
             page.headers = headers if page.address in homes else {}
@@ -107,7 +108,12 @@ class MetricsPoller:
         samples: list[EngineSample] = []
         try:
             answer = fetch(
-                "GET", page.address + path, page.headers, line=page.line, verify=self._verify, timeout_s=TIMEOUT_S
+                "GET",
+                url_of(page.address, path),
+                page.headers,
+                line=page.line,
+                verify=self._verify,
+                timeout_s=TIMEOUT_S,
             )
             if answer.status == 200:
                 samples = read(_pieces(answer.body), at, page.source)

@@ -261,6 +261,7 @@ class PhaseRunner:
         stages = self.stages
         return self._store.facts(
             workers=tuple(self._context.workers.names),
+            proxy=self._context.survey.proxy,
             offer=None if stages is not None else self.allocator.offer(),
             stages=() if stages is None else tuple(stages.finished),
             sweep_end="" if stages is None else stages.end,

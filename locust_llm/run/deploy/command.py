@@ -24,6 +24,7 @@ FILE_BYTES: Final = 900_000
 """Of all files together: a ConfigMap holds 1 MiB."""
 SECRET: Final = {
     "header": "LOCUST_LLM_HEADERS", "tenant_header": "LOCUST_LLM_TENANT_HEADER", "candidate_set": "LOCUST_LLM_CANDIDATE_SET",
+    "api_key_command": "LOCUST_LLM_API_KEY_COMMAND",
 }  # fmt: skip
 """By option: the variable, in the Secret, that takes its place."""
 OURS: Final = frozenset(
@@ -31,7 +32,15 @@ OURS: Final = frozenset(
      "master_bind_host", "master_bind_port", "processes", "config", "help", "version")
 )  # fmt: skip
 """What the manifest itself decides, or what makes no sense in one."""
-PATHS: Final = frozenset((*(option.dest for option in OPTIONS if option.unit == "FILE"), "locustfile", "scenario"))
+MOUNTED: Final = ("client_cert", "client_key")
+"""Options that name files of a pod, out of a Secret: a private key is in no ConfigMap."""
+PATHS: Final = frozenset(
+    (
+        *(option.dest for option in OPTIONS if option.unit == "FILE" and option.dest not in MOUNTED),
+        "locustfile",
+        "scenario",
+    )
+)
 """Options that name files."""
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")

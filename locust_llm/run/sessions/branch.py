@@ -32,6 +32,8 @@ from locust_llm.load.media import counted
 from locust_llm.load.schema import Wanted, fits, wanted
 from locust_llm.protocols.answer import USUAL
 from locust_llm.protocols.known import PROTOCOLS, request_pieces
+from locust_llm.run.access.headers import EXPIRED, KeyHeaders
+from locust_llm.run.address import url_of
 from locust_llm.run.arms import Side
 from locust_llm.run.worker.affinity import header
 from locust_llm.run.worker.kept_responses import KeptResponses, marked
@@ -202,6 +204,8 @@ class Branch:
             try:
                 if refused is not None:
                     sender.wait_until(time.monotonic() + pause)
+                    if refused[0].status == EXPIRED and not self._has_another_key(refused[1]):
+                        return self._finish(*refused)
                 request, prepared = attempt(number, due_at)
                 record = exchange(
                     self.line, sender.gate, request, sender.clock_offset_s, self._first_token, sender.wait_until
@@ -226,17 +230,26 @@ class Branch:
                 raise
             if refused is not None:
                 self._finish(*refused, retried=True)
-            again_s = self._again_s(record)
+            again_s = self._again_s(record, prepared)
             if again_s is None:
                 return self._finish(record, prepared)
             refused, pause = (record, prepared), again_s
             number, due_at = number + 1, record.due_at
 
-    def _again_s(self, record: Record) -> float | None:
+    def _again_s(self, record: Record, prepared: requests.PreparedRequest) -> float | None:
         """Seconds to the next attempt; None: there is none."""
+        headers = self.sender.headers
+        again = record.attempt > 1
+        if isinstance(headers, KeyHeaders) and headers.expired(prepared.headers, record.status, again=again):
+            return 0.0
         if record.outcome not in RETRIABLE or record.attempt > self.sender.settings.max_retries:
             return None
         return pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
+
+    def _has_another_key(self, refused: requests.PreparedRequest) -> bool:
+        """Than that of a request whose key had expired; the command that prints it is waited for."""
+        headers = self.sender.headers
+        return isinstance(headers, KeyHeaders) and headers.another(refused.headers)
 
     def _prepare(
         self, body: Sequence[bytes], request_id: str, headers: dict[str, str] | None, side: Side, tenant: str = ""
@@ -247,6 +260,8 @@ class Branch:
         requests takes 200 µs, a third of the cost of a short request: where only body and id differ, it prepares the first.
         """
         client = self._user.client
+        if isinstance(own_headers := self.sender.headers, KeyHeaders):
+            own_headers.renew(client.headers)
         is_plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
         key = None
         if is_plain:
@@ -281,7 +296,7 @@ class Branch:
             own[TRACEPARENT] = traceparent(trace, request_id)
         own |= {**(headers or {}), **side.headers}
         self.sender.keeps_address(self._user.host, f"a user of {type(self._user).__name__}")
-        request = requests.Request("POST", side.address + self.sender.settings.endpoint, data=data, headers=own)
+        request = requests.Request("POST", url_of(side.address, self.sender.settings.endpoint), data=data, headers=own)
         # of requests itself: Locust's own override belongs to its request(), which this is not
         prepared = requests.Session.prepare_request(self._user.client, request)
         # an auth of the user's may rewrite the address

@@ -5,7 +5,7 @@ It begins closed: users that Locust spawns before the master's Begin is here (a 
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -31,11 +31,13 @@ from locust_llm.load.media import Store
 from locust_llm.load.mix import models
 from locust_llm.load.pictures import Media
 from locust_llm.load.prompts import Prompts
+from locust_llm.run.access.headers import candidate_headers, request_headers, tenant_headers
+from locust_llm.run.access.proxies import passed
 from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
 from locust_llm.run.clock_sync import Clock, boot_id
 from locust_llm.run.gate_shares import Lease
-from locust_llm.run.options import candidate_headers, extras, request_headers, settings_of, tenant_headers
+from locust_llm.run.options import extras, settings_of
 from locust_llm.run.protocol import (
     LOCAL,
     TO_CONTROL,
@@ -88,7 +90,7 @@ class Sender:
         self._environment, self._on_record, self._on_counts = environment, on_record, on_counts
         self.worker, self._shared = worker, shared
         self.settings = settings
-        self._headers: tuple[int, dict[str, str]] | None = None
+        self._headers: tuple[int, Mapping[str, str]] | None = None
         self._strayed = -1
         """The run in which a user with another address was logged."""
         self.epoch = 0
@@ -114,10 +116,9 @@ class Sender:
         """When the control last answered."""
         self.permits = PermitQueue(self._want)
         self.tickets = SessionQueue(self._want_sessions, self._count)
-        self._missed = 0
         self._watch: HealthMonitor | None = None
         self._machine: Machine | None = None
-        self._stage = 0
+        self._missed = self._stage = 0
         self._stage_watch: HealthMonitor | None = None
         self.failure_kinds = FailureKinds()
         """For Locust's table, and for a sample of each."""
@@ -155,11 +156,10 @@ class Sender:
         new_reader()
         self._machine, self._watch = machine_of(), HealthMonitor()
         self.settings = s = order.settings
-        self.trace = order.trace
+        self.trace, self._place = order.trace, order.worker
         self._sentinels.begin(s.selftest, s.run_time_s)
         arms = sides(s, order.survey, candidate_headers(self._environment.parsed_options))
         self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)
-        self._place = order.worker
         self.prompts = Prompts(
             order.survey.lengths,
             mix(s.seq_dist) if s.seq_dist else None,
@@ -236,7 +236,7 @@ class Sender:
         return {**self.headers, **arms, **self.tenants.secrets}
 
     @property
-    def headers(self) -> dict[str, str]:
+    def headers(self) -> Mapping[str, str]:
         """Of every request. Read once a run, when the first user comes: the master's options arrive with the users."""
         if self._headers is None or self._headers[0] != self.epoch:
             self._headers = self.epoch, request_headers(self._environment.parsed_options)
@@ -368,7 +368,8 @@ class Sender:
 
     def _health(self, watch: HealthMonitor) -> Health:
         """Of the whole run."""
-        return replace(watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine)
+        health, proxy = watch.stop(self.worker), passed(self.settings)
+        return replace(health, certificate=self._sentinels.end(), machine=self._machine, proxy=proxy)
 
     def send(self, message: Message, epoch: int | None = None) -> None:
         """To the control, as of this run; lost before there is a runner: the greeting follows then."""

@@ -14,8 +14,9 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.validation import mistakes
 from locust_llm.load.dataset import Dataset
 from locust_llm.load.formats import DatasetError
+from locust_llm.run.access.headers import tenant_headers
 from locust_llm.run.arms import Side
-from locust_llm.run.options import look_through, settings_of, tenant_headers
+from locust_llm.run.options import look_through, settings_of
 from locust_llm.run.secrets import secret_names, without_secrets
 from locust_llm.run.worker.tenants import Tenants
 

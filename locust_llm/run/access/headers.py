@@ -1,0 +1,121 @@
+"""Headers of the requests, the key among them: of the environment, a file, a command or flags. Never written anywhere."""
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Final
+
+from locust_llm.core.arms import changes
+from locust_llm.load.mix import headers_of
+from locust_llm.load.user_file import small_text
+from locust_llm.protocols.known import PROTOCOLS
+
+from .key_command import FLAG, KeyCommand, key_command
+from .key_command import HEADER_VALUE as HEADER_VALUE
+
+EXPIRED: Final = 401
+BEARER: Final = "Bearer "
+
+
+class KeyHeaders(Mapping[str, str]):
+    """Of every request, with the key that is in force when they are read."""
+
+    def __init__(self, command: KeyCommand, made: Callable[[str], dict[str, str]]) -> None:
+        """``made``: from the key to the headers."""
+        self.command, self._made = command, made
+
+    def __getitem__(self, name: str) -> str:
+        return self._made(self.command.key())[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made(self.command.key()))
+
+    def __len__(self) -> int:
+        return len(self._made(self.command.key()))
+
+    def renew(self, headers: MutableMapping[str, str | bytes]) -> None:
+        """In the headers of a session of requests, where they hold a key that was in force before."""
+        key = self.command.key()
+        if self._carried(headers) not in ("", key):
+            headers.update(self._made(key))
+
+    def expired(self, sent: Mapping[str, str | bytes], status: int | None, *, again: bool = False) -> bool:
+        """By the status of the answer to a request with the headers ``sent``, its key is none any more. ``again``: it had
+        been sent before, with another one."""
+        if status == EXPIRED and again:
+            self.command.doubt()
+        elif status == EXPIRED:
+            return bool(self._carried(sent))
+        if status is not None and status < 400 and not self.command.taken:
+            self.command.accepted(self._carried(sent))
+        return False
+
+    def another(self, sent: Mapping[str, str | bytes]) -> bool:
+        """There is another key than in the headers ``sent``; the command is waited for."""
+        return self.command.next(self._carried(sent))
+
+    def _carried(self, headers: Mapping[str, str | bytes]) -> str:
+        """The key in them that came of the command; empty: there is none."""
+        texts = (value.decode("latin-1") if isinstance(value, bytes) else value for value in headers.values())
+        return next((key for text in texts if (key := text.removeprefix(BEARER)) in self.command.keys), "")
+
+
+def request_headers(options: Namespace | None, protocol: str = "") -> Mapping[str, str]:
+    """The headers of every request, the key among them. ``protocol``: another than that of the options.
+
+    Raises OSError for a key file, ValueError of one sentence for a key that cannot be had, or that no header can carry.
+    """
+    if options is None or not hasattr(options, "header"):
+        return {}
+    protocol = protocol or getattr(options, "endpoint_type", "")
+    own = PROTOCOLS.get(protocol, PROTOCOLS["chat"])
+    given = {name.strip(): value.strip() for name, _, value in (one.partition(":") for one in headers_given(options))}
+    if (command := command_of(options)) is not None:
+        return KeyHeaders(command, lambda key: {**own.headers(key), **given})
+    key = small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
+    if not HEADER_VALUE.fullmatch(key.strip()):
+        raise ValueError("the API key (--api-key-file or OPENAI_API_KEY) is not one line of text")
+    return {**own.headers(key.strip()), **given}
+
+
+def command_of(options: Namespace) -> KeyCommand | None:
+    """None: the key comes from elsewhere. Raises ValueError of one sentence."""
+    text, lifetime_s = getattr(options, "api_key_command", None), getattr(options, "api_key_lifetime", None)
+    if not text:
+        if lifetime_s is not None:
+            raise ValueError(f"--api-key-lifetime is of the key that {FLAG} prints: give that too")
+        return None
+    if options.api_key_file:
+        raise ValueError(f"{FLAG} and --api-key-file exclude each other: give one of them")
+    return key_command(text, lifetime_s)
+
+
+def headers_given(options: Namespace) -> list[str]:
+    """Of the environment, which no list of processes shows, and of the flag."""
+    return [*filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())), *options.header]
+
+
+def changes_given(options: Namespace) -> list[str]:
+    """In what the candidate differs: of the environment and of the flag."""
+    lines = os.environ.get("LOCUST_LLM_CANDIDATE_SET", "").splitlines()
+    return [*filter(None, map(str.strip, lines)), *options.candidate_set]
+
+
+def candidate_headers(options: Namespace | None) -> dict[str, str]:
+    """The headers that the candidate gets beside those of every request, or in their place. Never written anywhere."""
+    if options is None or not hasattr(options, "candidate_set"):
+        return {}
+    return changes(changes_given(options)).headers
+
+
+def tenant_headers_given(options: Namespace) -> list[str]:
+    """Of the environment and of the flag."""
+    lines = os.environ.get("LOCUST_LLM_TENANT_HEADER", "").splitlines()
+    return [*filter(None, map(str.strip, lines)), *options.tenant_header]
+
+
+def tenant_headers(options: Namespace | None) -> dict[str, dict[str, str]]:
+    """By tenant: the headers of its requests, beside those of every request. Never written anywhere."""
+    if options is None or not hasattr(options, "tenant_header"):
+        return {}
+    return headers_of(tenant_headers_given(options))
