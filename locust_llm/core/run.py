@@ -12,6 +12,7 @@ from .certificate import Certificate
 from .machine import Machine
 from .settings import Settings
 from .spans.counts import SpanCounts
+from .telemetry import TelemetryCounts
 
 NAMED: Final = "named"
 UNDECIDED: Final = "untold"
@@ -168,6 +169,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """16 hex digits that the trace ids of its requests begin with (spans/ids.py); empty: they had none."""
     spans: SpanCounts | None = None
     """Of the server, that came for it; None: none were asked for."""
+    telemetry: TelemetryCounts | None = None
+    """Of ``--otel``; None: none was sent."""
     dataset_sessions: int | None = None
     """Sessions of the dataset; None: no dataset, or not counted."""
     client_live: Verdict | None = None
