@@ -74,6 +74,7 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
 
 def _before_load(options: Namespace) -> None:
     before_load(options, LLMUser, User)
+    telemetry.keep_loop_free(options)
 
 
 @events.init.add_listener

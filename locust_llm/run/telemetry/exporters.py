@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 EXTRA: Final = "pip install 'locust-llm[otel]'"
 SIGNALS: Final = ("traces", "metrics", "logs")
+GRPC: Final = "grpc"
 _HTTP: Final = "opentelemetry.exporter.otlp.proto.http"
-_GRPC: Final = "opentelemetry.exporter.otlp.proto.grpc"
-_PACKAGES: Final = {"grpc": _GRPC, "http/protobuf": _HTTP, "http": _HTTP}
+_PACKAGES: Final = {GRPC: "opentelemetry.exporter.otlp.proto.grpc", "http/protobuf": _HTTP, "http": _HTTP}
 _CLASSES: Final = {
     "traces": ("trace_exporter", "OTLPSpanExporter"),
     "metrics": ("metric_exporter", "OTLPMetricExporter"),
@@ -41,7 +41,7 @@ def asked(signal: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def protocol(signal: str, environ: Mapping[str, str]) -> str:
-    usual = environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    usual = environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", GRPC)
     return environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", usual).lower().strip()
 
 

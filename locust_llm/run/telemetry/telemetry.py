@@ -4,14 +4,17 @@ What it costs there is the encoding of a record when its request is over, and a 
 """
 
 import os
+import signal
 import socket
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from importlib.metadata import version
 from random import SystemRandom
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import locust
@@ -19,7 +22,7 @@ import locust
 import gevent
 import msgspec
 from gevent.event import Event
-from gevent.subprocess import PIPE, Popen
+from gevent.os import make_nonblocking, nb_read, nb_write
 
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
@@ -29,7 +32,7 @@ from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.run.address import base_url
 from locust_llm.run.protocol import LOCAL, Begin
 
-from .exporters import SIGNALS, asked, mistake
+from .exporters import GRPC, SIGNALS, asked, mistake, protocol
 from .frames import About, encode_record, framed
 
 PROCESS: Final = "locust_llm.run.telemetry.process"
@@ -48,6 +51,15 @@ def mistakes(settings: Settings, options: Namespace) -> Iterator[str]:
         yield why
     if settings.otel_sample < 1 and not options.otel:
         yield "--otel-sample is a share of the spans that --otel sends: give --otel too"
+
+
+def keep_loop_free(options: Namespace) -> None:
+    """Before Locust makes exporters of its own in this process. One by gRPC blocks gevent's loop, and with it all users,
+    until the collector has answered (10 s where it does not), unless gRPC knows of gevent."""
+    if options.otel and any("otlp" in asked(one, os.environ) and protocol(one, os.environ) == GRPC for one in SIGNALS):
+        from grpc.experimental.gevent import init_gevent
+
+        init_gevent()
 
 
 class Telemetry:
@@ -79,7 +91,7 @@ class Telemetry:
 
     def _about(self, order: Begin) -> About:
         s, options = order.settings, self._options
-        protocol = PROTOCOLS[s.endpoint_type]
+        api = PROTOCOLS[s.endpoint_type]
         resource = {  # the first five as Locust has them
             "service.name": os.environ.get("OTEL_SERVICE_NAME", "locust"),
             "service.version": locust.__version__,
@@ -91,12 +103,12 @@ class Telemetry:
         }
         return About(
             trace=order.trace or run_trace(SystemRandom()),
-            operation=protocol.operation or s.endpoint_type,
-            provider=protocol.provider,
+            operation=api.operation or s.endpoint_type,
+            provider=api.provider,
             host=base_url(s.host),
             hosts=s.hosts,
             candidate=base_url(s.candidate) if s.candidate else "",
-            streaming=s.streaming and protocol.streams,
+            streaming=s.streaming and api.streams,
             share=s.otel_sample,
             resource=resource,
             version=version("locust-llm"),
@@ -109,9 +121,18 @@ class Pipe:
 
     def __init__(self, about: About) -> None:
         """Raises OSError where there can be no process."""
-        self._process: Any = Popen(
-            [sys.executable, "-m", PROCESS], stdin=PIPE, stdout=PIPE, start_new_session=True, env=_environment()
-        )
+        (reads, self._to), (self._from, writes) = os.pipe(), os.pipe()
+        try:
+            self._pid = _spawn(reads, writes)
+        except BaseException:
+            os.close(self._to)
+            os.close(self._from)
+            raise
+        finally:
+            os.close(reads)
+            os.close(writes)
+        make_nonblocking(self._to)
+        make_nonblocking(self._from)
         self._waiting = [framed(msgspec.msgpack.encode(about))]
         self._bytes, self._put = len(self._waiting[0]), 0
         """Bytes that wait; records that were to be sent."""
@@ -128,17 +149,18 @@ class Pipe:
     def _write(self) -> None:
         """The greenlet that writes; each write waits as long as the exporting process does not read."""
         try:
-            while True:
+            over = False
+            while not over:
                 over = self._over.wait(EVERY_S)
                 waiting, self._waiting = b"".join(self._waiting), []
-                self._process.stdin.write(waiting)
-                self._process.stdin.flush()
+                left = memoryview(waiting)
+                while left:
+                    left = left[nb_write(self._to, left) :]
                 self._bytes -= len(waiting)
-                if over:
-                    break
-            self._process.stdin.close()
         except OSError:  # it has ended: what waits is lost, and counted by ``end``
             self._bytes = MOST_BYTES
+        finally:
+            os.close(self._to)
 
     def end(self) -> TelemetryCounts:
         """Wait for the exporting process to say what became of all."""
@@ -146,18 +168,35 @@ class Pipe:
         said = b""
         with gevent.Timeout(END_S, False):
             self._writer.join()
-            said = self._process.stdout.read()
+            while piece := nb_read(self._from, 1 << 16):
+                said += piece
         self._writer.kill()
-        if not said:
-            self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
+        os.close(self._from)
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)  # it has said all that it has to say
+        with suppress(ChildProcessError):  # an event loop may have asked for it first
+            os.waitpid(self._pid, 0)
         try:
             counts = msgspec.json.decode(said, type=TelemetryCounts)
         except ValueError:
-            status = self._process.returncode
-            counts = TelemetryCounts(mistake=f"the exporting process ended with status {status}")
+            counts = TelemetryCounts(mistake="the exporting process ended before it could say what it had sent")
         return msgspec.structs.replace(counts, lost=self._put - counts.requests)
+
+
+def _spawn(reads: int, writes: int) -> int:
+    """posix_spawn(3): a fork would run the hooks of Locust's own exporters in the child, which start greenlets there."""
+    high = [fcntl(fd, F_DUPFD_CLOEXEC, 3) for fd in (reads, writes)]  # none of them is 0 or 1 before it shall be
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", PROCESS],
+            _environment(),
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)],
+            setsid=True,
+        )
+    finally:
+        for fd in high:
+            os.close(fd)
 
 
 def _environment() -> dict[str, str]:
