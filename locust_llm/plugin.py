@@ -46,6 +46,7 @@ from locust_llm.run.protocol import LOCAL, EndRun, Message
 from locust_llm.run.refusals import dataset_too_long, outgrows
 from locust_llm.run.secrets import withhold
 from locust_llm.run.signals import end_at_once, interrupt, leave, listen
+from locust_llm.run.telemetry import telemetry
 from locust_llm.run.worker import messages as from_control
 from locust_llm.run.worker.process import STATUS_S, cut, work
 from locust_llm.run.worker.sender import Sender, attach_sender
@@ -61,7 +62,7 @@ logger = logging.getLogger("locust_llm")
 keep_locusts_defaults()
 three_digits_in_locust()
 withhold()
-FURTHER.append(upload.mistakes)
+FURTHER.extend((upload.mistakes, telemetry.mistakes))
 
 
 @events.init_command_line_parser.add_listener
@@ -73,6 +74,7 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
 
 def _before_load(options: Namespace) -> None:
     before_load(options, LLMUser, User)
+    telemetry.keep_loop_free(options)
 
 
 @events.init.add_listener
@@ -114,6 +116,7 @@ class Plugin:
         self._reported.set()
         self._sender: Sender | None = None
         """None: in the workers."""
+        self._telemetry = telemetry.Telemetry(environment.parsed_options, LOCAL)
         self._scraped = False
         """There is a port for Prometheus."""
         self._greeted = from_senders.receive(environment, runner, lambda: self._control, self._refuse)
@@ -125,7 +128,7 @@ class Plugin:
         if isinstance(runner, LocalRunner):
             self._sender = Sender(environment, settings, self._add_record)
             attach_sender(environment, self._sender)
-            from_control.receive(runner, self._sender, self._end_sender)
+            from_control.receive(runner, self._sender, self._end_sender, self._telemetry.begin)
         if isinstance(runner, MasterRunner) and environment.parsed_options and environment.parsed_options.processes:
             attend_children(runner, lambda: leave(ExitStatus.BROKEN))
         hooks = environment.events
@@ -143,6 +146,7 @@ class Plugin:
     # -- in the only process -------------------------------------------------------------------------------------------
 
     def _add_record(self, record: Record) -> None:
+        self._telemetry.record(record)
         if self._control is not None:
             self._control.add_record(record)
 
@@ -299,7 +303,8 @@ class Plugin:
         self._incomplete = True  # until it is known better
         try:
             if self._sender is not None:
-                control.on_ended(LOCAL, self._sender.ended())
+                ended = msgspec.structs.replace(self._sender.ended(), telemetry=self._telemetry.end())
+                control.on_ended(LOCAL, ended)
             self._report = control.report(verbose=self._asked("verbose"))
             self._status, self._incomplete = control.exit_status(), control.incomplete
             control.close()

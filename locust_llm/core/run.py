@@ -12,6 +12,7 @@ from .certificate import Certificate
 from .machine import Machine
 from .settings import Settings
 from .spans.counts import SpanCounts
+from .telemetry import TelemetryCounts
 
 NAMED: Final = "named"
 UNDECIDED: Final = "untold"
@@ -174,6 +175,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Of the server, that came for it; None: none were asked for."""
     probed: tuple[tuple[int, float], ...] = ()
     """Input tokens, and seconds to the first token, of prompts that a probe of this server sent alone; empty: unknown."""
+    telemetry: TelemetryCounts | None = None
+    """Of ``--otel``; None: none was sent."""
     dataset_sessions: int | None = None
     """Sessions of the dataset; None: no dataset, or not counted."""
     client_live: Verdict | None = None

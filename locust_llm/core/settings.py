@@ -125,6 +125,11 @@ class Settings(Fields, frozen=True, kw_only=True, omit_defaults=False, dict=True
         return Sweep(REPEAT, tuple(map(float, range(1, self.repeats + 1)))) if self.repeats > 1 else None
 
     @property
+    def traced_share(self) -> float:
+        """Of the requests, those that ask the server to trace them; the receiver of its spans wants all."""
+        return 1.0 if self.otlp_receiver else self.otel_sample
+
+    @property
     def compares(self) -> bool:
         """It has two arms, and its stages are blocks of either."""
         return bool(self.candidate or self.candidate_set or self.same_server)

@@ -100,6 +100,7 @@ class Choices(Protocol[Message[Any]]):
 
 class Chat(Choices):
     path = "/v1/chat/completions"
+    operation = "chat"
     takes = ("image", "audio")
     decode = staticmethod(msgspec.json.Decoder(Message[Choice]).decode)
 

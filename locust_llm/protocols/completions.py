@@ -11,6 +11,7 @@ from .protocol import Messages, text_of
 
 class Completions(Choices):
     path = "/v1/completions"
+    operation = "text_completion"
     decode = staticmethod(msgspec.json.Decoder(Message[Text]).decode)
 
     def prompt(self, messages: Messages) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class Event(msgspec.Struct, gc=False):
 
 class AnthropicMessages(Protocol[Event]):
     path = "/v1/messages"
+    operation, provider = "chat", "anthropic"
     takes = ("image",)
     decode: Callable[[bytes], Event] = staticmethod(msgspec.json.Decoder(Event).decode)
     decode_whole: Callable[[bytes], Message] = staticmethod(msgspec.json.Decoder(Message).decode)

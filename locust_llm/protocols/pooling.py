@@ -87,6 +87,7 @@ class Embeddings(Pooling):
 
 class Rerank(Pooling):
     path = "/v1/rerank"
+    provider = "cohere"
     least_texts = 2
 
     def prompt(self, messages: Messages) -> dict[str, Any]:

@@ -35,6 +35,11 @@ class Protocol(ABC, Generic[M]):
     streams: ClassVar[bool] = True
     """False: answers are whole always, and have no tokens of output."""
 
+    operation: ClassVar[str] = ""
+    """As OpenTelemetry's conventions call it (``gen_ai.operation.name``); empty: by its own name."""
+    provider: ClassVar[str] = "openai"
+    """Whose API it is (``gen_ai.provider.name``)."""
+
     decode: Callable[[bytes], M]
     """The JSON of an event, as what ``event`` takes; a decoder of msgspec is the fastest. Raises ValueError."""
 

@@ -85,6 +85,7 @@ REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length"}
 
 class Responses(Protocol[Event]):
     path = "/v1/responses"
+    operation = "chat"
     takes = ("image", "audio")
     length_fields = ("max_output_tokens",)
     least_tokens = 16  # of OpenAI

@@ -10,6 +10,7 @@ import msgspec
 
 from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
+from locust_llm.core.telemetry import TelemetryCounts
 
 from .discovery import Discovery
 
@@ -151,6 +152,8 @@ class Ended(Message, frozen=True, kw_only=True):
     undelivered: int = 0
     """Records that were not acknowledged."""
     health: Health | None = None
+    telemetry: TelemetryCounts | None = None
+    """None: it sends none."""
     failure: str = ""
 
 

@@ -251,6 +251,16 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
             alone="127.0.0.1:4318",
         ),
     ] = None
+    otel_sample: Annotated[
+        float,
+        Option(
+            "server",
+            "Share of the requests whose spans --otel sends, chosen by their trace ids. Metrics are of all requests",
+            "0.1",
+            range=Range(0, 1),
+            in_form=False,
+        ),
+    ] = 1.0
     metrics_port: Annotated[
         str | None,
         Option(

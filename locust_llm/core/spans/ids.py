@@ -38,7 +38,14 @@ def trace_id(run: str, request_id: str) -> str:
     return run + request_part(request_id)
 
 
-def traceparent(run: str, request_id: str) -> str:
-    """The value of the header: version 00, the trace, a span of ours that the server's belong under, sampled."""
+def is_sampled(request_id: str, share: float) -> bool:
+    """Whether a request is among this share of all, by its part of the trace id: OpenTelemetry's sampler TraceIdRatioBased
+    takes the same ones."""
+    return share >= 1 or request_key(request_id) < share * 2**64
+
+
+def traceparent(run: str, request_id: str, share: float = 1.0) -> str:
+    """The value of the header: version 00, the trace, a span of ours that the server's belong under, and whether it is
+    sampled."""
     part = request_part(request_id)
-    return f"00-{run}{part}-{part}-01"
+    return f"00-{run}{part}-{part}-{'01' if share >= 1 or int(part, 16) < share * 2**64 else '00'}"

@@ -22,6 +22,7 @@ from locust_llm.core.run import Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
+from locust_llm.core.telemetry import TelemetryCounts
 from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.access.headers import candidate_headers, request_headers
@@ -87,6 +88,7 @@ class Control:
         self._salt = "" if settings.prefix_cache_hit_rate is None else f"{random.SystemRandom().getrandbits(64):016x}"
         self.failure = ""
         """Why a process cannot send any more; empty while all can."""
+        self._telemetry: TelemetryCounts | None = None
         self.store = RunStore(settings, survey, headers, time.now, time.monotonic)
         self.folder, self.live_stats, self.totals = self.store.folder, self.store.live_stats, self.store.totals
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
@@ -343,6 +345,8 @@ class Control:
                 self.add_record(record)
             self.store.lost += max(0, ended.undelivered - len(recovered))
         self.allocator.missed += ended.missed
+        if ended.telemetry is not None:
+            self._telemetry = (self._telemetry or TelemetryCounts()) + ended.telemetry
         if ended.health is not None:
             self.store.health.append(ended.health)
             if note := other(worker, ended.health.proxy, self.survey.proxy):
@@ -355,7 +359,7 @@ class Control:
 
     def facts(self) -> Run:
         """The run as it is known now."""
-        return self.phases.facts()
+        return msgspec.structs.replace(self.phases.facts(), telemetry=self._telemetry)
 
     def report(self, *, verbose: bool = False) -> str:
         """Make the reports; what the console shall show, ``verbose``: with all tables."""
@@ -367,6 +371,8 @@ class Control:
         if self.store.spans is not None:
             for note in self.store.spans.finish(self._time.monotonic):
                 self.store.add_note(note)
+        if self._telemetry is not None and self._telemetry.remark:
+            self.store.add_note(self._telemetry.remark)
         self.store.check_complete()
         return self.store.report(self.facts(), verbose=verbose)
 

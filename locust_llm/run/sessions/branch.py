@@ -279,7 +279,7 @@ class Branch:
         _, prepared, beginning, trace = plain
         own = f"X-Request-Id: {request_id}\r\n"
         if trace:
-            own += f"{TRACEPARENT}: {traceparent(trace, request_id)}\r\n"
+            own += f"{TRACEPARENT}: {traceparent(trace, request_id, self.sender.settings.traced_share)}\r\n"
         values = (beginning, own.encode(), sum(map(len, body)), body[0])
         return prepared, b"%b%bContent-Length: %d\r\n\r\n%b" % values, tuple(body[1:])
 
@@ -293,7 +293,7 @@ class Branch:
     ) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "X-Request-Id": request_id}
         if trace := self._trace(headers, side):
-            own[TRACEPARENT] = traceparent(trace, request_id)
+            own[TRACEPARENT] = traceparent(trace, request_id, self.sender.settings.traced_share)
         own |= {**(headers or {}), **side.headers}
         self.sender.keeps_address(self._user.host, f"a user of {type(self._user).__name__}")
         request = requests.Request("POST", url_of(side.address, self.sender.settings.endpoint), data=data, headers=own)

@@ -22,6 +22,7 @@ from locust_llm.run.guarded import guarded
 from locust_llm.run.protocol import GONE_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Message, Refused, pack
 from locust_llm.run.secrets import secret_names
 from locust_llm.run.signals import interrupt, listen
+from locust_llm.run.telemetry.telemetry import Telemetry
 
 from .messages import receive
 from .outbox import FOLDER, Journal, Outbox, lock
@@ -67,11 +68,17 @@ class _Worker:
         self._environment, self._runner = environment, runner
         self.outbox = Outbox(lambda records: self.sender.send(records))
         self.sender = Sender(
-            environment, settings, self.outbox.add, self.outbox.count, worker=runner.client_id, shared=True
+            environment, settings, self._record, self.outbox.count, worker=runner.client_id, shared=True
         )
+        self._telemetry = Telemetry(environment.parsed_options, runner.client_id)
         self._folder = Path()
         self._busy = False
         """A run is on, or its records are not all handed over."""
+
+    def _record(self, record: Record) -> None:
+        """A request is over."""
+        self.outbox.add(record)
+        self._telemetry.record(record)
 
     def begin(self, order: Begin) -> None:
         """A run begins: its records are kept in its folder, where that is on this machine, else in one of the same name."""
@@ -84,6 +91,7 @@ class _Worker:
         except OSError as error:
             self.outbox.begin(None)
             logger.warning(f"this worker keeps no copies of records on disk, so some are lost if it dies: {error}")
+        self._telemetry.begin(order)
 
     def receive(self, message: Message) -> None:
         """From the master, and not for the sender."""
@@ -134,7 +142,8 @@ class _Worker:
             logger.exception("the drain of this worker failed")
         finally:
             sender.send(sender.status(at=time.monotonic()))
-            sender.send(sender.ended(self.outbox.waiting))
+            ended = sender.ended(self.outbox.waiting)
+            sender.send(msgspec.structs.replace(ended, telemetry=self._telemetry.end()))
             self._busy = False
 
     def interrupted(self, *, leave_to_master: bool) -> None:
@@ -157,6 +166,7 @@ class _Worker:
         """The master is dead, or out of reach: this process ends, and its records go where they will be found."""
         logger.error(f"the master has not answered for {GONE_S:g} s: this worker ends")
         self._drain(0.0)
+        self._telemetry.end()
         self._busy = False
         if self.outbox.kept is not None:
             logger.error(f"records that were not delivered are in {self.outbox.kept}")

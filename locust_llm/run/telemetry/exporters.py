@@ -1,0 +1,94 @@
+"""Exporters: those of the OpenTelemetry SDK that the OTEL_* variables ask for, chosen as Locust's --otel chooses its own."""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
+
+EXTRA: Final = "pip install 'locust-llm[otel]'"
+SIGNALS: Final = ("traces", "metrics", "logs")
+GRPC: Final = "grpc"
+_HTTP: Final = "opentelemetry.exporter.otlp.proto.http"
+_PACKAGES: Final = {GRPC: "opentelemetry.exporter.otlp.proto.grpc", "http/protobuf": _HTTP, "http": _HTTP}
+_CLASSES: Final = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+    "logs": ("_log_exporter", "OTLPLogExporter"),
+}
+_CONSOLE: Final = {
+    "traces": ("opentelemetry.sdk.trace.export", "ConsoleSpanExporter"),
+    "metrics": ("opentelemetry.sdk.metrics.export", "ConsoleMetricExporter"),
+    "logs": ("opentelemetry.sdk._logs.export", "ConsoleLogRecordExporter"),
+}
+Export = Callable[[Any], bool]
+"""True: it was taken."""
+
+
+class Exporter(NamedTuple):
+    """Of one signal, in all ways that it is asked for."""
+
+    export: Export
+    shutdown: Callable[[], object]
+
+
+def asked(signal: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """``otlp``, ``console``; empty: this signal is not sent."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return ()
+    names = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").lower().split(",")
+    return tuple(name.strip() for name in names if name.strip() not in ("", "none"))
+
+
+def protocol(signal: str, environ: Mapping[str, str]) -> str:
+    usual = environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", GRPC)
+    return environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", usual).lower().strip()
+
+
+def mistake(environ: Mapping[str, str]) -> str:
+    """Why nothing can be sent as these variables say; empty: it can."""
+    for signal in SIGNALS:
+        for name in asked(signal, environ):
+            if name not in ("otlp", "console"):
+                return f"--otel: OTEL_{signal.upper()}_EXPORTER takes otlp, console or none, got {name!r}"
+            if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+                return f"--otel needs opentelemetry-sdk: {EXTRA}"
+            if name == "otlp" and (why := _otlp_mistake(protocol(signal, environ))):
+                return why
+    return ""
+
+
+def _otlp_mistake(spoken: str) -> str:
+    if (package := _PACKAGES.get(spoken)) is None:
+        return f"--otel: OTEL_EXPORTER_OTLP_PROTOCOL takes grpc or http/protobuf, got {spoken!r}"
+    try:
+        there = find_spec(package) is not None
+    except ModuleNotFoundError:
+        there = False
+    return "" if there else f"--otel by {spoken} needs {package.replace('.', '-')}: {EXTRA}"
+
+
+def exporter(signal: str, environ: Mapping[str, str]) -> Exporter | None:
+    """None: this signal is not sent. What goes to the console goes to standard error."""
+    found = [_made(signal, name, environ) for name in asked(signal, environ)]
+    if not found:
+        return None
+
+    def export(batch: Any) -> bool:
+        taken = [one.export(batch).name == "SUCCESS" for one in found]
+        return all(taken)
+
+    return Exporter(export, lambda: _shut_down(found))
+
+
+def _made(signal: str, name: str, environ: Mapping[str, str]) -> Any:
+    if name == "console":
+        module, kind = _CONSOLE[signal]
+        return getattr(import_module(module), kind)(out=sys.stderr)
+    place, kind = _CLASSES[signal]
+    return getattr(import_module(f"{_PACKAGES[protocol(signal, environ)]}.{place}"), kind)()
+
+
+def _shut_down(exporters: Iterable[Any]) -> None:
+    for one in exporters:
+        one.shutdown()
