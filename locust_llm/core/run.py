@@ -69,6 +69,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """How far its reported times lie from true ones; None: of an older version, or of a process that was lost."""
     machine: Machine | None = None
     """What it runs on; of a whole run only."""
+    clock_error_s: float | None = None
+    """How far its times may be off on the master's clock, seconds; 0: it has the same one. None: of an older version, or of
+    a stage."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,7 +111,8 @@ class Status(Message, frozen=True, kw_only=True):
     users: int = 0
     reads: int = 0
     """Of sockets, so far."""
-    clock_error_s: float | None = None
+    clock_error_s: float = 0.0
+    """How far the times of its records so far may be off on the control's clock; 0: it has the same one."""
     health: Health | None = None
     failure: str = ""
     """Why this process can send nothing more."""
@@ -188,10 +189,10 @@ class Begin(Message, frozen=True, kw_only=True):
     """The place of the process among the workers: its prompts are its own."""
     folder: str = ""
     """Of the run, on the machine of the control."""
-    boot: str = ""
-    """That machine: see clock_sync.boot_id."""
+    clock: str = ""
+    """Of the control: see clock_sync.clock_id."""
     clock_offset_s: float = 0.0
-    """Of its monotonic clock to Unix time."""
+    """Of it to Unix time."""
     salt: str = ""
     """Of this run, for the texts of its prompts; empty: they follow from the seed alone."""
     trace: str = ""

@@ -410,7 +410,7 @@ def test_autostart_and_autoquit_end_in_order(server: Server, tmp_path: Path, pro
 ELSEWHERE: Final = """
 import time
 import locust_llm.run.clock_sync
-locust_llm.run.clock_sync.boot_id = lambda: "another machine"
+locust_llm.run.clock_sync.clock_id = lambda: "another machine"
 true = time.time
 time.time = lambda: true() + 1000.0
 """

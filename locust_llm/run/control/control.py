@@ -24,7 +24,7 @@ from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
 from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.clock_sync import boot_id, offset_s
+from locust_llm.run.clock_sync import clock_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE
 from locust_llm.run.options import candidate_headers, request_headers
@@ -115,7 +115,7 @@ class Control:
         """One process takes part; it asks for its requests by itself."""
         begin = Begin(
             settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
-            folder=str(self.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(), salt=self._salt,
+            folder=str(self.folder.resolve()), clock=clock_id(), clock_offset_s=offset_s(), salt=self._salt,
             trace=self.store.trace,
         )  # fmt: skip
         self._send(begin, worker)
@@ -169,7 +169,8 @@ class Control:
             return
         if status.health is not None:
             known.health = status.health
-        known.phase, known.clock_error_s = status.sessions.phase, status.clock_error_s
+        known.phase = status.sessions.phase
+        self._workers.note_clock(worker, status.clock_error_s)
         known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
         self.store.note_users(self._workers.user_count())
         self.phases.count(worker, self._time.monotonic() if status.at is None else status.at, status)

@@ -14,6 +14,7 @@ import zmq
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
+from locust_llm.core.text import duration, many
 from locust_llm.run.protocol import GONE_S, LOCAL, Records
 from locust_llm.run.worker.outbox import FOLDER, Inbox, frames, read, records_of
 
@@ -41,7 +42,6 @@ class WorkerState:
         """Of its sessions, by its last status."""
         self.sessions: tuple[int, int] | None = None
         """Of this phase, by its journal: (begun, ended)."""
-        self.clock_error_s: float | None = None
         self.through = False
         """It has ended what it had."""
 
@@ -70,6 +70,7 @@ class WorkerRegistry:
         self.inbox = Inbox()
         self._runner, self._folder, self._clock = runner, folder, clock
         self._members: dict[str, WorkerState] = {}
+        self._clock_errors_s: dict[str, float] = {}
 
     # -- who is there --------------------------------------------------------------------------------------------------
 
@@ -140,14 +141,19 @@ class WorkerRegistry:
             self._members[name].recorded += sum(record.admitted_at is not None for record in records)
         return records
 
+    def note_clock(self, name: str, error_s: float) -> None:
+        """So far the times of its records may be off on this machine's clock, at most; 0: it has the same one."""
+        if error_s:
+            self._clock_errors_s[name] = error_s
+
     def clocks(self) -> str:
-        """How well the timelines agree; empty where all processes have one clock."""
-        errors_s = [one.clock_error_s for one in self._members.values() if one.clock_error_s]
+        """How well the timelines agree, those of lost processes among them; empty where all have one clock."""
+        errors_s = self._clock_errors_s
         if not errors_s:
             return ""
         return (
-            f"the timelines of {len(errors_s)} workers on other machines are aligned through the master, "
-            f"to within {max(errors_s) * 1e3:.1f} ms; no duration is made of the clocks of two machines"
+            f"the times of {many(len(errors_s), 'worker')} with a clock of another machine are on the master's to within "
+            f"{duration(max(errors_s.values()))}; no duration is made of the clocks of two machines"
         )
 
     # -- who is lost ---------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def _sender_does(sender: Sender, message: ToSender) -> bool:
             sender.permits.ask_again()
             sender.tickets.ask_again(message.phase)
         case Arrivals():
-            sender.add_arrivals(message.phase, message.started_at, message.arrivals)
+            sender.add_arrivals(message)
         case Sessions():
             sender.tickets.grant(message.phase, message.items, over=message.last)
         case ReleaseRequests():

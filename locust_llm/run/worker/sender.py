@@ -24,22 +24,18 @@ from locust_llm.core.phases import PROFILING, label_of, stage_of
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
-from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
-from locust_llm.load.lengths import independent, length, mix, normal
-from locust_llm.load.media import Store
-from locust_llm.load.mix import models
-from locust_llm.load.pictures import Media
+from locust_llm.load.lengths import independent, normal
 from locust_llm.load.prompts import Prompts
 from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
-from locust_llm.run.clock_sync import Clock, boot_id
+from locust_llm.run.clock_sync import Clock, clock_id
 from locust_llm.run.gate_shares import Lease
 from locust_llm.run.options import candidate_headers, extras, request_headers, settings_of, tenant_headers
 from locust_llm.run.protocol import (
     LOCAL,
     TO_CONTROL,
-    Arrival,
+    Arrivals,
     ArrivalsReturned,
     Begin,
     Ended,
@@ -56,6 +52,7 @@ from locust_llm.run.protocol import (
 
 from .affinity import Affinity
 from .alarm import Alarm, Turns
+from .content import prompts_of, sessions_of
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
 from .sentinel import Sentinels
@@ -113,6 +110,7 @@ class Sender:
         self.answered_at = time.monotonic()
         """When the control last answered."""
         self.permits = PermitQueue(self._want)
+        self._early: list[Arrivals] = []
         self.tickets = SessionQueue(self._want_sessions, self._count)
         self._missed = 0
         self._watch: HealthMonitor | None = None
@@ -138,6 +136,9 @@ class Sender:
         """The answer to a status: the share is good for some seconds more, and the clocks can be compared."""
         self.answered_at = time.monotonic()
         self.clock.measure(renewal.at, renewal.unix_s, self.answered_at)
+        early, self._early = self._early, []
+        for arrivals in early:
+            self.add_arrivals(arrivals)
         self.lease.renew(renewal.share, renewal.at)
 
     @property
@@ -160,33 +161,13 @@ class Sender:
         arms = sides(s, order.survey, candidate_headers(self._environment.parsed_options))
         self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)
         self._place = order.worker
-        self.prompts = Prompts(
-            order.survey.lengths,
-            mix(s.seq_dist) if s.seq_dist else None,
-            input_tokens=(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
-            output_tokens=(s.output_tokens_mean, s.output_tokens_stddev),
-            seed=s.random_seed, worker=order.worker, salt=order.salt,
-            system_tokens=s.shared_system_prompt_length or 0, prefixes=s.num_prefix_prompts or 0,
-            prefix_tokens=s.prefix_prompt_length or 0,
-            context=length(s.user_context_prompt_length) if s.user_context_prompt_length else None,
-            tokenizer=tokens.load(s.tokenizer) if s.tokenizer else None,
-            batch=s.texts,
-            media=Media(s.media, None if s.random_seed is None else f"{s.random_seed}/{order.worker}/media"),
-        )  # fmt: skip
-        self.sessions = Sessions(
-            self.prompts,
-            turns=(s.session_turns_mean, s.session_turns_stddev),
-            delay_ms=(s.session_turn_delay_mean, s.session_turn_delay_stddev),
-            seed=s.random_seed,
-            worker=order.worker,
-            models=models(s.model_mix) if s.model_mix else None,
-            parts=Store(s.input_file, pause=self.turns.take).parts if s.input_file else None,
-        )
+        self.prompts = prompts_of(order)
+        self.sessions = sessions_of(order, self.prompts, pause=self.turns.take)
         self.tenants = Tenants(s, tenant_headers(self._environment.parsed_options), order.worker)
         self.extra = extras(s)
         self.counts_sessions = bool(s.input_file or s.num_sessions or s.prefix_cache_hit_rate is not None)
         self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
-        if order.boot and order.boot == boot_id():
+        if not self._shared or (order.clock and order.clock == clock_id()):
             self.clock.same(order.clock_offset_s)
         self.answered_at = time.monotonic()
         self.urgent.set()
@@ -265,10 +246,13 @@ class Sender:
         self.decoding -= bool(record.chunk_us)
         self._on_record(record)
 
-    def add_arrivals(self, phase: str, started_at: float, arrivals: list[Arrival]) -> None:
-        """Arrivals of the schedule, in seconds after its start, which was at ``started_at`` (Unix seconds)."""
-        zero = started_at - self.clock_offset_s
-        self.permits.arrive(Permit(phase, zero + at_s, slot, item) for at_s, slot, item in arrivals)
+    def add_arrivals(self, dealt: Arrivals) -> None:
+        """They wait until it is known when that is here."""
+        if not self.clock.known:
+            self._early.append(dealt)
+            return
+        zero = dealt.started_at - self.clock_offset_s
+        self.permits.arrive(Permit(dealt.phase, zero + at_s, slot, item) for at_s, slot, item in dealt.arrivals)
 
     def wait_until(self, at: float) -> None:
         """Sleep until a moment of the monotonic clock. Raises GateClosed if the run ends before."""
@@ -339,7 +323,7 @@ class Sender:
             sessions=self.tickets.counts,
             users=users,
             reads=reads_so_far() - self._sentinels.reads,
-            clock_error_s=self.clock.error_s,
+            clock_error_s=self.clock.stated_s,
             health=None if self._watch is None else self._watch.so_far(self.worker, lags=STATUS_LAGS),
             failure=reader_failure() or self.failure,
             activity=self.activity,
@@ -368,7 +352,10 @@ class Sender:
 
     def _health(self, watch: HealthMonitor) -> Health:
         """Of the whole run."""
-        return replace(watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine)
+        return replace(
+            watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine,
+            clock_error_s=self.clock.stated_s,
+        )  # fmt: skip
 
     def send(self, message: Message, epoch: int | None = None) -> None:
         """To the control, as of this run; lost before there is a runner: the greeting follows then."""

@@ -26,7 +26,7 @@ from locust_llm.core.spans.join import sort
 from locust_llm.core.spans.reported import read_spans
 from locust_llm.core.storage import RecordFile, make_folder, read_run
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.clock_sync import boot_id, offset_s
+from locust_llm.run.clock_sync import clock_id, offset_s
 from locust_llm.run.control import phase_runner as phases
 from locust_llm.run.control import stage_runner as stages
 from locust_llm.run.control.control import Control
@@ -216,7 +216,7 @@ def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None
     assert [message for message, _ in sent if isinstance(message, Begin)] == [
         Begin(
             settings=control.settings, survey=Discovery(model="m"), worker=place,
-            folder=str(control.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
+            folder=str(control.folder.resolve()), clock=clock_id(), clock_offset_s=offset_s(),
             trace=control.store.trace,
         )
         for place in (0, 1)

@@ -102,6 +102,8 @@ def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Pat
     master = Master(tmp_path, "a", "b", "c")
     assert master.workers.clocks() == ""
     for name, error_s in (("a", 0.0), ("b", 0.0004), ("c", 0.0012)):
-        master.workers.seen(name).clock_error_s = error_s  # type: ignore[union-attr]
-    assert "2 workers on other machines" in master.workers.clocks()
-    assert "to within 1.2 ms" in master.workers.clocks()
+        master.workers.note_clock(name, error_s)
+    master.workers.drop("c")  # its records are there
+    assert master.workers.clocks().startswith(
+        "the times of 2 workers with a clock of another machine are on the master's to within 1.2 ms; "
+    )
