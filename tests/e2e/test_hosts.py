@@ -1,0 +1,161 @@
+"""Master, workers and server on hosts of their own, which only a relay joins: it delays, drops and parts. Their clocks are
+seconds apart and drift. What the server counted is the truth, and the clock of the machine below them all.
+"""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+from typing import Any, Final
+
+import pytest
+from support import unpatched_locust  # noqa: F401  before the rest
+from support.hosts import SERVICE, Host, Network, network, until, why_not
+from support.runs import CHAT, records
+
+from locust_llm.core.record import OK, Record
+from locust_llm.exit_status import ExitStatus
+from locust_llm.run.gate_shares import SILENT_S
+from locust_llm.run.protocol import GONE_S
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+HTTP, MASTER = 8000, 5557
+SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "10", "--no-probe")
+ON_WIRE_S: Final = 5e-3
+"""From a stamp to the server's own of the same moment, at most, beside the delays: this machine is busy."""
+
+
+class Site:
+    """A run over hosts: its master on the first one, the server where it was put."""
+
+    def __init__(self, net: Network, master: Host, server: Host) -> None:
+        self.net, self.at, self.server = net, master, server
+        self.folder = master.folder / "r"
+        self.workers: dict[str, tuple[Host, Popen[bytes]]] = {}
+
+    def serve(self, *words: str) -> None:
+        self.net.serve(HTTP, self.server)
+        self.net.serve(MASTER, self.at)
+        command = ("-m", "locust_llm.simulator", "--host", "0.0.0.0", "--port", str(HTTP), "--truth", "full", *words)
+        self.server.start("simulator", sys.executable, *command)
+        until(lambda: "listening" in self.server.log("simulator"))
+
+    def direct(self, *words: str, folder: str = "r", workers: int) -> "Popen[bytes]":
+        """The master."""
+        self.folder = self.at.folder / folder
+        command = (
+            "-m", "locust", "-f", CHAT, "--headless", "--host", f"{SERVICE}:{HTTP}", "--report-dir", str(self.folder),
+            *SHORT, *words, "--master", "--master-bind-port", str(MASTER), "--expect-workers", str(workers),
+        )  # fmt: skip
+        self.master = self.at.start(f"master of {folder}", sys.executable, *command)
+        return self.master
+
+    def join(self, host: Host) -> "Popen[bytes]":
+        """A worker, which does not see the disk of the master: the only one of its host."""
+        words = ("-m", "locust", "-f", CHAT, "--worker", "--master-host", SERVICE, "--master-port", str(MASTER))
+        worker = host.start("worker", sys.executable, *words, hidden=self.at.folder)
+        self.workers[host.label] = host, worker
+        return worker
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Requests of the load, as the server has them; ``rows_twice`` where it has one of them twice."""
+        rows = [row for row in self.server.get(HTTP, "/truth")["requests"] if row["id"].count("-") >= 2]
+        by_id = {row["id"]: row for row in rows}
+        assert len(by_id) == len(rows)
+        return by_id
+
+    @property
+    def most_prefilling(self) -> int:
+        return int(self.server.get(HTTP, "/truth")["max_prefilling"])
+
+    def seen(self, count: int) -> None:
+        """Until the server has seen so many requests from now on."""
+        before = len(self.rows())
+        until(lambda: len(self.rows()) >= before + count, why=self.logs)
+
+    def end(self, seconds: float = 90.0) -> None:
+        self.master.wait(seconds)
+        for _, worker in self.workers.values():
+            worker.wait(seconds)
+
+    def logs(self) -> str:
+        return "\n".join(host.log(file.name) for host in self.net.hosts for file in host.folder.iterdir() if file.is_file())
+
+    @property
+    def run(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "run.json").read_text())["run"])
+
+    def records(self) -> list[Record]:
+        """One of each request that the server has seen, none twice; others never came to it, and say so."""
+        got = records(self.folder)
+        by_id, rows = {record.id: record for record in got}, self.rows()
+        assert len(by_id) == len(got)
+        assert set(rows) - set(by_id) == set(), self.logs()
+        assert all(by_id[one].outcome != OK for one in set(by_id) - set(rows))
+        return got
+
+    def check_axis(self, got: list[Record], tightest_s: float) -> dict[str, float]:
+        """Every stamp is on the master's axis to within what is stated, by the clock below all; and what is stated is not
+        more than ``tightest_s``. By worker what is stated."""
+        unix_s = time.time() - time.monotonic() + self.at.wrong_s
+        stated = {health["worker"]: health["clock_error_s"] for health in self.run["health"]}
+        rows = self.rows()
+        for record in got:
+            host, process = self.workers[record.worker.partition("_")[0]]
+            for at in (record.due_at, record.asked_at, record.closed_at):
+                off_s = at + record.clock_offset_s - (host.machine_s(at, process) + unix_s)
+                assert abs(off_s) <= stated[record.worker] + 1e-3, (host.label, off_s, stated)
+            if record.id in rows and record.sent_at is not None:
+                arrived = rows[record.id]["arrived_at"] - self.server.ahead_s + unix_s
+                sent = record.sent_at + record.clock_offset_s
+                assert sent <= arrived + stated[record.worker] + ON_WIRE_S
+        (note,) = [note for note in self.run["notes"] if "clock of another machine" in note]
+        assert note in (self.folder / "summary.md").read_text().replace("\\", "")
+        assert 0 < max(stated.values()) <= tightest_s
+        return stated
+
+
+@contextmanager
+def three(folder: Path, *words: str) -> Iterator[tuple[Site, Host, Host]]:
+    """Master; a near host with a worker and the server; and a far one, whose answers take twice as long as its requests."""
+    with network(folder) as net:
+        first = net.host("a", ahead_s=5.5, wrong_s=-7.0)
+        near = net.host("b", ahead_s=1000.25, fast=0.0)
+        far = net.host("c", ahead_s=-20.25, fast=-150e-6, wrong_s=40.0)
+        net.link(near, 0.001, 0.001)
+        net.link(far, 0.04, 0.08)
+        site = Site(net, first, near)
+        site.serve("--ttft-ms", "100", "--itl-ms", "5", *words)
+        yield site, near, far
+
+
+def test_three_hosts_keep_one_limit_one_count_and_one_axis(tmp_path: Path) -> None:
+    """The far one loses its connections, then its master for longer than its lease, then the server for a moment."""
+    words = ("--request-rate", "12", "--arrival-pattern", "constant", "--prefill-concurrency", "3", "-t", "11s")
+    with three(tmp_path) as (site, near, far):
+        site.direct("-u", "30", *words, workers=2)
+        site.join(near)
+        site.join(far)
+        site.seen(12)
+        site.net.drop(far, MASTER)
+        site.seen(12)
+        site.net.part(far, MASTER)
+        time.sleep(SILENT_S + 0.5)
+        site.net.heal(far, MASTER)
+        site.seen(12)
+        site.net.drop(far, HTTP)
+        site.end()
+        got = site.records()
+        assert site.most_prefilling <= 3
+        assert site.run["records_lost"] == 0
+        assert site.master.returncode == ExitStatus.FAILED_REQUESTS, site.logs()  # those of the moment
+        assert any("stopped reporting" in note for note in site.run["notes"])
+        stated = site.check_axis(got, tightest_s=0.12)
+        for record in got:
+            assert record.limit == 3
+        due = sorted((record.due_at + record.clock_offset_s, stated[record.worker]) for record in got)
+        assert all(abs(at - due[0][0] - n / 12) <= 2 * (off_s + due[0][1]) for n, (at, off_s) in enumerate(due))
