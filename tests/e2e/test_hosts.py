@@ -3,7 +3,6 @@ seconds apart and drift. What the server counted is the truth, and the clock of 
 """
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from support.runs import CHAT, records
 from locust_llm.core.record import OK, Record
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.gate_shares import SILENT_S
-from locust_llm.run.protocol import GONE_S
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 HTTP, MASTER = 8000, 5557
@@ -83,7 +81,9 @@ class Site:
             worker.wait(seconds)
 
     def logs(self) -> str:
-        return "\n".join(host.log(file.name) for host in self.net.hosts for file in host.folder.iterdir() if file.is_file())
+        return "\n".join(
+            host.log(file.name) for host in self.net.hosts for file in host.folder.iterdir() if file.is_file()
+        )
 
     @property
     def run(self) -> dict[str, Any]:
@@ -159,3 +159,21 @@ def test_three_hosts_keep_one_limit_one_count_and_one_axis(tmp_path: Path) -> No
             assert record.limit == 3
         due = sorted((record.due_at + record.clock_offset_s, stated[record.worker]) for record in got)
         assert all(abs(at - due[0][0] - n / 12) <= 2 * (off_s + due[0][1]) for n, (at, off_s) in enumerate(due))
+
+
+@pytest.mark.slow
+def test_what_is_on_its_way_when_connections_break_is_sent_again(tmp_path: Path) -> None:
+    """ZeroMQ makes another connection, and says nothing of the messages that went with the first."""
+    with three(tmp_path) as (site, near, far):
+        site.direct("-u", "12", "--prefill-concurrency", "4", "--request-count", "240", workers=2)
+        site.join(near)
+        site.join(far)
+        for _ in range(8):
+            site.seen(20)
+            site.net.drop(far, MASTER)
+            site.net.drop(near, MASTER)
+        site.end()
+        assert site.master.returncode == ExitStatus.OK, site.logs()
+        assert len(site.records()) == len(site.rows()) == 240
+        assert site.most_prefilling <= 4
+        assert site.run["records_lost"] == 0

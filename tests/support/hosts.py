@@ -1,4 +1,4 @@
-"""Hosts: network namespaces of this machine, each with a name, a monotonic clock and a disk of its own; a relay is all that joins them.
+"""Hosts: network namespaces of this machine, each with a name, a clock and a disk of its own; only a relay joins them.
 
 A host has an address, and a way to the relay only, which listens on the addresses of services as all hosts know them
 (relay.py). Its monotonic clock is that of a time namespace, so the kernel's timers go by it too; a drift, and a wrong wall
@@ -108,7 +108,13 @@ class Host:
 
         with (self.folder / log).open("wb") as file:
             process = subprocess.Popen(
-                words, stdout=file, stderr=file, cwd=self.folder, env=environment, preexec_fn=enter, start_new_session=True
+                words,
+                stdout=file,
+                stderr=file,
+                cwd=self.folder,
+                env=environment,
+                preexec_fn=enter,
+                start_new_session=True,
             )
         self.processes.append(process)
         return process
@@ -197,7 +203,8 @@ class Network:
         self._do(drop=host.address, port=port)
 
     def _do(self, **order: Any) -> None:
-        assert self._relay.stdin is not None and self._relay.stdout is not None
+        assert self._relay.stdin is not None
+        assert self._relay.stdout is not None
         print(json.dumps(order), file=self._relay.stdin, flush=True)
         assert self._relay.stdout.readline() == "done\n"
 

@@ -1,8 +1,9 @@
 """Relay: TCP between hosts that have no other way to each other, in user space: it delays, drops and parts.
 
-A process of its own: ``python relay.py`` reads what to do from its standard input, a JSON object a line, and answers each with
-a line. ``serve``: an address to listen on, and where it leads; ``link``: the delays of a host, there and back, in seconds, for
-one port or all; ``part``: bytes of a host stay where they are until ``heal``; ``drop``: its connections are reset.
+A process of its own: ``python relay.py`` reads what to do from its standard input, a JSON object a line, and answers each
+with a line. ``serve``: an address to listen on, and where it leads; ``link``: the delays of a host, there and back, in
+seconds, for one port or all; ``part``: bytes of a host stay where they are until ``heal``; ``drop``: its connections are
+reset.
 """
 
 import asyncio
@@ -70,7 +71,9 @@ class Relay:
         await asyncio.gather(self._pass(reader, back, link, link.there_s), self._pass(there, writer, link, link.back_s))
         link.open -= {writer, back}
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link, after_s: float) -> None:
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link, after_s: float
+    ) -> None:
         """In order, each piece ``after_s`` after it came, or when the link is whole again."""
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()

@@ -91,7 +91,7 @@ class Control:
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
         self._greenlets: list[gevent.Greenlet] = []
         context = RunContext(environment.runner, settings, survey, epoch, self.store, self._workers, self.fail, time)
-        self._send, self._spawn = context.send, context.spawn
+        self._send, self._spawn, self.take, self.heard = context.send, context.spawn, context.take, context.heard
         self._users = UserPool(context)
         self.shutdown = Shutdown(environment, self._workers.active, reported, time.monotonic)
         self.phases = PhaseRunner(context, self._users, self.shutdown)
@@ -171,6 +171,7 @@ class Control:
             known.health = status.health
         known.phase = status.sessions.phase
         self._workers.note_clock(worker, status.clock_error_s)
+        self.heard(worker, status.heard)
         known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
         self.store.note_users(self._workers.user_count())
         self.phases.count(worker, self._time.monotonic() if status.at is None else status.at, status)

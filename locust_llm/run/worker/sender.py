@@ -6,6 +6,7 @@ It begins closed: users that Locust spawns before the master's Begin is here (a 
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -40,6 +41,7 @@ from locust_llm.run.protocol import (
     Begin,
     Ended,
     Message,
+    Posted,
     Renewal,
     RequestsReturned,
     RequestsWanted,
@@ -55,6 +57,7 @@ from .alarm import Alarm, Turns
 from .content import prompts_of, sessions_of
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
+from .post import Incoming, Outgoing
 from .sentinel import Sentinels
 from .tenants import Tenants
 
@@ -103,6 +106,7 @@ class Sender:
         self.turned_away = self.decoding = 0
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
+        self.incoming, self._outgoing = Incoming(), Outgoing(self._transmit)  # what must come, of this run
         self.failure = ""  # why this process can send nothing more
         self.activity = ""  # for the progress line: where a schedule of the users' own is, such as the probe's
         self.lease = Lease(self.urgent, shared=self._shared, on_enter=self._count)
@@ -136,6 +140,7 @@ class Sender:
         """The answer to a status: the share is good for some seconds more, and the clocks can be compared."""
         self.answered_at = time.monotonic()
         self.clock.measure(renewal.at, renewal.unix_s, self.answered_at)
+        self._outgoing.heard(renewal.heard)
         early, self._early = self._early, []
         for arrivals in early:
             self.add_arrivals(arrivals)
@@ -328,6 +333,7 @@ class Sender:
             failure=reader_failure() or self.failure,
             activity=self.activity,
             at=at,
+            heard=self.incoming.heard,
         )
 
     def close(self) -> None:
@@ -359,8 +365,14 @@ class Sender:
 
     def send(self, message: Message, epoch: int | None = None) -> None:
         """To the control, as of this run; lost before there is a runner: the greeting follows then."""
+        if isinstance(message, Posted) and self._shared:
+            self._outgoing.post(partial(pack, self.epoch, message))
+        else:
+            self._transmit(pack(self.epoch if epoch is None else epoch, message))
+
+    def _transmit(self, packed: bytes) -> None:
         if self._environment.runner is not None:
-            self._environment.runner.send_message(TO_CONTROL, pack(self.epoch if epoch is None else epoch, message))
+            self._environment.runner.send_message(TO_CONTROL, packed)
 
     def _want(self) -> None:
         if self.epoch:
