@@ -3,12 +3,13 @@ seconds apart and drift. What the server counted is the truth, and the clock of 
 """
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 from typing import Any, Final
 
 import pytest
@@ -16,9 +17,10 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.hosts import SERVICE, Host, Network, network, until, why_not
 from support.runs import CHAT, records
 
-from locust_llm.core.record import OK, Record
+from locust_llm.core.record import CUT, OK, Record
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.gate_shares import SILENT_S
+from locust_llm.run.protocol import GONE_S
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 HTTP, MASTER = 8000, 5557
@@ -177,3 +179,105 @@ def test_what_is_on_its_way_when_connections_break_is_sent_again(tmp_path: Path)
         assert len(site.records()) == len(site.rows()) == 240
         assert site.most_prefilling <= 4
         assert site.run["records_lost"] == 0
+
+
+@pytest.mark.slow
+def test_a_network_that_is_parted_for_twenty_seconds_costs_no_record(tmp_path: Path) -> None:
+    """Longer than either end waits for the other: the far worker is given up, ends, and still hands over what it has. Its
+    work went to the other one meanwhile."""
+    words = ("-u", "10", "--prefill-concurrency", "4", "--request-count", "600", "--request-rate", "15")
+    with three(tmp_path) as (site, near, far):
+        site.direct(*words, workers=2)
+        site.join(near)
+        worker = site.join(far)
+        site.seen(60)
+        site.net.part(far, MASTER)
+        time.sleep(20.0)
+        assert site.most_prefilling <= 4
+        site.net.heal(far, MASTER)
+        worker.wait(40)
+        assert worker.returncode == ExitStatus.FAILED_REQUESTS
+        assert "the master has not answered for 15 s: this worker ends" in far.log("worker")
+        site.seen(15)
+        site.end()
+        got = site.records()
+        assert len(got) == len(site.rows())
+        assert site.run["records_lost"] == 0, site.logs()
+        notes = " ".join(site.run["notes"])
+        assert "was lost" in notes
+        assert "of workers that had been given up came after all" in notes
+        assert site.most_prefilling <= 4
+        site.check_axis(got, tightest_s=0.12)
+
+
+GRACE_S: Final = 12
+"""Of a pod: from SIGTERM to SIGKILL."""
+
+
+@pytest.mark.slow
+def test_an_evicted_worker_costs_no_record(tmp_path: Path) -> None:
+    """As a node that is drained does it: SIGTERM, and SIGKILL after the grace, while answers take longer than either."""
+    words = (
+        "-u",
+        "10",
+        "--prefill-concurrency",
+        "4",
+        "-t",
+        "14s",
+        "--stop-timeout",
+        "4",
+        "--output-tokens-mean",
+        "1500",
+    )
+    with three(tmp_path) as (site, near, far):
+        site.direct(*words, workers=2)
+        site.join(near)
+        worker = site.join(far)
+        site.seen(10)
+        worker.send_signal(signal.SIGTERM)
+        try:
+            worker.wait(GRACE_S)
+        except TimeoutExpired:
+            worker.kill()
+        site.end()
+        assert worker.returncode != -signal.SIGKILL
+        got = site.records()
+        assert {record.outcome for record in got if record.worker.startswith("c_")} == {CUT}
+        assert site.run["records_lost"] == 0
+        assert len(got) == len(site.rows())
+        assert site.most_prefilling <= 4
+        assert any("left" in note for note in site.run["notes"])
+
+
+@pytest.mark.slow
+def test_workers_of_a_dead_master_keep_what_it_lacks_and_a_new_one_begins_anew(tmp_path: Path) -> None:
+    """They do not go over to the next master at the same address: they end, and say where their records are."""
+    with three(tmp_path) as (site, near, far):
+        site.direct("-u", "10", "--prefill-concurrency", "4", workers=2)
+        old = [site.join(near), site.join(far)]
+        site.seen(40)
+        site.master.kill()
+        site.master.wait()
+        site.net.drop(near, MASTER)
+        site.net.drop(far, MASTER)
+        site.direct("-u", "6", "--prefill-concurrency", "4", "--request-count", "60", folder="again", workers=2)
+        for worker in old:
+            worker.wait(GONE_S + 60)
+            assert worker.returncode == ExitStatus.FAILED_REQUESTS
+        first = site.rows()
+        kept = {}
+        for host in (near, far):
+            assert "the master has not answered for 15 s: this worker ends" in host.log("worker")
+            folder = host.folder / "reports" / "r"
+            assert f"records that were not delivered are in {folder.relative_to(host.folder)}" in host.log("worker")
+            kept |= {record.id: record for record in records(folder)}
+        there = {record.id for record in records(site.at.folder / "r")}
+        assert there | set(kept) == set(first)
+        assert site.most_prefilling <= 4
+        site.join(near)
+        site.join(far)
+        site.end()
+        assert site.master.returncode == ExitStatus.OK, site.logs()
+        new = {record.id for record in records(site.folder)}
+        assert len(new) == 60
+        assert new == set(site.rows()) - set(first)

@@ -18,7 +18,7 @@ from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import OK, Record
 from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import Run
+from locust_llm.core.run import Health, Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
@@ -247,8 +247,7 @@ class Control:
         loss = self._workers.drop(worker)
         self.phases.limit.shares.leave(worker)
         self.live_stats.update(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
-        if loss.health is not None:
-            self.store.health.append(loss.health)
+        self._note_health(worker, loss.health)
         self.store.lost += loss.sent
         sessions, never = self.allocator.lose(worker, loss)
         self.store.add_note(
@@ -273,8 +272,8 @@ class Control:
         if not self.store.write(record, gated=self.limit is not None):
             return  # the request is not over
         self._on_record_over(record)
-        if not self.allocator.recorded(record, phase):
-            self.store.lost -= 1  # of a process that was given up
+        if not self.allocator.recorded(record, phase):  # of a process that was given up
+            self.store.lost -= self._workers.found(record)
 
     def on_records(self, worker: str, batch: Records) -> None:
         """Of a worker."""
@@ -316,8 +315,6 @@ class Control:
         self.shutdown.begun = True
         self.phases.stop()
         self.shutdown.expect(self._workers.active())
-        if clocks := self._workers.clocks():
-            self.store.add_note(clocks)
         self._send(EndRun())
         if self._workers.alone:
             self.shutdown.over.set()
@@ -325,6 +322,8 @@ class Control:
         for worker in self.shutdown.wait(self.settings.stop_timeout_s + DRAIN_MARGIN_S):
             if worker in self._workers.active():
                 self._lose(worker, "did not hand over its last records, and was given up")
+        for note in self._workers.remarks():
+            self.store.add_note(note)
 
     def cut_open(self) -> None:
         """The drain does not wait for what is still open: that is cut."""
@@ -337,20 +336,27 @@ class Control:
     def on_ended(self, worker: str, ended: Ended) -> None:
         """A process has ended what it had."""
         self._failed(worker, ended.failure)
+        self._note_health(worker, ended.health)
         self.store.turned_away += ended.turned_away
+        known = self._workers.seen(worker)
+        if known is None:  # it had been given up: the rest is accounted for
+            return
         if ended.undelivered:
             recovered = self._workers.recover(worker)
             for record in recovered:
                 self.add_record(record)
             self.store.lost += max(0, ended.undelivered - len(recovered))
         self.allocator.missed += ended.missed
-        if ended.health is not None:
-            self.store.health.append(ended.health)
-        if (known := self._workers.seen(worker)) is not None:
-            known.through = True
-            if not self.draining:
-                self._lose(worker, "left")
+        known.through, known.health = True, None
+        if not self.draining:
+            self._lose(worker, "left")
         self.shutdown.ended(worker)
+
+    def _note_health(self, worker: str, health: Health | None) -> None:
+        """Of a process; what it says last counts."""
+        if health is not None:
+            self._workers.note_clock(worker, health.clock_error_s or 0.0)
+            self.store.health[:] = [*(one for one in self.store.health if one.worker != worker), health]
 
     def facts(self) -> Run:
         """The run as it is known now."""

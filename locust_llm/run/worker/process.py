@@ -35,6 +35,8 @@ AT_ONCE_S: Final = 0.005
 """Between two urgent ones, at least."""
 DELIVER_S: Final = 10.0
 """Longest wait at the end for the master to acknowledge records."""
+LATE_S: Final = 30.0
+"""The same where the master may be out of reach: networks come back."""
 LOCK_S: Final = 3.0
 """Longest wait for other workers of a dead master that write their records."""
 
@@ -69,7 +71,8 @@ class _Worker:
         self.sender = Sender(
             environment, settings, self.outbox.add, self.outbox.count, worker=runner.client_id, shared=True
         )
-        self._folder = Path()
+        self._folder = self._here = Path()
+        """Of the run, on the machine of the master; and what is here of it."""
         self._busy = False
         """A run is on, or its records are not all handed over."""
 
@@ -77,7 +80,7 @@ class _Worker:
         """A run begins: its records are kept in its folder, where that is on this machine, else in one of the same name."""
         self._busy = True
         self._folder = Path(order.folder)
-        here = self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
+        self._here = here = self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
         self.outbox.close(keep=self.outbox.waiting > 0)
         try:
             self.outbox.begin(Journal(here / FOLDER / self._runner.client_id))
@@ -143,20 +146,29 @@ class _Worker:
             gevent.sleep(0.1)
         interrupt()
 
-    def _drain(self, deliver_s: float) -> None:
+    def _drain(self, deliver_s: float, *, alone: bool = False) -> None:
+        """``alone``: nobody has answered for a while, so the records of a dead master are looked for first."""
         self.sender.close()
         self._runner.stop()
-        with gevent.Timeout(deliver_s, False):
-            while self.outbox.waiting:
-                self.outbox.flush()
-                gevent.sleep(0.02)
+        handed_over = alone and self._append()
+        if not handed_over:
+            with gevent.Timeout(deliver_s, False):
+                while self.outbox.waiting:
+                    self.outbox.flush()
+                    gevent.sleep(0.02)
+            handed_over = self._append()
+        self.outbox.close(keep=not handed_over)
+
+    def _append(self) -> bool:
+        """What is not delivered goes to the records of a dead master; False: they are not on this machine, or it lives."""
         waiting = self.outbox.undelivered()
-        self.outbox.close(keep=bool(waiting) and not append(waiting, self._folder / RECORDS))
+        return not waiting or append(waiting, self._folder / RECORDS)
 
     def _go_on_alone(self) -> None:
         """The master is dead, or out of reach: this process ends, and its records go where they will be found."""
         logger.error(f"the master has not answered for {GONE_S:g} s: this worker ends")
-        self._drain(0.0)
+        self._drain(LATE_S, alone=True)
+        self.sender.send(self.sender.ended())
         self._busy = False
         if self.outbox.kept is not None:
             logger.error(f"records that were not delivered are in {self.outbox.kept}")

@@ -408,9 +408,11 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     del runner.clients["b"]  # the other one died
     drain.join(timeout=5)
     assert drain.ready()
-    control.on_ended("b", Ended(turned_away=1, undelivered=4))
+    health = Health(worker="b", cpu_share=0.5, loop_lag_p99_ms=1.0, clock_error_s=0.02)
+    control.on_ended("b", Ended(turned_away=1, undelivered=4, missed=5, health=health))  # it was given up before
     facts = control.facts()
-    assert (facts.turned_away, facts.records_lost) == (3, 4)
+    assert (facts.turned_away, facts.records_lost, control.allocator.missed) == (3, 0, 3)
+    assert facts.health == (health,)
     assert facts.stopping_at is not None
     control.drain()  # once is enough
     assert kinds_sent(runner) == []
@@ -442,7 +444,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     assert "1 requests that it had sent have no record, 1 records were recovered from its disk" in note
     control.flush()
     assert [record.id for record in RecordFile(control.folder / "profile_export.jsonl")] == ["made"]
-    control.add_record(answered(100, id="late", worker="a"))  # it was not dead after all
+    control.add_record(answered(100, id="late", worker="a", admitted_at=10.0))  # it was not dead after all
     assert control.facts().records_lost == 0
 
 
