@@ -15,7 +15,8 @@ import msgspec
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
-from locust_llm.core.storage import RECORDS
+from locust_llm.core.storage import RECORDS, RecordFile
+from locust_llm.core.text import many
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.greeting import greeting
 from locust_llm.run.guarded import guarded
@@ -156,13 +157,25 @@ class _Worker:
                 while self.outbox.waiting:
                     self.outbox.flush()
                     gevent.sleep(0.02)
-            handed_over = self._append()
+            handed_over = self._append() or self._keep()
         self.outbox.close(keep=not handed_over)
 
     def _append(self) -> bool:
         """What is not delivered goes to the records of a dead master; False: they are not on this machine, or it lives."""
         waiting = self.outbox.undelivered()
         return not waiting or append(waiting, self._folder / RECORDS)
+
+    def _keep(self) -> bool:
+        """What is not delivered stays on this machine, as the master would have written it; False: the master's is the same,
+        and finds the journal."""
+        if self._here == self._folder:
+            return False
+        with (self._here / RECORDS).open("ab") as lines:
+            lines.writelines(line(record) + b"\n" for record in self.outbox.undelivered())
+        logger.error(
+            f"{many(self.outbox.waiting, 'record')} could not be delivered: {self._here / RECORDS} has what is missing"
+        )
+        return True
 
     def _go_on_alone(self) -> None:
         """The master is dead, or out of reach: this process ends, and its records go where they will be found."""
@@ -177,16 +190,18 @@ class _Worker:
 
 
 def append(records: list[Record], path: Path) -> bool:
-    """To the records of a run whose control is dead; False where it is not, or its folder is not here."""
+    """To the records of a run whose control is dead, but for those that it has written and could not acknowledge any more;
+    False where it is not dead, or its folder is not here."""
     until = time.monotonic() + LOCK_S
     while (file := lock(path)) is None:
         if not path.exists() or time.monotonic() > until:
             return False
         gevent.sleep(0.1)
     with os.fdopen(file, "r+b") as lines:
+        there = {record.id for record in RecordFile(path)}
         whole = lines.seek(0, os.SEEK_END) == 0 or (lines.seek(-1, os.SEEK_END) >= 0 and lines.read() == b"\n")
         lines.write(b"" if whole else b"\n")
-        lines.writelines(line(record) + b"\n" for record in records)
+        lines.writelines(line(record) + b"\n" for record in records if record.id not in there)
     return True
 
 
