@@ -306,7 +306,7 @@ class Plugin:
                 ended = msgspec.structs.replace(self._sender.ended(), telemetry=self._telemetry.end())
                 control.on_ended(LOCAL, ended)
             self._report = control.report(verbose=self._asked("verbose"))
-            self._status, self._incomplete = control.exit_status(), control.incomplete
+            self._status, self._incomplete = control.exit_status(), control.store.incomplete
             control.close()
             if url := getattr(self._environment.parsed_options, "upload", None):
                 self._report += f"{upload.uploaded(control.store.folder, url)}\n"

@@ -72,6 +72,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """What it runs on; of a whole run only."""
     proxy: str | None = None
     """As in Run, of this process; None: of a stage, or of an older version."""
+    clock_error_s: float | None = None
+    """How far its times may be off on the master's clock, seconds; 0: it has the same one. None: of an older version, or of
+    a stage."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,17 @@ class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Tagged with the name of its class."""
 
 
+class Posted(Message, frozen=True):
+    """It must come, in its order and once: see worker/post.py. What is none is said again by itself, or answered."""
+
+
+class Numbered(Message, frozen=True):
+    """A posted one, packed, on its way."""
+
+    number: int
+    message: msgspec.Raw
+
+
 # -- from a process that sends -----------------------------------------------------------------------------------------
 
 
@@ -43,25 +54,25 @@ class Hello(Message, frozen=True):
     """The names of headers and flags of which it has a value. No hash of one: whoever listens could try short ones out."""
 
 
-class RequestsWanted(Message, frozen=True):
+class RequestsWanted(Posted, frozen=True):
     """Its share of the requests is used up."""
 
 
-class RequestsReturned(Message, frozen=True):
+class RequestsReturned(Posted, frozen=True):
     """A part of its share that it cannot use."""
 
     phase: str
     count: int
 
 
-class ArrivalsReturned(Message, frozen=True):
+class ArrivalsReturned(Posted, frozen=True):
     """Arrivals that it has no users for, due at Unix seconds."""
 
     phase: str
     arrivals: list[Arrival]
 
 
-class SessionsWanted(Message, frozen=True):
+class SessionsWanted(Posted, frozen=True):
     """It has no sessions left to begin."""
 
 
@@ -73,7 +84,7 @@ class SessionCounts(Message, frozen=True):
     ended: int = 0
 
 
-class SessionsReturned(Message, frozen=True):
+class SessionsReturned(Posted, frozen=True):
     """Sessions that nobody there waits for."""
 
     items: list[bytes | None]
@@ -112,7 +123,8 @@ class Status(Message, frozen=True, kw_only=True):
     users: int = 0
     reads: int = 0
     """Of sockets, so far."""
-    clock_error_s: float | None = None
+    clock_error_s: float = 0.0
+    """How far the times of its records so far may be off on the control's clock; 0: it has the same one."""
     health: Health | None = None
     failure: str = ""
     """Why this process can send nothing more."""
@@ -120,9 +132,11 @@ class Status(Message, frozen=True, kw_only=True):
     """Where the users' own schedule is, if they have one."""
     at: float | None = None
     """When it was sent, by the monotonic clock there; it asks for an answer. None: in the control's own process."""
+    heard: int = 0
+    """All that was posted to it came, up to this number."""
 
 
-class StageHealth(Message, frozen=True):
+class StageHealth(Posted, frozen=True):
     """Of the stage that is over."""
 
     health: Health
@@ -143,7 +157,7 @@ class BeginFailed(Message, frozen=True):
     reason: str
 
 
-class Ended(Message, frozen=True, kw_only=True):
+class Ended(Posted, frozen=True, kw_only=True):
     """It has ended what it had, and handed over its records."""
 
     turned_away: int = 0
@@ -182,7 +196,7 @@ class Refused(Message, frozen=True):
     reason: str
 
 
-class Begin(Message, frozen=True, kw_only=True):
+class Begin(Posted, frozen=True, kw_only=True):
     """A run begins."""
 
     settings: Settings
@@ -191,17 +205,17 @@ class Begin(Message, frozen=True, kw_only=True):
     """The place of the process among the workers: its prompts are its own."""
     folder: str = ""
     """Of the run, on the machine of the control."""
-    boot: str = ""
-    """That machine: see clock_sync.boot_id."""
+    clock: str = ""
+    """Of the control: see clock_sync.clock_id."""
     clock_offset_s: float = 0.0
-    """Of its monotonic clock to Unix time."""
+    """Of it to Unix time."""
     salt: str = ""
     """Of this run, for the texts of its prompts; empty: they follow from the seed alone."""
     trace: str = ""
     """``Run.trace``; empty: no request has a traceparent."""
 
 
-class StageBegin(Message, frozen=True):
+class StageBegin(Posted, frozen=True):
     """A stage of a sweep begins."""
 
     number: int
@@ -233,22 +247,24 @@ class Renewal(Message, frozen=True):
     """That of the status."""
     unix_s: float
     """The control's clock."""
+    heard: int = 0
+    """All that it posted came, up to this number."""
 
 
-class Grant(Message, frozen=True):
+class Grant(Posted, frozen=True):
     """Requests that it may send, beyond those that it has; 0: it asks again after AskAgain."""
 
     phase: str
     count: int
 
 
-class AskAgain(Message, frozen=True):
+class AskAgain(Posted, frozen=True):
     """Requests and sessions may be available."""
 
     phase: str
 
 
-class Arrivals(Message, frozen=True):
+class Arrivals(Posted, frozen=True):
     """Of the schedule, in the order in which they are due."""
 
     phase: str
@@ -257,7 +273,7 @@ class Arrivals(Message, frozen=True):
     arrivals: list[Arrival]
 
 
-class Sessions(Message, frozen=True):
+class Sessions(Posted, frozen=True):
     """Sessions to begin."""
 
     phase: str
@@ -267,29 +283,29 @@ class Sessions(Message, frozen=True):
     """There are no more."""
 
 
-class ReleaseRequests(Message, frozen=True):
+class ReleaseRequests(Posted, frozen=True):
     """Others wait: return the requests that nobody there waits for."""
 
     phase: str
 
 
-class ReleaseSessions(Message, frozen=True):
+class ReleaseSessions(Posted, frozen=True):
     """Others wait: return the sessions that nobody there waits for."""
 
     phase: str
 
 
-class PhaseOver(Message, frozen=True):
+class PhaseOver(Posted, frozen=True):
     """Nothing new starts in this phase: what is left of its share comes back."""
 
     phase: str
 
 
-class EndRun(Message, frozen=True):
+class EndRun(Posted, frozen=True):
     """Nothing new starts; end what is open and hand over the records."""
 
 
-class Cut(Message, frozen=True):
+class Cut(Posted, frozen=True):
     """Cut what is still open."""
 
 
@@ -321,26 +337,34 @@ ToSender = (
 # -- packed ------------------------------------------------------------------------------------------------------------
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-_to_control: Final = msgspec.msgpack.Decoder(tuple[int, ToControl])
-_to_sender: Final = msgspec.msgpack.Decoder(tuple[int, ToSender])
+_to_control: Final = msgspec.msgpack.Decoder(tuple[int, ToControl | Numbered])
+_to_sender: Final = msgspec.msgpack.Decoder(tuple[int, ToSender | Numbered])
+_posted_to_control: Final = msgspec.msgpack.Decoder(ToControl)
+_posted_to_sender: Final = msgspec.msgpack.Decoder(ToSender)
 
 
-def pack(epoch: int, message: Message) -> bytes:
-    """Raises OverflowError for a number beyond 64 bits."""
-    return _pack((epoch, message))
+def pack(epoch: int, message: Message, number: int = 0) -> bytes:
+    """``number``: of a posted one; 0: it has none. Raises OverflowError for a number beyond 64 bits."""
+    return _pack((epoch, Numbered(number, msgspec.Raw(_pack(message))) if number else message))
 
 
-def to_control(data: Any) -> tuple[int, ToControl]:
-    """The epoch and the message. Raises ValueError for what is none, whatever it is."""
+def to_control(data: Any) -> tuple[int, ToControl, int]:
+    """The epoch, the message, and its number. Raises ValueError for what is none, whatever it is."""
     try:
-        return _to_control.decode(data)
+        epoch, message = _to_control.decode(data)
+        if isinstance(message, Numbered):
+            return epoch, _posted_to_control.decode(message.message), message.number
     except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from error
+    return epoch, message, 0
 
 
-def to_sender(data: Any) -> tuple[int, ToSender]:
-    """The epoch and the message. Raises ValueError for what is none, whatever it is."""
+def to_sender(data: Any) -> tuple[int, ToSender, int]:
+    """The epoch, the message, and its number. Raises ValueError for what is none, whatever it is."""
     try:
-        return _to_sender.decode(data)
+        epoch, message = _to_sender.decode(data)
+        if isinstance(message, Numbered):
+            return epoch, _posted_to_sender.decode(message.message), message.number
     except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from error
+    return epoch, message, 0

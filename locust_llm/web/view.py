@@ -95,7 +95,7 @@ class View:
         control, self.control = self.control, None
         self._status = (0.0, {})
         if control is not None:
-            self._ended = control.result
+            self._ended = control.store.result
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         """Change the gate of the current run; returns a sentence. Raises ValueError of one sentence."""

@@ -89,7 +89,7 @@ class Worker:
                 self.say("spawning_complete", {"user_classes_count": counts, "user_count": sum(counts.values())})
                 self.began_at = self.began_at or time.monotonic()
             elif message.type == TO_SENDER:
-                self.obey(*to_sender(data))
+                self.obey(*to_sender(data)[:2])
             elif message.type == "quit":
                 self.over = True
 

@@ -410,7 +410,7 @@ def test_autostart_and_autoquit_end_in_order(server: Server, tmp_path: Path, pro
 ELSEWHERE: Final = """
 import time
 import locust_llm.run.clock_sync
-locust_llm.run.clock_sync.boot_id = lambda: "another machine"
+locust_llm.run.clock_sync.clock_id = lambda: "another machine"
 true = time.time
 time.time = lambda: true() + 1000.0
 """
@@ -435,8 +435,9 @@ def test_a_worker_whose_clock_is_wrong_is_on_the_masters_timeline(server: Server
         assert record.sent_at is not None
         said = record.sent_at + record.clock_offset_s - offset_s
         assert abs(said - rows[record.id]["arrived_at"]) < 30  # and not 1,000 s
-    (note,) = [note for note in its.run["notes"] if "timelines" in note]
-    assert note.startswith("the timelines of 1 workers on other machines are aligned through the master, to within ")
+    (note,) = [note for note in its.run["notes"] if "clock of another machine" in note]
+    assert note.startswith("the times of 1 worker with a clock of another machine are on the master's to within ")
+    assert sorted(health["clock_error_s"] > 0 for health in its.run["health"]) == [False, True]
     due = sorted(record.due_at + record.clock_offset_s for record in got)
     assert max(abs(at - due[0] - n / 40) for n, at in enumerate(due)) < 0.05
 

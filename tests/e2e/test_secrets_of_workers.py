@@ -133,7 +133,7 @@ def test_a_stranger_who_joins_gets_no_secret(server: TinyServer, tmp_path: Path)
             raise AssertionError(its.log("master"))
 
         def refused() -> str:
-            _, message = to_sender(hear(TO_SENDER))
+            _, message, _ = to_sender(hear(TO_SENDER))
             assert isinstance(message, Refused)
             return message.reason
 

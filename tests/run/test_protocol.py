@@ -21,8 +21,8 @@ def test_a_message_arrives_as_it_was_sent_with_its_epoch() -> None:
     status = Status(
         gate=GateStatus(used=3, waiting=0, number=7), ttfts_s=[0.25], health=health, clock_error_s=float("inf")
     )
-    assert to_control(pack(5, status)) == (5, status)
-    assert to_sender(pack(5, Grant("profiling", 3))) == (5, Grant("profiling", 3))
+    assert to_control(pack(5, status)) == (5, status, 0)
+    assert to_sender(pack(5, Grant("profiling", 3), 8)) == (5, Grant("profiling", 3), 8)
 
 
 def test_each_direction_has_messages_of_its_own() -> None:
@@ -66,6 +66,12 @@ class Site:
     def begin_worker(self, worker: str) -> None:
         self.called.append(("begin", worker))
 
+    def take(self, worker: str, number: int) -> bool:
+        return not number
+
+    def heard(self, worker: str, number: int) -> None:
+        self.called.append((f"{worker} has all up to", number))
+
     def on_gate_status(self, worker: str, status: GateStatus) -> None:
         self.called.append((worker, status.used))
 
@@ -83,11 +89,19 @@ def test_who_has_not_greeted_and_what_is_of_another_run_is_ignored(caplog: pytes
     assert (site.greeted("a"), site.greeted("b"), caplog.messages) == (True, False, [])
 
 
+def test_a_worker_that_has_not_begun_is_told_so_again() -> None:
+    """Its status is of no run, or of the last one."""
+    site = Site()
+    site.say("a", pack(0, greeting([])))
+    site.say("a", pack(0, Status(gate=GateStatus(0, 0, -1))))
+    assert site.called == [("begin", "a"), ("a has all up to", 0)]
+
+
 def test_who_is_of_another_version_is_refused_and_told_why() -> None:
     site = Site()
     site.say("a", pack(0, Hello(version="0.0")))
     ((kind, data, worker),) = site.sent
-    _, refused = to_sender(data)
+    _, refused, _ = to_sender(data)
     assert (kind, worker, site.greeted("a")) == (TO_SENDER, "a", False)
     assert isinstance(refused, protocol.Refused)
     assert refused.reason.startswith("its locust-llm is 0.0, the master's is ")

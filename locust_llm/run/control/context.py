@@ -5,7 +5,8 @@ It is fixed: what changes during a run is in the parts.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import gevent
 from locust_llm.core.settings import Settings
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.guarded import guarded
-from locust_llm.run.protocol import TO_SENDER, Message, pack
+from locust_llm.run.protocol import TO_SENDER, Message, Posted, pack
+from locust_llm.run.worker.post import Incoming, Outgoing
 
 from .run_store import RunStore
 from .worker_registry import WorkerRegistry
@@ -43,14 +45,39 @@ class RunContext:
     fail: Callable[[str], object]
     """Ends the run, as something in the control broke; with the reason."""
     time: TimeSource
+    outgoing: dict[str, Outgoing] = field(default_factory=dict)
+    incoming: dict[str, Incoming] = field(default_factory=dict)
+    """By worker: what is posted to it, and by it."""
 
     @property
     def folder(self) -> Path:
         return self.store.folder
 
     def send(self, message: Message, worker: str | None = None) -> None:
-        """To one process, or to all."""
-        self.runner.send_message(TO_SENDER, pack(self.epoch, message), worker)
+        """To one process, or to all that take part."""
+        if self.workers.alone or not isinstance(message, Posted):
+            self._send(pack(self.epoch, message), worker)
+            return
+        for name in self.workers.active() if worker is None else [worker]:
+            if name not in self.outgoing:
+                self.outgoing[name] = Outgoing(partial(self._send, worker=name), self.time.monotonic)
+            self.outgoing[name].post(partial(pack, self.epoch, message))
+
+    def _send(self, packed: bytes, worker: str | None) -> None:
+        self.runner.send_message(TO_SENDER, packed, worker)
+
+    def take(self, worker: str, number: int) -> bool:
+        """Whether what came with this number is to be read: it was not here, and nothing before it is missing."""
+        return not number or self.incoming.setdefault(worker, Incoming()).take(number)
+
+    def heard_of(self, worker: str) -> int:
+        """So far came what it posted."""
+        return self.incoming[worker].heard if worker in self.incoming else 0
+
+    def heard(self, worker: str, number: int) -> None:
+        """This process has all that was posted to it up to this number."""
+        if worker in self.outgoing:
+            self.outgoing[worker].heard(number)
 
     def spawn(self, run: Callable[..., object], *args: Any, after_s: float = 0.0) -> gevent.Greenlet:
         """A greenlet that begins in ``after_s``; when it fails, so does the run."""

@@ -17,8 +17,7 @@ from gevent.event import Event
 from locust_llm.core.foreign_text import secrets_of, shown
 from locust_llm.core.phases import BETWEEN, OVER, PROFILING, WARMUP, profiling
 from locust_llm.core.record import OK, Record
-from locust_llm.core.report_result import ReportResult
-from locust_llm.core.run import Run
+from locust_llm.core.run import Health, Run
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import write_run
 from locust_llm.core.sweep import PREFILL
@@ -27,7 +26,7 @@ from locust_llm.core.validation import mistakes
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.access.headers import candidate_headers, request_headers
 from locust_llm.run.access.proxies import other
-from locust_llm.run.clock_sync import boot_id, offset_s
+from locust_llm.run.clock_sync import clock_id, offset_s
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import LINE
 from locust_llm.run.protocol import Ack, AskAgain, Begin, Cut, Ended, EndRun, GateStatus, Records, Status
@@ -94,7 +93,7 @@ class Control:
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
         self._greenlets: list[gevent.Greenlet] = []
         context = RunContext(environment.runner, settings, survey, epoch, self.store, self._workers, self.fail, time)
-        self._send, self._spawn = context.send, context.spawn
+        self._send, self._spawn, self.take, self.heard = context.send, context.spawn, context.take, context.heard
         self._users = UserPool(context)
         self.shutdown = Shutdown(environment, self._workers.active, reported, time.monotonic)
         self.phases = PhaseRunner(context, self._users, self.shutdown)
@@ -118,7 +117,7 @@ class Control:
         """One process takes part; it asks for its requests by itself."""
         begin = Begin(
             settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
-            folder=str(self.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(), salt=self._salt,
+            folder=str(self.folder.resolve()), clock=clock_id(), clock_offset_s=offset_s(), salt=self._salt,
             trace=self.store.trace,
         )  # fmt: skip
         self._send(begin, worker)
@@ -172,7 +171,9 @@ class Control:
             return
         if status.health is not None:
             known.health = status.health
-        known.phase, known.clock_error_s = status.sessions.phase, status.clock_error_s
+        known.phase = status.sessions.phase
+        self._workers.note_clock(worker, status.clock_error_s)
+        self.heard(worker, status.heard)
         known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
         self.store.note_users(self._workers.user_count())
         self.phases.count(worker, self._time.monotonic() if status.at is None else status.at, status)
@@ -248,8 +249,7 @@ class Control:
         loss = self._workers.drop(worker)
         self.phases.limit.shares.leave(worker)
         self.live_stats.update(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
-        if loss.health is not None:
-            self.store.health.append(loss.health)
+        self._note_health(worker, loss.health)
         self.store.lost += loss.sent
         sessions, never = self.allocator.lose(worker, loss)
         self.store.add_note(
@@ -274,8 +274,8 @@ class Control:
         if not self.store.write(record, gated=self.limit is not None):
             return  # the request is not over
         self._on_record_over(record)
-        if not self.allocator.recorded(record, phase):
-            self.store.lost -= 1  # of a process that was given up
+        if not self.allocator.recorded(record, phase):  # of a process that was given up
+            self.store.lost -= self._workers.found(record)
 
     def on_records(self, worker: str, batch: Records) -> None:
         """Of a worker."""
@@ -317,8 +317,6 @@ class Control:
         self.shutdown.begun = True
         self.phases.stop()
         self.shutdown.expect(self._workers.active())
-        if clocks := self._workers.clocks():
-            self.store.add_note(clocks)
         self._send(EndRun())
         if self._workers.alone:
             self.shutdown.over.set()
@@ -326,6 +324,8 @@ class Control:
         for worker in self.shutdown.wait(self.settings.stop_timeout_s + DRAIN_MARGIN_S):
             if worker in self._workers.active():
                 self._lose(worker, "did not hand over its last records, and was given up")
+        for note in self._workers.remarks():
+            self.store.add_note(note)
 
     def cut_open(self) -> None:
         """The drain does not wait for what is still open: that is cut."""
@@ -338,7 +338,11 @@ class Control:
     def on_ended(self, worker: str, ended: Ended) -> None:
         """A process has ended what it had."""
         self._failed(worker, ended.failure)
+        self._note_health(worker, ended.health)
         self.store.turned_away += ended.turned_away
+        known = self._workers.seen(worker)
+        if known is None:  # it had been given up: the rest is accounted for
+            return
         if ended.undelivered:
             recovered = self._workers.recover(worker)
             for record in recovered:
@@ -347,15 +351,18 @@ class Control:
         self.allocator.missed += ended.missed
         if ended.telemetry is not None:
             self._telemetry = (self._telemetry or TelemetryCounts()) + ended.telemetry
-        if ended.health is not None:
-            self.store.health.append(ended.health)
-            if note := other(worker, ended.health.proxy, self.survey.proxy):
-                self.store.add_note(note)
-        if (known := self._workers.seen(worker)) is not None:
-            known.through = True
-            if not self.draining:
-                self._lose(worker, "left")
+        if ended.health is not None and (note := other(worker, ended.health.proxy, self.survey.proxy)):
+            self.store.add_note(note)
+        known.through, known.health = True, None
+        if not self.draining:
+            self._lose(worker, "left")
         self.shutdown.ended(worker)
+
+    def _note_health(self, worker: str, health: Health | None) -> None:
+        """Of a process; what it says last counts."""
+        if health is not None:
+            self._workers.note_clock(worker, health.clock_error_s or 0.0)
+            self.store.health[:] = [*(one for one in self.store.health if one.worker != worker), health]
 
     def facts(self) -> Run:
         """The run as it is known now."""
@@ -381,19 +388,9 @@ class Control:
         self.close()
         self.store.remove_if_empty()
 
-    @property
-    def result(self) -> ReportResult | None:
-        """Of the report process; None: there are no reports."""
-        return self.store.result
-
     def exit_status(self) -> ExitStatus | None:
         """By the rules of this run, once it has its report; None without rules. BROKEN: the load generator failed."""
         return ExitStatus.BROKEN if self.failure else self.store.exit_status()
-
-    @property
-    def incomplete(self) -> bool:
-        """Something is missing of the result."""
-        return self.store.incomplete
 
     def close(self) -> None:
         gevent.killall(self._greenlets, block=False)

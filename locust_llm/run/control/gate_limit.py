@@ -128,4 +128,6 @@ class GateLimit:
 
     def renew(self, worker: str, at: float) -> None:
         """The answer to its status of that moment of its own clock: for so long it may use its share."""
-        self._context.send(Renewal(self.shares.share(worker), at, self._time.monotonic() + offset_s()), worker)
+        context = self._context
+        now, heard = self._time.monotonic() + offset_s(), context.heard_of(worker)
+        context.send(Renewal(self.shares.share(worker), at, now, heard), worker)

@@ -58,7 +58,7 @@ def receive(
     def listener(msg: Any, **kw: Any) -> None:
         worker = msg.node_id
         try:
-            epoch, message = to_control(msg.data)
+            epoch, message, number = to_control(msg.data)
         except ValueError:
             name = shown(worker, most=NAME_BYTES)
             logger.error(f"a message of worker {name} is damaged, or of another version, and was ignored")
@@ -72,7 +72,10 @@ def receive(
             greeted.add(worker)
             if current is not None:
                 current.begin_worker(worker)
-        elif current is not None and worker in greeted and epoch == current.epoch:
+        elif current is not None and worker in greeted and epoch != current.epoch:
+            if isinstance(message, Status):
+                current.heard(worker, 0)  # its Begin is on its way, or lost
+        elif current is not None and worker in greeted and current.take(worker, number):
             _control_does(current, worker, message, refuse)
 
     def connected(client_id: str, **kw: Any) -> None:

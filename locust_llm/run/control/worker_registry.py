@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -10,10 +10,12 @@ from typing import Any, Final, NamedTuple
 from locust.rpc.protocol import Message
 from locust.runners import LocalRunner
 
+import msgspec
 import zmq
 
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
+from locust_llm.core.text import duration, many
 from locust_llm.run.protocol import GONE_S, LOCAL, Records
 from locust_llm.run.worker.outbox import FOLDER, Inbox, frames, read, records_of
 
@@ -41,7 +43,6 @@ class WorkerState:
         """Of its sessions, by its last status."""
         self.sessions: tuple[int, int] | None = None
         """Of this phase, by its journal: (begun, ended)."""
-        self.clock_error_s: float | None = None
         self.through = False
         """It has ended what it had."""
 
@@ -70,6 +71,11 @@ class WorkerRegistry:
         self.inbox = Inbox()
         self._runner, self._folder, self._clock = runner, folder, clock
         self._members: dict[str, WorkerState] = {}
+        self._clock_errors_s: dict[str, float] = {}
+        self._lost: Counter[str] = Counter()
+        """By process that was lost: requests that it had sent and that have no record."""
+        self.late = 0
+        """Records of such processes that came after all."""
 
     # -- who is there --------------------------------------------------------------------------------------------------
 
@@ -140,15 +146,20 @@ class WorkerRegistry:
             self._members[name].recorded += sum(record.admitted_at is not None for record in records)
         return records
 
-    def clocks(self) -> str:
-        """How well the timelines agree; empty where all processes have one clock."""
-        errors_s = [one.clock_error_s for one in self._members.values() if one.clock_error_s]
-        if not errors_s:
-            return ""
-        return (
-            f"the timelines of {len(errors_s)} workers on other machines are aligned through the master, "
-            f"to within {max(errors_s) * 1e3:.1f} ms; no duration is made of the clocks of two machines"
-        )
+    def note_clock(self, name: str, error_s: float) -> None:
+        """So far the times of its records may be off on this machine's clock, at most; 0: it has the same one."""
+        if error_s:
+            self._clock_errors_s[name] = error_s
+
+    def remarks(self) -> Iterator[str]:
+        """At the end: what came after all, and how well the timelines agree, where they are of several clocks."""
+        if self.late:
+            yield f"{many(self.late, 'record')} of workers that had been given up came after all"
+        if errors_s := self._clock_errors_s:
+            yield (
+                f"the times of {many(len(errors_s), 'worker')} with a clock of another machine are on the master's to "
+                f"within {duration(max(errors_s.values()))}; no duration is made of the clocks of two machines"
+            )
 
     # -- who is lost ---------------------------------------------------------------------------------------------------
 
@@ -179,6 +190,14 @@ class WorkerRegistry:
         worker.admitted, worker.sessions = journaled.admitted, (journaled.begun, journaled.ended)
         return self._count(name, self.inbox.take(name, records_of(journaled.frames)))
 
+    def found(self, record: Record) -> bool:
+        """A record of a process that was lost; whether its request was counted as lost. Others it sent after its last
+        status."""
+        self.late += 1
+        counted = record.admitted_at is not None and self._lost[record.worker] > 0
+        self._lost[record.worker] -= counted
+        return counted
+
     def drop(self, name: str) -> Loss:
         """It is lost, and what could be recovered was."""
         worker = self._members.pop(name)
@@ -187,7 +206,10 @@ class WorkerRegistry:
         for phase, count in reversed(worker.out.items()):
             unsent[phase] = max(0, count - left)
             left = max(0, left - count)
-        return Loss(unsent, sent, dict(worker.out), worker.sessions, worker.phase, worker.health, worker.reads)
+        self._lost[name] = sent
+        health, clock_error_s = worker.health, self._clock_errors_s.get(name, 0.0)
+        health = health and msgspec.structs.replace(health, clock_error_s=clock_error_s)
+        return Loss(unsent, sent, dict(worker.out), worker.sessions, worker.phase, health, worker.reads)
 
 
 def _users(clients: Any, name: str) -> int:

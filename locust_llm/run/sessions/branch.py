@@ -314,7 +314,9 @@ class Branch:
     def _finish(self, record: Record, prepared: requests.PreparedRequest, *, retried: bool = False) -> Record:
         """Pass the record on, without secrets: to the sender, to Locust, to listeners."""
         stream = None if retried else self.line.stream
-        record, failure = self._public(record, prepared, stream, retried=retried)
+        record, failure = self._public(
+            self.sender.clock.placed(record, time.monotonic()), prepared, stream, retried=retried
+        )
         if stream is not None:
             self.sender.affinity.answered(self._session, stream)
         if self._wanted is not None and record.outcome == OK and stream is not None:

@@ -43,15 +43,15 @@ def receive(
 
     def listener(msg: Any, **kw: Any) -> None:
         try:
-            epoch, message = to_sender(msg.data)
+            epoch, message, number = to_sender(msg.data)
         except ValueError as error:
             logger.error(f"a message of the master was ignored: {error}")
             return
         if isinstance(message, Begin):
             _begin(runner, sender, epoch, message, on_begin)
-        elif isinstance(message, Refused | EndRun | Cut) or (
-            epoch == sender.epoch and not _sender_does(sender, message)
-        ):
+        if number and not (epoch == sender.epoch and sender.incoming.take(number)):
+            return  # of another run, or it was here, or one before it is missing
+        if isinstance(message, Refused | EndRun | Cut) or (epoch == sender.epoch and not _sender_does(sender, message)):
             on_process(message)
 
     runner.register_message(TO_SENDER, listener)
@@ -71,6 +71,8 @@ def _begin(runner: Any, sender: Sender, epoch: int, begin: Begin, on_begin: Call
 def _sender_does(sender: Sender, message: ToSender) -> bool:
     """False: the message is not for the sender."""
     match message:
+        case Begin():
+            pass  # it has
         case StageBegin():
             sender.begin_stage(message.number, message.input_tokens)
         case Share():
@@ -83,7 +85,7 @@ def _sender_does(sender: Sender, message: ToSender) -> bool:
             sender.permits.ask_again()
             sender.tickets.ask_again(message.phase)
         case Arrivals():
-            sender.add_arrivals(message.phase, message.started_at, message.arrivals)
+            sender.add_arrivals(message)
         case Sessions():
             sender.tickets.grant(message.phase, message.items, over=message.last)
         case ReleaseRequests():

@@ -15,7 +15,8 @@ import msgspec
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
-from locust_llm.core.storage import RECORDS
+from locust_llm.core.storage import RECORDS, RecordFile
+from locust_llm.core.text import many
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.greeting import greeting
 from locust_llm.run.guarded import guarded
@@ -36,6 +37,8 @@ AT_ONCE_S: Final = 0.005
 """Between two urgent ones, at least."""
 DELIVER_S: Final = 10.0
 """Longest wait at the end for the master to acknowledge records."""
+LATE_S: Final = 30.0
+"""The same where the master may be out of reach: networks come back."""
 LOCK_S: Final = 3.0
 """Longest wait for other workers of a dead master that write their records."""
 
@@ -71,7 +74,8 @@ class _Worker:
             environment, settings, self._record, self.outbox.count, worker=runner.client_id, shared=True
         )
         self._telemetry = Telemetry(environment.parsed_options, runner.client_id)
-        self._folder = Path()
+        self._folder = self._here = Path()
+        """Of the run, on the machine of the master; and what is here of it."""
         self._busy = False
         """A run is on, or its records are not all handed over."""
 
@@ -84,7 +88,7 @@ class _Worker:
         """A run begins: its records are kept in its folder, where that is on this machine, else in one of the same name."""
         self._busy = True
         self._folder = Path(order.folder)
-        here = self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
+        self._here = here = self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
         self.outbox.close(keep=self.outbox.waiting > 0)
         try:
             self.outbox.begin(Journal(here / FOLDER / self._runner.client_id))
@@ -152,21 +156,41 @@ class _Worker:
             gevent.sleep(0.1)
         interrupt()
 
-    def _drain(self, deliver_s: float) -> None:
+    def _drain(self, deliver_s: float, *, alone: bool = False) -> None:
+        """``alone``: nobody has answered for a while, so the records of a dead master are looked for first."""
         self.sender.close()
         self._runner.stop()
-        with gevent.Timeout(deliver_s, False):
-            while self.outbox.waiting:
-                self.outbox.flush()
-                gevent.sleep(0.02)
+        handed_over = alone and self._append()
+        if not handed_over:
+            with gevent.Timeout(deliver_s, False):
+                while self.outbox.waiting:
+                    self.outbox.flush()
+                    gevent.sleep(0.02)
+            handed_over = self._append() or self._keep()
+        self.outbox.close(keep=not handed_over)
+
+    def _append(self) -> bool:
+        """What is not delivered goes to the records of a dead master; False: they are not on this machine, or it lives."""
         waiting = self.outbox.undelivered()
-        self.outbox.close(keep=bool(waiting) and not append(waiting, self._folder / RECORDS))
+        return not waiting or append(waiting, self._folder / RECORDS)
+
+    def _keep(self) -> bool:
+        """What is not delivered stays on this machine, as the master would have written it; False: the master's is the same,
+        and finds the journal."""
+        if self._here == self._folder:
+            return False
+        with (self._here / RECORDS).open("ab") as lines:
+            lines.writelines(line(record) + b"\n" for record in self.outbox.undelivered())
+        logger.error(
+            f"{many(self.outbox.waiting, 'record')} could not be delivered: {self._here / RECORDS} has what is missing"
+        )
+        return True
 
     def _go_on_alone(self) -> None:
         """The master is dead, or out of reach: this process ends, and its records go where they will be found."""
         logger.error(f"the master has not answered for {GONE_S:g} s: this worker ends")
-        self._drain(0.0)
-        self._telemetry.end()
+        self._drain(LATE_S, alone=True)
+        self.sender.send(msgspec.structs.replace(self.sender.ended(), telemetry=self._telemetry.end()))
         self._busy = False
         if self.outbox.kept is not None:
             logger.error(f"records that were not delivered are in {self.outbox.kept}")
@@ -175,16 +199,18 @@ class _Worker:
 
 
 def append(records: list[Record], path: Path) -> bool:
-    """To the records of a run whose control is dead; False where it is not, or its folder is not here."""
+    """To the records of a run whose control is dead, but for those that it has written and could not acknowledge any more;
+    False where it is not dead, or its folder is not here."""
     until = time.monotonic() + LOCK_S
     while (file := lock(path)) is None:
         if not path.exists() or time.monotonic() > until:
             return False
         gevent.sleep(0.1)
     with os.fdopen(file, "r+b") as lines:
+        there = {record.id for record in RecordFile(path)}
         whole = lines.seek(0, os.SEEK_END) == 0 or (lines.seek(-1, os.SEEK_END) >= 0 and lines.read() == b"\n")
         lines.write(b"" if whole else b"\n")
-        lines.writelines(line(record) + b"\n" for record in records)
+        lines.writelines(line(record) + b"\n" for record in records if record.id not in there)
     return True
 
 

@@ -6,6 +6,7 @@ It begins closed: users that Locust spawns before the master's Begin is here (a 
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -24,28 +25,25 @@ from locust_llm.core.phases import PROFILING, label_of, stage_of
 from locust_llm.core.record import Record
 from locust_llm.core.run import Health
 from locust_llm.core.settings import Settings
-from locust_llm.load import tokens
 from locust_llm.load.conversation import Sessions
-from locust_llm.load.lengths import independent, length, mix, normal
-from locust_llm.load.media import Store
-from locust_llm.load.mix import models
-from locust_llm.load.pictures import Media
+from locust_llm.load.lengths import independent, normal
 from locust_llm.load.prompts import Prompts
 from locust_llm.run.access.headers import candidate_headers, request_headers, tenant_headers
 from locust_llm.run.access.proxies import passed
 from locust_llm.run.address import base_url
 from locust_llm.run.arms import Side, sides
-from locust_llm.run.clock_sync import Clock, boot_id
+from locust_llm.run.clock_sync import Clock, clock_id
 from locust_llm.run.gate_shares import Lease
 from locust_llm.run.options import extras, settings_of
 from locust_llm.run.protocol import (
     LOCAL,
     TO_CONTROL,
-    Arrival,
+    Arrivals,
     ArrivalsReturned,
     Begin,
     Ended,
     Message,
+    Posted,
     Renewal,
     RequestsReturned,
     RequestsWanted,
@@ -58,8 +56,10 @@ from locust_llm.run.protocol import (
 
 from .affinity import Affinity
 from .alarm import Alarm, Turns
+from .content import prompts_of, sessions_of
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
+from .post import Incoming, Outgoing
 from .sentinel import Sentinels
 from .tenants import Tenants
 
@@ -108,6 +108,7 @@ class Sender:
         self.turned_away = self.decoding = 0
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
+        self.incoming, self._outgoing = Incoming(), Outgoing(self._transmit)  # what must come, of this run
         self.failure = ""  # why this process can send nothing more
         self.activity = ""  # for the progress line: where a schedule of the users' own is, such as the probe's
         self.lease = Lease(self.urgent, shared=self._shared, on_enter=self._count)
@@ -115,6 +116,7 @@ class Sender:
         self.answered_at = time.monotonic()
         """When the control last answered."""
         self.permits = PermitQueue(self._want)
+        self._early: list[Arrivals] = []
         self.tickets = SessionQueue(self._want_sessions, self._count)
         self._watch: HealthMonitor | None = None
         self._machine: Machine | None = None
@@ -139,6 +141,10 @@ class Sender:
         """The answer to a status: the share is good for some seconds more, and the clocks can be compared."""
         self.answered_at = time.monotonic()
         self.clock.measure(renewal.at, renewal.unix_s, self.answered_at)
+        self._outgoing.heard(renewal.heard)
+        early, self._early = self._early, []
+        for arrivals in early:
+            self.add_arrivals(arrivals)
         self.lease.renew(renewal.share, renewal.at)
 
     @property
@@ -160,33 +166,13 @@ class Sender:
         self._sentinels.begin(s.selftest, s.run_time_s)
         arms = sides(s, order.survey, candidate_headers(self._environment.parsed_options))
         self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)
-        self.prompts = Prompts(
-            order.survey.lengths,
-            mix(s.seq_dist) if s.seq_dist else None,
-            input_tokens=(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
-            output_tokens=(s.output_tokens_mean, s.output_tokens_stddev),
-            seed=s.random_seed, worker=order.worker, salt=order.salt,
-            system_tokens=s.shared_system_prompt_length or 0, prefixes=s.num_prefix_prompts or 0,
-            prefix_tokens=s.prefix_prompt_length or 0,
-            context=length(s.user_context_prompt_length) if s.user_context_prompt_length else None,
-            tokenizer=tokens.load(s.tokenizer) if s.tokenizer else None,
-            batch=s.texts,
-            media=Media(s.media, None if s.random_seed is None else f"{s.random_seed}/{order.worker}/media"),
-        )  # fmt: skip
-        self.sessions = Sessions(
-            self.prompts,
-            turns=(s.session_turns_mean, s.session_turns_stddev),
-            delay_ms=(s.session_turn_delay_mean, s.session_turn_delay_stddev),
-            seed=s.random_seed,
-            worker=order.worker,
-            models=models(s.model_mix) if s.model_mix else None,
-            parts=Store(s.input_file, pause=self.turns.take).parts if s.input_file else None,
-        )
+        self.prompts = prompts_of(order)
+        self.sessions = sessions_of(order, self.prompts, pause=self.turns.take)
         self.tenants = Tenants(s, tenant_headers(self._environment.parsed_options), order.worker)
         self.extra = extras(s)
         self.counts_sessions = bool(s.input_file or s.num_sessions or s.prefix_cache_hit_rate is not None)
         self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
-        if order.boot and order.boot == boot_id():
+        if not self._shared or (order.clock and order.clock == clock_id()):
             self.clock.same(order.clock_offset_s)
         self.answered_at = time.monotonic()
         self.urgent.set()
@@ -265,10 +251,13 @@ class Sender:
         self.decoding -= bool(record.chunk_us)
         self._on_record(record)
 
-    def add_arrivals(self, phase: str, started_at: float, arrivals: list[Arrival]) -> None:
-        """Arrivals of the schedule, in seconds after its start, which was at ``started_at`` (Unix seconds)."""
-        zero = started_at - self.clock_offset_s
-        self.permits.arrive(Permit(phase, zero + at_s, slot, item) for at_s, slot, item in arrivals)
+    def add_arrivals(self, dealt: Arrivals) -> None:
+        """They wait until it is known when that is here."""
+        if not self.clock.known:
+            self._early.append(dealt)
+            return
+        zero = dealt.started_at - self.clock_offset_s
+        self.permits.arrive(Permit(dealt.phase, zero + at_s, slot, item) for at_s, slot, item in dealt.arrivals)
 
     def wait_until(self, at: float) -> None:
         """Sleep until a moment of the monotonic clock. Raises GateClosed if the run ends before."""
@@ -339,11 +328,12 @@ class Sender:
             sessions=self.tickets.counts,
             users=users,
             reads=reads_so_far() - self._sentinels.reads,
-            clock_error_s=self.clock.error_s,
+            clock_error_s=self.clock.stated_s,
             health=None if self._watch is None else self._watch.so_far(self.worker, lags=STATUS_LAGS),
             failure=reader_failure() or self.failure,
             activity=self.activity,
             at=at,
+            heard=self.incoming.heard,
         )
 
     def close(self) -> None:
@@ -368,13 +358,21 @@ class Sender:
 
     def _health(self, watch: HealthMonitor) -> Health:
         """Of the whole run."""
-        health, proxy = watch.stop(self.worker), passed(self.settings)
-        return replace(health, certificate=self._sentinels.end(), machine=self._machine, proxy=proxy)
+        return replace(
+            watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine,
+            clock_error_s=self.clock.stated_s, proxy=passed(self.settings),
+        )  # fmt: skip
 
     def send(self, message: Message, epoch: int | None = None) -> None:
         """To the control, as of this run; lost before there is a runner: the greeting follows then."""
+        if isinstance(message, Posted) and self._shared:
+            self._outgoing.post(partial(pack, self.epoch, message))
+        else:
+            self._transmit(pack(self.epoch if epoch is None else epoch, message))
+
+    def _transmit(self, packed: bytes) -> None:
         if self._environment.runner is not None:
-            self._environment.runner.send_message(TO_CONTROL, pack(self.epoch if epoch is None else epoch, message))
+            self._environment.runner.send_message(TO_CONTROL, packed)
 
     def _want(self) -> None:
         if self.epoch:

@@ -26,7 +26,7 @@ from locust_llm.core.spans.join import sort
 from locust_llm.core.spans.reported import read_spans
 from locust_llm.core.storage import RecordFile, make_folder, read_run
 from locust_llm.exit_status import ExitStatus
-from locust_llm.run.clock_sync import boot_id, offset_s
+from locust_llm.run.clock_sync import clock_id, offset_s
 from locust_llm.run.control import phase_runner as phases
 from locust_llm.run.control import stage_runner as stages
 from locust_llm.run.control.control import Control
@@ -81,7 +81,7 @@ class Master:
 
     def send_message(self, kind: str, data: bytes, worker: str | None) -> None:
         assert kind == TO_SENDER
-        epoch, message = to_sender(data)
+        epoch, message, _ = to_sender(data)
         assert epoch == 7
         self.sent.append(Sent(message, worker))
 
@@ -216,7 +216,7 @@ def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None
     assert [message for message, _ in sent if isinstance(message, Begin)] == [
         Begin(
             settings=control.settings, survey=Discovery(model="m"), worker=place,
-            folder=str(control.folder.resolve()), boot=boot_id(), clock_offset_s=offset_s(),
+            folder=str(control.folder.resolve()), clock=clock_id(), clock_offset_s=offset_s(),
             trace=control.store.trace,
         )
         for place in (0, 1)
@@ -272,8 +272,8 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
                 turn()
         turn()
         sent = runner.what_was_sent()
-        assert Sent(StageBegin(number), None) in sent
-        assert sent[-1] == Sent(AskAgain(f"profiling {number}"), None)
+        assert Sent(StageBegin(number), "a") in sent
+        assert sent[-1] == Sent(AskAgain(f"profiling {number}"), "a")
         control.allocator.grant_requests("a")
         assert runner.what_was_sent() == [Sent(Grant(f"profiling {number}", 2), "a")]
         control.phases.add_health(Health(worker="a", stage=number, cpu_share=0.1, loop_lag_p99_ms=1.0))
@@ -304,7 +304,7 @@ def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
     control.allocator.grant_requests("a")
     assert [message.count for message, _ in runner.what_was_sent() if isinstance(message, Grant)] == [1]
     control.allocator.put_back("a", PROFILING, 1)
-    assert runner.what_was_sent() == [Sent(AskAgain(PROFILING), None)]
+    assert runner.what_was_sent() == [Sent(AskAgain(PROFILING), worker) for worker in "ab"]
     counts = []
     for _ in range(9):
         control.allocator.grant_requests("b")
@@ -401,16 +401,18 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     runner.what_was_sent()
     drain = gevent.spawn(control.drain)
     turn()
-    assert kinds_sent(runner) == [EndRun]
+    assert kinds_sent(runner) == [EndRun, EndRun]
     control.on_ended("a", Ended(turned_away=2, missed=3))
     turn()
     assert not drain.ready()
     del runner.clients["b"]  # the other one died
     drain.join(timeout=5)
     assert drain.ready()
-    control.on_ended("b", Ended(turned_away=1, undelivered=4))
+    health = Health(worker="b", cpu_share=0.5, loop_lag_p99_ms=1.0, clock_error_s=0.02)
+    control.on_ended("b", Ended(turned_away=1, undelivered=4, missed=5, health=health))  # it was given up before
     facts = control.facts()
-    assert (facts.turned_away, facts.records_lost) == (3, 4)
+    assert (facts.turned_away, facts.records_lost, control.allocator.missed) == (3, 0, 3)
+    assert facts.health == (health,)
     assert facts.stopping_at is not None
     control.drain()  # once is enough
     assert kinds_sent(runner) == []
@@ -430,7 +432,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     del runner.clients["a"]
     wait_for(lambda: control.facts().records_lost)
     assert [message.share for message, _ in runner.sent if isinstance(message, Share)][-1] == 4  # all of it is b's
-    assert runner.sent[-1] == Sent(AskAgain(PROFILING), None)
+    assert runner.sent[-1] == Sent(AskAgain(PROFILING), "b")
     counts = []
     for _ in range(14):
         control.allocator.grant_requests("b")
@@ -442,7 +444,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     assert "1 requests that it had sent have no record, 1 records were recovered from its disk" in note
     control.flush()
     assert [record.id for record in RecordFile(control.folder / "profile_export.jsonl")] == ["made"]
-    control.add_record(answered(100, id="late", worker="a"))  # it was not dead after all
+    control.add_record(answered(100, id="late", worker="a", admitted_at=10.0))  # it was not dead after all
     assert control.facts().records_lost == 0
 
 
@@ -591,7 +593,7 @@ def test_so_many_sessions_and_the_end_when_the_last_is_over(begun: Any) -> None:
     control.on_status("a", status(sessions=SessionCounts(PROFILING, 32, 32)))
     assert control.plan.phase == PROFILING
     control.on_status("b", status(sessions=SessionCounts(PROFILING, 8, 8)))
-    assert Sent(PhaseOver(PROFILING), None) in runner.sent
+    assert Sent(PhaseOver(PROFILING), "b") in runner.sent
     assert runner.ended == []
     grant = UNCOUNTED_SHARE
     control.allocator.put_back("a", PROFILING, grant)  # what the sender has left of its share
@@ -754,7 +756,7 @@ def test_a_warmup_of_ten_seconds_then_twenty_of_profiling(begun: Any) -> None:
     time.advance(9.9)
     assert PhaseOver not in kinds_sent(runner)
     time.advance(0.2)
-    assert Sent(PhaseOver(WARMUP), None) in runner.what_was_sent()
+    assert Sent(PhaseOver(WARMUP), "a") in runner.what_was_sent()
     control.allocator.grant_requests("a")
     assert last_count(runner) == 0
     time.advance(5.0)
@@ -781,7 +783,7 @@ def test_a_stage_is_closed_in_its_time_and_the_next_one_waits_for_its_last_reque
     time.advance(29.9)
     assert PhaseOver not in kinds_sent(runner)
     time.advance(5.1)
-    assert Sent(PhaseOver("profiling 1"), None) in runner.what_was_sent()
+    assert Sent(PhaseOver("profiling 1"), "a") in runner.what_was_sent()
     control.allocator.put_back("a", "profiling 1", UNCOUNTED_SHARE)
     time.advance(1.0)
     assert control.plan.phase == "profiling 2"

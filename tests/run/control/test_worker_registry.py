@@ -80,6 +80,18 @@ def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Pat
     assert master.workers.back("handmade", "profiling", 1)
 
 
+def test_records_of_a_lost_worker_that_come_after_all_are_none_that_are_lost(tmp_path: Path) -> None:
+    """Some of them it had sent after its last status: those were not counted as lost, and make up for no other's loss."""
+    master = Master(tmp_path, "a", "b")
+    for name, admitted in (("a", 1), ("b", 1)):
+        master.workers.seen(name).admitted = admitted  # type: ignore[union-attr]
+        assert master.workers.drop(name).sent == 1
+    came = [answered(100, id=f"r{n}", worker="a", admitted_at=10.0) for n in range(3)]
+    refused = failed("refused", sent_at=None, id="x", worker="a")  # it never came to the gate
+    assert [master.workers.found(record) for record in (refused, *came)] == [False, True, False, False]
+    assert [*master.workers.remarks()] == ["4 records of workers that had been given up came after all"]
+
+
 def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> None:
     master = Master(tmp_path, "a", "b")
     for name in "ab":
@@ -100,8 +112,11 @@ def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> Non
 
 def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Path) -> None:
     master = Master(tmp_path, "a", "b", "c")
-    assert master.workers.clocks() == ""
+    assert [*master.workers.remarks()] == []
     for name, error_s in (("a", 0.0), ("b", 0.0004), ("c", 0.0012)):
-        master.workers.seen(name).clock_error_s = error_s  # type: ignore[union-attr]
-    assert "2 workers on other machines" in master.workers.clocks()
-    assert "to within 1.2 ms" in master.workers.clocks()
+        master.workers.note_clock(name, error_s)
+    master.workers.drop("c")  # its records are there
+    (remark,) = master.workers.remarks()
+    assert remark.startswith(
+        "the times of 2 workers with a clock of another machine are on the master's to within 1.2 ms; "
+    )

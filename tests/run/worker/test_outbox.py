@@ -234,7 +234,7 @@ def test_a_record_is_the_same_after_the_trip(sent: Record) -> None:
     wire = Wire()
     wire.outbox.add(sent)
     wire.outbox.flush()
-    _, batch = to_control(protocol.pack(1, wire.sent[0]))
+    _, batch, _ = to_control(protocol.pack(1, wire.sent[0]))
     assert isinstance(batch, Records)
     (came,) = Inbox().take("w", frames(batch))
     assert came == sent

@@ -1,0 +1,60 @@
+"""Post: messages that must come, in their order and once, between the control and one process that sends.
+
+Locust's connection is made anew when it breaks, and nobody says what was lost with the first. So these messages are
+numbered; a status and its answer say how far the other end has come, and what stays away is sent again, with all that
+followed (go-back-N). Nothing is sent for this alone, and nothing waits for it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+AGAIN_S: Final = 1.0
+"""After so long without news of the oldest: four statuses and a long way."""
+
+
+class Outgoing:
+    """``send`` sends packed bytes, which may get lost."""
+
+    def __init__(self, send: Callable[[bytes], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._send, self._clock = send, clock
+        self._last = 0
+        self._out: deque[tuple[int, bytes]] = deque()
+        """Not known to be there."""
+        self._since = 0.0
+
+    def post(self, pack: Callable[[int], bytes]) -> None:
+        """``pack(number)``: the message with its number, from 1."""
+        if not self._out:
+            self._since = self._clock()
+        self._last += 1
+        packed = pack(self._last)
+        self._out.append((self._last, packed))
+        self._send(packed)
+
+    def heard(self, number: int) -> None:
+        """The other end has all up to this one; what it has not had for a while is sent again."""
+        now = self._clock()
+        while self._out and self._out[0][0] <= number:
+            self._out.popleft()
+            self._since = now
+        if self._out and now - self._since > AGAIN_S:
+            self._since = now
+            for _, packed in self._out:
+                self._send(packed)
+
+
+class Incoming:
+    """The other end."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+        """All up to this one came."""
+
+    def take(self, number: int) -> bool:
+        """Whether this is the next one; else it was here, or one before it is missing."""
+        if number != self.heard + 1:
+            return False
+        self.heard = number
+        return True
