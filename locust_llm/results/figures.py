@@ -57,6 +57,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """From the send to the end."""
     input_tokens: Distribution = Distribution()
     output_tokens: Distribution = Distribution()
+    server_output_tokens: float | None = None
+    """Mean tokens an answer by the server's own count, where ``output_tokens`` are another's."""
     client: str = ""
     """What the tool says of itself: ``OK``, ``DEGRADED``, ...; empty: nothing."""
     lacks: tuple[str, ...] = ()

@@ -63,6 +63,7 @@ IMPOSSIBLE, DOUBTFUL = Verdict.IMPOSSIBLE, Verdict.DOUBTFUL
          "tokens asked for = 6 s: the answers had 101 tokens"),
         ({"output_tokens_per_s": 500.0}, "tokens/s", IMPOSSIBLE, "4 requests/s x 101 output tokens = 404/s; said: 500/s"),
         ({"total_tokens_per_s": 404.0}, "all tokens/s", IMPOSSIBLE, "x (100 + 101) tokens = 804/s; said: 404/s"),
+        ({"server_output_tokens": 64.0}, "token counts", DOUBTFUL, "101 tokens an answer by the tool's tokenizer, 64 by"),
         ({"goodput_per_s": 5.0}, "goodput", IMPOSSIBLE, "goodput 5/s <= 4 requests/s"),
         ({"latency": replace(LATENCY, max=300.0)}, "within the run", IMPOSSIBLE, "longest request 300 s, run 250 s"),
         ({"ttft": replace(TTFT, percentiles={50.0: 2.5}, max=3.0, avg=2.0)}, "TTFT within latency", IMPOSSIBLE,

@@ -531,7 +531,7 @@ def test_a_run_is_on_for_locusts_page_until_its_report_is_there(state: str, on: 
 
 def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
     page, run = on
-    run.result = ReportResult(
+    run.store.result = ReportResult(
         client=Verdict("OK"),
         slo_status="FAIL",
         rules=(RuleResult("ttft p95 < 1s", "FAIL", 2.0, "s", "why"),),
@@ -557,7 +557,7 @@ def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
 
 def test_of_a_sweep_no_latency_of_all_stages_is_shown(on: tuple[Page, Any]) -> None:
     page, run = on
-    run.result = ReportResult(swept=True, findings=("All stages are done.", "It turns at 4.", "So be it."))
+    run.store.result = ReportResult(swept=True, findings=("All stages are done.", "It turns at 4.", "So be it."))
     page.view.ends()
     status = page.live()
     assert (status["table"], status["found"]) == ([], ["All stages are done.", "It turns at 4.", "So be it."])

@@ -39,6 +39,17 @@ def tokens(figures: Figures) -> Iterator[Finding]:
         yield compared("all tokens/s", whole, both, words)
 
 
+def same_tokens(figures: Figures) -> Iterator[Finding]:
+    """Two counts of the same answers: a tool's with its tokenizer, and the server's."""
+    ours, theirs = figures.output_tokens.avg, figures.server_output_tokens
+    if ours is not None and theirs is not None:
+        words = f"{ours:.4g} tokens an answer by the tool's tokenizer, {theirs:.4g} by the server's usage"
+        alike = abs(ours - theirs) <= OFF * max(ours, theirs)
+        if not alike:
+            words += ": times a token and tokens/s are of other tokens than the model's"
+        yield Finding("token counts", Verdict.HOLDS if alike else Verdict.DOUBTFUL, words)
+
+
 def decode(figures: Figures) -> Iterator[Finding]:
     """Latency is TTFT, and the time a token for each further one: so much as the least and the largest such time allow. The
     product of both means is near it where lengths are alike."""

@@ -10,9 +10,9 @@ from .finding import Finding, Verdict
 
 Rule = Callable[[Figures], Iterator[Finding]]
 RULES: Final[tuple[Rule, ...]] = (
-    shape.real, flow.counted, flow.in_flight, flow.in_prefill, flow.decode, flow.tokens, flow.speed, flow.within,
-    shape.parts, shape.order, shape.mean, shape.spread, flow.schedule, flow.goodput, flow.failures, flow.client,
-    shape.merged, shape.samples,
+    shape.real, flow.counted, flow.in_flight, flow.in_prefill, flow.decode, flow.tokens, flow.same_tokens, flow.speed,
+    flow.within, shape.parts, shape.order, shape.mean, shape.spread, flow.schedule, flow.goodput, flow.failures,
+    flow.client, shape.merged, shape.samples,
 )  # fmt: skip
 
 

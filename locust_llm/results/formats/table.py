@@ -14,7 +14,7 @@ CELLS: Final = re.compile("[│|┃]")
 BORDER: Final = re.compile(r"\s*[|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-][\s|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-]*")
 HEAD: Final = ("avg", "mean", "min", "max", "p50", "median", "p90", "p95", "p99", "std")
 NAMES: Final[dict[str, tuple[str, ...]]] = {
-    "latency": ("request latency", "e2e", "end-to-end", "e2el"),
+    "latency": ("request latency", "end-to-end latency", "e2e latency", "e2el"),
     "ttft": ("time to first token", "ttft"),
     "tpot": ("inter token latency", "inter-token latency", "time per output token", "tpot", "itl"),
     "output_tokens": ("output sequence length", "output tokens per request"),
@@ -85,4 +85,5 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
 
 
 def _field(name: str, fields: Mapping[str, tuple[str, ...]]) -> str:
-    return next((field for field, words in fields.items() if name.startswith(words)), "")
+    """By the words before the unit."""
+    return next((field for field, words in fields.items() if UNIT.sub("", name).strip() in words), "")
