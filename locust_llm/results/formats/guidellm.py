@@ -1,0 +1,68 @@
+"""guidellm: the JSON of ``guidellm benchmark``, a load for each of its benchmarks.
+
+Its ``time_per_output_token_ms`` holds the first token too (latency / tokens); ``inter_token_latency_ms`` is what others call
+TPOT, weighted by tokens.
+"""
+
+from collections.abc import Iterator
+
+from locust_llm.results.figures import Distribution, Figures
+
+from .fields import Document, at, distribution, number, text, whole
+
+
+def is_one(document: Document) -> bool:
+    return at(document, "benchmarks", 0, "metrics", "time_to_first_token_ms") is not None
+
+
+def read(document: Document) -> list[Figures]:
+    return [_load(document, one) for one in at(document, "benchmarks") if at(one, "metrics") is not None]
+
+
+def _load(document: Document, one: object) -> Figures:
+    strategy = at(one, "config", "strategy") or at(one, "args", "strategy")
+    kind = text(at(strategy, "type_"))
+    warnings = at(one, "warnings")
+    places = whole(at(strategy, "max_concurrency")) or whole(at(strategy, "streams"))
+    return Figures(
+        tool="guidellm",
+        version=text(at(document, "metadata", "guidellm_version")),
+        label=kind,
+        model=text(at(one, "config", "backend", "model")),
+        requests=whole(at(one, "metrics", "request_totals", "successful")),
+        failed=whole(at(one, "metrics", "request_totals", "errored")) or 0,
+        duration_s=number(at(one, "duration")),
+        concurrency=places if kind == "concurrent" else None,
+        rate_per_s=number(at(strategy, "rate")) if kind in ("constant", "poisson") else None,
+        most_in_flight=whole(at(one, "metrics", "request_concurrency", "successful", "max")),
+        requests_per_s=_mean(one, "requests_per_second"),
+        output_tokens_per_s=_mean(one, "output_tokens_per_second"),
+        total_tokens_per_s=_mean(one, "tokens_per_second"),
+        ttft=_of(one, "time_to_first_token_ms", 1e-3),
+        tpot=_of(one, "inter_token_latency_ms", 1e-3),
+        latency=_of(one, "request_latency", 1.0),
+        input_tokens=_of(one, "prompt_token_count", 1.0),
+        output_tokens=_of(one, "output_token_count", 1.0),
+        client=f"limited ({text(at(warnings, 0, 'code'))})" if isinstance(warnings, list) and warnings else "",
+    )
+
+
+def _mean(one: object, name: str) -> float | None:
+    return number(at(one, "metrics", name, "successful", "mean"))
+
+
+def _of(one: object, name: str, scale: float) -> Distribution:
+    values = at(one, "metrics", name, "successful")
+    return (
+        distribution(_named(values), scale) if isinstance(values, dict) and values.get("count") != 0 else Distribution()
+    )
+
+
+def _named(values: Document) -> Iterator[tuple[str, object]]:
+    """``p001`` is its 0.1st percentile, ``p99`` the 99th, ``p999`` the 99.9th."""
+    yield from ((name, value) for name, value in values.items() if name not in ("percentiles", "mode", "median"))
+    percentiles = values.get("percentiles")
+    for name, value in percentiles.items() if isinstance(percentiles, dict) else ():
+        digits = str(name).removeprefix("p")
+        if digits.isascii() and digits.isdigit():
+            yield f"p{int(digits) / 10 ** (len(digits) - 2):g}", value
