@@ -146,7 +146,7 @@ class Job:
         assert step["shell"] == "bash"
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", script], cwd=self.workspace, env=env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
         )  # fmt: skip
         for name, value in told(files["OUTPUT"].read_text()):
             self.outputs[f"{step.get('id', '')}.{name}"] = value

@@ -1,5 +1,6 @@
 """What CI systems read: JUnit's XML, GitHub's summary page and annotations."""
 
+import re
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
@@ -114,8 +115,13 @@ def test_a_comment(tmp_path: Path) -> None:
     assert first == mark("load --> test")
     assert "There is no base to compare with: " in text
     assert "| ttft p50 &lt; 6ms" in text
-    assert "Time to First Token" in text
     assert "<b>" not in text
+    assert "Time to First Token" in body(summary, run, None, tmp_path)
+    old = Path(__file__).with_name("old") / "2026-11-20"
+    here, _, notes = body(summary, run, old, old).partition("<details><summary>Notes</summary>\n\n")
+    assert re.search(r"\| TTFT p50 \(ms\) +\| +21.51 \| +21.51 \|", here)
+    assert "too few samples" in notes
+    assert notes.endswith("\n\n</details>\n")
     many = body(*made(*(f"ttft p50 < {n}ms" for n in range(1, 900))), None, tmp_path)
     assert len(many) <= MAX_CHARACTERS + 100
     assert many.startswith("<!-- locust-llm comment -->\n\n## Load test: SLO FAIL\n")

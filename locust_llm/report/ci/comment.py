@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +31,9 @@ REST: Final = "The rest is in the report."
 
 def body(summary: Summary, run: Run, base: Path | None, folder: Path, name: str = "") -> str:
     """GitHub's Markdown, which GitLab reads too. It begins with the mark by which the next run finds it."""
-    blocks = [*opening(summary, run), *rules_table(summary, run), *_figures(summary, run, base, folder)]
-    said = (markdown_block(block, first=False) for block in blocks)
-    text = "\n\n".join([mark(name), f"## {title(summary, name)}", *said])
+    said = _written([*opening(summary, run), *rules_table(summary, run)])
+    more = _written(_figures(summary, run)) if base is None else _against(base, folder)
+    text = "\n\n".join([mark(name), f"## {title(summary, name)}", *said, *more])
     if len(text) > MAX_CHARACTERS:
         text = f"{text[:MAX_CHARACTERS].rpartition(chr(10))[0]}\n\n{REST}"
     return f"{text}\n"
@@ -49,24 +49,33 @@ def title(summary: Summary, name: str) -> str:
     return f"{shown}: SLO {summary.slo_status}" if summary.slo_status else shown
 
 
-def _figures(summary: Summary, run: Run, base: Path | None, folder: Path) -> Iterator[Block]:
-    """Against the base, where there is one; else its own."""
-    if base is not None:
-        yield Heading("Against the base")
-        try:
-            (pair,) = comparison.compared([base, folder]).runs
-        except (OSError, ValueError) as error:  # the first run of a branch has none yet
-            yield Text(f"There is no base to compare with: {build.reason(error)}.")
-        else:
-            yield from comparison.against(pair, NAMES)
-            yield Text(comparison.NOTES[0])
-            return
+def _written(blocks: Iterable[Block]) -> Iterator[str]:
+    return (markdown_block(block, first=False) for block in blocks)
+
+
+def _figures(summary: Summary, run: Run) -> Iterator[Block]:
+    """Its own."""
     if summary.paired is not None:
         yield from side_by_side(summary.paired)
     elif summary.sweep is not None and summary.swept:
         yield from curves(summary.sweep)
     elif summary.examination is None:
         yield from figures(summary, run)
+
+
+def _against(base: Path, folder: Path) -> Iterator[str]:
+    """What is said of single figures is folded away; of stages it stands between their tables."""
+    yield from _written([Heading("Against the base")])
+    try:
+        (pair,) = comparison.compared([base, folder]).runs
+    except (OSError, ValueError) as error:  # the first run of a branch has none yet
+        yield from _written([Text(f"There is no base to compare with: {build.reason(error)}.")])
+        return
+    blocks = [*comparison.against(pair, NAMES), Text(comparison.NOTES[0])]
+    notes = [] if pair.axis else [block for block in blocks if isinstance(block, Text) and not block.loud]
+    yield from _written(block for block in blocks if block not in notes)
+    if notes:
+        yield from ("<details><summary>Notes</summary>", *_written(notes), "</details>")
 
 
 def command(words: list[str]) -> int:
