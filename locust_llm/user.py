@@ -8,11 +8,10 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 import msgspec
-import requests
 
 from locust_llm.client.answer import Answer
 from locust_llm.client.gate import GateClosed
-from locust_llm.client.requests_bridge import PlainRequests, authorities, keep_home, own_certificate
+from locust_llm.client.requests_bridge import PlainRequests, authorities, keep_home, own_certificate, proxies_of
 from locust_llm.core.record import Record
 from locust_llm.load.conversation import Conversation
 from locust_llm.load.formats import Item
@@ -54,7 +53,7 @@ class LLMUser(HttpUser):
         self.client.verify = authorities() if not self.sender.settings.insecure else False
         self.client.cert = own_certificate()
         self.client.base_url = self.client.base_url.partition("?")[0]
-        self.client.proxies = requests.utils.get_environ_proxies(self.client.base_url)
+        self.client.proxies = proxies_of(self.client.base_url)
         self._branches = Branches(self)
 
     def chat(

@@ -61,6 +61,14 @@ def proxy_of(url: str) -> Proxy | None:
     return proxy_for(parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
 
 
+def proxies_of(url: str) -> dict[str, str]:
+    """For a session of requests: the proxy to the server of ``url``, and to no other."""
+    if proxy_of(url) is None:
+        return {}
+    parts, found = urlsplit(url), requests.utils.get_environ_proxies(url)
+    return {f"{parts.scheme}://{parts.hostname}": requests.utils.select_proxy(url, found) or ""}
+
+
 def authorities() -> str:
     """The certificates to trust: those of the environment, as requests and OpenSSL look for them, else certifi's."""
     names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")

@@ -48,8 +48,8 @@ def remarks_on(retried: int, resent: int = 0) -> Iterator[str]:
     if retried:
         attempts = "1 attempt was" if retried == 1 else f"{retried} attempts were"
         yield (
-            f"{attempts} refused (HTTP 429 or 503) and tried again. They count in no figure but TTFT from Due, which spans "
-            "all attempts of a request; a request whose last attempt was refused is a failure."
+            f"{attempts} refused (HTTP 429, 503; 401 of an expired key) and tried again. They count in no figure but TTFT "
+            "from Due, which spans all attempts of a request; a request whose last attempt was refused is a failure."
         )
     if resent:
         requests = "1 request was" if resent == 1 else f"{resent} requests were"

@@ -61,13 +61,11 @@ def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
 def add_access(parser: ArgumentParser) -> None:
     """What lets requests in, for the commands that have a few options of a run: with its names, texts and variables."""
     by_dest = {option.dest: option for option in OPTIONS}
-    for dest in ACCESS:
-        option = by_dest[dest]
-        given = os.environ.get(option.variable)
-        parser.add_argument(option.flag, metavar=value_of(option), help=help_of(option).replace("%", "%%"), **(
-            {"action": "append", "default": []} if option.repeated
-            else {"type": reader(option), "default": given and reader(option)(given)}
-        ))  # fmt: skip
+    for option in map(by_dest.__getitem__, ACCESS):
+        how: dict[str, Any] = {"type": option.kind, "default": os.environ.get(option.variable)}
+        if option.repeated:  # headers of the environment are read where the others are
+            how = {"action": "append", "default": []}
+        parser.add_argument(option.flag, metavar=value_of(option), help=help_of(option).replace("%", "%%"), **how)
     parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
 
 

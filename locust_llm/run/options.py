@@ -166,6 +166,8 @@ def check(options: Namespace, **known: Any) -> Settings:
     for kind in settings.media.kinds:
         if not_taken := refuses_media(settings.endpoint_type, kind):
             refuse(not_taken)
+    if settings.api_key_lifetime is not None and not options.api_key_command:
+        refuse("--api-key-lifetime is of the key that --api-key-command prints: give that too")
     if options.web_datasets and not os.path.isdir(options.web_datasets):
         refuse(f"--web-datasets {options.web_datasets}: there is no such folder")
     rate = options.spawn_rate

@@ -16,7 +16,7 @@ from .access.headers import candidate_headers, request_headers, tenant_headers
 from .options import SECRETS
 
 WITHHELD: Final = (
-    "header", "api_key_file", "api_key_command", "api_key_lifetime", "candidate_set", "tenant_header", "client_cert",
+    "header", "api_key_file", "api_key_command", "candidate_set", "tenant_header", "client_cert",
     "client_key", "ca_cert",
 )  # fmt: skip
 """Ours. Each worker keeps its own."""

@@ -40,7 +40,6 @@ def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs
         "header",
         "api_key_file",
         "api_key_command",
-        "api_key_lifetime",
         "client_cert",
         "client_key",
         "ca_cert",

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from .option import DURATION, Option
+from .option import Option
 
 
 class CommandLine(msgspec.Struct):
@@ -24,10 +24,6 @@ class CommandLine(msgspec.Struct):
             "COMMAND",
             in_form=False,
         ),
-    ] = None
-    api_key_lifetime: Annotated[
-        float | None,
-        Option("server", "Age at which the key of the command is renewed", "3000", "seconds", DURATION, in_form=False),
     ] = None
     client_cert: Annotated[
         str | None,

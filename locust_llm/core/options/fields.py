@@ -278,6 +278,17 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
             "Do not verify the server's TLS certificate: anybody in between can then read everything, the key too",
         ),
     ] = False
+    api_key_lifetime: Annotated[
+        float | None,
+        Option(
+            "server",
+            "Age at which the key of --api-key-command is renewed",
+            "3000",
+            "seconds",
+            Range(1, DELAY.most),
+            in_form=False,
+        ),
+    ] = None
     backend_header: Annotated[
         str | None, Option("report", "Header of an answer that names its replica, for a table", "x-backend", "NAME")
     ] = None

@@ -15,6 +15,7 @@ from .key_command import HEADER_VALUE as HEADER_VALUE
 
 EXPIRED: Final = 401
 BEARER: Final = "Bearer "
+NO_LINE: Final = "the API key (--api-key-file or OPENAI_API_KEY) is not one line of text"
 
 
 class KeyHeaders(Mapping[str, str]):
@@ -72,9 +73,12 @@ def request_headers(options: Namespace | None, protocol: str = "") -> Mapping[st
     given = {name.strip(): value.strip() for name, _, value in (one.partition(":") for one in headers_given(options))}
     if (command := command_of(options)) is not None:
         return KeyHeaders(command, lambda key: {**own.headers(key), **given})
-    key = small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
+    try:
+        key = small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
+    except UnicodeDecodeError:
+        raise ValueError(NO_LINE) from None
     if not HEADER_VALUE.fullmatch(key.strip()):
-        raise ValueError("the API key (--api-key-file or OPENAI_API_KEY) is not one line of text")
+        raise ValueError(NO_LINE)
     return {**own.headers(key.strip()), **given}
 
 
@@ -82,8 +86,6 @@ def command_of(options: Namespace) -> KeyCommand | None:
     """None: the key comes from elsewhere. Raises ValueError of one sentence."""
     text, lifetime_s = getattr(options, "api_key_command", None), getattr(options, "api_key_lifetime", None)
     if not text:
-        if lifetime_s is not None:
-            raise ValueError(f"--api-key-lifetime is of the key that {FLAG} prints: give that too")
         return None
     if options.api_key_file:
         raise ValueError(f"{FLAG} and --api-key-file exclude each other: give one of them")
