@@ -1,8 +1,12 @@
 """What is sent by OpenTelemetry: which spans, what the histograms hold, what is dropped and what is said of it."""
 
+from support import unpatched_locust  # noqa: F401  before anything of Locust
+
+# isort: split
 import io
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -15,6 +19,7 @@ from support.records import answered
 
 from locust_llm.core.record import Record
 from locust_llm.core.spans.ids import is_sampled, request_key, traceparent
+from locust_llm.core.settings import Settings
 from locust_llm.core.telemetry import TelemetryCounts
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
@@ -29,6 +34,7 @@ from locust_llm.run.telemetry.exporters import Exporter, mistake
 from locust_llm.run.telemetry.metrics import DURATION, FIRST_CHUNK, OUTPUT_CHUNK, SECONDS, USAGE, Metrics
 from locust_llm.run.telemetry.process import Queue, Sending
 from locust_llm.run.telemetry.spans import failure_of, spans_of
+from locust_llm.run.telemetry.telemetry import mistakes
 
 RUN = "4bf92f3577b34da6"
 ABOUT = frames.About(trace=RUN, operation="chat", provider="openai", host="https://llm.example.com", began_ns=7)
@@ -185,3 +191,11 @@ def test_what_the_variables_ask_for(variables: Mapping[str, str], why: str, monk
     assert bool(missing) == (variables.get("OTEL_SDK_DISABLED") is None)
     if not why and missing:
         assert missing == "--otel needs opentelemetry-sdk: pip install 'locust-llm[otel]'"
+
+
+def test_a_share_needs_something_to_share() -> None:
+    refused = ["--otel-sample is a share of the spans that --otel sends: give --otel too"]
+    assert [*mistakes(Settings(otel_sample=0.5), Namespace(otel=False))] == refused
+    assert [*mistakes(Settings(otel_sample=0.5), Namespace(otel=True))] == []
+    assert Settings(otel_sample=0.5).traced_share == 0.5
+    assert Settings(otel_sample=0.5, otlp_receiver="127.0.0.1:4318").traced_share == 1  # its report wants all
