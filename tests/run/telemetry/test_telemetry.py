@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from support.records import answered
 
 from locust_llm.core.record import Record
-from locust_llm.core.spans.ids import is_sampled, request_key, traceparent
 from locust_llm.core.settings import Settings
+from locust_llm.core.spans.ids import is_sampled, request_key, traceparent
 from locust_llm.core.telemetry import TelemetryCounts
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
