@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans owners calibration soak confusion intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry owners calibration soak confusion intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -114,6 +114,9 @@ bench-media: $(VENV)/.installed-tests  ## do requests with 4 MB of pictures leav
 
 bench-spans: $(VENV)/.installed-tests  ## what spans of 2,000 and 10,000 requests a second cost the process of the run, and the receiver's
 	PYTHONPATH=tests $(BIN)/python tests/bench/spans.py
+
+bench-telemetry: $(VENV)/.installed-tests  ## what --otel costs the load generator and the exporting process, for each request and chunk
+	PYTHONPATH=tests $(BIN)/python tests/bench/telemetry.py
 
 owners: $(VENV)/.installed-tests  ## how far the parts of the waterfall are from what the simulator knows: 33 loads in virtual time
 	PYTHONPATH=tests $(BIN)/python tests/bench/owners.py

@@ -42,6 +42,11 @@ def test_the_load_generator_needs_neither_numpy_nor_pandas() -> None:
     assert not {"numpy", "pandas", "tabulate"} & loaded_by("from locust_llm import LLMUser, ProbeUser")
 
 
+def test_what_exports_telemetry_needs_neither_locust_nor_gevent() -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
+    assert not {"locust", "gevent", "numpy"} & loaded_by("import locust_llm.run.telemetry.process")
+
+
 def test_the_simulator_stands_alone() -> None:
     assert loaded_by("import locust_llm.simulator.cli") == set()
 

@@ -26,7 +26,7 @@ SERVICES = {
     "metrics": ("metrics.v1.MetricsService", ExportMetricsServiceResponse),
     "logs": ("logs.v1.LogsService", ExportLogsServiceResponse),
 }
-SCOPE, SIMULATOR = "locust_llm", "locust-llm-simulator"
+SCOPE, SIMULATOR = "locust-llm", "locust-llm-simulator"
 
 
 def plain(attributes: Any) -> dict[str, Any]:
@@ -47,6 +47,11 @@ class Collector:
         self.silent = Event()
         """Set: nothing is answered."""
         self.ended = Event()
+
+    def answer(self) -> None:
+        """From now on, those who wait too."""
+        self.silent.clear()
+        self.ended.set()
 
     def _of(
         self, kind: str, resources: str, scopes: str, items: str, by: str = SCOPE

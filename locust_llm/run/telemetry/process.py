@@ -95,7 +95,7 @@ class Sending:
     def __init__(self, about: frames.About, environ: Mapping[str, str]) -> None:
         self._about = about
         self._resource = Resource.create(about.resource)
-        self._scope = InstrumentationScope("locust_llm", about.version)
+        self._scope = InstrumentationScope("locust-llm", about.version)
         self._mistakes = Mistakes()
         logging.getLogger("opentelemetry").addHandler(self._mistakes)
         self._requests = self._sampled = self._failures = self._metrics_lost = 0

@@ -1,0 +1,87 @@
+"""What --otel costs: CPU of the load generator and of the exporting process, for each request; and what the SDK's own
+histogram would take for each chunk (make bench-telemetry)."""
+
+import os
+import time
+from itertools import accumulate, pairwise
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import gevent
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from support.collector import over_http
+
+from locust_llm.core.record import Record
+from locust_llm.run.telemetry.frames import About
+from locust_llm.run.telemetry.metrics import SECONDS, Metrics, common
+from locust_llm.run.telemetry.telemetry import Pipe
+
+ABOUT: Final = About(trace="4bf92f3577b34da6", operation="chat", provider="openai", host="http://127.0.0.1:8000")
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def a_record(number: int, chunks: int, random: Random) -> Record:
+    stamps = tuple(accumulate(random.randrange(5_000, 60_000) for _ in range(chunks)))
+    return Record(
+        id=f"local-1-{number}", model="llama", name="/v1/chat/completions", clock_offset_s=1.8e9, due_at=1.0, asked_at=1.0,
+        admitted_at=1.5, limit=4, sent_at=1.5, closed_at=1.6 + stamps[-1] / 1e6, chunk_us=stamps, finish_reason="stop",
+        input_tokens=550, output_tokens=chunks, tokens_from="usage", status=200,
+    )  # fmt: skip
+
+
+def measure(rate: int, chunks: int, seconds: float, url: str) -> str:
+    """The process as in a run, at so many requests a second."""
+    os.environ |= {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT": url}
+    random = Random(1)
+    records = [a_record(number, chunks, random) for number in range(int(rate * seconds))]
+    pipe = Pipe(ABOUT)
+    gevent.sleep(2)
+    theirs, own = cpu_s(pipe._pid), 0.0
+    began = time.monotonic()
+    for begin in range(0, len(records), 20):
+        before = time.thread_time()
+        for record in records[begin : begin + 20]:
+            pipe.put(record)
+        own += time.thread_time() - before
+        gevent.sleep(max(0.0, began + begin / rate - time.monotonic()))
+    gevent.sleep(1)
+    theirs = cpu_s(pipe._pid) - theirs
+    counts = pipe.end()
+    each = 1e6 / len(records)
+    return (
+        f"{rate:,} requests a second of {chunks:,} chunks: {own * each:.1f} us of the load generator for each, "
+        f"{theirs * each:.0f} us of the exporting process ({theirs / seconds:.1%} of a core); {counts.spans:,} of "
+        f"{len(records):,} spans taken {counts.remark}"
+    )
+
+
+def histograms() -> str:
+    """For each chunk."""
+    record = a_record(1, 1_000, Random(1))
+    provider = MeterProvider(metric_readers=[InMemoryMetricReader()])
+    histogram = provider.get_meter("x").create_histogram("x", explicit_bucket_boundaries_advisory=SECONDS)
+    attributes = dict(common(ABOUT, record))
+    before = time.process_time()
+    for first, second in pairwise(record.chunk_us):
+        histogram.record((second - first) / 1e6, attributes)
+    between = time.process_time()
+    ours = Metrics(ABOUT)
+    for _ in range(100):
+        ours.add(record)
+    after = time.process_time()
+    return (
+        f"a chunk into a histogram: {(between - before) * 1e3:.1f} us by the SDK, {(after - between) * 10:.2f} us here"
+    )
+
+
+if __name__ == "__main__":
+    print(histograms(), flush=True)
+    with over_http() as collector:
+        for rate, chunks in ((50, 60), (200, 60), (50, 1_000), (500, 60)):
+            print(measure(rate, chunks, 6, collector.url), flush=True)

@@ -1,0 +1,103 @@
+"""The Grafana dashboard: a real Prometheus scrapes a real run, and each panel has series."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import requests
+from support.runs import free_port
+
+from locust_llm.__main__ import simulator
+
+DASHBOARD: Final = json.loads((Path(__file__).parents[2] / "deploy/grafana/locust-llm.json").read_text())
+PANELS: Final = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+QUERIES: Final = [
+    (f"{panel['title']} {target['refId']}", target["expr"]) for panel in PANELS for target in panel["targets"]
+]
+PROMETHEUS: Final = shutil.which("prometheus")
+
+
+def filled(query: str) -> str:
+    """As Grafana does, with everything selected."""
+    return query.replace("$__rate_interval", "5s").replace("$job", ".*").replace("$phase", ".*")
+
+
+def test_the_dashboard_is_whole() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    assert "$" not in "".join(filled(query) for _, query in QUERIES)
+    variables = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
+    assert variables == ["datasource", "job", "phase"]
+
+
+@contextmanager
+def prometheus(folder: Path, port: int, *scraped: int) -> Iterator[str]:
+    assert PROMETHEUS
+    targets = ", ".join(f"'127.0.0.1:{one}'" for one in scraped)
+    (folder / "prometheus.yml").write_text(
+        "global: { scrape_interval: 500ms, scrape_timeout: 500ms }\n"
+        "scrape_configs:\n"
+        f"- {{ job_name: load, metrics_path: /llm/metrics, static_configs: [{{ targets: [{targets}] }}] }}\n"
+    )
+    process = subprocess.Popen(
+        [PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+         f"--web.listen-address=127.0.0.1:{port}"],
+        stderr=(folder / "prometheus.log").open("w"),
+    )  # fmt: skip
+    try:
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: answers(f"{url}/-/ready"), (folder / "prometheus.log").read_text)
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=5).ok
+    except requests.ConnectionError:
+        return False
+
+
+def until(true: Callable[[], object], why: Callable[[], str]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end, why()
+        time.sleep(0.2)
+
+
+def series(url: str, query: str, began: float, ended: float) -> list[Any]:
+    """Those with a value that is a number."""
+    asked = {"query": filled(query), "start": began, "end": ended, "step": 1}
+    answer = requests.get(f"{url}/api/v1/query_range", params=asked, timeout=20).json()
+    assert answer["status"] == "success", (query, answer)
+    return [one for one in answer["data"]["result"] if any(value != "NaN" for _, value in one["values"])]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROMETHEUS is None, reason="there is no prometheus (Debian: apt-get install prometheus)")
+def test_each_panel_has_series(tmp_path: Path) -> None:
+    port, began = free_port(), time.time()
+    with simulator() as server, prometheus(tmp_path, free_port(), port) as url:
+        done = subprocess.run(
+            [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", server, "-u", "4", "-t", "10",
+             "--prefill-concurrency", "2", "--output-tokens-mean", "20", "--no-probe", "--metrics-port", str(port),
+             "--report-dir", str(tmp_path / "run")],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        ended = time.time()
+        empty = [name for name, query in QUERIES if not series(url, query, began, ended)]
+        assert not empty, done.stdout + done.stderr
+        quantile = next(query for name, query in QUERIES if name == "Time to first token A")
+        (p50,) = series(url, quantile, began, ended)
+        run = json.loads((tmp_path / "run" / "run.json").read_text())
+        assert run["run"]["settings"]["metrics_port"] == str(port)
+        assert 0 < float(p50["values"][-1][1]) < 10
