@@ -66,7 +66,7 @@ class Worker:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(f"tcp://127.0.0.1:{port}")
         self.hello, self.per_s, self.packed = hello, per_s, pack(a_record(self.name, chunks))
-        self.epoch, self.share, self.sent, self.batches, self.acknowledged = 0, -1, 0, 0, 0
+        self.epoch, self.share, self.sent, self.batches, self.acknowledged, self.heard = 0, -1, 0, 0, 0, 0
         self.began_at: float | None = None
         self.over = False
         self.say("client_ready", "2.47.0")
@@ -89,7 +89,9 @@ class Worker:
                 self.say("spawning_complete", {"user_classes_count": counts, "user_count": sum(counts.values())})
                 self.began_at = self.began_at or time.monotonic()
             elif message.type == TO_SENDER:
-                self.obey(*to_sender(data)[:2])
+                epoch, message, number = to_sender(data)
+                self.heard = max(self.heard, number)
+                self.obey(epoch, message)
             elif message.type == "quit":
                 self.over = True
 
@@ -115,6 +117,7 @@ class Worker:
         self.send(Status(
             gate=GateStatus(used=1, waiting=3, number=self.share, waited_s=0.1), decoding=50, users=60,
             admitted=self.sent, ttfts_s=[0.2] * int(self.per_s * STATUS_S), reads=self.sent * 50, at=now,
+            heard=self.heard,
         ))  # fmt: skip
         while self.sent < int((now - self.began_at) * self.per_s):
             count = min(BATCH_RECORDS, int((now - self.began_at) * self.per_s) - self.sent)
