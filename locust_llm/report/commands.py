@@ -3,6 +3,8 @@
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.core import storage
-from locust_llm.core.text import say
+from locust_llm.core.text import many, say
 from locust_llm.exit_status import ExitStatus
 
 from . import build, comparison, ending
@@ -37,6 +39,10 @@ def report(words: list[str]) -> int:
     )
     parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans in this OTLP/JSON file")
     parser.add_argument(
+        "--records", type=Path, action="append", default=[], metavar="FILE",
+        help="add those of a worker that could not deliver them to the master; what is there already is left out",
+    )  # fmt: skip
+    parser.add_argument(
         "--blame", action="append", default=[], metavar="WHAT",
         help="explain the slow requests of this metric too, named as in a rule: 'ttft{model=a} p95'; may be repeated",
     )  # fmt: skip
@@ -45,12 +51,16 @@ def report(words: list[str]) -> int:
     folder = (options := parser.parse_args(words)).folder
     if not (folder / "profile_export.jsonl").is_file():
         return refused(f"{folder} holds no run: it has no profile_export.jsonl")
+    if missing := [file for file in options.records if not file.is_file()]:
+        return refused(f"there is no {missing[0]}")
     try:
         for text in options.blame:
             explained_by(text)
     except ValueError as error:
         return refused(f"--blame {error}")
     try:
+        if options.records:
+            _add(folder, options.records)
         summary, facts = build.remake(folder, stages=options.stages, spans=options.spans, blames=options.blame)
     except Exception as error:
         print(f"locust-llm: error: the report of {folder} could not be made: {build.reason(error)}", file=sys.stderr)
@@ -70,6 +80,17 @@ def report(words: list[str]) -> int:
     text = result.tables if options.verbose else result.text
     say(msgspec.json.encode(result).decode() + "\n" if options.json else text)
     return ExitStatus.INCOMPLETE if result.incomplete else ExitStatus.OK
+
+
+def _add(folder: Path, files: Sequence[Path]) -> None:
+    """Records that did not reach the master of the run, from other hosts. Raises OSError."""
+    added = sum(storage.add_records(folder / storage.RECORDS, storage.RecordFile(file)) for file in files)
+    with suppress(ValueError, FileNotFoundError):  # the report says so of a damaged one
+        run = storage.read_run(folder)
+        note = f"{many(added, 'record')} that had not reached the master were added from other hosts"
+        if added:
+            lost = max(0, run.records_lost - added)
+            storage.write_run(folder, replace(run, records_lost=lost, notes=(*run.notes, note)))
 
 
 def figure(words: list[str]) -> int:

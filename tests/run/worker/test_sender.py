@@ -29,7 +29,7 @@ def sender(sent: list[bytes]) -> Sender:
 
 
 def begin(sender: Sender, **what: Any) -> None:
-    settings = Settings(host="http://server", selftest="none", request_rate=5.0)
+    settings = Settings(host="http://server", selftest="off", request_rate=5.0)
     assert sender.begin(7, Begin(settings=settings, survey=Discovery(model="m"), **what))
 
 
