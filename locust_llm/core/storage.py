@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 
 from .engine_metrics import EngineSample, History
-from .jsonl import parse_line, pieces, trusted
+from .jsonl import line, parse_line, pieces, trusted
 from .record import Record
 from .run import Run
 from .settings import Settings
@@ -201,6 +201,20 @@ def _why(line: bytes, error: ValueError) -> str:
     if not text.endswith(b"}"):
         return "it ends in the middle"
     return str(error)[:200]
+
+
+def add_records(path: Path, records: Iterable[Record]) -> int:
+    """To a file of records, each on a line of its own, but for those that are there; how many were not. Raises OSError."""
+    there = {record.id for record in RecordFile(path)}
+    with path.open("r+b") as lines:
+        whole = lines.seek(0, os.SEEK_END) == 0 or (lines.seek(-1, os.SEEK_END) >= 0 and lines.read() == b"\n")
+        before = len(there)
+        for record in records:
+            if record.id not in there:
+                lines.write((b"" if whole else b"\n") + line(record) + b"\n")
+                there.add(record.id)
+                whole = True
+    return len(there) - before
 
 
 def write_run(folder: Path | str, run: Run, **more: Any) -> None:

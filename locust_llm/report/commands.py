@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.core import storage
-from locust_llm.core.text import say
+from locust_llm.core.text import many, say
 from locust_llm.exit_status import ExitStatus
 from locust_llm.probe.prices import prompts_alone
 
@@ -43,6 +44,10 @@ def report(words: list[str]) -> int:
         help="take what a prompt costs from this folder of locust-llm probe, where the run itself does not tell",
     )  # fmt: skip
     parser.add_argument(
+        "--records", type=Path, action="append", default=[], metavar="FILE",
+        help="add those of a worker that could not deliver them to the master; what is there already is left out",
+    )  # fmt: skip
+    parser.add_argument(
         "--blame", action="append", default=[], metavar="WHAT",
         help="explain the slow requests of this metric too, named as in a rule: 'ttft{model=a} p95'; may be repeated",
     )  # fmt: skip
@@ -51,6 +56,8 @@ def report(words: list[str]) -> int:
     folder = (options := parser.parse_args(words)).folder
     if not (folder / "profile_export.jsonl").is_file():
         return refused(f"{folder} holds no run: it has no profile_export.jsonl")
+    if missing := [file for file in options.records if not file.is_file()]:
+        return refused(f"there is no {missing[0]}")
     try:
         for text in options.blame:
             explained_by(text)
@@ -61,6 +68,8 @@ def report(words: list[str]) -> int:
     except ValueError as error:
         return refused(f"--probe: {error}")
     try:
+        if options.records:
+            _add(folder, options.records)
         summary, facts = build.remake(
             folder, stages=options.stages, spans=options.spans, probed=probed, blames=options.blame
         )
@@ -93,6 +102,17 @@ def _probed(probe: Path, folder: Path) -> list[tuple[int, float]]:
     if there != here:
         raise ValueError(f"the probe in {probe} is of the model {there!r}, this run of {here!r}")
     return [(prompt.input_tokens, prompt.typical_s) for prompt in prompts]
+
+
+def _add(folder: Path, files: Sequence[Path]) -> None:
+    """Records that did not reach the master of the run, from other hosts. Raises OSError."""
+    added = sum(storage.add_records(folder / storage.RECORDS, storage.RecordFile(file)) for file in files)
+    with suppress(ValueError, FileNotFoundError):  # the report says so of a damaged one
+        run = storage.read_run(folder)
+        note = f"{many(added, 'record')} that had not reached the master were added from other hosts"
+        if added:
+            lost = max(0, run.records_lost - added)
+            storage.write_run(folder, replace(run, records_lost=lost, notes=(*run.notes, note)))
 
 
 def figure(words: list[str]) -> int:

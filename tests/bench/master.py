@@ -66,7 +66,7 @@ class Worker:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(f"tcp://127.0.0.1:{port}")
         self.hello, self.per_s, self.packed = hello, per_s, pack(a_record(self.name, chunks))
-        self.epoch, self.share, self.sent, self.batches, self.acknowledged = 0, -1, 0, 0, 0
+        self.epoch, self.share, self.sent, self.batches, self.acknowledged, self.heard = 0, -1, 0, 0, 0, 0
         self.began_at: float | None = None
         self.over = False
         self.say("client_ready", "2.47.0")
@@ -89,7 +89,9 @@ class Worker:
                 self.say("spawning_complete", {"user_classes_count": counts, "user_count": sum(counts.values())})
                 self.began_at = self.began_at or time.monotonic()
             elif message.type == TO_SENDER:
-                self.obey(*to_sender(data)[:2])
+                epoch, message, number = to_sender(data)
+                self.heard = max(self.heard, number)
+                self.obey(epoch, message)
             elif message.type == "quit":
                 self.over = True
 
@@ -115,6 +117,7 @@ class Worker:
         self.send(Status(
             gate=GateStatus(used=1, waiting=3, number=self.share, waited_s=0.1), decoding=50, users=60,
             admitted=self.sent, ttfts_s=[0.2] * int(self.per_s * STATUS_S), reads=self.sent * 50, at=now,
+            heard=self.heard,
         ))  # fmt: skip
         while self.sent < int((now - self.began_at) * self.per_s):
             count = min(BATCH_RECORDS, int((now - self.began_at) * self.per_s) - self.sent)
@@ -170,10 +173,14 @@ def measure(master: "subprocess.Popen[bytes]", hello: Hello, options: argparse.N
         time.sleep(0.002)
     times, now = seen.cpu_times(), time.monotonic()
     took, records = now - begun, sum(worker.sent for worker in workers) - sent
+    while (waiting := sum(worker.batches - worker.acknowledged for worker in workers)) and time.monotonic() < now + 5:
+        for worker in workers:
+            worker.hear()
+        time.sleep(0.002)
     print(
         f"{records / took:,.0f} requests/s of {options.chunks} chunks over {options.workers} workers, gate on: the master "
         f"uses {(times.user + times.system - spent) / took:.1%} of a core, {seen.memory_info().rss / 2**20:.0f} MB; "
-        f"batches not yet acknowledged: {sum(worker.batches - worker.acknowledged for worker in workers)}"
+        f"the last batches were acknowledged {time.monotonic() - now:.2f} s later, {waiting} were not"
     )
 
 

@@ -19,7 +19,9 @@ from locust_llm.core.record import Record
 from locust_llm.core.run import Run
 from locust_llm.core.server_times import ServerTimes
 from locust_llm.core.storage import RecordFile, write_run
+from locust_llm.exit_status import ExitStatus
 from locust_llm.report import build as report
+from locust_llm.report import commands
 from locust_llm.report.build import read, remake, write
 from locust_llm.report.text import console
 
@@ -61,6 +63,27 @@ def test_remade_from_the_folder_alone(folder: Path) -> None:
             (folder / name).unlink()
     assert remake(folder)[0] == first
     assert {name: (folder / name).read_bytes() for name in FILES} == before
+
+
+def test_records_that_did_not_reach_the_master_are_added_once(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, msgspec.structs.replace(a_run(), records_lost=3))
+    there = read(folder).run
+    elsewhere = tmp_path_factory.mktemp("worker")
+    (first, *_) = RecordFile(folder / "profile_export.jsonl")
+    fill(elsewhere, [first, msgspec.structs.replace(first, id="kept 1"), msgspec.structs.replace(first, id="kept 2")])
+    words = [str(folder), "--records", str(elsewhere / "profile_export.jsonl")]
+    for _ in range(2):
+        commands.report(words)
+        run = read(folder).run
+        assert (run.records_lost, len(run.notes)) == (1, len(there.notes) + 1)
+        assert run.notes[-1] == "2 records that had not reached the master were added from other hosts"
+        ids = [record.id for record in RecordFile(folder / "profile_export.jsonl")]
+        assert ids[-2:] == ["kept 1", "kept 2"]
+        assert len(set(ids)) == len(ids)
+    assert commands.report([str(folder), "--records", "nowhere.jsonl"]) == ExitStatus.REFUSED
+    assert "there is no nowhere.jsonl" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", [None, b"", b'{"run": {"name": "half', b'{"other": 1}', b"\xff"])

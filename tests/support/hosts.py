@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ with open(os.environ["CLOCK_FILE"], "a") as file:
 """As sitecustomize. ``time.time_ns``, which is read beside the kernel's stamps only, stays with those."""
 
 
+@cache
 def why_not() -> str:
     """Why there can be no hosts here; empty: there can."""
     if sys.platform != "linux" or os.geteuid() != 0:

@@ -12,10 +12,9 @@ from locust.env import Environment
 import gevent
 import msgspec
 
-from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.settings import Settings
-from locust_llm.core.storage import RECORDS, RecordFile
+from locust_llm.core.storage import RECORDS, add_records
 from locust_llm.core.text import many
 from locust_llm.exit_status import ExitStatus
 from locust_llm.run.greeting import greeting
@@ -179,10 +178,16 @@ class _Worker:
         and finds the journal."""
         if self._here == self._folder:
             return False
-        with (self._here / RECORDS).open("ab") as lines:
-            lines.writelines(line(record) + b"\n" for record in self.outbox.undelivered())
+        path, count = self._here / RECORDS, many(self.outbox.waiting, "record")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            add_records(path, self.outbox.undelivered())
+        except OSError as error:
+            logger.error(f"{count} could not be delivered, nor be written to {path}: {error.strerror}")
+            return False
         logger.error(
-            f"{many(self.outbox.waiting, 'record')} could not be delivered: {self._here / RECORDS} has what is missing"
+            f"{count} could not be delivered, and are in {path}: locust-llm report --records adds them to the run"
         )
         return True
 
@@ -206,11 +211,10 @@ def append(records: list[Record], path: Path) -> bool:
         if not path.exists() or time.monotonic() > until:
             return False
         gevent.sleep(0.1)
-    with os.fdopen(file, "r+b") as lines:
-        there = {record.id for record in RecordFile(path)}
-        whole = lines.seek(0, os.SEEK_END) == 0 or (lines.seek(-1, os.SEEK_END) >= 0 and lines.read() == b"\n")
-        lines.write(b"" if whole else b"\n")
-        lines.writelines(line(record) + b"\n" for record in records if record.id not in there)
+    try:
+        add_records(path, records)
+    finally:
+        os.close(file)
     return True
 
 
