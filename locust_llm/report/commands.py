@@ -29,8 +29,7 @@ These runs came one after the other: what changed between them on the server, th
 difference of theirs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
 
 
-def report(words: list[str]) -> int:
-    """Make the reports of a run again from its records."""
+def _report_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm report", description="Make the reports of a run again from its records."
     )
@@ -53,7 +52,12 @@ def report(words: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
     parser.add_argument("--verbose", action="store_true", help="print all tables")
-    folder = (options := parser.parse_args(words)).folder
+    return parser
+
+
+def report(words: list[str]) -> int:
+    """Make the reports of a run again from its records."""
+    folder = (options := _report_options().parse_args(words)).folder
     if not (folder / "profile_export.jsonl").is_file():
         return refused(f"{folder} holds no run: it has no profile_export.jsonl")
     if missing := [file for file in options.records if not file.is_file()]:
