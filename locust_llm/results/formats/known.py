@@ -8,9 +8,9 @@ import msgspec
 
 from locust_llm.results.figures import Figures
 
-from . import aiperf, guidellm, table, vllm_bench
+from . import aiperf, genai_bench, guidellm, inference_perf, table, vllm_bench
 
-READERS: Final[tuple[ModuleType, ...]] = (aiperf, guidellm, vllm_bench)
+READERS: Final[tuple[ModuleType, ...]] = (aiperf, genai_bench, guidellm, inference_perf, vllm_bench)
 MAX_BYTES: Final = 2**31
 OWN: Final = "profile_export_aiperf.json"
 """Of a run folder."""

@@ -1,0 +1,140 @@
+"""Beside: results of several tools, or without records, as one table; a difference only where the loads are alike."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tabulate import tabulate
+
+from locust_llm.core.text import clean, say
+from locust_llm.exit_status import ExitStatus
+
+from .audit.finding import Verdict
+from .audit.rules import audit
+from .figures import Distribution, Figures
+from .formats import known
+
+ALIKE: Final = 0.05
+"""Mean lengths that differ by no more are the same load."""
+Said = Callable[[Figures], str]
+
+
+def compare(paths: Sequence[Path]) -> int:
+    """Print the table. 5 where a file cannot be read."""
+    files: list[tuple[Path, Figures]] = []
+    for path in paths:
+        try:
+            files += [(path, figures) for figures in known.read(path)]
+        except (OSError, known.UnknownFormat) as error:
+            print(f"locust-llm: error: {path}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+            return ExitStatus.REFUSED
+    say(text(files))
+    return ExitStatus.OK
+
+
+def text(files: Sequence[tuple[Path, Figures]]) -> str:
+    """Markdown: what is not alike, the table with the first as the base, and what stands against single results."""
+    names = _names([figures.title for _, figures in files])
+    columns = [figures for _, figures in files]
+    base, *_ = columns
+    apart = [unlike(base, figures) for figures in columns]
+    lines = [f"{name} had another load than {names[0]}: {why}. So there are no differences."
+             for name, why in zip(names, apart, strict=True) if why]  # fmt: skip
+    rows = [["file", *(path.name for path, _ in files)]]
+    rows += [[name, *(said(figures) for figures in columns)] for name, said in CONDITIONS.items()]
+    for name, value in MEASURES.items():
+        cells = [
+            _cell(value(figures), value(base) if place and not why else None)
+            for place, (figures, why) in enumerate(zip(columns, apart, strict=True))
+        ]
+        rows.append([name, *cells])
+    rows = [[*map(clean, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])]
+    table = tabulate(rows, ["", *names], tablefmt="github", disable_numparse=True)
+    doubts = [
+        f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}"
+        for name, figures in zip(names, columns, strict=True)
+        for one in audit(figures)
+        if one.verdict is not Verdict.HOLDS and one.rule != "samples"
+    ]
+    notes = [NO_INTERVALS] if not all(apart[1:]) else []
+    return "\n\n".join([*lines, table, *notes, *map(clean, doubts)]) + "\n"
+
+
+def _names(titles: Sequence[str]) -> list[str]:
+    """Each once."""
+    return [
+        clean(title) if titles.count(title) == 1 else f"{clean(title)} ({titles[: place + 1].count(title)})"
+        for place, title in enumerate(titles)
+    ]
+
+
+NO_INTERVALS: Final = (
+    "Differences are from the first column. They have no intervals, as these files have no records: what differs by less "
+    "than two runs of one tool do is no difference."
+)
+
+
+def unlike(base: Figures, other: Figures) -> str:
+    """Why both cannot be compared; empty: they can. What one of them does not say is no reason."""
+    for name, a, b in (
+        ("model", base.model, other.model),
+        ("in flight at most", base.concurrency, other.concurrency),
+        ("requests a second asked for", base.rate_per_s, other.rate_per_s),
+    ):
+        if a and b and a != b:
+            return f"{name} {b} for {a}"
+    if (base.rate_per_s is None) != (other.rate_per_s is None) and (base.concurrency is None) != (
+        other.concurrency is None
+    ):
+        return "one is an open loop, the other a closed one"
+    for name, x, y in (
+        ("input tokens", base.input_tokens.avg, other.input_tokens.avg),
+        ("output tokens", _output(base), _output(other)),
+    ):
+        if x and y and abs(x - y) > ALIKE * max(x, y):
+            return f"{y:,.4g} {name} a request for {x:,.4g}"
+    return ""
+
+
+def _output(figures: Figures) -> float | None:
+    """Tokenizers differ; the server's own count is the same for all."""
+    return figures.server_output_tokens or figures.output_tokens.avg
+
+
+def _cell(value: float | None, base: float | None) -> str:
+    if value is None:
+        return "-"
+    more = f" ({(value / base - 1) * 100:+.1f} %)" if base else ""
+    return f"{value:,.4g}{more}"
+
+
+def _of(field: str, point: str) -> Callable[[Figures], float | None]:
+    def value(figures: Figures) -> float | None:
+        of: Distribution = getattr(figures, field)
+        found = of.avg if point == "mean" else of.percentiles.get(float(point[1:]))
+        return None if found is None else found * 1e3
+
+    return value
+
+
+CONDITIONS: Final[dict[str, Said]] = {
+    "model": lambda one: one.model or "-",
+    "in flight at most": lambda one: f"{one.concurrency or '-'}",
+    "prefills at most": lambda one: f"{one.prefill_concurrency or '-'}",
+    "requests/s asked for": lambda one: "-" if one.rate_per_s is None else f"{one.rate_per_s:g}",
+    "requests": lambda one: "-" if one.requests is None else f"{one.requests:,}",
+    "failed": lambda one: f"{one.failed:,}",
+    "input tokens": lambda one: "-" if one.input_tokens.avg is None else f"{one.input_tokens.avg:,.4g}",
+    "output tokens": lambda one: "-" if one.output_tokens.avg is None else f"{one.output_tokens.avg:,.4g}",
+    "output tokens by the server": lambda one: (
+        "-" if one.server_output_tokens is None else f"{one.server_output_tokens:,.4g}"
+    ),
+}
+MEASURES: Final[dict[str, Callable[[Figures], float | None]]] = {
+    **{f"{name} {point}, ms": _of(field, point) for field, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"))
+       for point in ("mean", "p50", "p90", "p95", "p99")},
+    **{f"latency {point}, ms": _of("latency", point) for point in ("mean", "p50", "p99")},
+    "requests/s": lambda one: one.requests_per_s,
+    "output tokens/s": lambda one: one.output_tokens_per_s,
+}  # fmt: skip
