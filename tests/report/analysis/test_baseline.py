@@ -62,7 +62,9 @@ def test_what_was_asked(settings: dict[str, object], difference: tuple[str, str,
 
 
 def test_what_is_known_of_the_run() -> None:
-    run = replace(a_run(), simulated=True, proxy="p:3128", machine="8 cores", versions={"locust-llm": "2", "locust": "1"})
+    run = replace(
+        a_run(), simulated=True, proxy="p:3128", machine="8 cores", versions={"locust-llm": "2", "locust": "1"}
+    )
     base = replace(a_run(), machine="2 cores", versions={"locust-llm": "1", "locust": "1", "numpy": "3"})
     assert told(seen(base), seen(run)) == [
         ("simulated", "no", "yes", True),
