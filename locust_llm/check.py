@@ -26,7 +26,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.load.prompts import Lengths, Prompts
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.access.certificates import use_certificates
-from locust_llm.run.access.headers import request_headers
+from locust_llm.run.access.headers import headers_at_start
 from locust_llm.run.access.proxies import passed
 from locust_llm.run.address import base_url, replica_urls, url_of
 from locust_llm.run.discovery import LINE_BYTES, Discovery, DiscoveryFailed, discover, spoken
@@ -327,7 +327,7 @@ def command(words: list[str]) -> int:
         options = parser.parse_args(words)
         try:
             use_certificates(options)
-            settings, headers = _settings(options), request_headers(options)
+            settings, headers = _settings(options), headers_at_start(options)
             refusal = next(mistakes(settings), "")
         except (OSError, ValueError) as error:
             refusal = str(error)

@@ -170,6 +170,8 @@ def test_the_command_and_its_exit_status(server: TinyServer, capsys: pytest.Capt
     )
     assert command(["http://user:password@localhost"]) == 5
     assert "must not hold a user and a password" in capsys.readouterr().err
+    assert command(["localhost:1", "--api-key-command", "false"]) == 5
+    assert "--api-key-command ended with status 1" in capsys.readouterr().err
 
 
 def test_advice_stands_below() -> None:

@@ -113,11 +113,12 @@ def keep_home(session: requests.Session, headers: Mapping[str, str], home: Calla
 def strip_abroad(
     session: requests.Session, headers: Mapping[str, str], home: str, request: requests.PreparedRequest
 ) -> None:
-    """Take ``headers`` off a request that goes to another host, scheme or port than ``home``."""
+    """Take ``headers`` off a request that goes to another host, scheme or port than ``home``: those of the session, too,
+    which may still hold the key before the one that is in force."""
     if session.should_strip_auth(home, request.url):  # type: ignore[no-untyped-call]
         for name, value in headers.items():
-            if text(request.headers.get(name, "")) == value:
-                del request.headers[name]
+            if text(request.headers.get(name, "")) in (value, text(session.headers.get(name, value))):
+                request.headers.pop(name, None)
 
 
 class PlainRequests:

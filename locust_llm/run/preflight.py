@@ -20,7 +20,7 @@ from locust_llm.core.settings import Settings
 from locust_llm.core.storage import make_folder
 from locust_llm.run.address import base_url
 
-from .access.headers import KeyHeaders, request_headers
+from .access.headers import headers_at_start
 from .access.proxies import passed
 from .discovery import Discovery, DiscoveryFailed, discover
 from .flags import refuse
@@ -106,10 +106,7 @@ PASSED: Final = (
 def headers_of(options: Namespace | None) -> Mapping[str, str]:
     """Of every request, the key among them: a new one where a command prints it. Raises Refused."""
     try:
-        headers = request_headers(options)
-        if isinstance(headers, KeyHeaders):
-            headers.command.begin()
-        return headers
+        return headers_at_start(options)
     except OSError as error:
         refuse(f"--api-key-file {error.filename}: {error.strerror}")
     except ValueError as error:

@@ -55,6 +55,15 @@ def test_no_header_of_ours_follows_a_redirect_to_another_host(servers: tuple[Tin
     assert asked_of(elsewhere) == {"X-Api-Key", "X-Tenant"}  # what this is about
 
 
+def test_a_key_that_was_in_force_before_stays_at_home_too(servers: tuple[TinyServer, TinyServer]) -> None:
+    """A session may hold it a moment longer than the run, and a server may still take it."""
+    here, elsewhere = servers
+    old = session(here.url)
+    old.headers["Authorization"] = "Bearer sk-before-1"
+    old.get(elsewhere.url + "/v1/models")
+    assert asked_of(elsewhere) == set()
+
+
 def test_on_the_same_host_they_stay(servers: tuple[TinyServer, TinyServer]) -> None:
     here, _ = servers
     here.location = "/elsewhere"

@@ -5,7 +5,7 @@ import pytest
 from locust_llm.core import validation
 from locust_llm.core.settings import Settings, of_stage
 from locust_llm.core.validation import mistakes
-from locust_llm.run.address import base_url, replica_urls
+from locust_llm.run.address import base_url, replica_urls, url_of
 
 NEEDS_STREAMING = "needs --streaming: without a stream there is no time of the first token"
 
@@ -244,6 +244,7 @@ def test_the_warmup_falls_back_to_the_main_phase() -> None:
         ("https://api.example.com", "https://api.example.com"),
         ("https://api.example.com/v1", "https://api.example.com"),
         ("https://example.com/openai/v1/", "https://example.com/openai"),
+        ("example.com/a/v1/?api-version=1&b=", "http://example.com/a?api-version=1&b="),
         ("https://example.com/openai", "https://example.com/openai"),
         ("https://example.com/v11", "https://example.com/v11"),
         ("example.com", "http://example.com"),
@@ -256,6 +257,21 @@ def test_the_warmup_falls_back_to_the_main_phase() -> None:
 def test_a_host_in_all_its_forms(host: str, url: str) -> None:
     assert base_url(host) == url
     assert base_url(url) == url
+
+
+@pytest.mark.parametrize(
+    ("address", "path", "url"),
+    [
+        ("http://x", "/v1/models", "http://x/v1/models"),
+        ("http://x", "/v1/models?a=1", "http://x/v1/models?a=1"),
+        ("http://x/y?api-version=1", "/metrics", "http://x/y/metrics?api-version=1"),
+        ("http://x?a=1", "/m?b=2", "http://x/m?b=2&a=1"),
+        ("http://x?a=1&b=&a=2", "/m?a=3", "http://x/m?a=3&b="),  # the path's own wins
+        ("http://x?%61=1", "/m?a=3", "http://x/m?a=3"),
+    ],
+)
+def test_a_path_at_an_address(address: str, path: str, url: str) -> None:
+    assert url_of(address, path) == url
 
 
 def test_several_hosts() -> None:

@@ -66,6 +66,10 @@ REFUSED: Final = [
         "--endpoint must not hold a key (api-key), as reports show it: use --header, or --api-key-file",
     ),
     (
+        ["--host", f"https://x/y?subscription-key={SECRET}"],
+        "--host must not hold a key (subscription-key), as reports show it: use --header, or --api-key-file",
+    ),
+    (
         ["--endpoint-type", "embeddings", "--slo", "ttft p95 < 500ms"],
         "SLO 'ttft p95 < 500ms': embeddings has no ttft, as nothing is generated: use request_latency",
     ),

@@ -82,6 +82,14 @@ def request_headers(options: Namespace | None, protocol: str = "") -> Mapping[st
     return {**own.headers(key.strip()), **given}
 
 
+def headers_at_start(options: Namespace | None) -> Mapping[str, str]:
+    """Of a run that begins: with a new key, where a command prints it. Raises as ``request_headers``."""
+    headers = request_headers(options)
+    if isinstance(headers, KeyHeaders):
+        headers.command.begin()
+    return headers
+
+
 def command_of(options: Namespace) -> KeyCommand | None:
     """None: the key comes from elsewhere. Raises ValueError of one sentence."""
     text, lifetime_s = getattr(options, "api_key_command", None), getattr(options, "api_key_lifetime", None)

@@ -31,7 +31,7 @@ from locust_llm.probe.canary import Round, observed
 from locust_llm.probe.prices import token_price_s
 from locust_llm.protocols.known import PROTOCOLS, request_body
 from locust_llm.run.access.certificates import use_certificates
-from locust_llm.run.access.headers import KeyHeaders, request_headers
+from locust_llm.run.access.headers import KeyHeaders, headers_at_start
 from locust_llm.run.access.proxies import passed
 from locust_llm.run.address import base_url, metrics_port, not_opened, replica_urls, url_of
 from locust_llm.run.console import write
@@ -57,7 +57,6 @@ class Canary:
     def __init__(self, settings: Settings, headers: Mapping[str, str], model: str | None, tokens: int) -> None:
         self._settings, self._headers, self._model, self._tokens = settings, headers, model, tokens
         self._line, self._gate = UserConnection(), Gate()
-        self._secrets = secrets_of(headers, headers)
         lengths = (INPUT_TOKENS, 0.0), (tokens, 0.0)
         self._prompts = Prompts(Lengths(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None)
         self._forced: bool | None = None
@@ -71,8 +70,9 @@ class Canary:
             self._forced = False
             at, record = time.time(), self._exchange(False)
         if record.outcome != OK:
+            secrets = secrets_of(self._headers, self._headers)  # of now: a key may have followed on another
             return Round(
-                at=at, error=shown(f"{record.outcome}: {without_page(record.error)}", self._secrets, most=LINE_BYTES)
+                at=at, error=shown(f"{record.outcome}: {without_page(record.error)}", secrets, most=LINE_BYTES)
             )
         if not record.chunk_us:
             return Round(at=at, error="the answer came in one piece: there are no gaps")
@@ -109,7 +109,7 @@ def command(words: list[str]) -> int:
     options = parser.parse_args(words)
     try:
         use_certificates(options)
-        settings, headers, plan = _settings(options), request_headers(options), _plan(options)
+        settings, headers, plan = _settings(options), headers_at_start(options), _plan(options)
         refusal = next(mistakes(settings), "")
         if replica_urls(options.host):
             refusal = "canary watches one address at a time: a router behind it, or each replica by a canary of its own"

@@ -81,7 +81,7 @@ class Control:
         self.survey = survey
         headers = request_headers(environment.parsed_options)
         own = candidate_headers(environment.parsed_options)
-        self._secrets = secrets_of(headers, {**headers, **{f"candidate {name}": value for name, value in own.items()}})
+        self._headers, self._own_headers = headers, {f"candidate {name}": value for name, value in own.items()}
         self.epoch = epoch
         # what earlier runs with this seed have left in the server's cache is worth nothing to this one
         self._salt = "" if settings.prefix_cache_hit_rate is None else f"{random.SystemRandom().getrandbits(64):016x}"
@@ -192,7 +192,7 @@ class Control:
 
     def _shown(self, why: str) -> str:
         """The text of an exception as one line; it may quote an answer, or a header."""
-        return shown(why, self._secrets, most=LINE)
+        return shown(why, secrets_of(self._headers, {**self._headers, **self._own_headers}), most=LINE)
 
     def fail(self, why: str) -> None:
         """Something in the control broke: the run ends."""

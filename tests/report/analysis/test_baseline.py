@@ -62,10 +62,13 @@ def test_what_was_asked(settings: dict[str, object], difference: tuple[str, str,
 
 
 def test_what_is_known_of_the_run() -> None:
-    run = replace(a_run(), simulated=True, machine="8 cores", versions={"locust-llm": "2", "locust": "1"})
+    run = replace(
+        a_run(), simulated=True, proxy="p:3128", machine="8 cores", versions={"locust-llm": "2", "locust": "1"}
+    )
     base = replace(a_run(), machine="2 cores", versions={"locust-llm": "1", "locust": "1", "numpy": "3"})
     assert told(seen(base), seen(run)) == [
         ("simulated", "no", "yes", True),
+        ("proxy", "none", "p:3128", True),
         ("machine", "2 cores", "8 cores", False),
         ("version of locust-llm", "1", "2", False),
         ("version of numpy", "3", "none", False),

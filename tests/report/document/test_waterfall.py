@@ -53,6 +53,17 @@ def test_a_reader_sees_at_once_whose_time_it_is() -> None:
     assert list(shares(both)) == ["TTFT from Due p99: 75% the server's queue, 25% its own prefill (all estimated)"]
 
 
+def test_the_way_through_a_proxy_is_not_taken_for_the_servers() -> None:
+    """Where the server reports its own times, it is of the network."""
+    parts = ("queue", 75, "estimated"), ("prefill", 25, "estimated")
+    through = found(*parts, proxy="p:3128")
+    (line,) = shares(through)
+    assert line.endswith("(all estimated); the way through the proxy is in them")
+    assert "The way through the proxy (p:3128) is not known" in str(list(whose(through))[-1])
+    told = found(*parts, proxy="p:3128", reported={"spans": 50})
+    assert "proxy" not in f"{list(shares(told))} {list(whose(told))}"
+
+
 def test_who_cannot_see_a_bar_is_told_it() -> None:
     (drawing,) = owners(SLOW)
     (image,) = (attrs for attrs in Tags(str(drawing.drawn)).named("div") if attrs.get("role") == "img")
