@@ -3,6 +3,7 @@ histogram would take for each chunk (make bench-telemetry)."""
 
 import os
 import time
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
@@ -35,29 +36,36 @@ def a_record(number: int, chunks: int, random: Random) -> Record:
     )  # fmt: skip
 
 
+def paced(records: list[Record], rate: int, put: Callable[[Record], object]) -> float:
+    """CPU seconds of this thread, in which the writes to the pipe are, too."""
+    before, began = time.thread_time(), time.monotonic()
+    for number, record in enumerate(records):
+        if number % 20 == 0:
+            gevent.sleep(max(0.0, began + number / rate - time.monotonic()))
+        put(record)
+    gevent.sleep(1)
+    return time.thread_time() - before
+
+
 def measure(rate: int, chunks: int, seconds: float, url: str) -> str:
     """The process as in a run, at so many requests a second."""
     os.environ |= {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT": url}
     random = Random(1)
     records = [a_record(number, chunks, random) for number in range(int(rate * seconds))]
+    idle = paced(records, rate, lambda record: None)
+    before = time.thread_time()
     pipe = Pipe(ABOUT)
+    start = time.thread_time() - before
     gevent.sleep(2)
-    theirs, own = cpu_s(pipe._pid), 0.0
-    began = time.monotonic()
-    for begin in range(0, len(records), 20):
-        before = time.thread_time()
-        for record in records[begin : begin + 20]:
-            pipe.put(record)
-        own += time.thread_time() - before
-        gevent.sleep(max(0.0, began + begin / rate - time.monotonic()))
-    gevent.sleep(1)
+    theirs = cpu_s(pipe._pid)
+    own = paced(records, rate, pipe.put) - idle
     theirs = cpu_s(pipe._pid) - theirs
     counts = pipe.end()
     each = 1e6 / len(records)
     return (
         f"{rate:,} requests a second of {chunks:,} chunks: {own * each:.1f} us of the load generator for each, "
         f"{theirs * each:.0f} us of the exporting process ({theirs / seconds:.1%} of a core); {counts.spans:,} of "
-        f"{len(records):,} spans taken {counts.remark}"
+        f"{len(records):,} spans taken; its start {start * 1e3:.1f} ms {counts.remark}"
     )
 
 
