@@ -21,7 +21,7 @@ def read(document: Document) -> list[Figures]:
     conditions = at(ours, "conditions") or {}
     counted = whole(at(document, "request_count", "avg"))
     failed = whole(at(document, "error_request_count", "avg")) or 0
-    rate = number(at(load, "request_rate")) or number(at(conditions, "rate_per_s"))
+    rate = number(at(load, "request_rate")) or number(at(load, "rate")) or number(at(conditions, "rate_per_s"))
     return [
         Figures(
             tool="locust-llm" if ours else "AIPerf",

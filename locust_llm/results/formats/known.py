@@ -1,5 +1,6 @@
 """Known: which tool wrote a file, and its figures."""
 
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -8,12 +9,12 @@ import msgspec
 
 from locust_llm.results.figures import Figures
 
-from . import aiperf, genai_bench, guidellm, inference_perf, table, vllm_bench
+from . import aiperf, evalscope, genai_bench, guidellm, inference_perf, table, vllm_bench
 
-READERS: Final[tuple[ModuleType, ...]] = (aiperf, genai_bench, guidellm, inference_perf, vllm_bench)
+READERS: Final[tuple[ModuleType, ...]] = (aiperf, evalscope, genai_bench, guidellm, inference_perf, vllm_bench)
 MAX_BYTES: Final = 2**31
-OWN: Final = "profile_export_aiperf.json"
-"""Of a run folder."""
+IN_FOLDERS: Final = ("profile_export_aiperf.json", evalscope.SUMMARY)
+"""Of a run folder, and of evalscope's."""
 
 
 class UnknownFormat(ValueError):
@@ -23,9 +24,9 @@ class UnknownFormat(ValueError):
 def read(path: Path) -> list[Figures]:
     """The loads of a file, or of a run folder. Raises OSError and UnknownFormat."""
     if path.is_dir():
-        if not (path / OWN).is_file():
-            raise UnknownFormat(f"it is a folder without {OWN}")
-        path = path / OWN
+        path = next((path / name for name in IN_FOLDERS if (path / name).is_file()), path)
+        if path.is_dir():
+            raise UnknownFormat(f"it is a folder without {' and without '.join(IN_FOLDERS)}")
     if path.stat().st_size > MAX_BYTES:
         raise UnknownFormat(f"it is larger than {MAX_BYTES // 2**30} GiB")
     raw = path.read_bytes()
@@ -36,6 +37,9 @@ def read(path: Path) -> list[Figures]:
         if found:
             return found
         raise UnknownFormat(f"it is no JSON ({error}), and has no table with a latency or a TTFT") from None
+    if path.name == evalscope.SUMMARY and isinstance(document, dict):
+        with suppress(OSError, ValueError):
+            document[evalscope.PERCENTILES] = _document((path.parent / evalscope.PERCENTILES).read_bytes())
     for reader in READERS:
         if isinstance(document, dict) and reader.is_one(document):
             found = list(reader.read(document))
