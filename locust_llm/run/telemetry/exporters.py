@@ -62,7 +62,7 @@ def _otlp_mistake(spoken: str) -> str:
 
 
 def exporter(signal: str, environ: Mapping[str, str]) -> Export | None:
-    """Of one signal, in all ways that it is asked for; None: it is not sent. What goes to the console goes to standard error."""
+    """Of a signal, in all ways that are asked for; None: it is not sent. The console is standard error."""
     found = [_made(signal, name, environ) for name in asked(signal, environ)]
     if not found:
         return None
