@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from threading import Timer
@@ -57,13 +57,17 @@ def counts_of(folder: Path) -> TelemetryCounts:
     return counts
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_a_collector_has_the_run(tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize(("protocol", "share"), [("grpc", 1.0), ("http/protobuf", 0.5)])
+def test_a_collector_has_the_run(tmp_path: Path, protocol: str, share: float) -> None:
     """Alone, and as two workers with a sample of the spans: each figure beside the records."""
     more = [] if share == 1 else ["--processes", "2", "--otel-sample", str(share)]
-    with over_http() as collector, failing_server(collector) as url:
+    with (
+        over_http() as of_server,
+        over_grpc() if protocol == "grpc" else nullcontext(of_server) as collector,
+        failing_server(of_server) as url,
+    ):
         said = load(
-            tmp_path, url, collector, "http/protobuf", "-u", "6", "--request-count", "60", "--prefill-concurrency", "2",
+            tmp_path, url, collector, protocol, "-u", "6", "--request-count", "60", "--prefill-concurrency", "2",
             "--output-tokens-mean", "12", *more,
         )  # fmt: skip
     found = {one.id: one for one in records(tmp_path)}
@@ -81,7 +85,7 @@ def test_a_collector_has_the_run(tmp_path: Path, share: float) -> None:
     assert {plain(line.attributes)["locust_llm.request_id"] for _, line in collector.logs} == failed
     # those of the server lie below ours, and of what is not sampled there is none
     answered = {bytes.fromhex(request_part(one)) for one in sampled - failed}
-    assert {span.parent_span_id for span in collector.of_server} == answered
+    assert {span.parent_span_id for span in of_server.of_server} == answered
     workers = {resource["service.instance.id"] for resource, _ in collector.spans}
     assert len(workers) == 1 if share == 1 else workers == {one.worker for one in found.values()}
     counts = counts_of(tmp_path)
@@ -151,11 +155,3 @@ def test_a_collector_that_does_not_answer_holds_up_no_request(tmp_path: Path) ->
     assert counts.requests == counts.sampled == counts.spans + counts.dropped + counts.refused == len(asked)
     assert counts.dropped
     assert f"WARNING: OpenTelemetry lacks a part of this run: {counts.dropped} spans dropped" in said
-
-
-def test_a_collector_by_grpc(tmp_path: Path) -> None:
-    with over_grpc() as collector, simulator() as url:
-        said = load(tmp_path, url, collector, "grpc", "-u", "2", "--request-count", "10", "--output-tokens-mean", "4")
-    assert len(collector.spans) == 10, said
-    check_metrics(collector, records(tmp_path))
-    assert counts_of(tmp_path).remark == ""

@@ -1,10 +1,10 @@
 """Exporters: those of the OpenTelemetry SDK that the OTEL_* variables ask for, chosen as Locust's --otel chooses its own."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 EXTRA: Final = "pip install 'locust-llm[otel]'"
 SIGNALS: Final = ("traces", "metrics", "logs")
@@ -23,13 +23,6 @@ _CONSOLE: Final = {
 }
 Export = Callable[[Any], bool]
 """True: it was taken."""
-
-
-class Exporter(NamedTuple):
-    """Of one signal, in all ways that it is asked for."""
-
-    export: Export
-    shutdown: Callable[[], object]
 
 
 def asked(signal: str, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -68,8 +61,8 @@ def _otlp_mistake(spoken: str) -> str:
     return "" if there else f"--otel by {spoken} needs {package.replace('.', '-')}: {EXTRA}"
 
 
-def exporter(signal: str, environ: Mapping[str, str]) -> Exporter | None:
-    """None: this signal is not sent. What goes to the console goes to standard error."""
+def exporter(signal: str, environ: Mapping[str, str]) -> Export | None:
+    """Of a signal, in all ways that are asked for; None: it is not sent. The console is standard error."""
     found = [_made(signal, name, environ) for name in asked(signal, environ)]
     if not found:
         return None
@@ -78,7 +71,7 @@ def exporter(signal: str, environ: Mapping[str, str]) -> Exporter | None:
         taken = [one.export(batch).name == "SUCCESS" for one in found]
         return all(taken)
 
-    return Exporter(export, lambda: _shut_down(found))
+    return export
 
 
 def _made(signal: str, name: str, environ: Mapping[str, str]) -> Any:
@@ -87,8 +80,3 @@ def _made(signal: str, name: str, environ: Mapping[str, str]) -> Any:
         return getattr(import_module(module), kind)(out=sys.stderr)
     place, kind = _CLASSES[signal]
     return getattr(import_module(f"{_PACKAGES[protocol(signal, environ)]}.{place}"), kind)()
-
-
-def _shut_down(exporters: Iterable[Any]) -> None:
-    for one in exporters:
-        one.shutdown()

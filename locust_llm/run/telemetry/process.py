@@ -22,7 +22,7 @@ from locust_llm.core.spans.ids import is_sampled
 from locust_llm.core.telemetry import TelemetryCounts
 
 from . import frames
-from .exporters import Export, Exporter, exporter
+from .exporters import Export, exporter
 from .metrics import Metrics
 from .spans import failure_of, spans_of
 
@@ -84,10 +84,6 @@ class Queue:
         """``until``: monotonic s. What has not left by then is dropped."""
         self._thread.join(max(0.0, until - time.monotonic()))
 
-    @property
-    def left(self) -> int:
-        return len(self._waiting)
-
 
 class Sending:
     """All that one process sends in one run."""
@@ -130,7 +126,7 @@ class Sending:
             over = self._over.wait(every_s)
             with self._lock:
                 found = self._metrics.collect(time.time_ns(), self._resource, self._scope)
-            taken = guarded(self._to.export)(found)
+            taken = guarded(self._to)(found)
             self._metrics_lost = int(not taken or (self._delta and self._metrics_lost))
             if over:
                 return
@@ -162,12 +158,12 @@ class Sending:
 
 
 def _queue(
-    to: Exporter | None, prefix: str, environ: Mapping[str, str], form: Callable[[Any], Any] = lambda batch: batch
+    to: Export | None, prefix: str, environ: Mapping[str, str], form: Callable[[Any], Any] = lambda batch: batch
 ) -> Queue | None:
     """As the variables that begin with ``prefix`` say; None: this signal is not sent."""
     if to is None:
         return None
-    export = guarded(to.export)
+    export = guarded(to)
     most = _number(environ, f"{prefix}_MAX_QUEUE_SIZE", 2_048)
     return Queue(
         lambda batch: export(form(batch)),

@@ -30,7 +30,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, StatusCode
 
 from locust_llm.run.telemetry import exporters, frames
-from locust_llm.run.telemetry.exporters import Exporter, mistake
+from locust_llm.run.telemetry.exporters import mistake
 from locust_llm.run.telemetry.metrics import DURATION, FIRST_CHUNK, OUTPUT_CHUNK, SECONDS, USAGE, Metrics
 from locust_llm.run.telemetry.process import Queue, Sending
 from locust_llm.run.telemetry.spans import failure_of, spans_of
@@ -142,7 +142,7 @@ def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPat
     def broken(batch: Any) -> bool:
         raise RuntimeError("no way")
 
-    monkeypatch.setattr("locust_llm.run.telemetry.process.exporter", lambda *how: Exporter(broken, lambda: None))
+    monkeypatch.setattr("locust_llm.run.telemetry.process.exporter", lambda *how: broken)
     sending = Sending(ABOUT, {})
     sending.add(record(outcome="reset"))
     counts = sending.end()
