@@ -2,7 +2,7 @@
 
 Makes a profile_export.jsonl of N records by hand (an open loop at 1,000 requests a second behind a gate, 100 chunks each on
 average, 1 % failures), then times ``report.remake`` in a process of its own, its start
-and its imports included.
+and its imports included: without the waterfall, with it, and with a span for each request.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 import psutil
 from tabulate import tabulate
@@ -21,13 +22,16 @@ from tabulate import tabulate
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.run import LimitChange, Run
+from locust_llm.core.server_times import SPANS
 from locust_llm.core.settings import Settings
+from locust_llm.core.spans.reported import FILE, SpanLine
 from locust_llm.core.storage import write_run
 
 UNIX: Final = 1_700_000_000.0
 RATE_PER_S: Final = 1000.0
 BLOCK: Final = 10_000
-REMAKE: Final = "import sys; from locust_llm.report import build; build.remake(sys.argv[1])"
+REMAKE: Final = "import sys; from locust_llm.report import build; {0}build.remake(sys.argv[1])"
+WITHOUT: Final = "build.waterfall = lambda *words: None; "
 
 
 def records(count: int, seed: int = 1) -> Iterator[Record]:
@@ -77,6 +81,21 @@ def records(count: int, seed: int = 1) -> Iterator[Record]:
             )
 
 
+def spans(path: Path, count: int, seed: int = 2) -> None:
+    """A span for each of those requests, as a receiver writes them."""
+    random = np.random.default_rng(seed)
+    queue_us, prefill_us = random.integers(0, 20_000, count).tolist(), random.integers(5_000, 60_000, count).tolist()
+    encode = msgspec.json.Encoder().encode
+    with (path / FILE).open("wb") as file:
+        for i, (queue, prefill) in enumerate(zip(queue_us, prefill_us, strict=True)):
+            at = UNIX + i / RATE_PER_S
+            times = SpanLine(
+                id=f"{i:032x}", source=SPANS, queue_us=queue, prefill_us=prefill, decode_us=900_000,
+                ttft_us=queue + prefill, e2e_us=queue + prefill + 900_000, arrived_at=at,
+            )  # fmt: skip
+            file.write(encode(times) + b"\n")
+
+
 def folder(path: Path, count: int) -> int:
     """A run's folder with so many records; how many bytes they take."""
     end = UNIX + count / RATE_PER_S
@@ -97,10 +116,10 @@ def folder(path: Path, count: int) -> int:
         return file.tell()
 
 
-def remake(path: Path) -> tuple[float, float, float]:
+def remake(path: Path, first: str = "") -> tuple[float, float, float]:
     """(seconds, seconds of CPU, peak memory in MB) of all its processes; looked at 50 times a second."""
     began = time.perf_counter()
-    process = psutil.Popen([sys.executable, "-c", REMAKE, str(path)])
+    process = psutil.Popen([sys.executable, "-c", REMAKE.format(first), str(path)])
     peak, cpu_s = 0, dict[int, float]()
     while process.poll() is None:
         resident = 0
@@ -121,20 +140,26 @@ def children(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def measure(count: int) -> tuple[str, ...]:
+def measure(count: int) -> Iterator[tuple[str, ...]]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
         size = folder(path, count)
-        seconds, cpu_s, peak_mb = remake(path)
-        page = (path / "report.html").stat().st_size
-    return f"{count:,}", f"{size / 1e6:,.0f}", f"{seconds:.1f}", f"{cpu_s:.1f}", f"{peak_mb:,.0f}", f"{page / 1e6:.2f}"
+        for what, first in (("without waterfall", WITHOUT), ("as it is", ""), ("with spans", "")):
+            if what == "with spans":
+                spans(path, count)
+            seconds, cpu_s, peak_mb = remake(path, first)
+            page = (path / "report.html").stat().st_size / 1e6
+            yield (
+                f"{count:,}", what, f"{size / 1e6:,.0f}", f"{seconds:.1f}", f"{cpu_s:.1f}", f"{peak_mb:,.0f}", f"{page:.2f}"
+            )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("counts", nargs="*", type=int, default=[100_000, 1_000_000])
-    head = ("requests", "records (MB)", "report (s)", "of CPU (s)", "peak memory (MB)", "report.html (MB)")
-    print(tabulate([measure(count) for count in parser.parse_args().counts], headers=head, disable_numparse=True))
+    head = ("requests", "", "records (MB)", "report (s)", "of CPU (s)", "peak memory (MB)", "report.html (MB)")
+    rows = [row for count in parser.parse_args().counts for row in measure(count)]
+    print(tabulate(rows, headers=head, disable_numparse=True))
 
 
 if __name__ == "__main__":
