@@ -6,6 +6,7 @@ and its imports included: without the waterfall, with it, and with a span for ea
 """
 
 import argparse
+import heapq
 import sys
 import tempfile
 import time
@@ -35,7 +36,16 @@ WITHOUT: Final = "build.waterfall = lambda *words: None; "
 
 
 def records(count: int, seed: int = 1) -> Iterator[Record]:
-    """In the order of their sends, which is near enough to that of their ends."""
+    """In the order of their ends, as a run writes them."""
+    open_ones: list[tuple[float, str, Record]] = []
+    for record in _sent(count, seed):
+        heapq.heappush(open_ones, (record.closed_at, record.id, record))
+        while open_ones[0][0] < record.due_at:
+            yield heapq.heappop(open_ones)[2]
+    yield from (record for _, _, record in sorted(open_ones))
+
+
+def _sent(count: int, seed: int) -> Iterator[Record]:
     random = np.random.default_rng(seed)
     for first in range(0, count, BLOCK):
         due = (np.arange(first, min(first + BLOCK, count)) / RATE_PER_S).tolist()
