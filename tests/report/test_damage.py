@@ -242,7 +242,7 @@ def test_a_step_summary_that_cannot_be_written(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(target))
     status, said, _ = called("report", "--verbose", run)
     assert status == ExitStatus.OK
-    assert ("WARNING: GITHUB_STEP_SUMMARY could not be written" in said) == (place != "file")
+    assert ("WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written" in said) == (place != "file")
     assert (run / "report.html").is_file()
 
 

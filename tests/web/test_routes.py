@@ -51,7 +51,7 @@ class Run:
         self.plan = SimpleNamespace(phase=PROFILING)
         self.stages = None
         self.draining = False
-        self.result: ReportResult | None = None
+        self.store = SimpleNamespace(result=None)
         self.limit: int | None = 4
         self.turned: list[tuple[int | None, float | None]] = []
         self.users: list[int] = []
