@@ -280,14 +280,11 @@ def _length(checker: Checker) -> Finding:
     plain = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS)
     if plain is None:
         return Finding(NOTE, "ignore_eos", f"not known: {checker.failed}")
-    if kept(plain.record):
-        return Finding(
-            FINE, "ignore_eos", f"not needed for {LENGTH_TOKENS} tokens, which all came",
-            "where longer outputs end too soon: --extra-inputs ignore_eos:true",
-        )  # fmt: skip
     forced = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS, ignore_eos=True)
     if forced is not None and kept(forced.record):
         return Finding(FINE, "ignore_eos", "works: outputs have the length asked for; a run sets it by itself")
+    if kept(plain.record):
+        return Finding(FINE, "ignore_eos", f"not taken, nor needed for {LENGTH_TOKENS} tokens, which all came without")
     reason = f" ({checker.failed})" if checker.failed else ""
     return Finding(
         NOTE, "ignore_eos", f"has no effect{reason}: {plain.record.output_tokens} of {LENGTH_TOKENS} tokens came",

@@ -369,11 +369,13 @@ def _completion(settings: Settings, answer: Answer) -> Completion:
 
 
 def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
-    """Find out which fields keep an output at its length, where answers end by themselves without. None where none is
-    needed, or none helps, or the user has chosen. Raises DiscoveryFailed if the server refuses what a run would send."""
+    """Find out which fields keep an output at its length. None where none helps, or the user has chosen. One answer that went
+    on to the end shows nothing of the next: then the first field is sent, too, where the server takes it. Raises
+    DiscoveryFailed if the server refuses what a run would send."""
     probes, extra = list(found.probes), extras(settings)
     chosen = any(name in extra for way in WAYS for name in way)
-    for way in ((), *(() if chosen else WAYS)):
+    ways = [(), *(() if chosen else WAYS)]
+    for way in ways:
         tokens = PROTOCOLS[settings.endpoint_type].least_tokens if chosen else LENGTH_TOKENS
         body = request_body(
             settings.endpoint_type, found.model, [{"role": "user", "content": LENGTH_PROMPT}], tokens, streaming=False,
@@ -393,6 +395,8 @@ def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = 
         if chosen or not completion.finished or (made is None and completion.input_tokens is None):
             continue
         probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0))
-        if obeyed(answer.status, made, completion.finish_reason):
+        if obeyed(answer.status, made, completion.finish_reason) and way:
             return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
+        if not way and obeyed(answer.status, made, completion.finish_reason):
+            del ways[2:]
     return msgspec.structs.replace(found, probes=tuple(probes))

@@ -384,6 +384,7 @@ class Talker:
     ("talker", "way"),
     [
         (Talker(set(), set(), True), ()),
+        (Talker(set(), {"ignore_eos"}, True), ("ignore_eos",)),  # this answer was long by itself; the next may not be
         (Talker({"ignore_eos"}, {"ignore_eos", "min_tokens"}, True), ("ignore_eos",)),
         (Talker({"min_tokens"}, {"min_tokens"}, True), ("min_tokens",)),
         (Talker({"ignore_eos", "min_tokens"}, {"ignore_eos", "min_tokens"}, False), ("ignore_eos", "min_tokens")),
