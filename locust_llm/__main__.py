@@ -151,11 +151,10 @@ def figure(words: list[str]) -> int:
 
 def compare(words: list[str]) -> int:
     """Compare runs with the first of them; results of other tools, without records, as a table of what they say."""
-    paths = [Path(word) for word in words]
-    if len(paths) > 1 and all(path.exists() for path in paths) and any(path.is_file() for path in paths):
-        from locust_llm.results import beside
+    from locust_llm.results import beside
 
-        return beside.compare(paths)
+    if beside.of_files(words):
+        return beside.compare(words)
     return _of_reports("compare", words)
 
 

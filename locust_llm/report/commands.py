@@ -159,7 +159,9 @@ def figure(words: list[str]) -> int:
 def compare(words: list[str]) -> int:
     """Compare runs with the first of them."""
     parser = argparse.ArgumentParser(
-        prog="locust-llm compare", description="Compare runs with the first one: differences and their intervals."
+        prog="locust-llm compare",
+        description="Compare runs with the first one: differences and their intervals. Where one is the result of another "
+        "tool (AIPerf, vllm bench, guidellm, ...), all of them in one table.",
     )
     parser.add_argument("base", type=Path, metavar="BASE", help="folder of the run that the others are compared with")
     parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")

@@ -1,12 +1,15 @@
 """Beside: results of several tools, or without records, as one table; a difference only where the loads are alike."""
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from tabulate import tabulate
 
+from locust_llm.core.storage import replace
 from locust_llm.core.text import clean, say
 from locust_llm.exit_status import ExitStatus
 
@@ -20,17 +23,46 @@ ALIKE: Final = 0.05
 Said = Callable[[Figures], str]
 
 
-def compare(paths: Sequence[Path]) -> int:
-    """Print the table. 5 where a file cannot be read."""
+def compare(words: Sequence[str]) -> int:
+    """Print the table of the results that ``words`` name. 5 where one cannot be read."""
+    options = parser().parse_args(words)
     files: list[tuple[Path, Figures]] = []
-    for path in paths:
+    for path in options.results:
         try:
             files += [(path, figures) for figures in known.read(path)]
         except (OSError, known.UnknownFormat) as error:
-            print(f"locust-llm: error: {path}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
-            return ExitStatus.REFUSED
-    say(text(files))
+            return _refused(f"{path}: {getattr(error, 'strerror', None) or error}")
+    table = text(files)
+    try:
+        if options.markdown:
+            replace(options.markdown, table.encode())
+        if options.json:
+            found = [{"file": str(path), "figures": figures} for path, figures in files]
+            replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    except OSError as error:
+        return _refused(f"{error.filename} cannot be written: {error.strerror or error}")
+    say(table)
     return ExitStatus.OK
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the words of ``locust-llm compare``, as far as they are about files; its help is that of runs."""
+    parser = argparse.ArgumentParser(prog="locust-llm compare", add_help=False)
+    parser.add_argument("results", type=Path, nargs="*")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--json", type=Path)
+    return parser
+
+
+def of_files(words: Sequence[str]) -> bool:
+    """Whether one of the results is a file: folders alone are runs of ours, unless they are evalscope's."""
+    results: list[Path] = parser().parse_known_args(words)[0].results
+    return len(results) > 1 and any(path.is_file() or (path / known.IN_FOLDERS[1]).is_file() for path in results)
+
+
+def _refused(why: str) -> int:
+    print(f"locust-llm: error: {why}", file=sys.stderr)
+    return ExitStatus.REFUSED
 
 
 def text(files: Sequence[tuple[Path, Figures]]) -> str:

@@ -369,8 +369,8 @@ def _completion(settings: Settings, answer: Answer) -> Completion:
 
 
 def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = False) -> Discovery:
-    """Find out which fields keep an output at its length. None where none helps, or the user has chosen. One answer that went
-    on to the end shows nothing of the next: then the first field is sent, too, where the server takes it. Raises
+    """Find out which fields keep an output at its length. None where none helps, or the user has chosen. One answer that
+    went on to the end shows nothing of the next: then the first field is sent, too, where the server takes it. Raises
     DiscoveryFailed if the server refuses what a run would send."""
     probes, extra = list(found.probes), extras(settings)
     chosen = any(name in extra for way in WAYS for name in way)

@@ -53,7 +53,14 @@ def test_files_of_other_tools_are_compared(tmp_path: Path, capsys: pytest.Captur
     for name, ttft in (("a.json", 500.0), ("b.json", 400.0)):
         (tmp_path / name).write_text(json.dumps({**bench, "mean_ttft_ms": ttft}))
     assert compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.OK
-    assert "400 (-20.0 %)" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert "400 (-20.0 %)" in table
+    to = [str(tmp_path / name) for name in ("table.md", "figures.json")]
+    files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    assert compare([*files, "--markdown", to[0], "--json", to[1]]) == ExitStatus.OK
+    assert Path(to[0]).read_text() == table
+    assert [one["figures"]["ttft"]["avg"] for one in json.loads(Path(to[1]).read_text())] == [0.5, 0.4]
+    assert compare([*files, "--markdown", str(tmp_path / "no" / "table.md")]) == ExitStatus.REFUSED
     (tmp_path / "b.json").write_text("{")
     assert compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.REFUSED
     assert "b.json: it is no JSON" in capsys.readouterr().err

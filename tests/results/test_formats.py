@@ -59,3 +59,17 @@ def test_without_the_percentiles_beside_it_evalscopes_summary_is_read_all_the_sa
     (tmp_path / path.name).write_bytes(path.read_bytes())
     (figures,) = known.read(tmp_path)
     assert (figures.ttft.avg, figures.ttft.percentiles) == (pytest.approx(0.03007), {})
+
+
+def test_what_runs_on_a_real_server_came_to_can_be_true() -> None:
+    """The same vLLM, measured by six tools and ours; whatever else lies there is read too, or refused."""
+    read = 0
+    for path in sorted(DATA.rglob("*.json")):
+        try:
+            loads = known.read(path)
+        except known.UnknownFormat:
+            continue
+        read += 1
+        wrong = [one for figures in loads for one in audit(figures) if one.verdict is Verdict.IMPOSSIBLE]
+        assert not wrong, path
+    assert read >= 20
