@@ -374,8 +374,7 @@ def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = 
     DiscoveryFailed if the server refuses what a run would send."""
     probes, extra = list(found.probes), extras(settings)
     chosen = any(name in extra for way in WAYS for name in way)
-    ways = [(), *(() if chosen else WAYS)]
-    for way in ways:
+    for way in (ways := [(), *(() if chosen else WAYS)]):
         tokens = PROTOCOLS[settings.endpoint_type].least_tokens if chosen else LENGTH_TOKENS
         body = request_body(
             settings.endpoint_type, found.model, [{"role": "user", "content": LENGTH_PROMPT}], tokens, streaming=False,
@@ -390,13 +389,12 @@ def _keep_length(ask: Ask, settings: Settings, found: Discovery, *, key: bool = 
             return msgspec.structs.replace(found, probes=tuple(probes), notes=(*found.notes, note))
         if not way and answer.status not in BUSY:
             _look_for_refusal(ask, settings, found.model, answer, key=key)
-        completion = _completion(settings, answer)
-        made = completion.output_tokens
+        made = (completion := _completion(settings, answer)).output_tokens
         if chosen or not completion.finished or (made is None and completion.input_tokens is None):
             continue
         probes.append(Probe(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0))
-        if obeyed(answer.status, made, completion.finish_reason) and way:
-            return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
-        if not way and obeyed(answer.status, made, completion.finish_reason):
+        if obeyed(answer.status, made, completion.finish_reason):
+            if way:
+                return msgspec.structs.replace(found, probes=tuple(probes), length_way=way)
             del ways[2:]
     return msgspec.structs.replace(found, probes=tuple(probes))

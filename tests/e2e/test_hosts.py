@@ -135,6 +135,7 @@ def three(folder: Path, *words: str) -> Iterator[tuple[Site, Host, Host]]:
         yield site, near, far
 
 
+@pytest.mark.slow
 def test_three_hosts_keep_one_limit_one_count_and_one_axis(tmp_path: Path) -> None:
     """The far one loses its connections, then its master for longer than its lease, then the server for a moment."""
     words = ("--request-rate", "10", "--arrival-pattern", "constant", "--request-count", "100")
