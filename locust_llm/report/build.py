@@ -49,8 +49,8 @@ from locust_llm.slo.metrics import DEFINITIONS
 from . import export
 from . import text as tables
 from .html import page
-from .plus_minus import certified
 from .pareto.energy import energy_of
+from .plus_minus import certified
 from .prefix_cache import prefix_cache
 from .published.check import validity
 from .read_columns import read_columns

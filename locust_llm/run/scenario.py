@@ -7,8 +7,9 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import msgspec
 from locust.argument_parser import LocustArgumentParser
+
+import msgspec
 
 from locust_llm.client.api import extra_inputs
 from locust_llm.core.options.option import Option, out_of_range

@@ -82,8 +82,8 @@ def least_samples(percentile: float, over: int = 1, confidence: float = CONFIDEN
     """How many independent requests it takes to say with ``confidence`` that a percentile is within its limit although
     ``over`` of them are beyond: 64 for p90, 130 for p95, 662 for p99, 6,636 for p99.9 where one is.
 
-    The least n with P(X <= over) <= 1 - confidence, X binomial of n and 1 - percentile / 100: were the percentile beyond its
-    limit, so few requests would be by such a chance only. It is the test of early stopping of MLPerf's LoadGen (tolerance 0).
+    The least n with P(X <= over) <= 1 - confidence, X binomial of n and 1 - percentile / 100: were the percentile beyond
+    its limit, so few requests would be by such a chance only. The test of early stopping of MLPerf's LoadGen (tolerance 0).
     """
     beyond = 1 - percentile / 100
     low, high = over, 2 + over

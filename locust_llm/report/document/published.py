@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from locust_llm.core.text import many
 from locust_llm.report.results.energy import Energy
 from locust_llm.report.results.validity import Validity
 
@@ -12,12 +13,12 @@ PUBLISHED: Final = "Published rules"
 
 
 def broken_line(found: Validity | None) -> str | None:
-    """``not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users, and 2 more``; None where it is, or
+    """``not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users, (and 2 more rules)``; None where it is, or
     there are no such rules."""
     if found is None or found.valid:
         return None
     first, *others = found.broken
-    more = f" (and {len(others)} more)" if others else ""
+    more = f" (and {many(len(others), 'more rule')})" if others else ""
     return f"not valid by {found.rules}: {first.text}{more}"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from locust_llm.core.run import Run
 from locust_llm.core.storage import RECORDS, read_history
-from locust_llm.core.text import many, number
+from locust_llm.core.text import brief, many, number
 from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.document.blocks import Block, Heading, Table, Text
 from locust_llm.report.document.remarks import SIMULATED
@@ -19,8 +19,8 @@ ALONE = "runs"
 
 
 def curves(folders: Sequence[Path], summarised: Summarise, gpus: int | None, percentile: float) -> list[Curve]:
-    """One for each sweep, and one of all runs that have a single load. ``gpus``: instead of each run's own. Raises ValueError
-    of one sentence, and OSError."""
+    """One for each sweep, and one of all runs that have a single load. ``gpus``: instead of each run's own. Raises
+    ValueError of one sentence, and OSError."""
     found, alone = list[Curve](), list[tuple[Run, Summary]]()
     for folder in folders:
         if not (folder / RECORDS).is_file():
@@ -63,7 +63,7 @@ def document(found: Sequence[Curve], percentile: float) -> Iterator[Block]:
         energy = any(point.joules_per_output_token is not None for point in curve.points)
         yield Table((*head, *(["J/token"] if energy else []), "ok", "SLO", ""), tuple(_rows(curve, energy)))
         for limit in curve.limits:
-            yield Text(f"{limit.rule}: {number(limit.per_user, 3)} tokens/s per user at least.")
+            yield Text(f"{limit.rule}: {brief(limit.per_user, digits=3)} tokens/s per user at least.")
 
 
 def _rows(curve: Curve, energy: bool) -> Iterator[tuple[str, ...]]:

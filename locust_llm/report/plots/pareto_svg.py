@@ -29,12 +29,16 @@ HUES: Final = (
 DASHES: Final = ("", "9 5", "3 4")
 MAX_CURVES: Final = len(HUES) * len(DASHES)
 SHAPES: Final = ("circle", "square", "diamond", "triangle")
+COLOURS: Final = (
+    ("ink", "#1b2026", "#e2e7ec"), ("muted", "#5a6570", "#9aa5b1"), ("line", "#dde2e7", "#30373f"),
+    ("back", "#fff", "#0f1317"), ("slo", "#cf222e", "#ff7b72"), ("knee", "#bf3989", "#f778ba"),
+    *((f"c{i}", light, dark) for i, (light, dark) in enumerate(HUES)),
+)  # fmt: skip
+"""Name, light and dark: those of static/plots.css."""
 STYLE: Final = """\
-svg{{--ink:#1b2026;--muted:#5a6570;--line:#dde2e7;--back:#fff;--slo:#cf222e;--knee:#bf3989;{light}}}
-@media (prefers-color-scheme:dark){{svg{{--ink:#e2e7ec;--muted:#9aa5b1;--line:#30373f;--back:#0f1317;--slo:#ff7b72;--knee:#f778ba;{dark}}}}}
-text{{fill:var(--ink)}}.muted{{fill:var(--muted)}}.grid{{stroke:var(--line)}}.back{{fill:var(--back)}}
-.slo{{stroke:var(--slo)}}text.slo{{fill:var(--slo);stroke:none}}.knee{{fill:none;stroke:var(--knee);stroke-width:3}}text.knee{{fill:var(--knee);stroke:none}}
-.hollow{{fill:var(--back)}}"""
+text{fill:var(--ink)}.muted{fill:var(--muted)}.grid{stroke:var(--line)}.back,.hollow{fill:var(--back)}
+.slo{stroke:var(--slo)}text.slo{fill:var(--slo);stroke:none}
+.knee{fill:none;stroke:var(--knee);stroke-width:3}text.knee{fill:var(--knee);stroke:none}"""
 
 
 class Scale(NamedTuple):
@@ -60,13 +64,12 @@ def drawing(curves: Sequence[Curve], percentile: float, title: str = "") -> str:
     height = TOP + PLOT + BOTTOM + ROW * len(curves)
     what = "per GPU" if all(curve.gpus for curve in curves) else "of the whole server"
     name = title or f"Tokens a second {what} against tokens a second per user"
-    light, dark = (";".join(f"--c{i}:{hue[side]}" for i, hue in enumerate(HUES)) for side in (0, 1))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" viewBox="0 0 {WIDTH} {height}" font-family="{FONTS}" '
         f'font-size="17" role="img" style="max-width:{WIDTH}px">',
         f"<title>{_escaped(name)}</title>",
         f"<desc>{_escaped(described(curves))}</desc>",
-        f"<style>{STYLE.format(light=light, dark=dark)}</style>",
+        f"<style>{_colours(1)}\n@media (prefers-color-scheme:dark){{{_colours(2)}}}\n{STYLE}</style>",
         f'<rect class="back" width="{WIDTH}" height="{height}"/>',
         *_head(curves, name),
         *_axes(x, y, what, percentile),
@@ -77,6 +80,10 @@ def drawing(curves: Sequence[Curve], percentile: float, title: str = "") -> str:
     parts += _labels(curves, x, y)
     parts += _legend(curves, TOP + PLOT + BOTTOM)
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _colours(side: int) -> str:
+    return "svg{" + ";".join(f"--{colour[0]}:{colour[side]}" for colour in COLOURS) + "}"
 
 
 def described(curves: Sequence[Curve]) -> str:
@@ -103,12 +110,12 @@ def _head(curves: Sequence[Curve], name: str) -> Iterator[str]:
     title = _escaped(cut(clean(name), int(room / 27 / LETTER)))
     yield f'<text x="{LEFT}" y="46" font-size="27" font-weight="700">{title}</text>'
     yield (
-        f'<text class="muted" x="{LEFT}" y="76">Up and to the right is better. Numbers: load of each point; hollow: not best '
-        "of its curve, or its client verdict is not OK.</text>"
+        f'<text class="muted" x="{LEFT}" y="76">Up and to the right is better. Numbers: load of each point; hollow: '
+        "dominated, or client verdict not OK.</text>"
     )
     if simulated:
         at = WIDTH - RIGHT - 150
-        yield f'<rect x="{at}" y="20" width="150" height="36" rx="6" fill="none" style="stroke:var(--ink)" stroke-width="2"/>'
+        yield f'<rect x="{at}" y="20" width="150" height="36" rx="6" fill="none" style="stroke:var(--ink)"/>'
         yield f'<text x="{at + 75}" y="45" font-size="20" font-weight="700" text-anchor="middle">SIMULATED</text>'
 
 
@@ -135,10 +142,9 @@ def _limits(curves: Sequence[Curve], x: Scale) -> Iterator[str]:
         text = f"SLO {cut(clean(rule), 40)}{' (beyond)' if beyond else ''}"
         left = at + len(text) * 17 * LETTER + 10 > WIDTH - RIGHT
         yield f'<path class="slo" d="M{at} {TOP}V{TOP + PLOT}" stroke-width="2" stroke-dasharray="6 5"/>'
-        yield (
-            f'<text class="slo" x="{at + (-8 if left else 8):g}" y="{TOP + PLOT - 12 - 22 * i}"'
-            f"{' text-anchor="end"' if left else ''}>{_escaped(text)}</text>"
-        )
+        end = ' text-anchor="end"' if left else ""
+        place = f'x="{at + (-8 if left else 8):g}" y="{TOP + PLOT - 12 - 22 * i}"'
+        yield f'<text class="slo" {place}{end}>{_escaped(text)}</text>'
 
 
 def _curve(curve: Curve, number: int, x: Scale, y: Scale) -> Iterator[str]:

@@ -223,15 +223,15 @@ def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
     best = sorted((p.per_user, p.per_gpu) for p in best_marked(places) if p.best)
     room_left = max(least - room, 0.0)
     steps = Series(  # each holds down to the pace of the next slower one
-        "best", "knee", short(np.array([room_left, *(x for x, _ in best)])),
+        "best", "p50", short(np.array([room_left, *(x for x, _ in best)])),
         short(np.array([*(y for _, y in best), *(y for _, y in best[-1:])])), kind="steps",
     )  # fmt: skip
     asked = [Mark(f"SLO {limit.rule}", x=limit.per_user, hue="slo") for limit in limits(rules)]
     yield Plot(
         title="Throughput of the server against throughput per user",
         caption=f"A point for each stage, with its {sweep.axis}. To the right users get tokens faster (median), upwards the "
-        "server makes more. The steps join the best stages: up to the pace of each the server made that much. locust-llm pareto "
-        "draws it per GPU, and several runs.",
+        "server makes more. The steps join the best stages: up to the pace of each the server made that much. "
+        "locust-llm pareto draws it per GPU, and several runs.",
         label="; ".join(f"{level.value:g}: {y:,.0f} tokens/s, {brief(x, digits=3)} per user" for level, x, y in points),
         x=Axis(label="output tokens/s per user (median)", unit="/s", low=room_left, high=most + room),
         y=Axis(label="output tokens/s", unit="/s"),

@@ -102,10 +102,10 @@ def _each(
         return Check(rule=rule, met=False, text="no point was measured")
     if short:
         worst = min(short, key=lambda p: found(p) / (asked(p) or 1.0))
-        text = f"{unit.format(_figure(found(worst)))}, the rules ask {_figure(asked(worst) or 0.0)}{worst.place}{_more(short)}"
-        return Check(rule=rule, met=False, text=text)
-    least, most = min(map(found, points)), max(map(found, points))
-    span = _figure(least) if _figure(least) == _figure(most) else f"{_figure(least)} to {_figure(most)}"
+        least = f"the rules ask {_figure(asked(worst) or 0.0)}{worst.place}{_more(short)}"
+        return Check(rule=rule, met=False, text=f"{unit.format(_figure(found(worst)))}, {least}")
+    ends = [_figure(end) for end in (min(map(found, points)), max(map(found, points)))]
+    span = " to ".join(dict.fromkeys(ends))
     return Check(rule=rule, met=True, text=unit.format(span))
 
 
@@ -114,7 +114,7 @@ def _figure(value: float) -> str:
 
 
 def _more(short: Sequence[Point]) -> str:
-    return f", and too few at {many(len(short) - 1, 'more point')}" if len(short) > 1 else ""
+    return f", and {many(len(short) - 1, 'more point')}" if len(short) > 1 else ""
 
 
 def _check(rule: str, met: bool, found: str, asked: str) -> Check:
@@ -156,7 +156,7 @@ def _of_curve(rules: Published, points: Sequence[Point], run: Run) -> Iterator[C
         found = (
             f"no point at {listed}" if left_out else f"a point at each of its levels up to {max(users, default=0):,}"
         )
-        yield _check("points", not left_out, found, "one")
+        yield _check("levels", not left_out, found, "one")
     if rules.regions:
         yield _regions(users)
     if rules.until_flat:

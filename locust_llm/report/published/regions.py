@@ -1,8 +1,8 @@
 """Regions of concurrency, as the rules of MLPerf Endpoints bound them.
 
-mlcommons/endpoints_policies, endpoints_rules.md at commit 00135a0, sections 5.3 to 5.6. The tests have the worked examples of
-section 5.4 and the table of appendix B. They contradict each other for 16 and 1,024: the example prints 16 to 26 and 27 to
-116, the table and the algorithm 17 to 26 and 27 to 117, for 16 + 1008^(2/3) is 116.5 and more. The algorithm is what counts.
+mlcommons/endpoints_policies, endpoints_rules.md at commit 00135a0, sections 5.3 to 5.6. The tests have the worked examples
+of section 5.4 and the table of appendix B. They contradict each other for 16 and 1,024: the example prints 16 to 26 and 27
+to 116, the table and the algorithm 17 to 26 and 27 to 117, for 16 + 1008^(2/3) is 116.5 and more. The algorithm counts.
 """
 
 import math

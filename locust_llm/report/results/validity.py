@@ -7,7 +7,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One of the rules, over all points."""
 
     rule: str
-    """loop, streaming, duration, requests, warmup, dataset, samples, client, options, points, regions or plateau."""
+    """loop, streaming, duration, requests, warmup, dataset, samples, client, options, points, levels, regions or plateau."""
     met: bool
     text: str
     """What was found; of one that is not met what the rules ask beside it: ``300 s, the rules ask 1,200 at 64 users``."""
