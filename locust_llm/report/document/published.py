@@ -5,7 +5,7 @@ from typing import Final
 
 from locust_llm.core.text import many
 from locust_llm.report.results.energy import Energy
-from locust_llm.report.results.validity import Validity
+from locust_llm.report.results.validity import Check, Validity
 
 from .blocks import Block, Heading, Table, Text
 
@@ -13,8 +13,8 @@ PUBLISHED: Final = "Published rules"
 
 
 def broken_line(found: Validity | None) -> str | None:
-    """``not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users, (and 2 more rules)``; None where it is, or
-    there are no such rules."""
+    """``not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users (and 2 more rules)``; None where it
+    is, or there are no such rules."""
     if found is None or found.valid:
         return None
     first, *others = found.broken
@@ -32,14 +32,18 @@ def by_published(found: Validity) -> Iterator[Block]:
         yield Text(f"Valid by the rules of {found.rules} that are checked here, as a {what}.")
     if found.note:
         yield Text(found.note)
-    rows = tuple((check.rule, "met" if check.met else "not met", check.text) for check in found.checks)
-    if rows:
-        yield Table(("Rule", "Result", "Found"), rows, numbers=False)
+    if rows := tuple(map(_cells, found.checks)):
+        yield Table(("Rule", "Found", "Result"), rows, numbers=False)
     if not found.curve:
         yield Text("One point: what the rules ask of a whole curve is checked of a sweep.")
     if found.unchecked:
         yield Text(f"Not checked here: {'; '.join(found.unchecked)}.")
     yield Text("Published rules say whether a result may stand beside others. They change no verdict of the SLO.")
+
+
+def _cells(check: Check) -> tuple[str, ...]:
+    others = f"; {many(check.others, 'more point')} too" if check.others else ""
+    return check.rule, f"{check.text}{others}", "met" if check.met else "not met"
 
 
 def energy_line(found: Energy) -> str:

@@ -16,10 +16,10 @@ from .svg import FONTS
 from .timeline_svg import LETTER
 
 WIDTH: Final = 1200
-LEFT, RIGHT, TOP, BOTTOM = 96, 36, 112, 84
+LEFT, RIGHT, TOP, BOTTOM = 100, 36, 130, 92
 PLOT: Final = 460
 """Height of the plot."""
-ROW: Final = 28
+ROW: Final = 32
 """Height of a line of the legend."""
 HUES: Final = (
     ("#0969da", "#58a6ff"), ("#d9730d", "#f0a04b"), ("#0c8a86", "#3fc0b6"), ("#7a1f5c", "#d64fc0"),
@@ -27,6 +27,8 @@ HUES: Final = (
 )  # fmt: skip
 """Light and dark; curves past these have the same ones again, with other dashes."""
 DASHES: Final = ("", "9 5", "3 4")
+NAME: Final = 50
+"""Letters of a name."""
 MAX_CURVES: Final = len(HUES) * len(DASHES)
 SHAPES: Final = ("circle", "square", "diamond", "triangle")
 COLOURS: Final = (
@@ -37,8 +39,11 @@ COLOURS: Final = (
 """Name, light and dark: those of static/plots.css."""
 STYLE: Final = """\
 text{fill:var(--ink)}.muted{fill:var(--muted)}.grid{stroke:var(--line)}.back,.hollow{fill:var(--back)}
-.slo{stroke:var(--slo)}text.slo{fill:var(--slo);stroke:none}
-.knee{fill:none;stroke:var(--knee);stroke-width:3}text.knee{fill:var(--knee);stroke:none}"""
+.slo{stroke:var(--slo)}text.slo{fill:var(--slo)}
+.knee{fill:none;stroke:var(--knee);stroke-width:3}text.knee{fill:var(--knee)}
+text,text.slo,text.knee{font-size:17px;paint-order:stroke;stroke:var(--back);stroke-width:4px}.title{font-size:27px}
+@media (max-width:640px){text,text.slo,text.knee{font-size:28px}.title{font-size:34px}.fine{display:none}}"""
+"""On a phone letters are larger than the drawing shrinks, and what has no room then is left out."""
 
 
 class Scale(NamedTuple):
@@ -63,10 +68,10 @@ def drawing(curves: Sequence[Curve], percentile: float, title: str = "") -> str:
     y = Scale(ticks(max(point.per_gpu for point in points)), TOP + PLOT, -PLOT)
     height = TOP + PLOT + BOTTOM + ROW * len(curves)
     what = "per GPU" if all(curve.gpus for curve in curves) else "of the whole server"
-    name = title or f"Tokens a second {what} against tokens a second per user"
+    name = title or f"Throughput {what} against throughput per user"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" viewBox="0 0 {WIDTH} {height}" font-family="{FONTS}" '
-        f'font-size="17" role="img" style="max-width:{WIDTH}px">',
+        f'role="img" style="max-width:{WIDTH}px">',
         f"<title>{_escaped(name)}</title>",
         f"<desc>{_escaped(described(curves))}</desc>",
         f"<style>{_colours(1)}\n@media (prefers-color-scheme:dark){{{_colours(2)}}}\n{STYLE}</style>",
@@ -108,9 +113,9 @@ def _head(curves: Sequence[Curve], name: str) -> Iterator[str]:
     simulated = any(curve.simulated for curve in curves)
     room = WIDTH - LEFT - RIGHT - (180 if simulated else 0)
     title = _escaped(cut(clean(name), int(room / 27 / LETTER)))
-    yield f'<text x="{LEFT}" y="46" font-size="27" font-weight="700">{title}</text>'
+    yield f'<text x="{LEFT}" y="46" class="title" font-weight="700">{title}</text>'
     yield (
-        f'<text class="muted" x="{LEFT}" y="76">Up and to the right is better. Numbers: load of each point; hollow: '
+        f'<text class="muted fine" x="{LEFT}" y="76">Up and to the right is better. Numbers: load of each point; hollow: '
         "dominated, or client verdict not OK.</text>"
     )
     if simulated:
@@ -130,7 +135,7 @@ def _axes(x: Scale, y: Scale, what: str, percentile: float) -> Iterator[str]:
     which = "median TPOT" if percentile == 50 else f"p{percentile:g} of TPOT"
     middle = (LEFT + WIDTH - RIGHT) / 2
     yield f'<text x="{middle:g}" y="{bottom + 56}" text-anchor="middle">tokens/s per user (1000 / {which} in ms)</text>'
-    yield f'<text x="{LEFT}" y="{TOP - 12}">output tokens/s {what}</text>'
+    yield f'<text x="{LEFT}" y="{TOP - 18}">output tokens/s {what}</text>'
 
 
 def _limits(curves: Sequence[Curve], x: Scale) -> Iterator[str]:
@@ -143,7 +148,7 @@ def _limits(curves: Sequence[Curve], x: Scale) -> Iterator[str]:
         left = at + len(text) * 17 * LETTER + 10 > WIDTH - RIGHT
         yield f'<path class="slo" d="M{at} {TOP}V{TOP + PLOT}" stroke-width="2" stroke-dasharray="6 5"/>'
         end = ' text-anchor="end"' if left else ""
-        place = f'x="{at + (-8 if left else 8):g}" y="{TOP + PLOT - 12 - 22 * i}"'
+        place = f'x="{at + (-8 if left else 8):g}" y="{TOP + 20 + 22 * i}"'
         yield f'<text class="slo" {place}{end}>{_escaped(text)}</text>'
 
 
@@ -185,16 +190,18 @@ def _labels(curves: Sequence[Curve], x: Scale, y: Scale) -> Iterator[str]:
         at, height = x(point.per_user) + 11, y(point.per_gpu) - 11
         knee = f" knee ({curve.knee_rule})" if point.value == curve.knee else ""
         text = f"{point.value:g}{knee}"
-        wide = len(text) * 16 * LETTER
+        shown = f'{point.value:g}<tspan class="fine">{_escaped(knee)}</tspan>' if knee else text
+        wide = len(text) * 17 * LETTER
         left = at + wide > WIDTH - RIGHT
         begin = at - wide - 22 if left else at
         cells = [(begin + 12 * i, height) for i in range(ceil(wide / 12) + 1)]
         if any(abs(a - b) < 13 and abs(h - k) < 17 for a, h in cells for b, k in taken):
             continue
         taken += cells
-        kind = ' class="knee"' if knee else ""
+        ends = point in (curve.points[0], curve.points[-1])
+        kind = ' class="knee"' if knee else "" if ends else ' class="fine"'
         end = ' text-anchor="end"' if left else ""
-        yield f'<text{kind} x="{at - 22 if left else at:g}" y="{height:g}" font-size="16"{end}>{_escaped(text)}</text>'
+        yield f'<text{kind} x="{at - 22 if left else at:g}" y="{height:g}"{end}>{shown}</text>'
 
 
 def _important(curve: Curve, point: Point) -> bool:
@@ -209,8 +216,9 @@ def _legend(curves: Sequence[Curve], top: float) -> Iterator[str]:
         yield _dot(LEFT + 22, at - 6, i, hue, filled=True)
         gpus = "" if curve.gpus is None else f", {curve.gpus} GPU{'s' * (curve.gpus > 1)}"
         flaw = f", not valid by {curve.not_valid}" if curve.not_valid else ""
-        text = cut(clean(f"{curve.name} (by {curve.axis}{gpus}{flaw})"), int((WIDTH - LEFT - 90) / 17 / LETTER))
-        yield f'<text x="{LEFT + 56}" y="{at}">{_escaped(text)}</text>'
+        name = cut(clean(curve.name), NAME)
+        about = cut(clean(f" (by {curve.axis}{gpus}{flaw})"), int((WIDTH - LEFT - 90) / 17 / LETTER) - len(name))
+        yield f'<text x="{LEFT + 56}" y="{at}">{_escaped(name)}<tspan class="fine">{_escaped(about)}</tspan></text>'
 
 
 def _escaped(text: str) -> str:

@@ -84,8 +84,8 @@ def _of_points(rules: Published, points: Sequence[Point], run: Run) -> Iterator[
         yield _each("samples", points, lambda p: p.answered, lambda _, least=least: least, unit)  # type: ignore[misc]
     if rules.client_ok:
         bad = [p for p in points if p.client not in (None, OK)]
-        found = f"client verdict {bad[0].client}{bad[0].place}{_more(bad)}" if bad else f"client verdict {OK}"
-        yield Check(rule="client", met=not bad, text=found)
+        found = f"client verdict {bad[0].client}{bad[0].place}" if bad else f"client verdict {OK}"
+        yield Check(rule="client", met=not bad, text=found, others=max(0, len(bad) - 1))
 
 
 def _each(
@@ -102,8 +102,9 @@ def _each(
         return Check(rule=rule, met=False, text="no point was measured")
     if short:
         worst = min(short, key=lambda p: found(p) / (asked(p) or 1.0))
-        least = f"the rules ask {_figure(asked(worst) or 0.0)}{worst.place}{_more(short)}"
-        return Check(rule=rule, met=False, text=f"{unit.format(_figure(found(worst)))}, {least}")
+        least = f"the rules ask {_figure(asked(worst) or 0.0)}{worst.place}"
+        text = f"{unit.format(_figure(found(worst)))}, {least}"
+        return Check(rule=rule, met=False, text=text, others=len(short) - 1)
     ends = [_figure(end) for end in (min(map(found, points)), max(map(found, points)))]
     span = " to ".join(dict.fromkeys(ends))
     return Check(rule=rule, met=True, text=unit.format(span))
@@ -111,10 +112,6 @@ def _each(
 
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else number(value, 3)
-
-
-def _more(short: Sequence[Point]) -> str:
-    return f", and {many(len(short) - 1, 'more point')}" if len(short) > 1 else ""
 
 
 def _check(rule: str, met: bool, found: str, asked: str) -> Check:

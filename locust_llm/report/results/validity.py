@@ -11,6 +11,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     met: bool
     text: str
     """What was found; of one that is not met what the rules ask beside it: ``300 s, the rules ask 1,200 at 64 users``."""
+    others: int = 0
+    """Further points that do not meet it."""
 
 
 class Validity(msgspec.Struct, frozen=True, kw_only=True):

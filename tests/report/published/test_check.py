@@ -96,10 +96,11 @@ def test_a_curve_has_points_in_each_region_and_each_lasts() -> None:
         "regions": "no point in Medium (8 to 41), the rules ask one in each region",
     }
     short = [replace(one, duration_s=600.0) for one in levels]  # enough of the first four
-    text = "600 s, the rules ask 1,200 at 64 users, and 2 more points"
+    text = "600 s, the rules ask 1,200 at 64 users"
     assert broken(found(*short)) == {"duration": text}
+    assert [check.others for check in (found(*short) or whole).broken] == [2]
     assert broken(found(*levels, sessions=101)) == {
-        "dataset": "100 requests of a dataset of 101, the rules ask 101 at 1 user, and 6 more points"
+        "dataset": "100 requests of a dataset of 101, the rules ask 101 at 1 user"
     }
     assert broken(found(*levels, sessions=None))["dataset"].startswith("a dataset of unknown size")
     assert broken(found(replace(levels[0], client="DEGRADED"), *levels[1:])) == {
