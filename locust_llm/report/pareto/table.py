@@ -10,7 +10,7 @@ from locust_llm.report.analysis.summary import Summary
 from locust_llm.report.document.blocks import Block, Heading, Table, Text
 from locust_llm.report.document.remarks import SIMULATED
 
-from .curve import Curve, Point, of_points, of_sweep
+from .curve import Curve, Point, apart, of_points, of_sweep
 from .energy import of_stages
 
 Summarise = Callable[[Path], tuple[Summary, Run]]
@@ -37,9 +37,9 @@ def curves(folders: Sequence[Path], summarised: Summarise, gpus: int | None, per
         own = {run.settings.gpus for run, _ in alone}
         if gpus is None and len(own) > 1:
             raise ValueError("runs of different numbers of GPUs make no curve: give --gpus, or draw them one by one")
-        models = {run.model or run.settings.model for run, _ in alone}
+        models = {summary.conditions.model for _, summary in alone}
         if len(models) > 1:
-            raise ValueError(f"runs of different models make no curve: {', '.join(sorted(map(str, models)))}")
+            raise ValueError(f"runs of different models make no curve: {', '.join(sorted(models))}")
         name = alone[0][0].name if len(alone) == 1 else f"{ALONE} of {next(iter(models)) or 'one model'}"
         found.append(of_points(alone, gpus or own.pop(), percentile, name))
     if len({bool(curve.gpus) for curve in found}) > 1:
@@ -54,6 +54,8 @@ def document(found: Sequence[Curve], percentile: float) -> Iterator[Block]:
     yield Heading(f"Tokens/s {per_gpu} against tokens/s per user (TPOT p{percentile:g})")
     if any(curve.simulated for curve in found):
         yield Text(SIMULATED, loud=True)
+    if why := apart(found):
+        yield Text(f"WARNING: {why}.", loud=True)
     for curve in found:
         gpus = "GPUs unknown, so the whole server" if curve.gpus is None else many(curve.gpus, "GPU")
         yield Heading(f"{curve.name}, {gpus}")

@@ -10,7 +10,7 @@ from math import ceil, floor, log10
 from typing import Final, NamedTuple
 
 from locust_llm.core.text import brief, clean, cut
-from locust_llm.report.pareto.curve import Curve, Point
+from locust_llm.report.pareto.curve import Curve, Point, apart
 
 from .svg import FONTS
 from .timeline_svg import LETTER
@@ -114,10 +114,12 @@ def _head(curves: Sequence[Curve], name: str) -> Iterator[str]:
     room = WIDTH - LEFT - RIGHT - (180 if simulated else 0)
     title = _escaped(cut(clean(name), int(room / 27 / LETTER)))
     yield f'<text x="{LEFT}" y="46" class="title" font-weight="700">{title}</text>'
-    yield (
-        f'<text class="muted fine" x="{LEFT}" y="76">Up and to the right is better. Numbers: load of each point; hollow: '
-        "dominated, or client verdict not OK.</text>"
+    why = apart(curves)
+    said = why or (
+        "Up and to the right is better. Numbers: load of each point; hollow: dominated, or client verdict not OK."
     )
+    said = _escaped(cut(clean(said), int((WIDTH - LEFT - RIGHT) / 17 / LETTER)))
+    yield f'<text class="{"slo" if why else "muted fine"}" x="{LEFT}" y="76">{said}</text>'
     if simulated:
         at = WIDTH - RIGHT - 150
         yield f'<rect x="{at}" y="20" width="150" height="36" rx="6" fill="none" style="stroke:var(--ink)"/>'

@@ -13,7 +13,7 @@ from locust_llm.core.engine_metrics import EngineSample, History
 from locust_llm.core.record import Record
 from locust_llm.report import commands
 from locust_llm.report.build import summarised
-from locust_llm.report.pareto.curve import Curve, Limit, Point, at, limits, marked, of_level
+from locust_llm.report.pareto.curve import Curve, Limit, Point, Workload, apart, at, limits, marked, of_level
 from locust_llm.report.pareto.energy import energy
 from locust_llm.report.pareto.table import curves
 from locust_llm.report.plots.pareto_svg import MAX_CURVES, drawing, ticks
@@ -77,6 +77,20 @@ def test_the_energy_of_a_token() -> None:
     assert none.joules_per_output_token is None
 
 
+def test_curves_of_different_models_or_lengths_say_so() -> None:
+    """Lengths may differ by 2 %, which chance does too."""
+    one, near, far = (Workload(model="m", input_tokens=n, output_tokens=50.0) for n in (100.0, 102.0, 103.0))
+    a, b, c = (replace(CURVE, name=name, workloads=(w,)) for name, w in (("a", one), ("b", near), ("c", far)))
+    assert apart([a, b]) == apart([a]) == apart([CURVE]) == ""
+    why = "These runs cannot be compared, as they have different lengths (a: m, 100 / 50 tokens; c: m, 103 / 50 tokens)"
+    assert apart([a, c]) == why
+    other = replace(a, name="d", workloads=(replace(one, model="n"),))
+    assert apart([a, other]).startswith("These runs cannot be compared, as they have different models (a: m")
+    svg = drawing([replace(a, simulated=True), c], 50.0)
+    assert why[:80] in svg
+    assert "SIMULATED" in svg
+
+
 @pytest.mark.parametrize(("most", "last", "count"), [(9, 10, 6), (100, 120, 7), (0.4, 0.45, 10), (1, 1.2, 7)])
 def test_ticks_hold_the_most(most: float, last: float, count: int) -> None:
     found = ticks(most)
@@ -125,6 +139,13 @@ def test_folders_become_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "itl p95 <= 50ms: 20 tokens/s per user at least." in shown
     assert ET.parse(svg) is not None
     assert '"per_user"' in data.read_text()
+    points = [str(tmp_path / "a" / "stages" / number) for number in "123"]
+    assert commands.pareto(points) == 0  # runs of one load each
+    shown = capsys.readouterr().out
+    assert "runs of m, 2 GPUs" in shown
+    assert [line.split()[0] for line in shown.splitlines() if line[:1].isdigit()] == ["1", "2", "4"]
+    assert commands.pareto([*points, str(tmp_path / "b" / "stages" / "1")]) == 5
+    assert "runs of different numbers of GPUs make no curve" in capsys.readouterr().err
     assert commands.pareto([str(tmp_path / "none")]) == 5
     assert "holds no run" in capsys.readouterr().err
     assert commands.pareto([str(tmp_path / "a"), "--percentile", "12"]) == 5
