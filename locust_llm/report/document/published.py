@@ -27,7 +27,7 @@ def by_published(found: Validity) -> Iterator[Block]:
     what = "curve" if found.curve else "point"
     yield Heading(PUBLISHED)
     if (line := broken_line(found)) is not None:
-        yield Text(f"NOT VALID: this {what} is {line}.", loud=True)
+        yield Text(f"{line.replace('not valid', 'NOT VALID', 1)}.", loud=True)
     else:
         yield Text(f"Valid by the rules of {found.rules} that are checked here, as a {what}.")
     if found.note:

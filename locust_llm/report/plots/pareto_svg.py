@@ -68,6 +68,7 @@ def drawing(curves: Sequence[Curve], percentile: float, title: str = "") -> str:
     y = Scale(ticks(max(point.per_gpu for point in points)), TOP + PLOT, -PLOT)
     height = TOP + PLOT + BOTTOM + ROW * len(curves)
     what = "per GPU" if all(curve.gpus for curve in curves) else "of the whole server"
+    lines = [*_lines(curves, x)]
     name = title or f"Throughput {what} against throughput per user"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" viewBox="0 0 {WIDTH} {height}" font-family="{FONTS}" '
@@ -78,11 +79,11 @@ def drawing(curves: Sequence[Curve], percentile: float, title: str = "") -> str:
         f'<rect class="back" width="{WIDTH}" height="{height}"/>',
         *_head(curves, name),
         *_axes(x, y, what, percentile),
-        *_limits(curves, x),
+        *_limits(lines),
     ]
     for i, curve in enumerate(curves):
         parts += _curve(curve, i, x, y)
-    parts += _labels(curves, x, y)
+    parts += _labels(curves, x, y, [cell for line in lines for cell in line.cells])
     parts += _legend(curves, TOP + PLOT + BOTTOM)
     return "\n".join([*parts, "</svg>\n"])
 
@@ -111,8 +112,7 @@ def ticks(most: float) -> tuple[float, ...]:
 
 def _head(curves: Sequence[Curve], name: str) -> Iterator[str]:
     simulated = any(curve.simulated for curve in curves)
-    room = WIDTH - LEFT - RIGHT - (180 if simulated else 0)
-    title = _escaped(cut(clean(name), int(room / 27 / LETTER)))
+    title = _escaped(cut(clean(name), int((WIDTH - LEFT - RIGHT) / 27 / LETTER)))
     yield f'<text x="{LEFT}" y="46" class="title" font-weight="700">{title}</text>'
     why = apart(curves)
     said = why or (
@@ -121,9 +121,9 @@ def _head(curves: Sequence[Curve], name: str) -> Iterator[str]:
     said = _escaped(cut(clean(said), int((WIDTH - LEFT - RIGHT) / 17 / LETTER)))
     yield f'<text class="{"slo" if why else "muted fine"}" x="{LEFT}" y="76">{said}</text>'
     if simulated:
-        at = WIDTH - RIGHT - 150
-        yield f'<rect x="{at}" y="20" width="150" height="36" rx="6" fill="none" style="stroke:var(--ink)"/>'
-        yield f'<text x="{at + 75}" y="45" font-size="20" font-weight="700" text-anchor="middle">SIMULATED</text>'
+        at = WIDTH - RIGHT - 200
+        yield f'<rect x="{at}" y="{TOP - 42}" width="200" height="34" rx="6" fill="none" style="stroke:var(--ink)"/>'
+        yield f'<text x="{at + 100}" y="{TOP - 17}" font-weight="700" text-anchor="middle">SIMULATED</text>'
 
 
 def _axes(x: Scale, y: Scale, what: str, percentile: float) -> Iterator[str]:
@@ -140,18 +140,40 @@ def _axes(x: Scale, y: Scale, what: str, percentile: float) -> Iterator[str]:
     yield f'<text x="{LEFT}" y="{TOP - 18}">output tokens/s {what}</text>'
 
 
-def _limits(curves: Sequence[Curve], x: Scale) -> Iterator[str]:
-    """A line for each pace that a rule asks for; those beyond the plot are named at its edge."""
+class Line(NamedTuple):
+    """Of a pace that a rule asks for, and where its text begins."""
+
+    at: float
+    text: str
+    left: float
+    height: float
+
+    @property
+    def cells(self) -> list[tuple[float, float]]:
+        """Where its text lies."""
+        return _cells(self.left, self.height, self.text)
+
+
+def _cells(left: float, height: float, text: str) -> list[tuple[float, float]]:
+    """Points each 12 pixels along a text."""
+    return [(left + 12 * i, height) for i in range(ceil(len(text) * 17 * LETTER / 12) + 1)]
+
+
+def _lines(curves: Sequence[Curve], x: Scale) -> Iterator[Line]:
+    """A line for each pace; those beyond the plot are at its edge."""
     found = dict.fromkeys((limit.per_user, limit.rule) for curve in curves for limit in curve.limits)
     for i, (pace, rule) in enumerate(found):
         beyond = pace > x.ticks[-1]
         at = x(min(pace, x.ticks[-1]))
         text = f"SLO {cut(clean(rule), 40)}{' (beyond)' if beyond else ''}"
-        left = at + len(text) * 17 * LETTER + 10 > WIDTH - RIGHT
-        yield f'<path class="slo" d="M{at} {TOP}V{TOP + PLOT}" stroke-width="2" stroke-dasharray="6 5"/>'
-        end = ' text-anchor="end"' if left else ""
-        place = f'x="{at + (-8 if left else 8):g}" y="{TOP + 20 + 22 * i}"'
-        yield f'<text class="slo" {place}{end}>{_escaped(text)}</text>'
+        wide = len(text) * 17 * LETTER
+        yield Line(at, text, at + 8 if at + wide + 8 <= WIDTH - RIGHT else at - wide - 8, TOP + 20 + 22 * i)
+
+
+def _limits(lines: Sequence[Line]) -> Iterator[str]:
+    for line in lines:
+        yield f'<path class="slo" d="M{line.at} {TOP}V{TOP + PLOT}" stroke-width="2" stroke-dasharray="6 5"/>'
+        yield f'<text class="slo" x="{line.left:g}" y="{line.height:g}">{_escaped(line.text)}</text>'
 
 
 def _curve(curve: Curve, number: int, x: Scale, y: Scale) -> Iterator[str]:
@@ -184,10 +206,10 @@ def _dot(at: float, height: float, number: int, hue: str, *, filled: bool) -> st
     return f'<path d="M{path}Z" stroke-width="2" {style}/>'
 
 
-def _labels(curves: Sequence[Curve], x: Scale, y: Scale) -> Iterator[str]:
-    """The load of each point, the best and knees first; where one would lie on another it is left out."""
+def _labels(curves: Sequence[Curve], x: Scale, y: Scale, taken: list[tuple[float, float]]) -> Iterator[str]:
+    """The load of each point, the best and knees first; where one would lie on another, or on what is ``taken``, it
+    is left out."""
     order = sorted(((curve, point) for curve in curves for point in curve.points), key=lambda of: not _important(*of))
-    taken: list[tuple[float, float]] = []
     for curve, point in order:
         at, height = x(point.per_user) + 11, y(point.per_gpu) - 11
         knee = f" knee ({curve.knee_rule})" if point.value == curve.knee else ""
@@ -196,7 +218,7 @@ def _labels(curves: Sequence[Curve], x: Scale, y: Scale) -> Iterator[str]:
         wide = len(text) * 17 * LETTER
         left = at + wide > WIDTH - RIGHT
         begin = at - wide - 22 if left else at
-        cells = [(begin + 12 * i, height) for i in range(ceil(wide / 12) + 1)]
+        cells = _cells(begin, height, text)
         if any(abs(a - b) < 13 and abs(h - k) < 17 for a, h in cells for b, k in taken):
             continue
         taken += cells

@@ -1,7 +1,7 @@
 """Check: a run against the published rules of its scenario, a function for each kind of rule."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from locust_llm.core.run import Run
 from locust_llm.core.sweep import CONCURRENCY, FLAT
@@ -12,9 +12,6 @@ from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.published import CONFIDENCE, Published, least_samples
 
 from .regions import uncovered
-
-EPSILON_S: Final = 0.05
-"""A clock is looked at that often: a measured time may be so much short."""
 
 
 class Point(NamedTuple):
@@ -66,9 +63,7 @@ def _of_points(rules: Published, points: Sequence[Point], run: Run) -> Iterator[
     if rules.streaming:
         yield _check("streaming", s.streaming, "streamed" if s.streaming else "not streamed", "streams")
     if rules.seconds:
-        yield _each(
-            "duration", points, lambda p: p.seconds, lambda p: rules.least_seconds(p.users or 1), "{} s", EPSILON_S
-        )
+        yield _each("duration", points, lambda p: p.seconds, lambda p: rules.least_seconds(p.users or 1), "{} s")
     if rules.requests or rules.requests_per_user:
         yield _each(
             "requests", points, lambda p: p.answered,
@@ -94,10 +89,9 @@ def _each(
     found: Callable[[Point], float],
     asked: Callable[[Point], float | None],
     unit: str,
-    less: float = 0.0,
 ) -> Check:
-    """``less``: by so much a figure may be below."""
-    short = [p for p in points if found(p) + less < (asked(p) or 0.0)]
+    """Each point against what is asked of it; the one that falls furthest short is told."""
+    short = [p for p in points if found(p) < (asked(p) or 0.0)]
     if not points:
         return Check(rule=rule, met=False, text="no point was measured")
     if short:
