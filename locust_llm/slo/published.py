@@ -68,7 +68,7 @@ def published(table: Mapping[str, Any]) -> Published:
     try:
         found = msgspec.convert(table, Published)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at `$")
+        what, _, where = " ".join(str(error).split()).partition(" - at `$")
         key = re.match(r"\.([\w-]+)", where) or re.search("field `(.+?)`", what)
         raise ValueError(f"{f'{key[1]}: ' if key else ''}{what[0].lower()}{what[1:]}") from None
     if [*found.seconds] != sorted(found.seconds):

@@ -3,7 +3,10 @@
 from math import comb
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from locust_llm.slo.published import Published, least_samples, published
 
@@ -51,3 +54,24 @@ def test_what_is_no_rule_is_named(table: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=r".") as found:
         published(table)
     assert str(found.value).startswith(why)
+
+
+KEYS = [field.encode_name for field in msgspec.structs.fields(Published)]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=6,
+)
+"""What TOML can hold."""
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), VALUES, max_size=4))
+def test_any_table_is_read_or_refused_in_one_line(table: dict[str, Any]) -> None:
+    try:
+        found = published({"rules": "x", **table})
+    except ValueError as error:
+        why = str(error)
+    else:
+        assert published(msgspec.to_builtins(found)) == found  # as workers and run.json get it
+        return
+    assert len(why.splitlines()) == 1
