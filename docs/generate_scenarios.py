@@ -1,31 +1,56 @@
 """The table of docs/scenarios.md, made from the packaged files: `make docs` writes it, a test says when it is old."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from locust_llm.load.scenario import Scenario, names, read
+from locust_llm.slo.published import least_samples, published
 
 PAGE: Final = Path(__file__).with_name("scenarios.md")
 BEGIN: Final = "<!-- made by docs/generate_scenarios.py: do not edit -->\n"
 END: Final = "<!-- end -->\n"
 SOURCE: Final = re.compile(r"(\w[^;]*?) \((https:[^)]+)\)")
+PUBLISHED_BEGIN: Final = "<!-- published rules, made by docs/generate_scenarios.py: do not edit -->\n"
+PUBLISHED: Final = ("scenario", "rules of", "load", "a point", "a curve")
 COLUMNS: Final = ("scenario", "before it", "prompt, answer of a turn", "turns", "wait", "rules", "source")
-HEAD: Final = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
 
 
 def page() -> str:
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    return (
-        before
-        + BEGIN
-        + "\n"
-        + HEAD
-        + "".join(_row(name, read(name)) for name in names())
-        + "\n"
-        + END
-        + rest.partition(END)[2]
-    )
+    found = {name: read(name) for name in names()}
+    text = _with(PAGE.read_text("utf-8"), BEGIN, COLUMNS, "".join(_row(name, one) for name, one in found.items()))
+    rows = (_published(name, one) for name, one in found.items() if one.published is not None)
+    return _with(text, PUBLISHED_BEGIN, PUBLISHED, "".join(rows))
+
+
+def _with(text: str, begin: str, columns: Sequence[str], rows: str) -> str:
+    before, _, rest = text.partition(begin)
+    head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
+    return f"{before}{begin}\n{head}{rows}\n{END}{rest.partition(END)[2]}"
+
+
+def _published(name: str, found: Scenario) -> str:
+    rules = published(found.published or {})
+    seconds = (f"{least:,.0f} s" + (f" from {users} users on" if users > 1 else "") for users, least in rules.seconds)
+    point = [
+        ", ".join(seconds),
+        f"{rules.requests_per_user:g} requests of each user" if rules.requests_per_user else "",
+        f"{rules.warmup_per_user:g} of warmup before them" if rules.warmup_per_user else "",
+        *(f"{least_samples(p):,} requests (p{p:g} with one beyond, 99% confidence)" for p in rules.percentiles),
+        "one pass of the dataset" if rules.dataset_pass else "",
+        "streams" if rules.streaming else "",
+        "client verdict OK (ours)" if rules.client_ok else "",
+    ]
+    curve = [
+        "{} to {} points".format(*rules.points) if rules.points else "",
+        "one in each region" if rules.regions else "",
+        f"no level left out of {', '.join(map(str, rules.levels[:8]))}, ..." if rules.levels else "",
+        "until throughput is flat" if rules.until_flat else "",
+    ]
+    load = f"{rules.loop} loop" + (f", `{sweep}`" if (sweep := found.values.get("sweep")) else "")
+    cells = (f"`{name}`", rules.rules, load, *("; ".join(filter(None, part)) for part in (point, curve)))
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _row(name: str, found: Scenario) -> str:
@@ -34,11 +59,12 @@ def _row(name: str, found: Scenario) -> str:
         f"system prompt of {tokens:,}" if (tokens := values.get("shared-system-prompt-length")) else "",
         f"context of `{_escaped(length)}`" if (length := values.get("user-context-prompt-length")) else "",
     ]
-    sizes = values.get("seq-dist") or f"{values['synthetic-input-tokens-mean']},{values['output-tokens-mean']}:100"
+    means = [values.get(key) for key in ("synthetic-input-tokens-mean", "output-tokens-mean")]
+    sizes = values.get("seq-dist") or (f"{means[0]},{means[1]}:100" if means[0] else "")
     cells = (
         f"`{name}`",
         ", ".join(filter(None, shared)),
-        "; ".join(_pair(pair) for pair in sizes.split(";")),
+        "; ".join(_pair(pair) for pair in sizes.split(";")) if sizes else "your dataset",
         _spread(values, "session-turns", 1, ""),
         _spread(values, "session-turn-delay", 1000, " s"),
         ", ".join(f"`{rule}`" for rule in values.get("slo", ())),

@@ -158,6 +158,11 @@ def compare(words: list[str]) -> int:
     return _of_reports("compare", words)
 
 
+def pareto(words: list[str]) -> int:
+    """Throughput per GPU against throughput per user, of sweeps and runs."""
+    return _of_reports("pareto", words)
+
+
 def comment(words: list[str]) -> int:
     """What a run came to as a comment on a pull request."""
     from locust_llm.report.ci import comment as module
@@ -289,6 +294,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "report": report,
     "figure": figure,
     "compare": compare,
+    "pareto": pareto,
     "audit": audit,
     "comment": comment,
     "scenario": scenario,
@@ -323,6 +329,7 @@ usage: locust-llm COMMAND ...
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
   compare A B     compare runs: differences with their intervals, and different conditions
+  pareto DIR...   tokens/s per GPU against tokens/s per user, of sweeps and runs, as a table and a figure: pareto --help
   audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
   comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change

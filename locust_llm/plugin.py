@@ -107,7 +107,7 @@ class Plugin:
         """Tables for the console, until they are printed."""
         self._status: int | None = None
         """Exit status by the rules of the last run; None: it has none."""
-        self._incomplete = False
+        self._incomplete = self._not_valid = False
         """The result of the last run."""
         self._refused = False
         """The run could not start."""
@@ -307,6 +307,7 @@ class Plugin:
                 control.on_ended(LOCAL, ended)
             self._report = control.report(verbose=self._asked("verbose"))
             self._status, self._incomplete = control.exit_status(), control.store.incomplete
+            self._not_valid = control.store.result is not None and bool(control.store.result.not_valid)
             control.close()
             if url := getattr(self._environment.parsed_options, "upload", None):
                 self._report += f"{upload.uploaded(control.store.folder, url)}\n"
@@ -325,6 +326,7 @@ class Plugin:
                 self._report += f"{line}\n"
         status = _judged(self._environment, self._runner, self._status)
         worse = [ExitStatus.INCOMPLETE] * self._incomplete
+        worse += [ExitStatus.INCONCLUSIVE] * self._not_valid
         worse += [ExitStatus.BROKEN] * locust.log.unhandled_greenlet_exception
         if self._refused:
             status = ExitStatus.REFUSED

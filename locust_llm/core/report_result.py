@@ -46,6 +46,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     slo_status: str | None = None
     """PASS, FAIL or INCONCLUSIVE; None without rules."""
     rules: tuple[RuleResult, ...] = ()
+    not_valid: str = ""
+    """Which published rule it breaks, where that is to end with a status of its own."""
     client: Verdict | None = None
     """The client verdict; None: not judged."""
     probe: str = ""

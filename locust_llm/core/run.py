@@ -87,6 +87,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     began_at: Unix
     measured_at: Unix | None = None
     """End of the first wave: from here on its requests count; None: it never ended."""
+    warmup: Count = 0
+    """Requests that had ended by then."""
     ended_at: Unix
     """Nothing new was sent from here on."""
     residual: float | None = None

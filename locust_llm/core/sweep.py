@@ -27,6 +27,8 @@ MAX_STAGES: Final = 100
 """Of one sweep."""
 MIN_GAIN: Final = 0.05
 """Share, from one stage to the next; below it throughput is flat."""
+FLAT: Final = f"throughput rose by less than {MIN_GAIN:.0%}"
+"""In the words of why a sweep ended."""
 PRECISION: Final = 0.05
 """How close ``--find-max`` comes, as a share of the value."""
 STATIONARY: Final = "stationary"
@@ -151,7 +153,7 @@ def _stopped(asked: Sweep, done: Sequence[Done], *, find_max: bool) -> str:
     if asked.axis in LOADS and len(done) > 2 and (undecided or not find_max):
         best = max(stage.throughput or 0.0 for stage in done[:-2])
         if best and all((stage.throughput or 0.0) < best * (1 + MIN_GAIN) for stage in last):
-            flat = f"throughput rose by less than {MIN_GAIN:.0%} in two stages in a row"
+            flat = f"{FLAT} in two stages in a row"
             return f"no rule decides these stages, and {flat}" if find_max else flat
     return ""
 
@@ -167,21 +169,31 @@ def residual(inside: float, completed: int, seconds: float, latency_s: float) ->
 class Stretch:
     """One stage of a sweep while it runs: first wave, measured requests, last wave. Times are Unix seconds.
 
-    The first wave, which finds the server idle, ends when as many requests have ended as can be in flight. Requests
+    The first wave, which finds the server idle, ends when as many requests have ended as can be in flight; there may be
+    several such waves, as some published rules ask. Requests
     sent from then on are measured, until the stage is stationary with enough of them, or its time is up. The load
     stays on for one more wave while these end: else the last ones would find a server with less load.
     """
 
     def __init__(
-        self, began_at: float, users: int | None, *, at_least_s: float, at_most_s: float, requests: int
+        self,
+        began_at: float,
+        users: int | None,
+        *,
+        at_least_s: float,
+        at_most_s: float,
+        requests: int,
+        waves: int = 1,
     ) -> None:
-        """``users``: of a closed loop; ``requests``: successful ones that are enough."""
+        """``users``: of a closed loop; ``requests``: successful ones that are enough; ``waves``: before it is measured."""
         self.began_at = began_at
         self.measured_at: float | None = None
         self.ended_at: float | None = None
         self.why = ""
         """Why the measurement ended: stationary, overloaded or time."""
-        self._users = users
+        self.warmup = 0
+        """Requests that had ended when it began to be measured."""
+        self._users, self._waves = users, waves
         self._at_least_s, self._at_most_s, self._requests = at_least_s, at_most_s, requests
         self._wave = 0
         """Requests that have ended in this wave."""
@@ -235,10 +247,10 @@ class Stretch:
 
     def _first_wave(self, now: float, inside: int) -> bool:
         """True: no request ends, so the stage ends without a measurement."""
-        size = self._users or max(1, inside)
+        size = self._waves * (self._users or max(1, inside))
         late = now - self.began_at >= (self._at_most_s if self._users else self._at_least_s)
         if self._wave >= size or (late and self._wave):  # an open loop that is too much for the server never turns over
-            self.measured_at, self._inside_first = now, inside
+            self.measured_at, self._inside_first, self.warmup = now, inside, self._wave
         elif now - self.began_at >= 2 * self._at_most_s:
             self.why, self.ended_at = TIME_UP, now
         return self.ended_at is not None

@@ -14,6 +14,8 @@ from .user_file import small_text
 FOLDER: Final = Path(__file__).parents[1] / "scenarios"
 ABOUT: Final = ("description", "source", "date")
 """Keys that are no options."""
+PUBLISHED: Final = "published"
+"""The table of what a benchmark asks of a run."""
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -24,6 +26,8 @@ class Scenario(msgspec.Struct, frozen=True):
     about: Mapping[str, str]
     values: Mapping[str, Any]
     """By key: the name of an option, without dashes before it."""
+    published: Mapping[str, Any] | None = None
+    """Its table of published rules, as it is; None: it has none."""
 
     def place(self, key: str) -> str:
         """Where a key is: ``mine.toml, line 3, output-tokens-mean``."""
@@ -61,7 +65,8 @@ def read(wanted: str) -> Scenario:
         why = re.sub(r" \(at line (\d+).*\)$", r" in line \1", str(error))
         raise ValueError(f"{file} is no TOML: {why}") from None
     about: dict[str, str] = {key: str(content.pop(key)) for key in ABOUT if key in content}
-    return Scenario(file, text, about, content)
+    rules = content.pop(PUBLISHED) if isinstance(content.get(PUBLISHED), dict) else None
+    return Scenario(file, text, about, content, rules)
 
 
 def listed() -> str:

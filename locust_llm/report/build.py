@@ -49,8 +49,10 @@ from locust_llm.slo.metrics import DEFINITIONS
 from . import export
 from . import text as tables
 from .html import page
+from .pareto.energy import energy_of
 from .plus_minus import certified
 from .prefix_cache import prefix_cache
+from .published.check import validity
 from .read_columns import read_columns
 from .reading import reader_of
 from .sessions import sessions
@@ -68,7 +70,7 @@ SUMMARY_FILE: Final = "summary.md"
 FACTS: Final = (
     "conditions", "client", "evidence", "counts", "gate", "delivery", "breakdowns", "cancelled", "reading", "failures",
     "slos", "slo_status", "good", "steady", "interference", "examination", "speculation", "sessions", "waterfall",
-    "prefix_cache", "tenants", "sweep", "unread",
+    "prefix_cache", "tenants", "sweep", "validity", "energy", "unread",
 )  # fmt: skip
 """Fields of the summary that run.json has beside the run."""
 OWN_FOLDER: Final = Path(__file__).parent
@@ -184,7 +186,8 @@ def _write(
     reuse = _made("the shares of the prefix cache", unmade, lambda: prefix_cache(records, history, run))
     by_tenant = _made("the service of the tenants", unmade, lambda: tenants_of(columns.requests, run, records))
     summary = replaced(summary, speculation=tuple(speculation(history, run)), prefix_cache=reuse, tenants=by_tenant)
-    summary = replaced(summary, waterfall=with_histograms(summary.waterfall, history, run))
+    power = _made("the energy of a token", unmade, lambda: energy_of(summary, run, history))
+    summary = replaced(summary, waterfall=with_histograms(summary.waterfall, history, run), energy=power)
     _make_files(folder, run, columns, levels, history, summary, unmade)
     return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
 
@@ -287,7 +290,17 @@ def _summary(
         summary = replaced(summary, waterfall=parts)
     if (columns.requests["turn"] > 0).any():
         summary = replaced(summary, sessions=sessions(records, "profiling"))
-    return certified(summary, columns, run), levels
+    summary = certified(summary, columns, run)
+    by_rules = _made("whether it is valid by published rules", unmade, lambda: validity(summary, run))
+    return replaced(summary, validity=by_rules), levels
+
+
+def summarised(folder: Path) -> tuple[Summary, Run]:
+    """What a run came to, from its records; its own files stay as they are. Raises OSError."""
+    columns, unread = read_columns(folder / RECORDS)
+    run, _ = _run(folder, columns.requests)
+    summary, _ = _summary(folder, run, columns, unread, [], False)
+    return replaced(summary, energy=energy_of(summary, run, read_history(folder))), run
 
 
 def _made(what: str, unmade: list[str], make: Callable[[], T]) -> T | None:

@@ -19,6 +19,8 @@ from locust_llm.probe.prices import prompts_alone
 from . import build, comparison, ending
 from . import text as tables
 from .ci import workflow
+from .pareto import table as pareto_table
+from .plots import pareto_svg
 from .plots import svg as drawing
 from .plots.timeline import MAX_ROWS
 from .result import report_result
@@ -182,6 +184,46 @@ def compare(words: list[str]) -> int:
     except Exception as error:
         return refused(f"these runs cannot be compared: {build.reason(error)}")
     say(text)
+    return ExitStatus.OK
+
+
+def pareto(words: list[str]) -> int:
+    """Draw throughput per GPU against throughput per user, of sweeps and of runs."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm pareto",
+        description="Tokens/s per GPU against tokens/s per user, as step functions: a curve for each sweep, and one of all "
+        "runs of a single load.",
+    )
+    parser.add_argument("folders", type=Path, metavar="DIR", nargs="+", help="folder of a sweep, or of a run")
+    parser.add_argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE",
+                        help="draw it: a name that ends in .svg or .png; may be given twice")  # fmt: skip
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of each server (default: --gpus of the runs)")
+    parser.add_argument(
+        "--percentile", type=float, default=50.0, metavar="P",
+        help="of TPOT, of which 1000 / TPOT is a user's tokens/s; MLPerf Endpoints: 90 (default: 50)",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
+    parser.add_argument("--title", default="", metavar="T")
+    options = parser.parse_args(words)
+    try:
+        if options.gpus is not None and options.gpus < 1:
+            raise ValueError(f"--gpus must be at least 1, got {options.gpus}")
+        formats = [drawing.format_of(path.name) for path in options.output]
+        found = pareto_table.curves(options.folders, build.summarised, options.gpus, options.percentile)
+        svg = pareto_svg.drawing(found, options.percentile, options.title) if formats else ""
+        blocks = [*pareto_table.document(found, options.percentile)]
+        for path, to_bytes in zip(options.output, formats, strict=True):
+            storage.replace(path, to_bytes(svg))
+        if options.json:
+            storage.replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        if options.markdown:
+            storage.replace(options.markdown, tables.as_markdown(blocks).encode())
+    except (OSError, ValueError) as error:
+        return refused(str(error))
+    except Exception as error:
+        return refused(f"these runs have no curve: {build.reason(error)}")
+    say(tables.as_plain(blocks, ending.columns()))
     return ExitStatus.OK
 
 

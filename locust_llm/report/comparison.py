@@ -20,7 +20,7 @@ from locust_llm.report.document.remarks import SIMULATED
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 
-from .text import WIDTH, markdown_block, plain_block
+from .text import WIDTH, as_markdown, as_plain
 
 SCHEMA: Final = 1
 NAME_WIDTH: Final = 16
@@ -145,12 +145,12 @@ def against(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
 
 def console(found: Comparison, width: int = WIDTH) -> str:
     """The document as plain text, no wider than ``width`` where the numbers allow."""
-    return "\n\n".join(plain_block(block, width) for block in document(found)) + "\n"
+    return as_plain(document(found), width)
 
 
 def markdown(found: Comparison) -> str:
     """The document as GitHub's Markdown."""
-    return "\n\n".join(markdown_block(block, first=i == 0) for i, block in enumerate(document(found))) + "\n"
+    return as_markdown(document(found))
 
 
 def _pair(base: LoadedRun, run: LoadedRun) -> Pair:

@@ -6,7 +6,9 @@ from locust_llm.core.report_result import Figure, ReportResult, RuleResult
 from locust_llm.core.run import Run
 from locust_llm.report.analysis.summary import Row, Summary
 from locust_llm.report.document.paired import verdict_of
+from locust_llm.report.document.published import broken_line
 from locust_llm.report.document.remarks import incomplete
+from locust_llm.slo.published import FAILS
 
 
 def report_result(summary: Summary, run: Run, text: str, tables: str = "") -> ReportResult:
@@ -23,6 +25,7 @@ def report_result(summary: Summary, run: Run, text: str, tables: str = "") -> Re
         incomplete=bool(incomplete(summary, run)),
         slo_status=summary.slo_status,
         rules=tuple(RuleResult(r.rule, r.status, _finite(r.observed), r.unit, r.reason) for r in summary.slos),
+        not_valid=(broken_line(summary.validity) or "") if run.settings.published_rules == FAILS else "",
         client=summary.client,
         probe="" if summary.examination is None else summary.examination.outcome,
         figures={row.tag: _figure(row) for row in summary.rows},

@@ -23,13 +23,21 @@ def console(summary: Summary, run: Run, folder: Path | str = "", width: int = WI
     blocks = list(written(document(summary, run, folder)))
     if incomplete_line(summary, run) is not None:  # the first line, before the title
         blocks[:2] = blocks[1::-1]
-    return "\n\n".join(plain_block(block, width) for block in blocks) + "\n"
+    return as_plain(blocks, width)
 
 
 def markdown(summary: Summary, run: Run, folder: Path | str = "") -> str:
     """The document as GitHub's Markdown; what came from outside can neither add markup nor break a table."""
-    blocks = enumerate(written(document(summary, run, folder)))
-    return "\n\n".join(markdown_block(block, first=i == 0) for i, block in blocks) + "\n"
+    return as_markdown(written(document(summary, run, folder)))
+
+
+def as_plain(blocks: Iterable[Block], width: int = WIDTH) -> str:
+    """For the console."""
+    return "\n\n".join(plain_block(block, width) for block in blocks) + "\n"
+
+
+def as_markdown(blocks: Iterable[Block]) -> str:
+    return "\n\n".join(markdown_block(block, first=i == 0) for i, block in enumerate(blocks)) + "\n"
 
 
 def written(blocks: Iterable[Block | Charts]) -> Iterator[Block]:

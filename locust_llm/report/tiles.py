@@ -48,6 +48,8 @@ def badges(summary: Summary) -> Iterator[tuple[str, str]]:
         yield summary.paired.verdict.lower(), ARM_CLASSES[summary.paired.verdict]
     if summary.slo_status is not None:
         yield f"SLO {summary.slo_status}", RESULT_CLASSES[summary.slo_status]
+    if summary.validity is not None:
+        yield (f"valid: {summary.validity.rules}", "pass") if summary.validity.valid else ("not valid", "open")
     levels = summary.sweep.levels if summary.sweep is not None and summary.swept else ()
     unsound = sum(not level.sound for level in levels)
     if unsound:

@@ -57,7 +57,7 @@ from .flags import (
     unknown_options,
 )
 from .refusals import refuses_media
-from .scenario import scenario_changed, scenario_rules, with_origin, with_scenario
+from .scenario import scenario_changed, scenario_published, scenario_rules, with_origin, with_scenario
 from .schedule import rate_of
 
 SECRETS: Final = "llm_secrets"
@@ -283,6 +283,7 @@ def settings_of(options: Namespace | None) -> Settings:
     values["session_header"] = SESSION_HEADERS.get(values["session_header"], values["session_header"])
     values["slo"] = tuple(rules_of(options))
     values["scenario_changed"] = scenario_changed(options, values)
+    values["published"] = scenario_published(options)
     pages = [*os.environ.get("LOCUST_LLM_METRICS_URL", "").splitlines(), *options.metrics_url]
     values["metrics_url"] = tuple(dict.fromkeys(map(page_url, filter(str.strip, pages))))
     settings = Settings(

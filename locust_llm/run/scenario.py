@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from locust.argument_parser import LocustArgumentParser
 
+import msgspec
+
 from locust_llm.client.api import extra_inputs
 from locust_llm.core.options.option import Option, out_of_range
 from locust_llm.core.settings import Settings
@@ -18,13 +20,14 @@ from locust_llm.load.mix import weights
 from locust_llm.load.numbers import cut_short
 from locust_llm.load.scenario import Scenario, read
 from locust_llm.slo import grammar
+from locust_llm.slo.published import Published, published
 
 from .flags import OF_PEERS, OF_SETTINGS, parser_default, refuse
 
 OF_SCENARIOS: Final = {
     option.flag.removeprefix("--"): option
     for option in OF_SETTINGS
-    if option.field not in ("scenario", "metrics_url", "report_dir", "candidate")
+    if option.field not in ("scenario", "metrics_url", "report_dir", "candidate", "published_rules")
 }
 """What a scenario may set, by key."""
 OF_RUNS: Final = ("host", "users", "spawn-rate", "run-time", "processes", "headless", "metrics-url", "report-dir")
@@ -37,6 +40,7 @@ LENGTHS: Final = ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev"
                   "output_tokens_stddev")  # fmt: skip
 """Without effect beside --seq-dist."""
 LARGEST: Final = 1e300
+_PUBLISHED: Final = "published"
 _GIVEN: Final = "llm_scenario"
 """Where the options have the values of the scenario by field: plain ones, as Locust sends them to workers."""
 
@@ -75,14 +79,27 @@ def with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namespace]) 
 
 
 def of_scenario(found: Scenario) -> dict[str, Any]:
-    """Its values, by field. Raises Refused, with file, line and key of the first that cannot be."""
-    return {(option := _option(found, key)).field: _value(found, key, option) for key in found.values}
+    """Its values, by field, and its published rules. Raises Refused, with file, line and key of the first that cannot be."""
+    values = {(option := _option(found, key)).field: _value(found, key, option) for key in found.values}
+    if found.published is not None:
+        try:
+            values[_PUBLISHED] = msgspec.to_builtins(published(found.published))
+        except ValueError as error:
+            key, colon, why = str(error).partition(": ")
+            refuse(f"{found.place(key)}: {why}" if colon else f"{found.place(_PUBLISHED)}: {error}")
+    return values
 
 
 def scenario_rules(options: Namespace) -> list[str]:
     """Its rules; none where a preset was given in their place."""
     given = getattr(options, _GIVEN, {})
     return [*given.get("slo", ())] if (options.slo_preset or None) == given.get("slo_preset") else []
+
+
+def scenario_published(options: Namespace) -> Published | None:
+    """Its published rules; None: it has none, or there is no scenario."""
+    given = getattr(options, _GIVEN, {}).get(_PUBLISHED)
+    return None if given is None else published(given)
 
 
 def scenario_changed(options: Namespace, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -109,7 +126,7 @@ def _option(found: Scenario, key: str) -> Option:
         return OF_SCENARIOS[key]
     place = found.place(key)
     if isinstance(found.values[key], dict):
-        refuse(f"{place}: a scenario has no tables: write its options one by one")
+        refuse(f"{place}: a scenario has no tables but [{_PUBLISHED}]: write its options one by one")
     if key in OF_RUNS:
         refuse(f"{place}: is of a run, not of its workload: give it on the command line")
     if here := OF_PEERS.get(f"--{key}"):

@@ -33,7 +33,9 @@ MAIN: Final = (
 WITH_WARMUP: Final = ("warmup_request_count", "warmup_duration")
 DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("arrival_pattern", "arrival_smoothness", "request_rate_ramp_duration"), ("request_rate",)),
-    **dict.fromkeys(("find_max", "stage_duration", "stage_requests"), ("sweep",)),
+    **dict.fromkeys(
+        ("find_max", "stage_duration", "stage_requests", "stage_requests_per_user", "stage_warmup_per_user"), ("sweep",)
+    ),
     **dict.fromkeys(("warmup_concurrency", "warmup_request_rate", "warmup_prefill_concurrency"), WITH_WARMUP),
     "warmup_prefill_concurrency_ramp_duration": ("warmup_prefill_concurrency",),
     "request_cancellation_delay": ("request_cancellation_rate",),

@@ -212,6 +212,14 @@ def test_the_first_wave_is_left_out_and_the_last_one_too() -> None:
         112,
     ]
     assert one.residual == 0
+    assert one.warmup == 2  # of the first wave
+
+
+def test_several_waves_before_a_stage_is_measured() -> None:
+    """Two users, 2 s a request, two requests of each: from 104 on, when four have ended."""
+    one = Stretch(100.0, 2, at_least_s=10, at_most_s=60, requests=4, waves=2)
+    closed_loop(one, 2, 2.0, 200)
+    assert (one.measured_at, one.warmup, one.ended_at) == (104, 4, 114)
 
 
 def test_it_lasts_until_there_are_enough_requests() -> None:

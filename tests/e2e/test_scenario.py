@@ -35,15 +35,17 @@ def test_a_scenario_by_name_and_the_file_made_of_it_are_one_load(tmp_path: Path)
     """Of two processes too, of which the second knows the scenario from the master alone."""
     shown = subprocess.run([*DOOR, "show", "interactive-chat"], capture_output=True, text=True, check=True).stdout
     own = tmp_path / "mine.toml"
-    own.write_text(shown.replace("stddev = 2.5", "stddev = 0").replace('"ttft p99 <= 1s", ', ""))
+    rules = '[published]\nrules = "Mine 1"\nloop = "closed"\nseconds = [[1, 600]]\n'
+    own.write_text(shown.replace("stddev = 2.5", "stddev = 0").replace('"ttft p99 <= 1s", ', "") + rules)
     named, other = tmp_path / "named", tmp_path / "other"
     with simulator("--ttft-ms", "20", "--itl-ms", "1") as url:
         server = Server(url)
         words = ("-u", "4", "--num-sessions", "6", *FAST)
         done = run(server, named, "--scenario", "interactive-chat", "--session-turns-stddev", "0", *words)
         assert done.returncode == ExitStatus.OK, done.stderr
-        done = run(server, other, "--scenario", str(own), "--processes", "2", *words)
-        assert done.returncode == ExitStatus.OK, done.stderr
+        done = run(server, other, "--scenario", str(own), "--processes", "2", "--published-rules", "fail", *words)
+        assert done.returncode == ExitStatus.INCONCLUSIVE, done.stderr
+        assert "not valid by Mine 1: " in done.stdout
     runs = [read_run(folder) for folder in (named, other)]
     changed = ("session-turns-stddev", "session-turn-delay-mean", "session-turn-delay-stddev")
     assert [one.settings.scenario for one in runs] == ["interactive-chat", str(own)]

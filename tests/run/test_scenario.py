@@ -56,7 +56,10 @@ def test_a_packaged_one_can_be_run(name: str) -> None:
     s, usual = asked("--scenario", name), asked()
     assert (s.scenario, s.scenario_changed) == (name, ())
     differs = {field for field in s.__struct_fields__ if getattr(s, field) != getattr(usual, field)}
-    assert differs == {key.replace("-", "_") for key in read(name).values} | {"scenario"}
+    found = read(name)
+    published = {"published"} if found.published is not None else set()
+    published |= {"users"} if "sweep" in found.values else set()  # each stage has its own
+    assert differs == {key.replace("-", "_") for key in found.values} | {"scenario"} | published
     assert len(s.rules.readable) == len(s.slo)
 
 
@@ -152,6 +155,19 @@ def test_a_file_of_ones_own_has_every_kind_of_value() -> None:
     assert settings_of(parse()).scenario_changed == ()
 
 
+def test_published_rules_come_with_a_scenario_and_stay_with_its_other_values() -> None:
+    s = asked("--scenario", "inferencex-1k1k", "--sweep", "concurrency=4..16", "--published-rules", "fail")
+    assert s.published is not None
+    assert (s.published.requests_per_user, s.stage_requests_per_user, s.published_rules) == (10, 10, "fail")
+    assert s.scenario_changed == ("sweep",)
+    assert "sweep" in s.published.free
+    assert asked("--scenario", "1k1k").published is None
+    assert asked().published is None
+    for name in names():
+        if (rules := asked("--scenario", name).published) is not None:
+            assert {*rules.free} <= {*read(name).values}
+
+
 # -- what cannot be ------------------------------------------------------------------------------------------------------
 
 OWN: Final = [
@@ -159,7 +175,7 @@ OWN: Final = [
     ("isl = 3", "line 2, isl: there is no such option: it is synthetic-input-tokens-mean here"),
     ("zzz = 3", "line 2, zzz: there is no such option"),
     ("users = 3", "line 2, users: is of a run, not of its workload: give it on the command line"),
-    ("[prompts]\nx = 1", "line 2, prompts: a scenario has no tables: write its options one by one"),
+    ("[prompts]\nx = 1", "line 2, prompts: a scenario has no tables but [published]: write its options one by one"),
     ('session-turns-mean = "4"', "line 2, session-turns-mean: takes a number, got '4'"),
     ("session-turns-mean = true", "line 2, session-turns-mean: takes a number, got True"),
     ("session-turns-mean = nan", "line 2, session-turns-mean: takes a number, got nan"),
@@ -175,6 +191,9 @@ OWN: Final = [
     ('user-context-prompt-length = "a"', "line 2, user-context-prompt-length: a length is 550, "),
     ('arrival-pattern = "odd"', "line 2, arrival-pattern: must be one of constant, poisson, gamma, got 'odd'"),
     ('sweep = "odd"', "line 2, sweep: "),
+    ("[published]\nrules = 1", "line 3, rules: expected `str`, got `int`"),
+    ('[published]\nrules = "x"\nsecond = 1', "line 4, second: object contains unknown field `second`"),
+    ("published = 1", "line 2, published: there is no such option"),
 ]
 
 

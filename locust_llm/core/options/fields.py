@@ -337,6 +337,14 @@ class Fields(PromptFields, frozen=True, kw_only=True, omit_defaults=False):
             otherwise="as many as the rules need, or 100",
         ),
     ] = None
+    stage_requests_per_user: Annotated[
+        int | None,
+        Option("sweep", "The same for each user of a stage, as some benchmarks ask", "10", range=Range(1, 1000)),
+    ] = None
+    stage_warmup_per_user: Annotated[
+        int,
+        Option("sweep", "Requests of each user of a stage that end before it is measured", "2", range=Range(1, 1000)),
+    ] = 1
     gpus: Annotated[
         int | None, Option("report", "GPUs of the server, for tokens per second per GPU", "8", range=USERS)
     ] = None

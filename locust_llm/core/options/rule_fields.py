@@ -4,6 +4,9 @@ from typing import Annotated
 
 import msgspec
 
+from locust_llm.slo.published import MODES as PUBLISHED_MODES
+from locust_llm.slo.published import WARNS as PUBLISHED_WARNS
+from locust_llm.slo.published import Published
 from locust_llm.slo.reading import DEADLINES, PACE, PACES
 from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED
 
@@ -26,6 +29,17 @@ class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     ] = None
     scenario_changed: tuple[str, ...] = ()
     """The options of the scenario that this run has otherwise."""
+    published: Published | None = None
+    """The rules of the benchmark that the scenario is of; None: it is of none."""
+    published_rules: Annotated[
+        str,
+        Option(
+            "rules",
+            "What a run does that is not valid by the published rules of its scenario: fail ends with status 4",
+            "fail",
+            choices=PUBLISHED_MODES,
+        ),
+    ] = PUBLISHED_WARNS
     slo: Annotated[
         tuple[str, ...],
         Option(

@@ -6,9 +6,11 @@ from locust_llm.core.sweep import REPEAT
 from locust_llm.probe.result import ProbeFindings
 from locust_llm.report.prefix_cache import PrefixCache
 from locust_llm.report.results.conditions import Conditions
+from locust_llm.report.results.energy import Energy
 from locust_llm.report.results.interference import Interference
 from locust_llm.report.results.load import Delivery
 from locust_llm.report.results.paired import Paired
+from locust_llm.report.results.validity import Validity
 from locust_llm.report.results.waterfall import Waterfall
 from locust_llm.report.sessions import Sessions
 from locust_llm.report.speculation import Speculation
@@ -184,6 +186,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float | None
     requests: int
     succeeded: int
+    warmup: int = 0
+    """Requests that had ended before it was measured."""
     failure_rate: float | None
     residual: float | None
     """Of Little's law: above 5 % the stage was not stationary."""
@@ -327,6 +331,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Sessions | None = None
     waterfall: Waterfall | None = None
     tenants: Tenants | None = None
+    validity: Validity | None = None
+    """None: its scenario has no published rules."""
+    energy: Energy | None = None
+    """None: no metrics of the GPUs' power."""
     unmade: tuple[str, ...] = ()
     """What could not be made of the reports, and why: one line each."""
 

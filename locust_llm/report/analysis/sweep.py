@@ -184,6 +184,7 @@ def level(run: Run, summary: Summary) -> Level:
         duration_s=c.duration_s,
         requests=c.requests,
         succeeded=c.succeeded,
+        warmup=stage.warmup if stage else 0,
         failure_rate=c.failure_rate,
         residual=stage.residual if stage else None,
         why=stage.why if stage else "",

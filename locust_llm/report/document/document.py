@@ -29,6 +29,7 @@ from .headline import headline
 from .interference import stalls
 from .paired import arms, side_by_side, verdict_of
 from .probe import findings, scheduler
+from .published import by_published, energy_line
 from .remarks import (
     SIMULATED,
     incomplete_line,
@@ -70,6 +71,8 @@ def document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Bl
     yield from opening(summary, run)
     yield Charts(LENGTHS if probe is not None else LATENCY if sweep is None or sweep.repeats else STAGES)
     yield from rules_table(summary, run)
+    if summary.validity is not None:
+        yield from by_published(summary.validity)
     if paired is not None:
         yield from side_by_side(paired)
     if summary.failures:
@@ -222,6 +225,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         held = f", {tokens:.2f} tokens each" if (tokens := counts.tokens_per_chunk or 0) > SEVERAL else ""
         yield "chunks", f"{counts.chunks}{held}, {merged:.2%} of them merged{left_out}"
     yield from _drafts(summary)
+    if summary.energy is not None:
+        yield "energy", energy_line(summary.energy)
     yield "clock", f"{c.clock or '-'} stamps"
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)

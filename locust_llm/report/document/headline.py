@@ -21,6 +21,7 @@ from locust_llm.slo.selectors import plain
 from .delivery import overloaded, undelivered
 from .paired import difference_of
 from .probe import named
+from .published import broken_line
 from .remarks import FIRST_FAILED, buffered
 
 NAMES: Final = {
@@ -57,7 +58,7 @@ def headline(summary: Summary, run: Run) -> str:
         found = [_stages(summary.sweep)]
     else:
         found = list(_load_test(summary, run))
-    return "; ".join(found)
+    return "; ".join((*found, *filter(None, [broken_line(summary.validity)])))
 
 
 def _load_test(summary: Summary, run: Run) -> Iterator[str]:

@@ -10,6 +10,9 @@ from locust_llm.core.text import brief, duration
 from locust_llm.report.analysis.knee import written
 from locust_llm.report.analysis.selection import scarce
 from locust_llm.report.analysis.summary import Knee, Level, SweepSummary
+from locust_llm.report.pareto.curve import Point as CurvePoint
+from locust_llm.report.pareto.curve import limits
+from locust_llm.report.pareto.curve import marked as best_marked
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, TTFT
 from locust_llm.slo.selectors import STAGES
@@ -32,7 +35,7 @@ def stage_plots(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ())
         yield from _latency(sweep, x, (metric.tag, title, name), knees + limits.get(column, ()), asked)
     yield from _throughput(sweep, x, knees)
     yield from _good(sweep, x, knees)
-    yield from _pareto(sweep)
+    yield from _pareto(sweep, rules)
 
 
 def _axis(sweep: SweepSummary) -> Axis:
@@ -199,7 +202,7 @@ def _conditions(sweep: SweepSummary) -> str:
     return f" ({sweep.conditions})" if sweep.conditions else ""
 
 
-def _pareto(sweep: SweepSummary) -> Iterator[Plot]:
+def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
     points = [
         (level, user, level.output_tokens_per_s)
         for level in sweep.levels
@@ -216,12 +219,22 @@ def _pareto(sweep: SweepSummary) -> Iterator[Plot]:
     )  # fmt: skip
     bad = [(x, y) for level, x, y in points if not level.sound]
     rings = [Series("client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings")] if bad else []
+    places = [CurvePoint(value=level.value, per_user=x, per_gpu=y, client=level.client) for level, x, y in points]
+    best = sorted((p.per_user, p.per_gpu) for p in best_marked(places) if p.best)
+    room_left = max(least - room, 0.0)
+    steps = Series(  # each holds down to the pace of the next slower one
+        "best", "p50", short(np.array([room_left, *(x for x, _ in best)])),
+        short(np.array([*(y for _, y in best), *(y for _, y in best[-1:])])), kind="steps",
+    )  # fmt: skip
+    asked = [Mark(f"SLO {limit.rule}", x=limit.per_user, hue="slo") for limit in limits(rules)]
     yield Plot(
         title="Throughput of the server against throughput per user",
         caption=f"A point for each stage, with its {sweep.axis}. To the right users get tokens faster (median), upwards the "
-        "server makes more: the best stages are at the upper right.",
+        "server makes more. The steps join the best stages: up to the pace of each the server made that much. "
+        "locust-llm pareto draws it per GPU, and several runs.",
         label="; ".join(f"{level.value:g}: {y:,.0f} tokens/s, {brief(x, digits=3)} per user" for level, x, y in points),
-        x=Axis(label="output tokens/s per user (median)", unit="/s", low=max(least - room, 0.0), high=most + room),
+        x=Axis(label="output tokens/s per user (median)", unit="/s", low=room_left, high=most + room),
         y=Axis(label="output tokens/s", unit="/s"),
-        series=(curve, *rings),
+        series=(curve, *([steps] if best else []), *rings),
+        marks=tuple(mark for mark in asked if mark.x is not None and room_left <= mark.x <= most + room),
     )

@@ -93,9 +93,13 @@ class StageRunner:
         at_least_s, at_most_s = duration(self._whole.stage_duration)
         users = None if self.settings.open_loop else self.settings.users
         requests = self._whole.stage_requests or enough(self._whole)
+        requests = max(requests, (self._whole.stage_requests_per_user or 0) * (users or 0))
         if not self.repeats:
             at_most_s = max(at_least_s, min(at_most_s, self._share_s(now)))
-            self._stretch = Stretch(now, users, at_least_s=at_least_s, at_most_s=at_most_s, requests=requests)
+            self._stretch = Stretch(
+                now, users, at_least_s=at_least_s, at_most_s=at_most_s, requests=requests,
+                waves=self._whole.stage_warmup_per_user,
+            )  # fmt: skip
 
     def _share_s(self, now: float) -> float:
         """How long this stage may be measured where ``-t`` bounds the sweep, so that one which nothing decides leaves time
@@ -154,6 +158,7 @@ class StageRunner:
             value=self.value,
             began_at=self._began_at,
             measured_at=measured_at,
+            warmup=0 if stretch is None else stretch.warmup,
             ended_at=ended_at,
             residual=residual,
             why=why,

@@ -66,7 +66,7 @@ def test_what_is_sent_in_the_first_and_the_last_wave_is_warmup(tmp_path: Path, r
     assert reports == [tmp_path / "stages" / "1"]
     stage = read_run(tmp_path / "stages" / "1").stage
     assert stage == Stage(
-        number=1, value=2, began_at=1000, measured_at=1001, ended_at=1011, residual=0.0, why="stationary"
+        number=1, value=2, began_at=1000, measured_at=1001, warmup=2, ended_at=1011, residual=0.0, why="stationary"
     )
 
 

@@ -1,0 +1,95 @@
+"""Published rules: when a run counts by a benchmark's own rules, as the table [published] of a scenario has them."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from .intervals import binomial_cdf
+
+WARNS: Final = "warn"
+FAILS: Final = "fail"
+MODES: Final = (WARNS, FAILS)
+"""What a run does that is not valid by them."""
+CONFIDENCE: Final = 0.99
+"""Of MLPerf's early stopping: a constant of its LoadGen."""
+
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Whole = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+Percentile = Annotated[float, msgspec.Meta(ge=50, lt=100)]
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """What a benchmark asks of a run, and of the points of its curve. A rule that is not there is not checked."""
+
+    rules: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
+    """Name and version."""
+    note: str = ""
+    """What a run that keeps them is not."""
+    unchecked: tuple[str, ...] = ()
+    """What they also ask, and nothing here can tell."""
+    free: tuple[str, ...] = ()
+    """Options of the scenario that they leave to whoever runs it; another value of any other one is not valid."""
+    loop: Annotated[str, msgspec.Meta(pattern="^(closed|open|)$")] = ""
+    """closed: a fixed number of requests in flight; open: a schedule."""
+    streaming: bool = False
+    seconds: tuple[tuple[Whole, Positive], ...] = ()
+    """(users from which on it holds, least measured seconds of a point), in rising order."""
+    requests: Whole | None = None
+    """Least number of answered requests of a point."""
+    requests_per_user: Positive | None = None
+    warmup_per_user: Positive | None = None
+    """Least number of requests that end before a point is measured, for each of its users."""
+    dataset_pass: bool = False
+    """Each point answers at least as many requests as the dataset has."""
+    percentiles: tuple[Percentile, ...] = ()
+    """Those that a point must have enough samples for: see ``least_samples``."""
+    points: tuple[Whole, Whole] | None = None
+    """Of a curve: least and most."""
+    levels: tuple[Whole, ...] = ()
+    """Users of the points that a curve begins with, up to its highest one."""
+    regions: bool = False
+    """Of MLPerf Endpoints: a point in each region of concurrency."""
+    until_flat: bool = False
+    """A curve goes on until more users bring no more tokens."""
+    client_ok: bool = False
+    """The client verdict of each point is OK: ours, of no benchmark."""
+
+    def least_seconds(self, users: float) -> float | None:
+        """Of a point with so many users; None: no rule."""
+        held = [seconds for since, seconds in self.seconds if users >= since]
+        return held[-1] if held else None
+
+
+def published(table: Mapping[str, Any]) -> Published:
+    """A table as it was read. Raises ValueError of one sentence, which begins with the key where that is known."""
+    try:
+        found = msgspec.convert(table, Published)
+    except msgspec.ValidationError as error:
+        what, _, where = " ".join(str(error).split()).partition(" - at `$")
+        key = re.match(r"\.([\w-]+)", where) or re.search("field `(.+?)`", what)
+        raise ValueError(f"{f'{key[1]}: ' if key else ''}{what[0].lower()}{what[1:]}") from None
+    if [*found.seconds] != sorted(found.seconds):
+        raise ValueError("seconds: the numbers of users must rise")
+    if found.points is not None and found.points[0] > found.points[1]:
+        raise ValueError("points: least and most, in this order")
+    return found
+
+
+def least_samples(percentile: float, over: int = 1, confidence: float = CONFIDENCE) -> int:
+    """How many independent requests it takes to say with ``confidence`` that a percentile is within its limit although
+    ``over`` of them are beyond: 64 for p90, 130 for p95, 662 for p99, 6,636 for p99.9 where one is.
+
+    The least n with P(X <= over) <= 1 - confidence, X binomial of n and 1 - percentile / 100: were the percentile beyond
+    its limit, so few requests would be by such a chance only. The test of early stopping of MLPerf's LoadGen (tolerance 0).
+    """
+    beyond = 1 - percentile / 100
+    low, high = over, 2 + over
+    while binomial_cdf(over, high, beyond) > 1 - confidence:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = math.floor((low + high) / 2)
+        low, high = (middle, high) if binomial_cdf(over, middle, beyond) > 1 - confidence else (low, middle)
+    return high
