@@ -9,6 +9,7 @@ import msgspec
 from locust_llm.slo.client_verdict import Verdict
 
 from .certificate import Certificate
+from .commit import Commit
 from .machine import Machine
 from .settings import Settings
 from .spans.counts import SpanCounts
@@ -150,6 +151,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...] = ("local",)
     versions: dict[str, str] = {}
     machine: str = ""
+    commit: Commit | None = None
+    """Of the working directory that the run was started in; None: not known, or not asked for."""
     probes: tuple[Probe, ...] = ()
     head_tokens: Count = 0
     """Of the chat template, before the text of each request; an estimate where the server has no /tokenize."""

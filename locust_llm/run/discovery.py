@@ -17,6 +17,7 @@ import msgspec
 from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed
 from locust_llm.client.exchange import SIMULATOR, UserConnection
 from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
+from locust_llm.core.commit import Commit
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
 from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
@@ -103,6 +104,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     dataset_sessions: int | None = None
     """See Run."""
     notes: tuple[str, ...] = ()
+    commit: Commit | None = None
     candidate: "Discovery | None" = None
     """Of the other arm, where there are two that differ."""
 
