@@ -179,6 +179,13 @@ def audit(words: list[str]) -> int:
     return command.run(words)
 
 
+def history(words: list[str]) -> int:
+    """The runs below a folder, and what changed in their figures."""
+    from locust_llm.results.history import command
+
+    return command.run(words)
+
+
 def scenario(words: list[str]) -> int:
     """The packaged workloads: a list, or the file of one."""
     from locust_llm.load import scenario as module
@@ -289,6 +296,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "report": report,
     "figure": figure,
     "compare": compare,
+    "history": history,
     "audit": audit,
     "comment": comment,
     "scenario": scenario,
@@ -302,6 +310,7 @@ OF_OTHERS: Final = {
     "check": ("doctor", "ping", "preflight", "health"),
     "figure": ("plot", "draw", "timeline"),
     "compare": ("diff",),
+    "history": ("trend", "trends", "list", "runs", "log"),
     "audit": ("verify", "validate", "lint"),
     "scenario": ("scenarios", "preset", "presets", "workload", "workloads"),
     "report": ("html", "summary", "analyze"),
@@ -323,6 +332,7 @@ usage: locust-llm COMMAND ...
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
   compare A B     compare runs: differences with their intervals, and different conditions
+  history [DIR]   the runs below a folder with their conditions and key figures, and where these changed: history --help
   audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
   comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change

@@ -19,7 +19,7 @@ OF_CI: Final = (
     ("GITHUB_SHA", ("GITHUB_HEAD_REF", "GITHUB_REF_NAME")),
     ("CI_COMMIT_SHA", ("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "CI_COMMIT_REF_NAME")),
 )
-"""Variables of GitHub and GitLab: the commit, and the branch, that of a pull request first. Their checkout is of no branch."""
+"""Variables of GitHub and GitLab: the commit, and the branch, that of a pull request first; their checkout has no branch."""
 KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 MAX_VALUE: Final = 200
 MAX_LABELS: Final = 50

@@ -1,29 +1,29 @@
 """Changes of a history on known truth: false alarms, planted changes found and where, delay, thresholds.
 
-    tests/bench/changes.py scores                    the table of thresholds, by random orders (numpy; minutes)
-    tests/bench/changes.py planted [--seeds 50]      a year of 200 runs with three changes of 5 to 20 %
-    tests/bench/changes.py alarms [--years 1000]     a year of 200 runs without one: independent and correlated noise
-    tests/bench/changes.py daily [--years 100]       the same, looked at after every run
-    tests/bench/changes.py delay                     runs until a change is marked
+tests/bench/changes.py scores                    the table of thresholds, by random orders (numpy; minutes)
+tests/bench/changes.py planted [--seeds 50]      a year of 200 runs with three changes of 5 to 20 %
+tests/bench/changes.py alarms [--years 1000]     a year of 200 runs without one: independent and correlated noise
+tests/bench/changes.py daily [--years 100]       the same, looked at after every run
+tests/bench/changes.py delay                     runs until a change is marked
 """
 
 import argparse
 import math
 import sys
+from itertools import pairwise
 from random import Random
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.results.history import changes as module
-from locust_llm.results.history.changes import ALARMS, SIDE, changes, intervals
+from locust_llm.results.history.changes import ALARMS, SCORES, SIDE, changes, intervals
 
 FloatRows = NDArray[np.float64]
 RUNS: Final = 200
 NEAR: Final = 10
 """Runs from the true place, at most, for a change that counts as found."""
-LENGTHS: Final = (*range(14, 24), 26, 28, 30, 33, 36, 40, 45, 50, 60, 70, 85, 100, 120, 150, 200, 250, 300, 400, 500, 700, 1000)
+LENGTHS: Final = tuple(SCORES)
 
 
 def largest(orders: FloatRows) -> FloatRows:
@@ -74,7 +74,7 @@ def year(seed: int) -> tuple[list[float], dict[int, float]]:
     values = [v * 300 for v in noise(random, RUNS, random.uniform(0.02, 0.05))]
     while True:
         places = sorted(random.sample(range(25, RUNS - 24), 3))
-        if all(b - a >= 25 for a, b in zip(places, places[1:], strict=False)):
+        if all(b - a >= 25 for a, b in pairwise(places)):
             break
     planted = {}
     for at in places:
@@ -134,7 +134,9 @@ def delay(size: float, sigma: float, seeds: int = 50) -> list[int]:
     for seed in range(seeds):
         values = noise(Random(seed), 160, sigma)
         values[100:] = [v * (1 + size) for v in values[100:]]
-        found.append(next((n for n in range(1, 60) if any(abs(c.at - 100) <= NEAR for c in changes(values[: 100 + n]))), 60))
+        found.append(
+            next((n for n in range(1, 60) if any(abs(c.at - 100) <= NEAR for c in changes(values[: 100 + n]))), 60)
+        )
     return sorted(found)
 
 

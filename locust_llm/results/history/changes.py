@@ -3,15 +3,15 @@
 Seeded binary segmentation (Kovács, Li, Bühlmann, Munk, Biometrika 110, 2023) of ranks. In each of a fixed set of intervals
 every split into before and after has a score: how far the sum of the ranks before it is from what chance gives, in standard
 deviations. The split with the largest score is a change if random order reaches that score once in 1,000 series at most;
-then the values before it and those after it are series of their own. The intervals find a change up that is followed by one
-down, which no split of the whole series shows. Ranks know neither units nor outliers, so ``SCORES`` holds for any noise whose
+then the values before it and those after it are series of their own. The intervals find a change up that one down follows,
+which no split of the whole series shows. Ranks know neither units nor outliers, so ``SCORES`` holds for any noise whose
 values are independent of each other; where neighbours resemble each other, chance shifts more often (docs/history.md).
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
 from statistics import NormalDist, median
 from typing import Final, NamedTuple
@@ -58,8 +58,8 @@ class Change(NamedTuple):
 
 
 def changes(values: Sequence[float], least: float = LEAST, seed: int = 0) -> list[Change]:
-    """The changes of a series in time, first to last. ``values``: finite; ``least``: relative shift that is marked; ``seed``:
-    of the order among equal values, which is by chance."""
+    """The changes of a series in time, first to last. ``values``: finite; ``least``: relative shift that is marked;
+    ``seed``: of the order among equal values, which is by chance."""
     skipped = max(0, len(values) - MOST)
     values = values[skipped:]
     found = sorted(_splits(values, 0, len(values), Random(seed)))
@@ -144,9 +144,7 @@ def _one(ranked: Sequence[int]) -> int:
     """The best split of the whole."""
     count, total = len(ranked), sum(ranked)
     sums = [0, *accumulate(ranked)]
-    return max(
-        range(SIDE, count - SIDE + 1), key=lambda k: (count * sums[k] - k * total) ** 2 / (k * (count - k))
-    )
+    return max(range(SIDE, count - SIDE + 1), key=lambda k: (count * sums[k] - k * total) ** 2 / (k * (count - k)))
 
 
 def _around(found: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
@@ -165,3 +163,25 @@ def _sized(values: Sequence[float], before: int, at: int, after: int) -> Change:
         at, median(values[before:at]), median(values[at:after]), median(differences), differences[outside],
         differences[-1 - outside],
     )  # fmt: skip
+
+
+def correlation(values: Sequence[float], at: Sequence[int]) -> float:
+    """Of neighbouring values between the changes ``at``, by ranks: Spearman's, at a lag of one, of the stretches together.
+    0 where nothing varies."""
+    product = spread = 0.0
+    random = Random(0)
+    for begin, end in pairwise([0, *at, len(values)]):
+        middle = (end - begin + 1) / 2
+        off = [rank - middle for rank in ranks(values[begin:end], random)]
+        product += sum(a * b for a, b in pairwise(off))
+        spread += sum(a * a for a in off)
+    return product / spread if spread else 0.0
+
+
+def level(values: Sequence[float]) -> tuple[float, float, float]:
+    """(median, low end, high end): the 95 % interval by order statistics; of fewer than six values all of them."""
+    ordered = sorted(values)
+    outside = max(
+        0, math.floor((len(ordered) - NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(len(ordered))) / 2)
+    )
+    return median(ordered), ordered[outside], ordered[-1 - outside]
