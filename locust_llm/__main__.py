@@ -152,7 +152,12 @@ def figure(words: list[str]) -> int:
 def compare(words: list[str]) -> int:
     """Compare runs with the first of them; results of other tools, without records, as a table of what they say."""
     from locust_llm.results import beside
+    from locust_llm.results.history import choice
 
+    try:
+        words = choice.put_in_front(words)
+    except (OSError, ValueError) as error:
+        return _refused(str(error))
     if beside.of_files(words):
         return beside.compare(words)
     return _of_reports("compare", words)

@@ -9,8 +9,7 @@ import msgspec
 from locust_llm.slo.client_verdict import Verdict
 
 from .certificate import Certificate
-from .commit import Commit
-from .machine import Machine
+from .machine import Commit, Machine
 from .settings import Settings
 from .spans.counts import SpanCounts
 from .telemetry import TelemetryCounts

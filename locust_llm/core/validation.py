@@ -20,8 +20,8 @@ from locust_llm.slo.reading import deadlines
 from locust_llm.slo.selectors import nearest
 
 from .arms import BASE, LEAST
-from .commit import labels
 from .foreign_text import is_secret
+from .options.labels import labels
 from .options.option import options_of, out_of_range
 from .prompt_mistakes import prompt_mistakes
 from .settings import POOLING, Settings, of_stage

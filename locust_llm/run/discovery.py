@@ -17,8 +17,8 @@ import msgspec
 from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fields, obeyed
 from locust_llm.client.exchange import SIMULATOR, UserConnection
 from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
-from locust_llm.core.commit import Commit
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
+from locust_llm.core.machine import Commit
 from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
 from locust_llm.load.mix import canonical

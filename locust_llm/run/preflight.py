@@ -16,7 +16,7 @@ import gevent
 from msgspec.structs import replace
 
 from locust_llm.client.requests_bridge import authorities
-from locust_llm.core.commit import commit_of
+from locust_llm.core.machine import commit_of
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import make_folder
 from locust_llm.run.address import base_url

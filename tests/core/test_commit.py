@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.core.commit import Commit, commit_of, labels, parsed
+from locust_llm.core.machine import Commit, commit_of, parsed
+from locust_llm.core.options.labels import labels
 from locust_llm.core.settings import Settings
 from locust_llm.core.validation import mistakes
 

@@ -35,7 +35,11 @@ def year(root: Path, factors: Sequence[float], **more: Any) -> list[Path]:
     """A run each other day, each of a commit of its own."""
     return [
         run_folder(
-            root / f"run-{i:04}", START + i * 2 * DAY_S, factor, commit=f"{i * 2654435761 % 2**40:010x}" + "0" * 30, **more
+            root / f"run-{i:04}",
+            START + i * 2 * DAY_S,
+            factor,
+            commit=f"{i * 2654435761 % 2**40:010x}" + "0" * 30,
+            **more,
         )
         for i, factor in enumerate(factors)
     ]

@@ -25,6 +25,7 @@ SHORTEST: Final = 16
 NEAREST: Final = 100
 """Values on either side of a change that its size is taken from."""
 CONFIDENCE: Final = 0.95
+Z: Final = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 LEAST: Final = 0.02
 """Of the median before: a smaller shift is none that matters."""
 MOST: Final = 1000
@@ -158,7 +159,7 @@ def _sized(values: Sequence[float], before: int, at: int, after: int) -> Change:
     differences = sorted(b - a for a in old for b in new)
     pairs = len(differences)
     spread = math.sqrt(pairs * (len(old) + len(new) + 1) / 12)
-    outside = max(0, math.floor(pairs / 2 - NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * spread))
+    outside = max(0, math.floor(pairs / 2 - Z * spread) - 1)
     return Change(
         at, median(values[before:at]), median(values[at:after]), median(differences), differences[outside],
         differences[-1 - outside],
@@ -181,7 +182,5 @@ def correlation(values: Sequence[float], at: Sequence[int]) -> float:
 def level(values: Sequence[float]) -> tuple[float, float, float]:
     """(median, low end, high end): the 95 % interval by order statistics; of fewer than six values all of them."""
     ordered = sorted(values)
-    outside = max(
-        0, math.floor((len(ordered) - NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(len(ordered))) / 2)
-    )
+    outside = max(0, math.floor((len(ordered) - Z * math.sqrt(len(ordered))) / 2) - 1)
     return median(ordered), ordered[outside], ordered[-1 - outside]

@@ -21,6 +21,10 @@ TOP, BOTTOM = 22, 160
 TICKS: Final = 4
 """On the y axis, about."""
 DATES: Final = 4
+APART: Final = 14.0
+"""Percent of the width between the names of two changes."""
+OUTER: Final = 25
+"""One run in so many at either end does not stretch the y axis: what lies far outside is drawn at its edge."""
 
 
 def chart(series: Series, figure: KeyFigure, turns: Sequence[Turn], last: int | None = None) -> str:
@@ -30,7 +34,7 @@ def chart(series: Series, figure: KeyFigure, turns: Sequence[Turn], last: int | 
         return ""
     scale = _Scale(shown, figure)
     label = f"{figure.label} over {len(shown)} runs, {len(turns)} changes"
-    parts = [*scale.axis(), *_levels(scale, series.of(figure), turns), *_dots(scale), *_marks(scale, turns)]
+    parts = [*scale.axis(), *_dots(scale), *_levels(scale, series.of(figure), turns), *_marks(scale, turns)]
     inner = "\n".join(parts)
     size = f'width="100%" height="{HEIGHT}" overflow=visible'
     return f'<div class=lines><svg {size} role=img aria-label="{_text(label)}">{inner}</svg></div>'
@@ -41,10 +45,12 @@ class _Scale:
 
     def __init__(self, shown: Sequence[Entry], figure: KeyFigure) -> None:
         self.shown, self.figure = shown, figure
-        values = [one.figures[figure.name] for one in shown]
-        low, high = min(values), max(values)
-        room = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
-        self._low, self._high = low - room, high + room
+        ordered = sorted(one.figures[figure.name] for one in shown)
+        few = len(ordered) // OUTER
+        low, high = ordered[few], ordered[-1 - few]
+        room = (high - low) / 2 or abs(high) * 0.1 or 1.0
+        low, high = max(low - room, ordered[0]), min(high + room, ordered[-1])
+        self._low, self._high = low - 0.1 * room, high + 0.1 * room
         self._places = {one.folder: i for i, one in enumerate(shown)}
 
     def place(self, entry: Entry) -> int | None:
@@ -57,6 +63,10 @@ class _Scale:
     def y(self, value: float) -> float:
         share = (value - self._low) / (self._high - self._low)
         return round(BOTTOM - min(max(share, 0.0), 1.0) * (BOTTOM - TOP), 1)
+
+    def beyond(self, value: float) -> int:
+        """1: above the plot, -1: below it."""
+        return (value > self._high) - (value < self._low)
 
     def axis(self) -> Iterator[str]:
         raw = (self._high - self._low) / TICKS
@@ -86,15 +96,15 @@ def _levels(scale: _Scale, counted: Sequence[Entry], turns: Sequence[Turn]) -> I
         x, wide = scale.x(places[0] - 0.5), scale.x(places[-1] + 0.5) - scale.x(places[0] - 0.5)
         top, bottom, y = scale.y(high), scale.y(low), scale.y(middle)
         yield (
-            f'<rect x="{x}%" width="{wide:.3f}%" y="{top}" height="{max(bottom - top, 1):.1f}" fill="var(--p50)" '
+            f'<rect x="{x}%" width="{wide:.3f}%" y="{top}" height="{max(bottom - top, 1):.1f}" fill="var(--ink)" '
             f'fill-opacity=".18"/>'
         )
-        yield f'<line x1="{x}%" x2="{x + wide:.3f}%" y1="{y}" y2="{y}" stroke="var(--p50)" stroke-width=2 />'
+        yield f'<line x1="{x}%" x2="{x + wide:.3f}%" y1="{y}" y2="{y}" stroke="var(--ink)" stroke-width=1.5 />'
 
 
 def _dots(scale: _Scale) -> Iterator[str]:
     name = scale.figure.name
-    size = 3 if len(scale.shown) <= 250 else 2
+    size = 3 if len(scale.shown) <= 100 else 2
     for place, one in enumerate(scale.shown):
         value, reach = one.figures[name], one.plus_minus.get(name)
         x, y = scale.x(place), scale.y(value)
@@ -103,7 +113,11 @@ def _dots(scale: _Scale) -> Iterator[str]:
             yield f'<line x1="{x}%" x2="{x}%" y1="{bottom}" y2="{top}" stroke="var(--dot)"/>'
         fill = "none" if one.left_out else "var(--dot)"
         told = f"<title>{_text(_about(one, scale.figure))}</title>"
-        yield f'<circle cx="{x}%" cy="{y}" r={size} fill="{fill}" stroke="var(--dot)">{told}</circle>'
+        if way := scale.beyond(value):  # an arrow at the edge
+            arrow = f'<path d="M-4 0h8l-4 {-7 * way}z" fill="{fill}" stroke="var(--dot)"/>'
+            yield f'<svg x="{x}%" y="{y}" overflow=visible>{arrow}{told}</svg>'
+        else:
+            yield f'<circle cx="{x}%" cy="{y}" r={size} fill="{fill}" stroke="var(--dot)">{told}</circle>'
 
 
 def _about(one: Entry, figure: KeyFigure) -> str:
@@ -116,13 +130,15 @@ def _about(one: Entry, figure: KeyFigure) -> str:
 
 def _marks(scale: _Scale, turns: Sequence[Turn]) -> Iterator[str]:
     """A line before the first run after a change, and by how much."""
+    named = -APART
     for turn in turns:
         if (place := scale.place(turn.first)) is None:
             continue
         x, hue = scale.x(place - 0.5), "var(--ok)" if turn.better else "var(--fail)"
-        anchor = "start" if x < 8 else "end" if x > 92 else "middle"
         yield f'<line x1="{x}%" x2="{x}%" y1={TOP - 4} y2={BOTTOM} stroke="{hue}" stroke-width=1.5 stroke-dasharray="4 3"/>'
-        yield f'<text x="{x}%" y={TOP - 9} text-anchor={anchor} fill="{hue}" font-weight=600>{_text(turn.size)}</text>'
+        if x - named >= APART:  # else its name would lie on that of the one before
+            named, anchor = x, "start" if x < 8 else "end" if x > 92 else "middle"
+            yield f'<text x="{x}%" y={TOP - 9} text-anchor={anchor} fill="{hue}" font-weight=600>{_text(turn.size)}</text>'
 
 
 def _text(text: str) -> str:

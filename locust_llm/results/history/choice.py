@@ -1,4 +1,4 @@
-"""Choice: which runs of a folder are meant, by label, model, host and commit, and the last of them."""
+"""Choice: which runs of a folder are meant, by label, model, host and commit, and the last of them: "last 5 on main"."""
 
 import argparse
 from collections.abc import Sequence
@@ -53,10 +53,31 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
+def put_in_front(words: Sequence[str]) -> list[str]:
+    """The words of a command that takes folders of runs, where ``--last N`` and a choice stand for such folders: these come
+    first, the oldest of them first of all. Raises ValueError of one sentence, and OSError."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog="locust-llm compare")
+    parser.add_argument("--last", type=int)
+    parser.add_argument("--runs", type=Path, default=Path("reports"))
+    add_arguments(parser)
+    options, rest = parser.parse_known_args(words)
+    choice = choice_of(options)
+    if options.last is None:
+        if choice != Choice():
+            raise ValueError("--label, --model, --host and --commit choose among runs: give --last N with them")
+        return rest
+    if options.last < 1:
+        raise ValueError("--last must be at least 1")
+    given = [Path(word) for word in rest if not word.startswith("-") and Path(word).is_dir()]
+    return [*map(str, last(options.runs, options.last, choice, given)), *rest]
+
+
 def last(runs: Path, count: int, choice: Choice, beside: Sequence[Path] = ()) -> list[Path]:
     """The folders of the last ``count`` runs that are meant, the oldest first: of the workload of the first run of
     ``beside``, without those that are in it; without one of the workload of the last run that is meant. Raises ValueError
     of one sentence, and OSError."""
+    if not runs.is_dir():
+        raise ValueError(f"{runs} is no folder: --runs names the one that the runs are in")
     there = {path.resolve() for path in beside}
     meant = [one for one in runs_in(runs).entries if choice.takes(one) and (runs / one.folder).resolve() not in there]
     if not meant:

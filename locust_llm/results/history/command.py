@@ -27,7 +27,7 @@ def run(words: list[str]) -> int:
     options = _parser().parse_args(words)
     try:
         figure = named(options.metric) if options.metric else None
-        if options.last is not None and options.last < 1 or not 0 <= options.least < 100:
+        if (options.last is not None and options.last < 1) or not 0 <= options.least < 100:
             raise ValueError("--last must be at least 1, and --least from 0 up to 100")
         runs = runs_in(options.folder)
         meant = list(filter(choice_of(options).takes, runs.entries))

@@ -1,5 +1,6 @@
 """Conditions: the workload of a run in words, and the hash of it. Runs with different ones are never compared."""
 
+import json
 import math
 from collections.abc import Mapping
 from hashlib import sha256
@@ -28,7 +29,7 @@ DECISIVE: Final = {
 """Fields of the settings, with their flags."""
 SAID_FIRST: Final = (
     "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file", "prefill_concurrency",
-    "streaming", "arrival_pattern",
+    "prefill_concurrency_ramp_duration", "streaming", "arrival_pattern", "seq_dist",
 )  # fmt: skip
 
 
@@ -58,17 +59,18 @@ def _said(settings: Mapping[str, Any], given: dict[str, Any]) -> list[str]:
     if users:
         found.append(f"{users} users")
     if "input_file" in given or "seq_dist" in given:
-        found.append(str(given.get("input_file") or f"lengths {given['seq_dist']}"))
+        found.append(str(given.get("input_file") or f"lengths {given.get('seq_dist')}"))
     else:
         ends = ("synthetic_input_tokens_mean", "output_tokens_mean")
         found.append(
             " / ".join(f"{settings.get(name, DEFAULTS[name])}".removesuffix(".0") for name in ends) + " tokens"
         )
     if limit := given.get("prefill_concurrency"):
-        found.append(f"prefill limit {limit}")
+        ramp = given.get("prefill_concurrency_ramp_duration")
+        found.append(f"prefill limit {limit}" + (f" by a ramp of {_value(ramp)} s" if ramp else ""))
     if given.get("streaming") is False:
         found.append("not streamed")
-    rest = [name for name in DECISIVE if name in given and name not in (*SAID_FIRST, "seq_dist")]
+    rest = [name for name in DECISIVE if name in given and name not in SAID_FIRST]
     return found + [f"{DECISIVE[name]} {_value(given[name])}" for name in rest]
 
 
@@ -102,4 +104,4 @@ def _two_digits(value: float | None) -> float | None:
 
 
 def _hash(key: list[Any]) -> str:
-    return sha256(msgspec.json.encode(key)).hexdigest()[:8]
+    return sha256(json.dumps(key).encode()).hexdigest()[:8]

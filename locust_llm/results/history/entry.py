@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.core.commit import Commit, labels
+from locust_llm.core.machine import Commit
+from locust_llm.core.options.labels import labels
 from locust_llm.core.run import Unix
 from locust_llm.core.storage import RUN, decoded
 from locust_llm.results.figures import Figures
@@ -138,11 +139,11 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
     return Entry(
         folder=name, started=run.started_at, tool="locust-llm", model=model[:MAX_TEXT],
         host=" ".join(str(host) for host in hosts if host)[:MAX_TEXT] if isinstance(hosts, list) else "",
-        server=run.server[:MAX_TEXT], machine=f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"[:MAX_TEXT],
-        workload=workload.hash, conditions=workload.words[:MAX_TEXT], labels=known, commit=commit.hash[:MAX_TEXT],
-        branch=commit.branch[:MAX_TEXT], dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT],
-        client=client[:MAX_TEXT], left_out=left_out, note=note, figures=_figures(load) if load is not None else {},
-        plus_minus=_plus_minus(facts),
+        server=run.server[:MAX_TEXT],
+        machine=f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"[:MAX_TEXT], workload=workload.hash,
+        conditions=workload.words[:MAX_TEXT], labels=known, commit=commit.hash[:MAX_TEXT], branch=commit.branch[:MAX_TEXT],
+        dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT], client=client[:MAX_TEXT],
+        left_out=left_out, note=note, figures={} if load is None else _figures(load), plus_minus=_plus_minus(facts),
     )  # fmt: skip
 
 

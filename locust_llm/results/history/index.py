@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
+from locust_llm import __version__
 from locust_llm.core.storage import RUN
 from locust_llm.results.formats.known import OWN
 
@@ -23,8 +25,8 @@ from .key_figures import KEY_FIGURES
 INDEX: Final = "history.sqlite"
 OURS: Final = 0x6C6C6D68
 """SQLite's application id of an index: a database of somebody else is left alone."""
-VERSION: Final = 1
-"""Of its columns and of what they mean: an index of another one is made anew."""
+MADE_BY: Final = 1
+"""Counted up when the meaning of a column changes between two versions of the package."""
 DEPTH: Final = 3
 """Folders below the one that is given in which runs are looked for."""
 WAIT_S: Final = 1.0
@@ -37,6 +39,8 @@ COLUMNS: Final = (
     *(figure.name for figure in KEY_FIGURES), *(f"{figure.name}_plus_minus" for figure in KEY_FIGURES if figure.tag),
 )  # fmt: skip
 """Times in seconds; labels as JSON."""
+VERSION: Final = crc32(f"{MADE_BY} {__version__} {COLUMNS}".encode()) >> 1
+"""An index of another one is made anew."""
 
 
 class Runs(NamedTuple):

@@ -25,7 +25,7 @@ from .text import commit, when
 STYLES: Final = ("plots.css", "page.css")
 OWN: Final = """
 body { display: block; max-width: 76rem; }
-.lines text { fill: var(--ink); font-size: 12px; } .lines .axis { fill: var(--muted); }
+.lines text { font-size: 12px; } .lines .axis { fill: var(--muted); }
 .plot figcaption p { margin: .15rem 0; }
 @media (max-width: 40rem) { .lines text { font-size: 11px !important; } .plot .lines { padding-left: 58px; } }
 """

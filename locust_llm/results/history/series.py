@@ -56,14 +56,17 @@ class Turn(NamedTuple):
         beside = "; ".join(self.beside())
         return f"with it: {beside}" if beside else "nothing else that is noted changed with it"
 
-    def __str__(self) -> str:
-        """``TTFT p99 12.3% worse: 412 ms to 463 ms, shift +40.1 ms to +58.2 ms (95 %), from NAME on; with it: ...``"""
+    @property
+    def told(self) -> str:
+        """``(worse) from NAME on: 412 ms to 463 ms, shift +40.1 ms to +58.2 ms (95 %); with it: ...``"""
         change, said = self.change, self.figure.said
         ends = " to ".join(f"{'+' if end > 0 else ''}{said(end, 3)}" for end in (change.low, change.high))
-        return (
-            f"{self.figure.label} {self.size.lstrip('+-')} {'better' if self.better else 'worse'}: {said(change.before, 3)} to "
-            f"{said(change.after, 3)}, shift {ends} (95 %), from {self.first.folder} on; {self.company}"
-        )
+        levels = f"{said(change.before, 3)} to {said(change.after, 3)}"
+        word = "better" if self.better else "worse"
+        return f"({word}) from {self.first.folder} on: {levels}, shift {ends} (95 %); {self.company}"
+
+    def __str__(self) -> str:
+        return f"{self.figure.label} {self.size} {self.told}"
 
     def beside(self) -> Iterator[str]:
         """What else differs between the last run before it and the first one after it."""
@@ -112,6 +115,6 @@ def doubts(series: Series, figure: KeyFigure, found: Sequence[Turn]) -> Iterator
     near = correlation([entry.figures[figure.name] for entry in ran], [turn.change.at for turn in found])
     if near >= CORRELATED:
         yield (
-            f"{figure.label}: neighbouring runs resemble each other (correlation {near:.2f}), so chance looks like a change more "
-            "often than once in 1,000 series"
+            f"{figure.label}: neighbouring runs resemble each other (correlation {near:.2f}), so chance looks like a "
+            "change more often than once in 1,000 series"
         )
