@@ -1,4 +1,4 @@
-"""Machine and commit: what a process of the load generator runs on, and in which directory; what is not known is left out."""
+"""Machine and commit: what a process of the load generator runs on, and where; what cannot be read is left out."""
 
 import os
 import platform

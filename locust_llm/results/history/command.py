@@ -33,10 +33,8 @@ def run(words: list[str]) -> int:
         meant = list(filter(choice_of(options).takes, runs.entries))
         series = series_of(meant)
         if options.html:
-            at = options.html.resolve().parent
-            made = page.page(
-                series, options.folder.resolve().name, options.least / 100, options.last, options.folder.resolve(), at
-            )
+            link = page.link_from(options.html, options.folder)
+            made = page.page(series, options.folder.resolve().name, link, options.least / 100, options.last)
             replace(options.html, made.encode())
     except (OSError, ValueError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error

@@ -9,13 +9,13 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
 import msgspec
 
-from locust_llm import __version__
 from locust_llm.core.storage import RUN
 from locust_llm.results.formats.known import OWN
 
@@ -39,7 +39,7 @@ COLUMNS: Final = (
     *(figure.name for figure in KEY_FIGURES), *(f"{figure.name}_plus_minus" for figure in KEY_FIGURES if figure.tag),
 )  # fmt: skip
 """Times in seconds; labels as JSON."""
-VERSION: Final = crc32(f"{MADE_BY} {__version__} {COLUMNS}".encode()) >> 1
+VERSION: Final = crc32(f"{MADE_BY} {version('locust-llm')} {COLUMNS}".encode()) >> 1
 """An index of another one is made anew."""
 
 
@@ -127,12 +127,12 @@ def _known(path: Path) -> _Had:
         return _Had()
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=WAIT_S)) as db:
-            application, version = (
+            application, made_by = (
                 db.execute(f"PRAGMA {one}").fetchone()[0] for one in ("application_id", "user_version")
             )
             if application != OURS and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 return _Had(why=f"{path} is a database of another program")
-            if (application, version) != (OURS, VERSION):
+            if (application, made_by) != (OURS, VERSION):
                 return _Had()
             return _Had(
                 {row[0]: _seen(row) for row in db.execute(f"SELECT {', '.join(COLUMNS)} FROM runs")}, sound=True

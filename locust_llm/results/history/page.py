@@ -2,12 +2,12 @@
 
 import os
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -67,17 +67,10 @@ class Section(NamedTuple):
 
 
 def page(
-    series: Sequence[Series],
-    name: str,
-    least: float = LEAST,
-    last: int | None = None,
-    runs: Path = Path(),
-    at: Path = Path(),
+    series: Sequence[Series], name: str, link: Callable[[Entry], str], least: float = LEAST, last: int | None = None
 ) -> str:
-    """The workload with the latest run first. ``runs``: the folder of the runs, and ``at``: that of the page."""
-    sections = [
-        _section(one, i, least, last, lambda entry: _link(runs, at, entry)) for i, one in enumerate(reversed(series))
-    ]
+    """The workload with the latest run first. ``link``: to the report of a run; empty: it has none."""
+    sections = [_section(one, f"w{i}", least, last, link) for i, one in enumerate(reversed(series))]
     style = "\n".join(files("locust_llm").joinpath("static", one).read_text("utf-8") for one in STYLES) + OWN
     digest = b64encode(sha256(style.encode()).digest()).decode()
     return _templates().get_template("history.html").render(
@@ -99,7 +92,7 @@ def _headline(sections: Sequence[Section]) -> str:
     return f"{many(runs, 'run')} of {many(len(sections), 'workload')}. Changes within the last {RECENT} runs: {said}."
 
 
-def _section(series: Series, number: int, least: float, last: int | None, link: Any) -> Section:
+def _section(series: Series, name: str, least: float, last: int | None, link: Callable[[Entry], str]) -> Section:
     plots = []
     for figure in KEY_FIGURES:
         found = turns(series, figure, least)
@@ -110,7 +103,7 @@ def _section(series: Series, number: int, least: float, last: int | None, link: 
     rows = [list(_cells(one, [figure.said(one.figures.get(figure.name), 3) for figure in shown])) for one in entries]
     head = ["Run", "Started", "Commit", "Labels", *(figure.label for figure in shown), "SLO", "Client"]
     conditions = series.conditions or "unknown conditions"
-    return Section(f"w{number}", conditions, series, head, rows, [link(one) for one in entries], plots)
+    return Section(name, conditions, series, head, rows, [link(one) for one in entries], plots)
 
 
 def _cells(one: Entry, figures: list[str]) -> Iterator[str]:
@@ -118,9 +111,14 @@ def _cells(one: Entry, figures: list[str]) -> Iterator[str]:
     yield from (one.folder, when(one), commit(one), labels, *figures, one.slo or "-", one.client or "-")
 
 
-def _link(runs: Path, at: Path, one: Entry) -> str:
-    report = runs / one.folder / "report.html"
-    return quote(os.path.relpath(report, at)) if report.is_file() else ""
+def link_from(page: Path, runs: Path) -> Callable[[Entry], str]:
+    """Of a page that lies on the disk."""
+
+    def link(one: Entry) -> str:
+        report = runs / one.folder / "report.html"
+        return quote(os.path.relpath(report.resolve(), page.resolve().parent)) if report.is_file() else ""
+
+    return link
 
 
 @cache

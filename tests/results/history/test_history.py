@@ -231,7 +231,8 @@ def test_workloads_that_are_kept_apart() -> None:
     others = [
         of(model="n"), of(simulated=True), of(proxied=True), of(users=5), of(request_rate=2.0), of(streaming=False),
         of(synthetic_input_tokens_mean=600.0), of(output_tokens_mean=5.0), of(prefill_concurrency=2),
-        of(sweep="concurrency=1..4"),        of(input_file="a.jsonl"), of(seq_dist="1,2:100"), of(tenant_mix="a=1,b=1"), of(endpoint_type="messages"),
+        of(sweep="concurrency=1..4"),
+        of(input_file="a.jsonl"), of(seq_dist="1,2:100"), of(tenant_mix="a=1,b=1"), of(endpoint_type="messages"),
     ]  # fmt: skip
     assert len({same, *others}) == len(others) + 1
     assert of(input_file="/x/a.jsonl") == of(input_file="/y/a.jsonl")
