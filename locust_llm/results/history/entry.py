@@ -10,7 +10,7 @@ from locust_llm.core.options.labels import labels
 from locust_llm.core.run import Unix
 from locust_llm.core.storage import RUN, decoded
 from locust_llm.results.figures import Figures
-from locust_llm.results.formats.known import OWN, UnknownFormat, read
+from locust_llm.results.formats.known import IN_FOLDERS, UnknownFormat, read
 
 from . import conditions
 from .key_figures import KEY_FIGURES
@@ -110,13 +110,14 @@ def _load(folder: Path) -> tuple[Figures | None, str]:
     try:
         loads = read(folder)
     except (OSError, UnknownFormat) as error:
-        return None, f"{OWN}: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
-    return (loads[0], "") if len(loads) == 1 else (None, f"{OWN} holds {len(loads)} loads")
+        return None, f"no figures: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
+    return (loads[0], "") if len(loads) == 1 else (None, f"no figures: its file holds {len(loads)} loads")
 
 
 def _of_load(folder: Path, name: str, load: Figures, note: str) -> Entry:
     workload = conditions.of_figures(load)
-    started = load.started_at if load.started_at is not None else (folder / OWN).stat().st_mtime
+    file = next((folder / name for name in IN_FOLDERS if (folder / name).is_file()), folder)
+    started = load.started_at if load.started_at is not None else file.stat().st_mtime
     return Entry(
         folder=name, started=started, tool=load.tool, model=load.model, machine=load.version, workload=workload.hash,
         conditions=workload.words, client=load.client, left_out="the client verdict is INVALID" * (load.client == INVALID),

@@ -17,12 +17,15 @@ from zlib import crc32
 import msgspec
 
 from locust_llm.core.storage import RUN
-from locust_llm.results.formats.known import OWN
+from locust_llm.results.formats.known import IN_FOLDERS
+
 
 from .entry import Entry, Unreadable, entry_of
 from .key_figures import KEY_FIGURES
 
 INDEX: Final = "history.sqlite"
+FILES: Final = (RUN, *IN_FOLDERS)
+"""A folder with one of them is a run, or the result of another tool."""
 OURS: Final = 0x6C6C6D68
 """SQLite's application id of an index: a database of somebody else is left alone."""
 MADE_BY: Final = 1
@@ -98,7 +101,7 @@ def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str
     while waiting:
         name, depth = waiting.pop()
         path = os.path.join(root, name)
-        signs = [_sign(os.path.join(path, file)) for file in (RUN, OWN)] if name else []
+        signs = [_sign(os.path.join(path, file)) for file in FILES] if name else []
         if any(signs):
             yield name, " ".join(sign or "-" for sign in signs)
         elif depth <= DEPTH:
