@@ -183,14 +183,9 @@ def _survey(
         notes.append(sentence)
     server, flags = _identity(ask, header, answer, secrets)
     found = Discovery(
-        model=model,
-        mix=canonical(settings.model_mix) if settings.model_mix else "",
-        server=server,
-        server_flags=flags,
-        simulated=header.startswith(SIMULATOR),
-        notes=tuple(notes),
-        context=None if context is None else context.tokens,
-    )
+        model=model, mix=canonical(settings.model_mix) if settings.model_mix else "", server=server, server_flags=flags,
+        simulated=header.startswith(SIMULATOR), notes=tuple(notes), context=None if context is None else context.tokens,
+    )  # fmt: skip
     if settings.probe:
         found = _measure(ask, settings, found, key=key)
         found = _keep_length(ask, settings, found, key=key) if settings.generates else found

@@ -16,6 +16,7 @@ from . import conditions
 from .key_figures import KEY_FIGURES
 
 INVALID: Final = "INVALID"
+NOT_ENDED: Final = "it did not end"
 MAX_TEXT: Final = 300
 
 
@@ -136,7 +137,7 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
         known = labels(run.settings.get("label") or ())
     except (TypeError, ValueError, AttributeError) as error:
         known, note = {}, f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
-    left_out = "it did not end" * (run.stopping_at is None) or "the client verdict is INVALID" * (client == INVALID)
+    left_out = NOT_ENDED * (run.stopping_at is None) or "the client verdict is INVALID" * (client == INVALID)
     return Entry(
         folder=name, started=run.started_at, tool="locust-llm", model=model[:MAX_TEXT],
         host=" ".join(str(host) for host in hosts if host)[:MAX_TEXT] if isinstance(hosts, list) else "",

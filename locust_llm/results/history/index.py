@@ -19,7 +19,6 @@ import msgspec
 from locust_llm.core.storage import RUN
 from locust_llm.results.formats.known import IN_FOLDERS
 
-
 from .entry import Entry, Unreadable, entry_of
 from .key_figures import KEY_FIGURES
 

@@ -8,7 +8,7 @@ from typing import Final
 from locust_llm.core.text import bound, clean, cut, many
 
 from .changes import LEAST, level
-from .entry import Entry
+from .entry import NOT_ENDED, Entry
 from .index import Runs
 from .key_figures import KEY_FIGURES, KeyFigure
 from .series import ENOUGH, Series, Turn, all_turns, doubts, turns
@@ -28,14 +28,18 @@ def listed(series: Sequence[Series], last: int, least: float = LEAST) -> str:
 
 def _list_of(series: Series, last: int, least: float) -> Iterator[str]:
     yield from _head(series)
-    figures = [figure for figure in KEY_FIGURES if figure.name not in LIST_LEFT_OUT and series.of(figure)]
+    figures = [
+        figure
+        for figure in KEY_FIGURES
+        if figure.name not in LIST_LEFT_OUT and any(figure.name in e.figures for e in series.entries)
+    ]
     judged = any(one.slo for one in series.entries)
     head = ["started", "run", "commit", *(figure.label for figure in figures), *(["SLO"] if judged else []), "client"]
     rows = [
         [
             when(one), cut(clean(one.folder), NAME), commit(one),
             *(figure.said(one.figures.get(figure.name), 3) for figure in figures),
-            *([one.slo or "-"] if judged else []), one.client or "-",
+            *([one.slo or "-"] if judged else []), "did not end" if one.left_out == NOT_ENDED else one.client or "-",
         ]
         for one in series.entries[-last:]
     ]  # fmt: skip
