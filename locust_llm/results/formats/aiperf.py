@@ -67,7 +67,8 @@ def _unix(written: str) -> float | None:
         time = datetime.fromisoformat(written)
     except ValueError:
         return None
-    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+    at = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+    return at if at >= 0 else None
 
 
 def _asked(config: object) -> float | None:

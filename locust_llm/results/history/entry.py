@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from locust_llm.core.machine import Commit
 from locust_llm.core.options.labels import labels
@@ -18,6 +19,8 @@ from .key_figures import KEY_FIGURES
 INVALID: Final = "INVALID"
 NOT_ENDED: Final = "it did not end"
 MAX_TEXT: Final = 300
+MAX_FIGURE: Final = 1e12
+"""Seconds, or a second: no run has one beyond it."""
 
 
 class Unreadable(ValueError):
@@ -112,7 +115,13 @@ def _load(folder: Path) -> tuple[Figures | None, str]:
         loads = read(folder)
     except (OSError, UnknownFormat) as error:
         return None, f"no figures: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
+    loads = [replace(one, tool=_utf8(one.tool), model=_utf8(one.model), version=_utf8(one.version)) for one in loads]
     return (loads[0], "") if len(loads) == 1 else (None, f"no figures: its file holds {len(loads)} loads")
+
+
+def _utf8(text: str) -> str:
+    """JSON can name half a character, which no file takes."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _of_load(folder: Path, name: str, load: Figures, note: str) -> Entry:
@@ -152,7 +161,7 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
 def _figures(load: Figures) -> dict[str, float]:
     """Those that are numbers."""
     values = {figure.name: figure.of(load) for figure in KEY_FIGURES}
-    return {name: value for name, value in values.items() if value is not None and abs(value) < 1e300}
+    return {name: value for name, value in values.items() if value is not None and abs(value) < MAX_FIGURE}
 
 
 def _plus_minus(facts: _Facts) -> dict[str, float]:

@@ -101,16 +101,27 @@ def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str
         name, depth = waiting.pop()
         path = os.path.join(root, name)
         signs = [_sign(os.path.join(path, file)) for file in FILES] if name else []
-        if any(signs):
+        if any(signs) and not _is_text(name):
+            unread.append((name.encode("utf-8", "replace").decode(), "its name is no text"))
+        elif any(signs):
             yield name, " ".join(sign or "-" for sign in signs)
         elif depth <= DEPTH:
             try:
                 with os.scandir(path) as found:
                     below = [one.name for one in found if one.is_dir() and not one.name.startswith(".")]
             except OSError as error:
-                unread.append((name, error.strerror or str(error)))
+                unread.append((name.encode("utf-8", "replace").decode(), error.strerror or str(error)))
                 continue
             waiting += [(f"{name}/{one}" if name else one, depth + 1) for one in below]
+
+
+def _is_text(name: str) -> bool:
+    """The name of a folder may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _sign(path: str) -> str:

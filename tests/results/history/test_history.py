@@ -142,6 +142,11 @@ def test_bad_folders_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    (tmp_path / os.fsdecode(b"\xff") / "run.json").write_text("{}")
+    foreign(tmp_path / "half a letter", request_count={"avg": float("nan")}, start_time="0001-01-01T00:00:00")
+    file = tmp_path / "half a letter" / "profile_export_aiperf.json"
+    file.write_text(file.read_text().replace('"name": "m"', '"name": "\\ud800"'))
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / "run.json")
     (tmp_path / "line\nbreak").mkdir()
@@ -150,11 +155,14 @@ def test_bad_folders_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["history", str(tmp_path)]) == ExitStatus.INCOMPLETE
     said = capsys.readouterr()
     assert "half: run.json cannot be read" in said.err
-    assert "3 runs" in said.err
+    assert "4 runs" in said.err
+    assert "?: not read, its name is no text" in said.err
     assert sorted(line.partition(":")[0] for line in said.err.splitlines() if "not read" in line) == [
-        "cut", "deep", "line break", "list", "nan",
+        "?", "cut", "deep", "line break", "list", "nan",
     ]  # fmt: skip
     assert "\x1b" not in said.out + said.err
+    assert main(["history", str(tmp_path), "--json"]) == ExitStatus.INCOMPLETE
+    assert "NaN" not in capsys.readouterr().out
     assert main(["history", str(tmp_path / "nowhere")]) == ExitStatus.REFUSED
     assert main(["history", str(tmp_path), "--metric", "speed"]) == ExitStatus.REFUSED
     assert main(["history", str(tmp_path), "--last", "0"]) == ExitStatus.REFUSED
@@ -282,3 +290,32 @@ def test_what_does_not_count() -> None:
     (series,) = series_of(entries)
     assert len(series.of(named("ttft_p99"))) == 40
     assert turns(series, named("ttft_p99")) == []
+
+
+EXAMPLE = json.loads((Path(__file__).parents[3] / "reports" / "example" / "run.json").read_text())
+PLACES = [("run", name) for name in ("settings", "versions", "commit", "proxy", "machine", "model", "stopping_at")]
+PLACES += [
+    ("settings", name)
+    for name in ("users", "label", "hosts", "host", "input_file", "request_rate", "sweep", "seq_dist")
+]
+PLACES += [("", name) for name in ("client", "slo_status", "plus_minus")]
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=3))
+def test_any_run_json_is_read_or_named(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[tuple[str, str], Any]]
+) -> None:
+    """And then it can be kept, listed, drawn."""
+    document = json.loads(json.dumps(EXAMPLE))
+    for (where, name), value in changes:
+        part = document["run"]["settings"] if where == "settings" else document["run"] if where else document
+        if isinstance(part, dict):
+            part[name] = value
+    folder = tmp_path_factory.mktemp("any")
+    run_folder(folder / "a", START, 1.0)
+    (folder / "a" / "run.json").write_text(json.dumps(document))
+    assert main(["history", str(folder), "--html", str(folder / "page.html")]) == 0
+    found = runs_in(folder)
+    assert (len(found.entries), found.note) == (1, "")
+    (folder / INDEX).unlink()
+    assert runs_in(folder) == found
