@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry owners calibration soak confusion intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes owners calibration soak confusion intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -117,6 +117,12 @@ bench-spans: $(VENV)/.installed-tests  ## what spans of 2,000 and 10,000 request
 
 bench-telemetry: $(VENV)/.installed-tests  ## what --otel costs the load generator and the exporting process, for each request and chunk
 	PYTHONPATH=tests $(BIN)/python tests/bench/telemetry.py
+
+bench-changes: $(VENV)/.installed-tests  ## the history's changes on known truth: planted ones found, false alarms, runs until they show
+	$(BIN)/python tests/bench/changes.py planted --seeds 1000
+	$(BIN)/python tests/bench/changes.py alarms --years 3000
+	$(BIN)/python tests/bench/changes.py daily --years 120
+	$(BIN)/python tests/bench/changes.py delay
 
 owners: $(VENV)/.installed-tests  ## how far the parts of the waterfall are from what the simulator knows: 33 loads in virtual time
 	PYTHONPATH=tests $(BIN)/python tests/bench/owners.py

@@ -152,7 +152,12 @@ def figure(words: list[str]) -> int:
 def compare(words: list[str]) -> int:
     """Compare runs with the first of them; results of other tools, without records, as a table of what they say."""
     from locust_llm.results import beside
+    from locust_llm.results.history import choice
 
+    try:
+        words = choice.put_in_front(words)
+    except (OSError, ValueError) as error:
+        return _refused(str(error))
     if beside.of_files(words):
         return beside.compare(words)
     return _of_reports("compare", words)
@@ -180,6 +185,13 @@ def _of_reports(name: str, words: list[str]) -> int:
 def audit(words: list[str]) -> int:
     """Which figures of results cannot be true together."""
     from locust_llm.results.audit import command
+
+    return command.run(words)
+
+
+def history(words: list[str]) -> int:
+    """The runs below a folder, and what changed in their figures."""
+    from locust_llm.results.history import command
 
     return command.run(words)
 
@@ -295,6 +307,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "figure": figure,
     "compare": compare,
     "pareto": pareto,
+    "history": history,
     "audit": audit,
     "comment": comment,
     "scenario": scenario,
@@ -308,6 +321,7 @@ OF_OTHERS: Final = {
     "check": ("doctor", "ping", "preflight", "health"),
     "figure": ("plot", "draw", "timeline"),
     "compare": ("diff",),
+    "history": ("trend", "trends", "list", "runs", "log"),
     "audit": ("verify", "validate", "lint"),
     "scenario": ("scenarios", "preset", "presets", "workload", "workloads"),
     "report": ("html", "summary", "analyze"),
@@ -330,6 +344,7 @@ usage: locust-llm COMMAND ...
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help
   compare A B     compare runs: differences with their intervals, and different conditions
   pareto DIR...   tokens/s per GPU against tokens/s per user, of sweeps and runs, as a table and a figure: pareto --help
+  history [DIR]   the runs below a folder with their conditions and key figures, and where these changed: history --help
   audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
   comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change

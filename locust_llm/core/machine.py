@@ -1,7 +1,10 @@
-"""Machine: what a process of the load generator runs on, from /proc and /sys; what cannot be read is left out."""
+"""Machine and commit: what a process of the load generator runs on, and where; what cannot be read is left out."""
 
 import os
 import platform
+import re
+import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -83,3 +86,59 @@ def _number(text: str) -> float | None:
 def versions() -> str:
     """For ``--version``."""
     return f"locust-llm {version('locust-llm')} (Locust {version('locust')}, Python {platform.python_version()})"
+
+
+# -- the working directory ---------------------------------------------------------------------------------------------
+
+PATIENCE_S: Final = 2.0
+"""For Git to look through the working directory: after that the run goes on without."""
+STATUS: Final = (
+    "git", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch", "--untracked-files=no",
+    "--ignore-submodules=all",
+)  # fmt: skip
+OF_CI: Final = (
+    ("GITHUB_SHA", ("GITHUB_HEAD_REF", "GITHUB_REF_NAME")),
+    ("CI_COMMIT_SHA", ("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "CI_COMMIT_REF_NAME")),
+)
+"""Variables of GitHub and GitLab: the commit, and the branch, that of a pull request first; their checkout has no branch."""
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Where a run was started. None and empty: unknown."""
+
+    hash: str
+    branch: str = ""
+    dirty: bool | None = None
+    """Files that Git tracks were changed; those that it does not track are not asked about."""
+
+
+def commit_of(folder: Path, environment: Mapping[str, str] = os.environ) -> Commit | None:
+    """Of the job, else as Git says; None: neither knows one."""
+    there = any((above / ".git").exists() for above in (folder, *folder.parents))
+    found = parsed(_status(folder, environment)) if there else None
+    for name, branches in OF_CI:
+        if value := environment.get(name):
+            branch = next(filter(None, map(environment.get, branches)), "")
+            return Commit(value, branch, None if found is None or found.hash != value else found.dirty)
+    return found
+
+
+def _status(folder: Path, environment: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            STATUS, cwd=folder, env={**environment, "GIT_OPTIONAL_LOCKS": "0"}, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace")
+
+
+def parsed(status: str) -> Commit | None:
+    """Of ``git status --porcelain=v2 --branch``; None: there is no commit."""
+    lines = status.splitlines()
+    heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and " " in line[2:])
+    commit, branch = heads.get("branch.oid", ""), heads.get("branch.head", "")
+    if not re.fullmatch("[0-9a-f]{40,64}", commit):  # "(initial)"
+        return None
+    return Commit(commit, "" if branch == "(detached)" else branch, any(not line.startswith("#") for line in lines))

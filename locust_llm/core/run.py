@@ -9,7 +9,7 @@ import msgspec
 from locust_llm.slo.client_verdict import Verdict
 
 from .certificate import Certificate
-from .machine import Machine
+from .machine import Commit, Machine
 from .settings import Settings
 from .spans.counts import SpanCounts
 from .telemetry import TelemetryCounts
@@ -152,6 +152,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...] = ("local",)
     versions: dict[str, str] = {}
     machine: str = ""
+    commit: Commit | None = None
+    """Of the working directory that the run was started in; None: not known, or not asked for."""
     probes: tuple[Probe, ...] = ()
     head_tokens: Count = 0
     """Of the chat template, before the text of each request; an estimate where the server has no /tokenize."""

@@ -21,6 +21,7 @@ from locust_llm.slo.selectors import nearest
 
 from .arms import BASE, LEAST
 from .foreign_text import is_secret
+from .options.labels import labels
 from .options.option import options_of, out_of_range
 from .prompt_mistakes import prompt_mistakes
 from .settings import POOLING, Settings, of_stage
@@ -66,6 +67,7 @@ def mistakes(s: Settings) -> Iterator[str]:
     if not available() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
         yield f"a rule on {SCHEMA_VALID} cannot be judged: {MISSING}"
     try:
+        labels(s.label)
         deadlines(s.token_deadline)
     except ValueError as error:
         yield str(error)

@@ -30,6 +30,16 @@ WEATHER: Final = """\
 These runs came one after the other: what changed between them on the server, the machine or the network looks like a
 difference of theirs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
 
+COMPARED: Final = """\
+Compare runs with the first one: differences and their intervals. Where one is the result of another tool (AIPerf,
+vllm bench, guidellm, ...), all of them in one table."""
+CHOSEN: Final = """\
+instead of folders:
+  --last N     the last N runs of the same workload come first, the oldest of them as the base
+  --runs DIR   where these are (default: reports)
+  --label KEY=VALUE, --model M, --host H, --commit C
+               which they are, as locust-llm history takes them: --last 5 --label branch=main"""
+
 
 def _report_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -161,10 +171,9 @@ def figure(words: list[str]) -> int:
 def compare(words: list[str]) -> int:
     """Compare runs with the first of them."""
     parser = argparse.ArgumentParser(
-        prog="locust-llm compare",
-        description="Compare runs with the first one: differences and their intervals. Where one is the result of another "
-        "tool (AIPerf, vllm bench, guidellm, ...), all of them in one table.",
-    )
+        prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("base", type=Path, metavar="BASE", help="folder of the run that the others are compared with")
     parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")

@@ -30,6 +30,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     label: str = ""
     """Which of several loads of a file."""
     model: str = ""
+    started_at: float | None = None
+    """Unix seconds."""
     requests: int | None = None
     """Answered."""
     failed: int = 0

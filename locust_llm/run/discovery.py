@@ -18,6 +18,7 @@ from locust_llm.client.api import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, length_fie
 from locust_llm.client.exchange import SIMULATOR, UserConnection
 from locust_llm.client.fetch import Answer, FetchFailed, decoded, fetch
 from locust_llm.core.foreign_text import NAME_BYTES, Secrets, secrets_of, shown
+from locust_llm.core.machine import Commit
 from locust_llm.core.run import Probe
 from locust_llm.core.settings import Settings
 from locust_llm.load.mix import canonical
@@ -103,6 +104,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     dataset_sessions: int | None = None
     """See Run."""
     notes: tuple[str, ...] = ()
+    commit: Commit | None = None
     candidate: "Discovery | None" = None
     """Of the other arm, where there are two that differ."""
 
@@ -181,14 +183,9 @@ def _survey(
         notes.append(sentence)
     server, flags = _identity(ask, header, answer, secrets)
     found = Discovery(
-        model=model,
-        mix=canonical(settings.model_mix) if settings.model_mix else "",
-        server=server,
-        server_flags=flags,
-        simulated=header.startswith(SIMULATOR),
-        notes=tuple(notes),
-        context=None if context is None else context.tokens,
-    )
+        model=model, mix=canonical(settings.model_mix) if settings.model_mix else "", server=server, server_flags=flags,
+        simulated=header.startswith(SIMULATOR), notes=tuple(notes), context=None if context is None else context.tokens,
+    )  # fmt: skip
     if settings.probe:
         found = _measure(ask, settings, found, key=key)
         found = _keep_length(ask, settings, found, key=key) if settings.generates else found

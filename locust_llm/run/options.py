@@ -282,6 +282,8 @@ def settings_of(options: Namespace | None) -> Settings:
     values["candidate"] = base_url(values["candidate"] or "")
     values["session_header"] = SESSION_HEADERS.get(values["session_header"], values["session_header"])
     values["slo"] = tuple(rules_of(options))
+    given = [*os.environ.get("LOCUST_LLM_LABEL", "").splitlines(), *options.label]
+    values["label"] = tuple(dict.fromkeys(filter(None, map(str.strip, given))))
     values["scenario_changed"] = scenario_changed(options, values)
     values["published"] = scenario_published(options)
     pages = [*os.environ.get("LOCUST_LLM_METRICS_URL", "").splitlines(), *options.metrics_url]

@@ -16,6 +16,7 @@ import gevent
 from msgspec.structs import replace
 
 from locust_llm.client.requests_bridge import authorities
+from locust_llm.core.machine import commit_of
 from locust_llm.core.settings import Settings
 from locust_llm.core.storage import make_folder
 from locust_llm.run.address import base_url
@@ -164,8 +165,9 @@ def ready(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Disc
     except DiscoveryFailed as error:
         refuse(f"{settings.host}: {error}" if settings.hosts else str(error))
     found = _with_replicas(found, settings, headers) if settings.hosts else found
-    proxy = passed(settings)
-    return replace(found, proxy=proxy, notes=(*found.notes, PASSED.format(proxy)) if proxy else found.notes)
+    proxy, commit = passed(settings), commit_of(Path.cwd()) if settings.git else None
+    notes = (*found.notes, PASSED.format(proxy)) if proxy else found.notes
+    return replace(found, proxy=proxy, commit=commit, notes=notes)
 
 
 def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, str]) -> Discovery:

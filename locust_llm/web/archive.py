@@ -73,6 +73,11 @@ class Archive:
         self._own.append(folder)
 
     @property
+    def reports(self) -> Path | None:
+        """The folder that holds nothing but runs; None: there is none, ``--report-dir`` may name one among others."""
+        return None if self._names else self._reports
+
+    @property
     def last(self) -> str:
         """The name of the last run of this process; empty before the first."""
         return self._own[-1].resolve().name if self._own else ""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from locust.env import Environment
 
@@ -19,6 +20,10 @@ import msgspec
 
 from locust_llm.core.settings import Settings
 from locust_llm.report.plots.timeline_svg import fragment
+from locust_llm.results.history.entry import Entry
+from locust_llm.results.history.index import runs_in
+from locust_llm.results.history.page import page
+from locust_llm.results.history.series import series_of
 from locust_llm.run.discovery import Discovery
 from locust_llm.run.flags import Refused
 
@@ -122,6 +127,7 @@ def _routes(view: View, datasets: Datasets) -> Iterator[tuple[str, str, Callable
     yield "/gate", "llm_gate", lambda: _gate(view), post
     yield "/runs", "llm_runs", lambda: _json({"last": view.archive.last, "runs": view.archive.entries()}), get
     yield "/runs/<run>/<path:path>", "llm_file", lambda run, path: _file(view.archive, run, path), get
+    yield "/history", "llm_history", lambda: _history(view), get
     yield "/last/<path:path>", "llm_last", lambda path: _file(view.archive, view.archive.last, path), get
 
 
@@ -214,6 +220,25 @@ def _number(kind: type, wanted: str, text: str) -> Any:
     if value is not None and not abs(value) < float("inf"):
         raise ValueError(f"{wanted}, got {text!r}")
     return value
+
+
+def _history(view: View) -> flask.Response:
+    """All past runs, and what changed in their figures: read by a thread, and not during a run, which it would disturb."""
+    if (reports := view.archive.reports) is None or not reports.is_dir():
+        return _text("there is no folder of runs: with --report-dir, locust-llm history DIR shows them", 404)
+    if view.control is not None or view.starting:
+        return _text("a run is on: its end brings back the history", 409)
+    made: str = gevent.get_hub().threadpool.apply(
+        lambda: page(series_of(runs_in(reports).entries), reports.name, _report)
+    )
+    answer = _sent(made.encode(), "text/html")
+    answer.headers["Content-Security-Policy"] = SANDBOX
+    return answer
+
+
+def _report(run: Entry) -> str:
+    """Its address beside the history."""
+    return f"runs/{quote(run.folder, safe='')}/report.html" if "/" not in run.folder else ""
 
 
 def _file(archive: Archive, run: str, path: str) -> flask.Response:

@@ -42,6 +42,7 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     "pip wheel": "builds a package; make test-wheel does it",
     "docker ": "needs Docker",
     "kubectl ": "needs a cluster",
+    "locust-llm compare --last": "needs such runs; the history's own tests give it some",
     "vllm serve": "needs vLLM, and a model",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
@@ -201,6 +202,8 @@ def known_options() -> set[str]:
         "run/deploy/command.py",
         "report/commands.py",
         "report/ci/comment.py",
+        "results/history/choice.py",
+        "results/history/command.py",
     )
     sources = "".join((door.parent / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))

@@ -14,6 +14,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.records import answered
 from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
+from support.years import START, run_folder
 
 import locust_llm
 from locust_llm.core.phases import PROFILING, WARMUP
@@ -121,6 +122,21 @@ def test_it_lies_below_locusts_base_path(pages: Callable[..., Page]) -> None:
     assert '"href": "./llm"' in page.client.get("/deep/er/").text
     stats = page.client.get("/deep/er/stats/requests").get_json()
     assert [table["key"] for table in stats["extended_stats"]] == ["llm"]
+
+
+def test_the_history_of_past_runs(pages: Callable[..., Page], on: tuple[Page, Any], tmp_path: Path) -> None:
+    page, _ = on
+    assert page.client.get("/llm/history").status_code == 409  # reading a thousand folders would disturb the run
+    page.view.control = None
+    run_folder(tmp_path / "reports" / "a b", START, 1.0, model="<b>m")
+    (tmp_path / "reports" / "a b" / "report.html").touch()
+    answer = page.client.get("/llm/history")
+    assert (answer.status_code, answer.mimetype) == (200, "text/html")
+    assert "&lt;b&gt;m" in answer.text
+    (link,) = re.findall(r'href="(runs/[^"]+)"', answer.text)
+    assert page.client.get(f"/llm/{link}").status_code == 200
+    assert "sandbox" in answer.headers["Content-Security-Policy"]
+    assert pages("--report-dir", str(tmp_path / "reports" / "mine")).client.get("/llm/history").status_code == 404
 
 
 def test_it_is_behind_locusts_login(pages: Callable[..., Page]) -> None:

@@ -104,6 +104,21 @@ class RuleFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         str,
         Option("report", "Folder of the reports", "out", "FOLDER", otherwise="reports/<time>-<model>", in_form=False),
     ] = ""
+    label: Annotated[
+        tuple[str, ...],
+        Option(
+            "report",
+            "Label by which locust-llm history and compare find the run; the environment variable has one per line",
+            "gpu=h200",
+            "KEY=VALUE",
+            in_form=False,
+            repeated=True,
+        ),
+    ] = ()
+    git: Annotated[
+        bool,
+        Option("report", "Note the Git commit and branch of the working directory, or of the CI job", in_form=False),
+    ] = True
     candidate: Annotated[
         str,
         Option("ab", "Address of the candidate", "localhost:8001", "URL", otherwise="that of the base", in_form=False),

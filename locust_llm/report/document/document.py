@@ -230,6 +230,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     yield "clock", f"{c.clock or '-'} stamps"
     if not summary.swept or summary.paired is not None:
         yield "client verdict", _verdict(summary)
+    yield from _found_by(run)
     yield from _machines(run)
 
 
@@ -269,6 +270,18 @@ def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
         yield "headers of the router", headers
     if run.server_flags:
         yield "server flags", flags_of(run.server_flags)
+
+
+def _found_by(run: Run) -> Iterator[tuple[str, str]]:
+    """Among other runs."""
+    if run.settings.label:
+        yield "labels", ", ".join(run.settings.label)
+    if run.commit is not None:
+        where, changed = (
+            f" on {run.commit.branch}" * bool(run.commit.branch),
+            ", with files changed" * bool(run.commit.dirty),
+        )
+        yield "commit", f"{run.commit.hash}{where}{changed}"
 
 
 def _machines(run: Run) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """AIPerf: ``profile_export_aiperf.json``. locust-llm writes the same, with a word on itself."""
 
+from datetime import UTC, datetime
 from typing import Final
 
 from locust_llm.results.figures import Distribution, Figures
@@ -27,6 +28,7 @@ def read(document: Document) -> list[Figures]:
             tool="locust-llm" if ours else "AIPerf",
             version=text(at(document, "aiperf_version")) or text(at(conditions, "versions", "locust-llm")),
             model=text(at(config, "endpoint", "model_names", 0)) or text(at(config, "models", "items", 0, "name")),
+            started_at=_unix(text(at(document, "start_time"))),
             requests=counted,
             failed=failed,
             asked_requests=whole(at(load, "request_count")) or whole(at(load, "requests")),
@@ -57,6 +59,16 @@ def _of(document: Document, name: str) -> Distribution:
     if not isinstance(values, dict):
         return Distribution()
     return distribution(values.items(), S_PER.get(text(values.get("unit")), 1.0))
+
+
+def _unix(written: str) -> float | None:
+    """Of a time as ISO 8601 has it, UTC where it names no zone; None: it is none."""
+    try:
+        time = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    at = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+    return at if at >= 0 else None
 
 
 def _asked(config: object) -> float | None:

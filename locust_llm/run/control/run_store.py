@@ -75,8 +75,7 @@ def make_reports(folder: Path) -> Made:
     """In a process of its own: pandas and all the records would weigh on the load generator, and a reporter that dies must
     not take a run with it. The loop goes on meanwhile."""
     global _working, _given_up
-    reason = ""
-    _given_up = False
+    _given_up, reason = False, ""
     for _ in range(TRIES):
         late: gevent.Greenlet | None = None
         try:
@@ -298,6 +297,7 @@ class RunStore:
             "server": s.server,
             "server_flags": s.server_flags,
             "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+            "commit": s.commit,
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             "probes": s.probes,
             "head_tokens": s.lengths.head,

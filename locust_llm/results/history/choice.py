@@ -1,0 +1,89 @@
+"""Choice: which runs of a folder are meant, by label, model, host and commit, and the last of them: "last 5 on main"."""
+
+import argparse
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from .entry import Entry, entry_of
+from .index import runs_in
+
+
+class Choice(NamedTuple):
+    """Empty: any."""
+
+    labels: tuple[tuple[str, str], ...] = ()
+    """Key, and value, in which * and ? stand for any letters and any letter."""
+    model: str = ""
+    host: str = ""
+    """Part of the name."""
+    commit: str = ""
+    """How it begins."""
+
+    def takes(self, entry: Entry) -> bool:
+        return (
+            all(fnmatchcase(entry.value_of(key) or "", value) for key, value in self.labels)
+            and self.model in entry.model
+            and self.host in entry.host
+            and entry.commit.startswith(self.commit)
+        )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The same for every command that takes runs by what they are."""
+    parser.add_argument(
+        "--label", action="append", default=[], type=_label, metavar="KEY=VALUE",
+        help="of runs with this label, * for any letters; branch, commit, model, host and tool are labels of every run; "
+        "may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--model", default="", metavar="M", help="of models with this in their name")
+    parser.add_argument("--host", default="", metavar="H", help="of servers with this in their address")
+    parser.add_argument("--commit", default="", metavar="C", help="of commits that begin so")
+
+
+def choice_of(options: argparse.Namespace) -> Choice:
+    return Choice(tuple(options.label), options.model, options.host, options.commit)
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE")
+    return key, value
+
+
+def put_in_front(words: Sequence[str]) -> list[str]:
+    """The words of a command that takes folders of runs, where ``--last N`` and a choice stand for such folders: these come
+    first, the oldest of them first of all. Raises ValueError of one sentence, and OSError."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog="locust-llm compare")
+    parser.add_argument("--last", type=int)
+    parser.add_argument("--runs", type=Path, default=Path("reports"))
+    add_arguments(parser)
+    options, rest = parser.parse_known_args(words)
+    choice = choice_of(options)
+    if options.last is None:
+        if choice != Choice():
+            raise ValueError("--label, --model, --host and --commit choose among runs: give --last N with them")
+        return rest
+    if options.last < 1:
+        raise ValueError("--last must be at least 1")
+    given = [Path(word) for word in rest if not word.startswith("-") and Path(word).is_dir()]
+    return [*map(str, last(options.runs, options.last, choice, given)), *rest]
+
+
+def last(runs: Path, count: int, choice: Choice, beside: Sequence[Path] = ()) -> list[Path]:
+    """The folders of the last ``count`` runs that are meant, the oldest first: of the workload of the first run of
+    ``beside``, without those that are in it; without one of the workload of the last run that is meant. Raises ValueError
+    of one sentence, and OSError."""
+    if not runs.is_dir():
+        raise ValueError(f"{runs} is no folder: --runs names the one that the runs are in")
+    there = {path.resolve() for path in beside}
+    meant = [one for one in runs_in(runs).entries if choice.takes(one) and (runs / one.folder).resolve() not in there]
+    if not meant:
+        raise ValueError(f"no run in {runs} is of that kind: locust-llm history {runs} lists them")
+    like = entry_of(beside[0], beside[0].name) if beside else meant[-1]
+    of_same = [one for one in meant if one.workload == like.workload]
+    if not of_same:
+        raise ValueError(f"no run in {runs} has the workload of {beside[0]}: {like.conditions}")
+    return [runs / one.folder for one in of_same[-count:]]

@@ -1,0 +1,107 @@
+"""Conditions: the workload of a run in words, and the hash of it. Runs with different ones are never compared."""
+
+import json
+import math
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import PurePath
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from locust_llm.core.options.option import options_of
+from locust_llm.core.settings import Settings
+from locust_llm.results.figures import Figures
+
+GROUPS: Final = ("load", "prompts", "gate", "sweep", "ab")
+"""Of options: all of them make the workload, but for these."""
+ASIDE: Final = frozenset((
+    "request_count", "num_sessions", "max_users", "random_seed", "probe", "scenario", "tokenizer", "skip_broken_rows",
+    "warmup_request_count", "warmup_duration", "warmup_concurrency", "warmup_request_rate",
+    "warmup_prefill_concurrency", "warmup_prefill_concurrency_ramp_duration", "stage_requests",
+))  # fmt: skip
+"""How long a run was, its warmup and its seed: another of these does not make another workload."""
+DEFAULTS: Final[Mapping[str, Any]] = msgspec.to_builtins(Settings())
+DECISIVE: Final = {
+    "users": "users", "streaming": "streaming", "endpoint_type": "endpoint-type", "model_mix": "model-mix",
+    **{o.field: o.flag.lstrip("-") for o in options_of(Settings) if o.group in GROUPS and o.field not in ASIDE},
+}  # fmt: skip
+"""Fields of the settings, with their flags."""
+SAID_FIRST: Final = (
+    "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file", "prefill_concurrency",
+    "prefill_concurrency_ramp_duration", "streaming", "arrival_pattern", "seq_dist",
+)  # fmt: skip
+
+
+class Workload(NamedTuple):
+    """What was asked of a server: equal hashes are equal workloads."""
+
+    hash: str
+    words: str
+
+
+def of_settings(settings: Mapping[str, Any], model: str, simulated: bool, proxied: bool) -> Workload:
+    """Of a run of this program. ``settings``: as in run.json, of this version or another one."""
+    given = {name: settings[name] for name in DECISIVE if name in settings and settings[name] != DEFAULTS[name]}
+    if isinstance(file := given.get("input_file"), str):
+        given["input_file"] = PurePath(file).name  # the same one may lie elsewhere on another machine
+    key = ["locust-llm", model, simulated, proxied, sorted(given.items())]
+    return Workload(_hash(key), ", ".join(filter(None, (model, *_said(settings, given), "a proxy" * proxied))))
+
+
+def _said(settings: Mapping[str, Any], given: dict[str, Any]) -> list[str]:
+    """The load, the lengths and the limit first, then the other options that are not as they come."""
+    found = []
+    users, rate = given.get("users"), given.get("request_rate")
+    if rate:
+        found.append(f"{rate:g} requests/s" if isinstance(rate, int | float) else f"{rate} requests/s")
+        found += [str(given["arrival_pattern"])] if "arrival_pattern" in given else []
+    if users:
+        found.append(f"{users} users")
+    if "input_file" in given or "seq_dist" in given:
+        found.append(str(given.get("input_file") or f"lengths {given.get('seq_dist')}"))
+    else:
+        ends = ("synthetic_input_tokens_mean", "output_tokens_mean")
+        found.append(
+            " / ".join(f"{settings.get(name, DEFAULTS[name])}".removesuffix(".0") for name in ends) + " tokens"
+        )
+    if limit := given.get("prefill_concurrency"):
+        ramp = given.get("prefill_concurrency_ramp_duration")
+        found.append(f"prefill limit {limit}" + (f" by a ramp of {_value(ramp)} s" if ramp else ""))
+    if given.get("streaming") is False:
+        found.append("not streamed")
+    rest = [name for name in DECISIVE if name in given and name not in SAID_FIRST]
+    return found + [f"{DECISIVE[name]} {_value(given[name])}" for name in rest]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return (
+        "" if value is True else "off" if value is False else f"{value:g}" if isinstance(value, float) else str(value)
+    )
+
+
+def of_figures(load: Figures) -> Workload:
+    """Of another tool's result: what it says itself. Lengths that came out are held to two digits, as no two runs have the
+    same."""
+    asked = load.asked_output_tokens
+    values: dict[str, object] = {
+        "users": load.concurrency,
+        "requests/s": load.rate_per_s,
+        "prefill limit": load.prefill_concurrency,
+        "tokens in": _two_digits(load.input_tokens.avg),
+        "tokens out": asked if asked is not None else _two_digits(load.output_tokens.avg),
+    }
+    known = {name: value for name, value in values.items() if value is not None}
+    said = [f"{_value(float(value))} {name}" for name, value in known.items() if isinstance(value, int | float)]
+    key = [load.tool, load.model, sorted(known.items())]
+    return Workload(_hash(key), ", ".join(filter(None, (load.model, *said, f"by {load.tool}"))))
+
+
+def _two_digits(value: float | None) -> float | None:
+    return float(f"{value:.1e}") if value is not None and math.isfinite(value) else None
+
+
+def _hash(key: list[Any]) -> str:
+    return sha256(json.dumps(key).encode()).hexdigest()[:8]

@@ -1,0 +1,166 @@
+"""Changes of a history on known truth: false alarms, planted changes found and where, delay, thresholds.
+
+tests/bench/changes.py scores                    the table of thresholds, by random orders (numpy; minutes)
+tests/bench/changes.py planted [--seeds 50]      a year of 200 runs with three changes of 5 to 20 %
+tests/bench/changes.py alarms [--years 1000]     a year of 200 runs without one: independent and correlated noise
+tests/bench/changes.py daily [--years 100]       the same, looked at after every run
+tests/bench/changes.py delay                     runs until a change is marked
+"""
+
+import argparse
+import math
+import sys
+from itertools import pairwise
+from random import Random
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.results.history.changes import ALARMS, SCORES, SIDE, changes, intervals
+
+FloatRows = NDArray[np.float64]
+RUNS: Final = 200
+NEAR: Final = 10
+"""Runs from the true place, at most, for a change that counts as found."""
+LENGTHS: Final = tuple(SCORES)
+
+
+def largest(orders: FloatRows) -> FloatRows:
+    """Of each row of ranks, the largest score: a slow twin's quick one."""
+    count = orders.shape[1]
+    zero = np.zeros((len(orders), 1))
+    sums = np.concatenate([zero, np.cumsum(orders, axis=1)], axis=1)
+    squares = np.concatenate([zero, np.cumsum(orders.astype(float) ** 2, axis=1)], axis=1)
+    found = np.zeros(len(orders))
+    for begin, end in intervals(count):
+        length = end - begin
+        total = sums[:, end] - sums[:, begin]
+        spread = (squares[:, end] - squares[:, begin]) * length - total**2
+        k = np.arange(SIDE, length - SIDE + 1)
+        part = sums[:, begin + SIDE : end - SIDE + 1] - sums[:, [begin]]
+        excess = ((length * part - k * total[:, None]) ** 2 / (k * (length - k))).max(axis=1)
+        np.maximum(found, excess * (length - 1) / spread, out=found)
+    return np.sqrt(found)
+
+
+def scores(orders: int) -> None:
+    rng = np.random.default_rng(1)
+    for count in LENGTHS:
+        many = orders if count <= 300 else orders // 2
+        step = max(1, 400_000 // count)
+        rows = [
+            largest(rng.permuted(np.tile(np.arange(1.0, count + 1), (min(step, many - i), 1)), axis=1))
+            for i in range(0, many, step)
+        ]
+        values = np.sort(np.concatenate(rows))
+        cut = values[-1 - int(ALARMS * many)]
+        print(f"{count}: {math.ceil(cut * 100) / 100:.2f},", flush=True)
+
+
+def noise(random: Random, count: int, sigma: float, outliers: float = 0.02, phi: float = 0.0) -> list[float]:
+    """Factors: lognormal, one in 50 an outlier; ``phi``: correlation of neighbours."""
+    found, last = list[float](), random.gauss(0, sigma)
+    for _ in range(count):
+        last = phi * last + random.gauss(0, sigma * math.sqrt(1 - phi * phi))
+        factor = random.uniform(1.3, 3) if random.random() < outliers else 1.0
+        found.append(math.exp(last) * factor)
+    return found
+
+
+def year(seed: int) -> tuple[list[float], dict[int, float]]:
+    """A year of runs with three changes up or down, 25 runs apart at least; (values, shift by place)."""
+    random = Random(seed)
+    values = [v * 300 for v in noise(random, RUNS, random.uniform(0.02, 0.05))]
+    while True:
+        places = sorted(random.sample(range(25, RUNS - 24), 3))
+        if all(b - a >= 25 for a, b in pairwise(places)):
+            break
+    planted = {}
+    for at in places:
+        size = random.uniform(0.05, 0.20) * random.choice((-1, 1))
+        planted[at] = size
+        values[at:] = [v * (1 + size) for v in values[at:]]
+    return values, planted
+
+
+def planted(seeds: int) -> dict[str, float]:
+    """Of all planted changes: found, and how far; false alarms; whether intervals hold the true shift."""
+    hits, total, alarms, apart, held, small = 0, 0, 0, list[int](), 0, [0, 0]
+    for seed in range(seeds):
+        values, truth = year(seed)
+        found = changes(values)
+        left = {change.at: change for change in found}
+        for at, size in truth.items():
+            total += 1
+            weak = abs(size) < 0.08
+            small[1] += weak
+            near = min((place for place in left if abs(place - at) <= NEAR), key=lambda p: abs(p - at), default=None)
+            if near is None:
+                continue
+            change = left.pop(near)
+            hits += 1
+            small[0] += weak
+            apart.append(abs(near - at))
+            level = change.before
+            held += change.low <= size * level <= change.high
+        alarms += len(left)
+    apart.sort()
+    return {
+        "found": hits / total, "of_weak": small[0] / max(1, small[1]), "alarms_a_year": alarms / seeds,
+        "exact": sum(a == 0 for a in apart) / len(apart), "within_3": sum(a <= 3 for a in apart) / len(apart),
+        "held": held / hits,
+    }  # fmt: skip
+
+
+def alarms(years: int, phi: float, count: int = RUNS) -> tuple[float, float]:
+    """(share of years with an alarm, alarms a year)."""
+    found = [len(changes(noise(Random(i), count, 0.03, phi=phi))) for i in range(years)]
+    return sum(map(bool, found)) / years, sum(found) / years
+
+
+def daily(years: int, phi: float = 0.0) -> float:
+    """Share of years in which some look after a run, of the year so far and the one before, marked a change."""
+    with_one = 0
+    for i in range(years):
+        values = noise(Random(i), 2 * RUNS, 0.03, phi=phi)
+        with_one += any(changes(values[n - RUNS : n]) for n in range(RUNS, 2 * RUNS))
+    return with_one / years
+
+
+def delay(size: float, sigma: float, seeds: int = 50) -> list[int]:
+    """Runs after the change at which it is first marked, sorted; 60: not within 60."""
+    found = []
+    for seed in range(seeds):
+        values = noise(Random(seed), 160, sigma)
+        values[100:] = [v * (1 + size) for v in values[100:]]
+        found.append(
+            next((n for n in range(1, 60) if any(abs(c.at - 100) <= NEAR for c in changes(values[: 100 + n]))), 60)
+        )
+    return sorted(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("scores", "planted", "alarms", "daily", "delay"))
+    parser.add_argument("--orders", type=int, default=100_000)
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--years", type=int, default=1000)
+    options = parser.parse_args()
+    if options.what == "scores":
+        scores(options.orders)
+    elif options.what == "planted":
+        print({name: round(value, 3) for name, value in planted(options.seeds).items()})
+    elif options.what == "delay":
+        for size in (0.05, 0.1, 0.2, 1.0):
+            for sigma in (0.02, 0.05):
+                runs = delay(size, sigma)
+                print(f"{size:.0%} at noise {sigma:.0%}: median {runs[25]} runs, 9 of 10 within {runs[44]}", flush=True)
+    else:
+        for phi in (0.0, 0.2, 0.4, 0.6):
+            said = alarms(options.years, phi) if options.what == "alarms" else daily(options.years, phi)
+            print(f"correlation of neighbours {phi}: {said}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

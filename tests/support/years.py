@@ -1,0 +1,45 @@
+"""A made-up year of runs: folders with run.json and figures, as a run leaves them, from the packaged example."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+EXAMPLE: Final = Path(__file__).parents[2] / "reports" / "example"
+DAY_S: Final = 86_400.0
+START: Final = 1_767_225_600.0
+"""2026-01-01."""
+
+
+def run_folder(
+    folder: Path, at: float, factor: float, settings: Mapping[str, Any] = {}, commit: str = "", **facts: Any
+) -> Path:
+    """One run whose times are those of the example times ``factor``, and its rates over it. ``facts``: of the run."""
+    document = json.loads((EXAMPLE / "run.json").read_text())
+    figures = json.loads((EXAMPLE / "profile_export_aiperf.json").read_text())
+    document["run"] |= {"started_at": at, "profiling_at": at, "stopping_at": at + 120, **facts}
+    document["run"]["settings"] |= {"host": "http://llm.example.com:8000", **settings}
+    if commit:
+        document["run"]["commit"] = {"hash": commit, "branch": "main", "dirty": False}
+    for name, block in figures.items():
+        if isinstance(block, dict) and block.get("unit") in ("ms", "requests/sec", "tokens/sec"):
+            by = factor if block["unit"] == "ms" else 1 / factor
+            figures[name] = {k: v * by if isinstance(v, float) else v for k, v in block.items()}
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(document))
+    (folder / "profile_export_aiperf.json").write_text(json.dumps(figures))
+    return folder
+
+
+def year(root: Path, factors: Sequence[float], **more: Any) -> list[Path]:
+    """A run each other day, each of a commit of its own."""
+    return [
+        run_folder(
+            root / f"run-{i:04}",
+            START + i * 2 * DAY_S,
+            factor,
+            commit=f"{i * 2654435761 % 2**40:010x}" + "0" * 30,
+            **more,
+        )
+        for i, factor in enumerate(factors)
+    ]
