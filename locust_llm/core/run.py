@@ -140,6 +140,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """From here on nothing new was sent; None: the run did not end cleanly (killed, or still on)."""
     ended_at: Unix | None = None
     simulated: bool = False
+    imported: str = ""
+    """Name and version of the load tester that measured it, where that was another; empty: it was this one."""
     model: str = ""
     server: str = ""
     """Name and version; where neither is known (and in older runs) the Server header of the answers."""

@@ -176,6 +176,8 @@ def _clock(ok: Selection) -> str:
     """The clock of nearly all stamps."""
     if not ok.size:
         return "none"
+    if ok.count("clock", "tool") == ok.size:
+        return "another tool's"
     kernel = ok.count("clock", "kernel") / ok.size
     return "kernel" if kernel > 0.99 else "thread" if kernel < 0.01 else f"{kernel:.0%} kernel"
 

@@ -218,7 +218,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "valid answers", f"{c.schema_valid / c.schema_checked:.1%} of {c.schema_checked} with a schema"
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
-    if run.settings.generates:
+    if run.settings.generates and (counts.chunks or not run.imported):
         held = f", {tokens:.2f} tokens each" if (tokens := counts.tokens_per_chunk or 0) > SEVERAL else ""
         yield "chunks", f"{counts.chunks}{held}, {merged:.2%} of them merged{left_out}"
     yield from _drafts(summary)
@@ -296,6 +296,10 @@ def _stage(stage: Stage) -> str:
 
 
 def _load(c: Conditions, run: Run) -> str:
+    if not c.loop:
+        return "the file does not say"
+    if run.imported and c.loop == "open":
+        return f"open loop, {c.arrivals}"
     if c.loop == "closed":
         return "closed loop" + ("" if run.settings.sweeps(CONCURRENCY) and run.stage is None else f", {users_of(c)}")
     if run.settings.sweeps(RATE):
