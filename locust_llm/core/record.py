@@ -199,8 +199,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     response_bytes: Count = 0
     simulated: bool = False
     lacks: tuple[str, ...] = ()
-    """What is not known of an imported request. ``due``: ``due_at`` and ``asked_at`` are its send. ``gaps``: ``chunk_us`` has the
-    first chunk and the last, and between them no others are known."""
+    """What is not known of an imported request. ``due``: ``due_at`` and ``asked_at`` are its send. ``gaps``: ``chunk_us``
+    has the first chunk and the last, and between them no others are known."""
 
     @property
     def failed(self) -> bool:

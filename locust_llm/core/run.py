@@ -13,6 +13,7 @@ from .machine import Machine
 from .settings import Settings
 from .spans.counts import SpanCounts
 from .telemetry import TelemetryCounts
+from .text import many
 
 NAMED: Final = "named"
 UNDECIDED: Final = "untold"
@@ -190,3 +191,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of run.json that could not be read when the report was made."""
     notes: tuple[str, ...] = ()
     """Warnings and remarks of the run, also on the console."""
+
+    @property
+    def lost_in_words(self) -> str:
+        """The records that are missing."""
+        return f"{many(self.records_lost, 'record')} {'not in the file' if self.imported else 'of workers lost'}"

@@ -238,7 +238,7 @@ def load(folder: Path) -> LoadedRun:
         notes.append("the run did not end cleanly: requests that were still running are missing")
     notes += run.unread
     if run.records_lost:
-        notes.append(f"{many(run.records_lost, 'record')} of workers lost")
+        notes.append(run.lost_in_words)
     if (within := measured(run)) is None:
         time, ended = RateWindow(main.span(), tuple(pauses(main, run)) if run.settings.repeats > 1 else ()), main
     else:

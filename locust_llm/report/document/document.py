@@ -186,7 +186,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         load = f"probe: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
         yield "load", load
     else:
-        yield "load", f"{_load(c, run)}{_stages(summary)}, {many(c.processes, 'process', 'processes')}"
+        processes = "" if run.imported else f", {many(c.processes, 'process', 'processes')}"
+        yield "load", f"{_load(c, run)}{_stages(summary)}{processes}"
     if run.stage is not None:
         yield "stage", _stage(run.stage)
     if (d := summary.delivery) is not None:
@@ -194,7 +195,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "delivered", f"{d.share:.1%}: {of}"
         yield "completed", completed(d)
     limit = limit_in_words(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
-    yield "prefill limit", "by stage" if axis == PREFILL else limit or "none"
+    yield "prefill limit", "by stage" if axis == PREFILL else limit or ("not known" if run.imported else "none")
     if gate is not None and not summary.swept:
         wait = f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests waited at the gate" \
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip

@@ -57,8 +57,8 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _missing(summary, run)
     if not probe:
         yield from _lengths(summary.conditions)
-    if not (summary.swept or probe or run.imported):  # the stages of a sweep have their own
-        yield from _unrealistic(summary, run)
+    if not (summary.swept or probe):  # the stages of a sweep have their own
+        yield from () if run.imported else _unrealistic(summary, run)
         yield from _too_few(summary, run)
     yield from () if run.imported else _tokens(summary.counts, summary.conditions.succeeded)
     yield from _chunks(summary.counts, summary.conditions.succeeded)
@@ -84,7 +84,7 @@ def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
     if not summary.conditions.requests:
         missing.append("no request was recorded in the profiling phase")
     if counts.records_lost:
-        missing.append(f"{many(counts.records_lost, 'record')} {'not in the file' if run.imported else 'of workers lost'}")
+        missing.append(run.lost_in_words)
     if counts.broken_lines:
         more = "" if counts.broken_lines <= MAX_LINE_REASONS else ", ..."
         first = f"{'; '.join(summary.unread[:MAX_LINE_REASONS])}{more}"
@@ -219,7 +219,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     if counts.turned_away:
         yield f"{_requests(counts.turned_away)} waiting at the gate when the run ended and never sent."
     if counts.records_lost:
-        yield f"WARNING: {many(counts.records_lost, 'record')} of workers lost: counts and rates are too low."
+        yield f"WARNING: {run.lost_in_words}: counts and rates are too low."
     if counts.broken_lines:
         which = "; ".join(summary.unread)
         yield (

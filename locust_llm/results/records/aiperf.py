@@ -19,7 +19,9 @@ MAX_REASONS: Final = 1000
 def is_one(raw: bytes) -> bool:
     """By its first line, which may be cut."""
     head = raw.lstrip()[:4096].partition(b"\n")[0]
-    return head.startswith(b"{") and b'"metadata"' in head and (b'"session_num"' in head or b'"request_start_ns"' in head)
+    return (
+        head.startswith(b"{") and b'"metadata"' in head and (b'"session_num"' in head or b'"request_start_ns"' in head)
+    )
 
 
 def read(raw: bytes, path: Path) -> Imported:
@@ -57,6 +59,7 @@ def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
         model=text(at(config, "endpoint", "model_names", 0)) or text(at(config, "models", "items", 0, "name")),
         records=tuple(found),
         users=whole(at(load, "concurrency")),
+        prefills=whole(at(load, "prefill_concurrency")),
         rate_per_s=rate,
         arrivals=text(at(load, "arrival_pattern")) or text(at(load, "type")) if rate else "",
         asked=asked or None,

@@ -26,8 +26,8 @@ def run(words: list[str]) -> int:
     """5 where nothing can be imported, 6 where not every request could."""
     parser = argparse.ArgumentParser(
         prog="locust-llm import",
-        description="Make a run folder of another load tester's result, where it has its requests: report, compare and audit "
-        f"then work on it. Takes {known.KNOWN}.",
+        description="Make a run folder of another load tester's result, where it has its requests: report, compare and "
+        f"audit then work on it. Takes {known.KNOWN}.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the file with the requests, or its folder")
     parser.add_argument("--report-dir", default="", metavar="DIR", help="default: reports/<date>-<model>")
@@ -73,6 +73,7 @@ def _run(found: Imported, source: Path, folder: Path) -> Run:
         blank.settings,
         model=found.model or None,
         users=found.users if found.users and 0 < found.users < 2**31 else None,
+        prefill_concurrency=found.prefills if found.prefills and 0 < found.prefills < 2**31 else None,
         request_rate=rate,
         arrival_pattern=found.arrivals or "(the file does not say how they are distributed)",
     )
@@ -98,8 +99,8 @@ def _notes(found: Imported, source: Path, lost: int) -> list[str]:
     """What it is, what it lacks, what could not be read."""
     own = any(one.tokens_from == "tokenizer" for one in found.records)
     notes = [
-        f"Imported from {source.name}: {found.title} measured this, by its clock; the figures are made from its requests as those "
-        "of a run of ours are.",
+        f"Imported from {source.name}: {found.title} measured this, by its clock; the figures are made from its requests as "
+        "those of a run of ours are.",
         *(f"{found.title} does not keep {what}." for what in found.lacks),
     ]
     if own:

@@ -1,5 +1,5 @@
-"""guidellm: the requests in the JSON of ``guidellm benchmark``, a load for each of its benchmarks. It keeps the first token and
-the last, not those between."""
+"""guidellm: the requests in the JSON of ``guidellm benchmark``, a load for each of its benchmarks. It keeps the first token
+and the last, not those between."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,9 @@ def _load(document: Document, one: object) -> Imported:
         version=text(at(document, "metadata", "guidellm_version")),
         model=text(at(one, "config", "backend", "model")),
         records=tuple(found),
-        users=whole(at(strategy, "max_concurrency")) or whole(at(strategy, "streams")) if kind == "concurrent" else None,
+        users=whole(at(strategy, "max_concurrency")) or whole(at(strategy, "streams"))
+        if kind == "concurrent"
+        else None,
         rate_per_s=number(at(strategy, "rate")) if scheduled else None,
         arrivals=kind if scheduled else "",
         asked=whole(at(one, "metrics", "request_totals", "total")),

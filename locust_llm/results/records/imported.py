@@ -1,6 +1,5 @@
 """Imported: what a result of another load tester says of each request, as records; what it does not say is marked."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -11,6 +10,8 @@ from locust_llm.core.record import CANCELLED, DUE, GAPS, OK, UNNAMED, Record
 from locust_llm.results.formats.fields import number
 
 MAX_ERROR: Final = 4096
+MAX_S: Final = 1e7
+"""Longer than any request: 115 days."""
 OFF_S: Final = 1e-3
 """By so much the gaps may miss the latency: tools round, and some stamp the end behind the last chunk."""
 NO_DUE: Final = "when requests were due: no Schedule Delay, no TTFT from Due"
@@ -32,6 +33,8 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[Record, ...]
     users: int | None = None
     """Requests in flight at most; None: no limit, or unknown."""
+    prefills: int | None = None
+    """Requests before their first token at most, counted like ``users``."""
     rate_per_s: float | None = None
     """None: a closed loop, or unknown."""
     arrivals: str = ""
@@ -51,15 +54,15 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 def finite(value: object, what: str) -> float:
     """Raises Unusable."""
     found = number(value)
-    if found is None or not math.isfinite(found):
+    if found is None or not abs(found) < 1e11:
         raise Unusable(f"its {what} is {'missing' if value is None else f'{value!r:.40}'}")
     return found
 
 
 def seconds(value: object, what: str) -> float:
     """A duration. Raises Unusable."""
-    if (found := finite(value, what)) < 0:
-        raise Unusable(f"its {what} is below 0")
+    if not 0 <= (found := finite(value, what)) <= MAX_S:
+        raise Unusable(f"its {what} is {found:g} s")
     return found
 
 
@@ -70,12 +73,12 @@ def count(value: object) -> int | None:
 
 
 def chunks(first_s: float, gaps_s: Sequence[object], latency_s: float | None) -> tuple[tuple[int, ...], bool]:
-    """(stamps in microseconds after the send, whether these are all). Gaps that do not lead from the first chunk to the end are
-    no stamps: then there are the first and the last."""
+    """(stamps in microseconds after the send, whether these are all). Gaps that do not lead from the first chunk to the end
+    are no stamps: then there are the first and the last."""
     at = [first_s]
     for gap in gaps_s:
         value = number(gap)
-        if value is None or not (math.isfinite(value) and value >= 0):
+        if value is None or not 0 <= value <= MAX_S:
             at = []
             break
         at.append(at[-1] + value)
@@ -86,8 +89,8 @@ def chunks(first_s: float, gaps_s: Sequence[object], latency_s: float | None) ->
 
 def ends(first_s: float, last_s: float) -> tuple[tuple[int, ...], bool]:
     """As ``chunks``, where only these two are known. Of an answer of one chunk they are one."""
-    if last_s < first_s:
-        raise Unusable("its end is before its first token")
+    if not 0 <= first_s <= last_s <= MAX_S:
+        raise Unusable("its end is before its first token, or months after")
     return (round(first_s * 1e6), round(last_s * 1e6)), False
 
 
@@ -132,7 +135,11 @@ def outcome(code: object, words: str, cancelled: bool = False) -> dict[str, Any]
     named = {429: "rate_limited", 503: "unavailable"}.get(status or 0) or ("http_status" if status else UNNAMED)
     if "timeout" in words.lower() and status is None:
         named = "timeout"
-    return {"outcome": named, "status": status, "error": words.strip().splitlines()[-1][:MAX_ERROR] if words.strip() else ""}
+    return {
+        "outcome": named,
+        "status": status,
+        "error": words.strip().splitlines()[-1][:MAX_ERROR] if words.strip() else "",
+    }
 
 
 def tokens(read: object, written: object, by: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""inference-perf: ``per_request_lifecycle_metrics.json``, with the time of each token on the clock of a process; the load stands
-in ``stage_0_lifecycle_metrics.json`` beside it."""
+"""inference-perf: ``per_request_lifecycle_metrics.json``, with the time of each token on the clock of a process; the load
+stands in ``stage_0_lifecycle_metrics.json`` beside it."""
 
 import math
 from collections.abc import Sequence
