@@ -201,6 +201,8 @@ def known_options() -> set[str]:
         "run/deploy/command.py",
         "report/commands.py",
         "report/ci/comment.py",
+        "results/records/command.py",
+        "results/exports/command.py",
     )
     sources = "".join((door.parent / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))
