@@ -221,7 +221,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
     if run.settings.generates and (counts.chunks or not run.imported):
         held = f", {tokens:.2f} tokens each" if (tokens := counts.tokens_per_chunk or 0) > SEVERAL else ""
-        yield "chunks", f"{counts.chunks}{held}, {merged:.2%} of them merged{left_out}"
+        of_them = "" if run.imported else f", {merged:.2%} of them merged{left_out}"
+        yield "chunks", f"{counts.chunks}{held}{of_them}"
     yield from _drafts(summary)
     yield "clock", f"{c.clock or '-'} stamps"
     if not summary.swept or summary.paired is not None:

@@ -132,9 +132,9 @@ def outcome(code: object, words: str, cancelled: bool = False) -> dict[str, Any]
         return {"outcome": CANCELLED, "status": status}
     if not words and (status is None or status < 400):
         return {}
-    named = {429: "rate_limited", 503: "unavailable"}.get(status or 0) or ("http_status" if status else UNNAMED)
-    if "timeout" in words.lower() and status is None:
-        named = "timeout"
+    unnamed = "timeout" if "timeout" in words.lower() else UNNAMED
+    known = {429: "rate_limited", 503: "unavailable"}
+    named = unnamed if status is None or status < 400 else known.get(status, "http_status")
     return {
         "outcome": named,
         "status": status,
