@@ -201,6 +201,40 @@ def test_a_cut_file_is_used_as_far_as_it_goes_and_says_so(tmp_path: Path, capsys
     ]  # 9.3 s are not 0.6
 
 
+DATA = Path(__file__).parents[1] / "data" / "results"
+
+
+def each_said(tool: str) -> list[tuple[float, float, float]]:
+    """TTFT, latency and TPOT in ms as the tool itself wrote them for each request of its file."""
+    if tool == "aiperf-0.13.0":
+        lines = (DATA / tool / "rate-6" / "profile_export.jsonl").read_bytes().splitlines()
+        names = ("time_to_first_token", "request_latency", "inter_token_latency")
+        return [tuple(msgspec.json.decode(one)["metrics"][name]["value"] for name in names) for one in lines]  # type: ignore[misc]
+    if tool == "guidellm-0.8.1":
+        (load,) = msgspec.json.decode((DATA / tool / "rate-6.json").read_bytes())["benchmarks"]
+        return [
+            (one["time_to_first_token_ms"], (one["info"]["timings"]["last_token_iteration"] - one["request_start_time"]) * 1e3,
+             one["inter_token_latency_ms"])
+            for one in load["requests"]["successful"]
+        ]  # fmt: skip
+    bench = msgspec.json.decode((DATA / tool / "rate-6-detailed.json").read_bytes())
+    rows = zip(bench["ttfts"], bench["latencies"], bench["output_lens"], strict=True)
+    return [(first * 1e3, last * 1e3, (last - first) * 1e3 / (count - 1)) for first, last, count in rows]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="there are no results of real tools")
+@pytest.mark.parametrize("tool", ["aiperf-0.13.0", "guidellm-0.8.1", "vllm-bench-0.32.0"])
+def test_records_of_real_results_say_what_the_tools_said(tool: str) -> None:
+    file = {"guidellm-0.8.1": "rate-6.json", "vllm-bench-0.32.0": "rate-6-detailed.json"}.get(tool, "rate-6")
+    (found,) = known.read(DATA / tool / file)
+    assert not found.unread
+    assert found.rate_per_s == 6
+    assert found.arrivals == "poisson"
+    for one, said in zip(found.records, each_said(tool), strict=True):
+        ours = [one.ttft_s, one.latency_s, one.itl_s]
+        assert [value and value * 1e3 for value in ours] == pytest.approx(said, abs=2e-3)  # stamps are whole microseconds
+
+
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
 
 
