@@ -16,12 +16,16 @@ MAX_BYTES: Final = figures.MAX_BYTES
 NAMES: Final = (aiperf.FILE, inference_perf.FILE)
 """Of files in the folder of a result."""
 ELSE: Final = "locust-llm compare and locust-llm audit take the figures of such a file"
+NOTHING: Final = f"it is a folder without {' or '.join(NAMES)}, or a JSON file with requests"
+MAX_FILES: Final = 50
+"""Of a folder that are looked at."""
 KNOWN: Final = "AIPerf, vllm bench, guidellm, inference-perf"
 
 
 def read(path: Path) -> list[Imported]:
     """The loads of a file, or of a folder of one result. Raises OSError, and Unusable of one sentence."""
-    path = _file(path)
+    if path.is_dir():
+        return _of_folder(path)
     if path.stat().st_size > MAX_BYTES:
         raise Unusable(f"it is larger than {MAX_BYTES // 2**30} GiB")
     raw = path.read_bytes()
@@ -57,17 +61,20 @@ def _used(found: list[Imported]) -> list[Imported]:
     return found
 
 
-def _file(path: Path) -> Path:
-    """Of a folder the file with its requests."""
-    if not path.is_dir():
-        return path
-    for name in NAMES:
-        if (path / name).is_file():
-            return path / name
-    files = sorted(path.glob("*.json"))
-    if len(files) == 1:
-        return files[0]
-    raise Unusable(f"it is a folder without {' or '.join(NAMES)}, and has {len(files)} JSON files: name one of them")
+def _of_folder(folder: Path) -> list[Imported]:
+    """Of the one file with requests."""
+    files = [folder / name for name in NAMES if (folder / name).is_file()] or sorted(folder.glob("*.json"))[:MAX_FILES]
+    found, refused = list[list[Imported]](), list[str]()
+    for file in files:
+        try:
+            found.append(read(file))
+        except Unusable as error:
+            refused.append(str(error))
+    if len(found) > 1:
+        raise Unusable(f"it is a folder with {len(found)} results: name the file of one")
+    if not found:
+        raise Unusable(refused[0] if len(files) == 1 else next((why for why in refused if ELSE in why), NOTHING))
+    return found[0]
 
 
 def _document(raw: bytes) -> object:
