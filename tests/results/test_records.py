@@ -213,7 +213,8 @@ def each_said(tool: str) -> list[tuple[float, float, float]]:
     if tool == "guidellm-0.8.1":
         (load,) = msgspec.json.decode((DATA / tool / "rate-6.json").read_bytes())["benchmarks"]
         return [
-            (one["time_to_first_token_ms"], (one["info"]["timings"]["last_token_iteration"] - one["request_start_time"]) * 1e3,
+            (one["time_to_first_token_ms"],
+             (one["info"]["timings"]["last_token_iteration"] - one["request_start_time"]) * 1e3,
              one["inter_token_latency_ms"])
             for one in load["requests"]["successful"]
         ]  # fmt: skip
@@ -232,7 +233,9 @@ def test_records_of_real_results_say_what_the_tools_said(tool: str) -> None:
     assert found.arrivals == "poisson"
     for one, said in zip(found.records, each_said(tool), strict=True):
         ours = [one.ttft_s, one.latency_s, one.itl_s]
-        assert [value and value * 1e3 for value in ours] == pytest.approx(said, abs=2e-3)  # stamps are whole microseconds
+        assert [value and value * 1e3 for value in ours] == pytest.approx(
+            said, abs=2e-3
+        )  # stamps are whole microseconds
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})

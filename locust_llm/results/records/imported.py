@@ -16,7 +16,9 @@ OFF_S: Final = 1e-3
 """By so much the gaps may miss the latency: tools round, and some stamp the end behind the last chunk."""
 NO_DUE: Final = "when requests were due: no Schedule Delay, no TTFT from Due"
 NO_GATE: Final = "waits at a gate, read lags, merged chunks: no client verdict"
-NO_GAPS: Final = "the chunks between the first and the last: no Inter Chunk Latency, no stalls, two dots in the timeline"
+NO_GAPS: Final = (
+    "the chunks between the first and the last: no Inter Chunk Latency, no stalls, two dots in the timeline"
+)
 NO_DATE: Final = "the time of day: the run is dated by the file"
 
 
