@@ -16,6 +16,7 @@ from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import RecordFile, read_run
 from locust_llm.report import build
+from locust_llm.report.comparison import compared
 from locust_llm.results.beside import compare
 from locust_llm.results.records import command, known
 from locust_llm.results.records.imported import Unusable
@@ -156,6 +157,10 @@ def test_the_report_has_no_figure_that_the_tool_lacks(tmp_path: Path, capsys: py
     summary, _ = build.remake(folder)  # as locust-llm report does
     assert not summary.unmade
     assert summary.client is None
+    (pair,) = compared([tmp_path / "run of AIPerf", tmp_path / "run of guidellm"]).runs
+    assert [warning for warning in pair.warnings if "different" in warning] == [
+        "different load tester: AIPerf in the base; guidellm 0.8.1 here."
+    ]  # not its prompts, its machine, its version: these are not known
     assert compare([tmp_path / "run of AIPerf", files(tmp_path)["vllm bench"]]) == 0
 
 
