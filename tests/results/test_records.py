@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import answered
 
+from locust_llm.__main__ import main
 from locust_llm.core.jsonl import line
 from locust_llm.core.record import Record
 from locust_llm.core.storage import RecordFile, read_run
 from locust_llm.report import build
 from locust_llm.report.comparison import compared
-from locust_llm.results.beside import compare
 from locust_llm.results.records import command, known
 from locust_llm.results.records.imported import Unusable
 
@@ -161,7 +161,7 @@ def test_the_report_has_no_figure_that_the_tool_lacks(tmp_path: Path, capsys: py
     assert [warning for warning in pair.warnings if "different" in warning] == [
         "different load tester: AIPerf in the base; guidellm 0.8.1 here."
     ]  # not its prompts, its machine, its version: these are not known
-    assert compare([tmp_path / "run of AIPerf", files(tmp_path)["vllm bench"]]) == 0
+    assert main(["compare", str(tmp_path / "run of AIPerf"), str(files(tmp_path)["vllm bench"])]) == 0
 
 
 def test_what_has_no_requests_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
