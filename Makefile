@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes owners calibration soak confusion intervals schedulers seeds example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-aiperf test-exports lint format docs screenshots bench bench-certificate bench-scale bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes owners calibration soak confusion intervals schedulers seeds example clean
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -81,6 +81,11 @@ test-aiperf: $(VENV)/.installed-tests  ## AIPerf's own models load our exports (
 	[ -x .aiperf-venv/bin/aiperf ] || { $(PYTHON) -m venv .aiperf-venv && \
 	  .aiperf-venv/bin/pip install -q --disable-pip-version-check aiperf==0.13.0; }
 	AIPERF_PYTHON=$(CURDIR)/.aiperf-venv/bin/python $(PYTEST) tests/e2e/test_aiperf_loads.py
+
+test-exports: $(VENV)/.installed-tests  ## inference-doctor and llm-d's benchmark-report read our exports (a venv of their own)
+	[ -x .exports-venv/bin/inference-doctor ] || { $(PYTHON) -m venv .exports-venv && \
+	  .exports-venv/bin/pip install -q --disable-pip-version-check inference-doctor==0.4.1 llmd-benchmark-report==0.2.1; }
+	EXPORTS_PYTHON=$(CURDIR)/.exports-venv/bin/python $(PYTEST) tests/e2e/test_exports_load.py
 
 bench: $(VENV)/.installed-tests   ## what the load generator says against what was true, and what it costs
 	$(BIN)/python tests/bench/bench.py
@@ -160,4 +165,4 @@ format: $(VENV)/.installed-tests
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .test-venv .aiperf-venv .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .test-venv .aiperf-venv .exports-venv .matrices build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

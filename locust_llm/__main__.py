@@ -196,6 +196,20 @@ def history(words: list[str]) -> int:
     return command.run(words)
 
 
+def import_(words: list[str]) -> int:
+    """A run folder of another load tester's result."""
+    from locust_llm.results.records import command
+
+    return command.run(words)
+
+
+def export(words: list[str]) -> int:
+    """A run in the format of another tool."""
+    from locust_llm.results.exports import command
+
+    return command.run(words)
+
+
 def scenario(words: list[str]) -> int:
     """The packaged workloads: a list, or the file of one."""
     from locust_llm.load import scenario as module
@@ -309,6 +323,8 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "pareto": pareto,
     "history": history,
     "audit": audit,
+    "import": import_,
+    "export": export,
     "comment": comment,
     "scenario": scenario,
     "manifest": manifest,
@@ -346,6 +362,8 @@ usage: locust-llm COMMAND ...
   pareto DIR...   tokens/s per GPU against tokens/s per user, of sweeps and runs, as a table and a figure: pareto --help
   history [DIR]   the runs below a folder with their conditions and key figures, and where these changed: history --help
   audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
+  import FILE     make a run folder of another load tester's result, where it has its requests: import --help
+  export DIR      write a run in the format of another tool: vllm-bench, benchmark-report, inferencex, parquet: export --help
   comment DIR     what a run came to as Markdown, or as a comment on the pull request of a CI job: comment --help
   scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
   upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix, as run --upload does

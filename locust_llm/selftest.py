@@ -112,7 +112,7 @@ class Tally:
             self.failures[record.outcome if record.outcome != OK else "not the chunks that were sent"] += 1
             return
         self.differences.add(record, truth)
-        self.lags_us[record.read_lag_us] += 1
+        self.lags_us[record.read_lag_us or 0] += 1
         us, earliest, sends = record.chunk_us, dict(record.merged), truth.sends
         self.ttft.reported[us[0]] += 1
         self.ttft.least[earliest.get(0, us[0])] += 1

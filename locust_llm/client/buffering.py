@@ -106,7 +106,7 @@ def way_of(record: Record) -> str:
     this machine that read late."""
     us = record.chunk_us
     span_us = us[-1] - us[0]
-    if record.read_lag_us > max(span_us, us[-1] / 2, AT_ONCE_US) / 2:
+    if (record.read_lag_us or 0) > max(span_us, us[-1] / 2, AT_ONCE_US) / 2:
         return ""
     if len(us) > 1 and span_us <= AT_ONCE_US:
         return WHOLE if us[-1] >= WAITED_US else ""

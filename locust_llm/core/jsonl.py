@@ -151,7 +151,7 @@ def contradiction(record: Record) -> str:
 
 def metrics(record: Record) -> dict[str, _Value]:
     """AIPerf's metrics of one request and ours, in ms and tokens, also of a failed one."""
-    us = record.chunk_us
+    us = record.known_us
     itl_s = record.itl_s
     values: tuple[tuple[str, float | None, str], ...] = (
         ("request_latency", _ms(record.latency_s), "ms"),
@@ -169,7 +169,7 @@ def metrics(record: Record) -> dict[str, _Value]:
         ("prefill_gate_wait", _ms(record.gate_wait_s), "ms"),
         ("schedule_delay", _ms(record.late_s), "ms"),
         ("time_to_first_token_from_due", _ms(record.ttft_from_due_s), "ms"),
-        ("read_lag", record.read_lag_us / 1e3, "ms"),
+        ("read_lag", None if record.read_lag_us is None else record.read_lag_us / 1e3, "ms"),
     )
     known = {tag: _Value(value, unit) for tag, value, unit in values if value is not None}
     if len(us) > 1:

@@ -33,6 +33,7 @@ RETRIED: Final = (
 TOO_LARGE: Final = "too_large"
 TOO_LONG: Final = "too_long"
 CLIENT_ERROR: Final = "client_error"
+UNNAMED: Final = "unnamed"
 FAILURES: Final = {
     "http_status": "the server answered with a status of 400 or above, or a redirect (none is followed)",
     "rate_limited": "HTTP 429",
@@ -59,7 +60,11 @@ FAILURES: Final = {
     "closed": "the connection was closed before the answer was complete",
     "send_failed": "the request could not be written",
     CLIENT_ERROR: "the load generator itself failed, not the server; the run ends with exit status 2",
+    UNNAMED: "of an imported result: the load tester that made it says no more",
 }
+DUE: Final = "due"
+GAPS: Final = "gaps"
+"""What an imported record may lack: when it was due, and the stamps between its first chunk and its last."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -148,7 +153,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_tokens: Count | None = None
     cached_tokens: Count | None = None
     tokens_from: str = ""
-    """``usage``: the server counted. ``chunks``: one token a chunk was assumed (an estimate). Empty: no count."""
+    """``usage``: the server counted. ``chunks``: one token a chunk was assumed (an estimate). ``tokenizer``: of an imported
+    result, whose load tester counted. Empty: no count."""
     asked_input_tokens: Count | None = None
     asked_output_tokens: Count | None = None
 
@@ -174,11 +180,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     connect_s: Stamp | None = None
     """Seconds to open the connection (before ``asked_at``); None: an open one was used again."""
     clock: str = "kernel"
-    """``kernel``: stamps are the kernel's; ``thread``: the reader's own clock right after the read."""
+    """``kernel``: stamps are the kernel's; ``thread``: the reader's own clock right after the read; ``tool``: of the load
+    tester that an imported result is of."""
     bad_stamps: Count = 0
     """Kernel stamps before the send or in the future: dropped, the reader's clock used."""
-    read_lag_us: Whole = 0
-    """The longest time that bytes of this response lay in the kernel before they were read."""
+    read_lag_us: Whole | None = 0
+    """The longest time that bytes of this response lay in the kernel before they were read; None: of an imported result."""
     server: ServerTimes | None = None
     """What its answer told of the server's own times; None: nothing. Spans come beside the records: spans.jsonl."""
     rtt_us: Count | None = None
@@ -191,6 +198,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_bytes: Count = 0
     response_bytes: Count = 0
     simulated: bool = False
+    lacks: tuple[str, ...] = ()
+    """What is not known of an imported request. ``due``: ``due_at`` and ``asked_at`` are its send. ``gaps``: ``chunk_us``
+    has the first chunk and the last, and between them no others are known."""
 
     @property
     def failed(self) -> bool:
@@ -221,7 +231,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def late_s(self) -> float | None:
         """sent_at - due_at: what coordinated omission hides."""
-        return None if self.sent_at is None else self.sent_at - self.due_at
+        return None if self.sent_at is None or DUE in self.lacks else self.sent_at - self.due_at
 
     @property
     def ttft_s(self) -> float | None:
@@ -246,7 +256,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def ttft_from_due_s(self) -> float | None:
         """chunk_at[0] - due_at: what a user would have waited."""
-        if self.sent_at is None or not self.chunk_us:
+        if self.sent_at is None or not self.chunk_us or DUE in self.lacks:
             return None
         return self.sent_at - self.due_at + self.chunk_us[0] / 1e6
 
@@ -277,9 +287,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (self.chunk_us[-1] - self.chunk_us[0]) / 1e6 / later if later > 0 else None
 
     @property
+    def known_us(self) -> tuple[int, ...]:
+        """The stamps of the chunks where all of them are known, else none."""
+        return () if GAPS in self.lacks else self.chunk_us
+
+    @property
     def gaps_us(self) -> tuple[int, ...]:
         """Gaps between neighbouring chunks, in microseconds, merged ones included."""
-        return tuple(b - a for a, b in pairwise(self.chunk_us))
+        return tuple(b - a for a, b in pairwise(self.known_us))
 
     @property
     def chunks_counted(self) -> bool:
@@ -290,7 +305,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def tokens_per_chunk(self) -> float | None:
         """Mean; where the server did not count with each chunk, of the answer's tokens but for the one that ends it, which
         has no text. None without chunks, and where one a chunk was assumed."""
-        if not self.chunk_us:
+        if not self.known_us:
             return None
         if self.chunk_tokens:
             return sum(tokens * chunks for tokens, chunks in self.chunk_tokens) / len(self.chunk_us)

@@ -13,6 +13,7 @@ from .machine import Commit, Machine
 from .settings import Settings
 from .spans.counts import SpanCounts
 from .telemetry import TelemetryCounts
+from .text import many
 
 NAMED: Final = "named"
 UNDECIDED: Final = "untold"
@@ -142,6 +143,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """From here on nothing new was sent; None: the run did not end cleanly (killed, or still on)."""
     ended_at: Unix | None = None
     simulated: bool = False
+    imported: str = ""
+    """Name and version of the load tester that measured it, where that was another; empty: it was this one."""
     model: str = ""
     server: str = ""
     """Name and version; where neither is known (and in older runs) the Server header of the answers."""
@@ -192,3 +195,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of run.json that could not be read when the report was made."""
     notes: tuple[str, ...] = ()
     """Warnings and remarks of the run, also on the console."""
+
+    @property
+    def lost_in_words(self) -> str:
+        """The records that are missing."""
+        return f"{many(self.records_lost, 'record')} {'not in the file' if self.imported else 'of workers lost'}"

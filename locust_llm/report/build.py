@@ -280,7 +280,12 @@ def _summary(
     except Exception as error:
         unmade.append(f"the interference of prefills with decodes could not be computed: {reason(error)}")
     summary = summarise(columns, run, unread.count, records, sweep, levels, beside, results, unread.reasons)
-    if not results and not (staged and sweep is not None and not sweep.repeats) and not run.settings.compares:
+    if (
+        not results
+        and not (staged and sweep is not None and not sweep.repeats)
+        and not run.settings.compares
+        and not run.imported
+    ):
         sample = records.evenly(sampled_share(columns))
         parts = _made(
             "the parts of the requests' time",

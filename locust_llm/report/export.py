@@ -61,6 +61,7 @@ def summary_json(summary: Summary, run: Run) -> bytes:
         "end_time": _iso(run.ended_at),
         "warmup_metrics": {row.tag: _block(row) for row in summary.warmup} or None,
         "locust_llm": {
+            **({"imported": run.imported} if run.imported else {}),
             "conditions": summary.conditions,
             "counts": summary.counts,
             "speculation": summary.speculation or None,

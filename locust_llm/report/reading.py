@@ -85,7 +85,7 @@ def tells(record: Record) -> bool:
     """Its stamps say when its tokens came: not of several choices, which come side by side, nor of a stream that was
     gathered whole on its way. Other chunks that came more than one to a read count when they were read, as late as a reader
     can have had them: to leave such answers out would leave out those that a pause of the network held up."""
-    us = record.chunk_us
+    us = record.known_us
     return record.choices == 1 and not (len(us) > 1 and us[0] == us[-1])
 
 
@@ -94,7 +94,7 @@ def tokens_of(record: Record) -> Sequence[tuple[float, int]]:
     Empty: one in each."""
     if record.chunk_tokens:
         return record.chunk_tokens
-    chunks = len(record.chunk_us)
+    chunks = len(record.known_us)
     if record.tokens_from != "usage" or not chunks or (record.output_tokens or 0) <= SEVERAL * chunks:
         return ()
     mean = record.tokens_per_chunk or 1.0

@@ -48,7 +48,7 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
     "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale", "--strict",
     "--web-allowed-hosts", "--enable-metrics", "--metrics", "--speculative-config",
-    "--enable-prompt-tokens-details",
+    "--enable-prompt-tokens-details", "--save-result", "--save-detailed",
 }  # fmt: skip
 
 
@@ -204,6 +204,8 @@ def known_options() -> set[str]:
         "report/ci/comment.py",
         "results/history/choice.py",
         "results/history/command.py",
+        "results/records/command.py",
+        "results/exports/command.py",
     )
     sources = "".join((door.parent / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))

@@ -51,14 +51,18 @@ class Difference(NamedTuple):
 def condition_changes(base: Evaluation, here: Evaluation) -> Iterator[Difference]:
     """The conditions in which two runs differ, those first that change the figures."""
     before, after = _conditions(base), _conditions(here)
+    tools = [side.run.imported for side in (base, here)]
+    if tools[0] != tools[1]:
+        yield Difference("load tester", tools[0] or "locust-llm", tools[1] or "locust-llm", decisive=False)
     for what, decisive in DECISIVE.items():
-        if before[what] != after[what]:
+        known = not any(tools) or (what in ("model", "load") and before[what] and after[what])
+        if before[what] != after[what] and known:
             yield Difference(what, before[what] or "none", after[what] or "none", decisive)
         if what == "prompts":
             yield from _lengths(base.main.outcome(OK), here.main.outcome(OK))
     yield from _in_force(base.run, here.run)
     yield from _measured(base, here)
-    for name in sorted({*base.run.versions, *here.run.versions}):
+    for name in () if any(tools) else sorted({*base.run.versions, *here.run.versions}):
         was, is_ = base.run.versions.get(name, "none"), here.run.versions.get(name, "none")
         if was != is_:
             yield Difference(f"version of {name}", was, is_, decisive=False)
@@ -73,7 +77,7 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
         "model": run.model or s.model_mix or s.model or "",
         "simulated": "yes" if simulated else "no",
         "streaming": "yes" if s.streaming else "no",
-        "load": _load(s),
+        "load": "" if run.imported and s.users is None and not s.open_loop else _load(s),
         "prefill limit": "" if s.prefill_concurrency is None
         else f"{s.prefill_concurrency}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else ""),
         "prompts": _prompts(s),
@@ -176,6 +180,8 @@ def _clock(ok: Selection) -> str:
     """The clock of nearly all stamps."""
     if not ok.size:
         return "none"
+    if ok.count("clock", "tool") == ok.size:
+        return "another tool's"
     kernel = ok.count("clock", "kernel") / ok.size
     return "kernel" if kernel > 0.99 else "thread" if kernel < 0.01 else f"{kernel:.0%} kernel"
 
@@ -236,7 +242,7 @@ def load(folder: Path) -> LoadedRun:
         notes.append("the run did not end cleanly: requests that were still running are missing")
     notes += run.unread
     if run.records_lost:
-        notes.append(f"{many(run.records_lost, 'record')} of workers lost")
+        notes.append(run.lost_in_words)
     if (within := measured(run)) is None:
         time, ended = RateWindow(main.span(), tuple(pauses(main, run)) if run.settings.repeats > 1 else ()), main
     else:

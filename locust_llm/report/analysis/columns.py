@@ -236,7 +236,7 @@ class _Table:
         texts = zip(self._codes.values(), self._texts_of(record), strict=True)
         codes = [codes[text] for codes, text in texts]
         self._rows.append(
-            (*self._numbers_of(record), *codes, len(record.chunk_us), record.shared if record.merged else 0)
+            (*self._numbers_of(record), *codes, len(record.known_us), record.shared if record.merged else 0)
         )
         if len(self._rows) >= BLOCK:
             self._settle()
@@ -250,7 +250,7 @@ class _Table:
             if name in STAMPS:
                 columns[name] += offset
         columns["first_chunk_at"] = columns["sent_at"] + columns["ttft_s"]
-        streamed = columns["chunks"] > 0
+        streamed = ~np.isnan(columns["ttft_s"])
         columns["last_chunk_at"] = np.where(streamed, columns["sent_at"] + columns["latency_s"], np.nan)
         typed: dict[str, object] = {}
         for name, column in columns.items():
@@ -288,7 +288,7 @@ class _Streams:
         self._blurred: list[tuple[int, int]] = []
 
     def add(self, record: Record) -> None:
-        chunk_us = record.chunk_us
+        chunk_us = record.known_us
         if record.merged:
             here = len(self._us)
             self._blurred.extend((here + index, earliest) for index, earliest in record.merged)

@@ -294,7 +294,7 @@ def blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Those whose gaps count, BLOCK_CHUNKS chunks at a time or a little more."""
     block, size = list[Record](), 0
     for record in records:
-        if record.outcome == OK and record.phase == "profiling" and len(record.chunk_us) > 1:
+        if record.outcome == OK and record.phase == "profiling" and len(record.known_us) > 1:
             block.append(record)
             size += len(record.chunk_us)
             if size >= BLOCK_CHUNKS:

@@ -112,7 +112,8 @@ def summarise(
 
 def _evidence_of_run(main: Selection, run: Run, gaps: Gaps, results: Sequence[ProbeResult]) -> tuple[Evidence, ...]:
     gap_p99_ms, required = gaps.percentiles_ms([99])[0], run.settings.selftest == REQUIRE
-    return evidence(main, run.health, gap_p99_ms=gap_p99_ms, results=results, required=required)
+    found = evidence(main, run.health, gap_p99_ms=gap_p99_ms, results=results, required=required)
+    return () if run.imported else found  # they are of another load generator
 
 
 def _of_rules(
@@ -133,10 +134,10 @@ def _of_arms(seen: Evaluation, everything: Selection) -> tuple[Evaluation, tuple
 
 
 def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Without those of output, where the endpoint has none: they would be empty, or zero."""
-    return (
-        rows if run.settings.generates else tuple(row for row in rows if row.tag.removeprefix("adj_") not in OF_OUTPUT)
-    )
+    """Without those of output, where the endpoint has none, and those that an imported result lacks: they would be empty, or
+    zero."""
+    known = tuple(row for row in rows if not run.imported or row.count or row.avg is not None)
+    return tuple(row for row in known if run.settings.generates or row.tag.removeprefix("adj_") not in OF_OUTPUT)
 
 
 def _rows(part: Selection, gaps: Gaps, percentiles: Sequence[float], rates: Sequence[Row]) -> tuple[Row, ...]:
@@ -253,7 +254,7 @@ def _conditions(part: Selection, time: RateWindow, run: Run, verdict: Verdict | 
         model=run.model or settings.model_mix or settings.model or "",
         model_mix=model_mix(part, settings.model_mix),
         streaming=settings.streaming,
-        loop="open" if settings.open_loop else "closed",
+        loop="open" if settings.open_loop else "" if run.imported and settings.users is None else "closed",
         arrivals=arrivals(settings),
         users=settings.users,
         rate_per_s=rate_per_s(run),
@@ -351,6 +352,8 @@ def _clock(ok: Selection) -> str:
     if not ok.size:
         return ""
     kernel = ok.count("clock", "kernel") / ok.size
+    if ok.count("clock", "tool"):
+        return "tool"
     return "kernel" if kernel == 1 else "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
 
 

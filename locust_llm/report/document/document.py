@@ -189,7 +189,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         load = f"probe: {many(probe.symptoms.episodes, 'episode')}, at most {many(c.users, 'request')} at a time"
         yield "load", load
     else:
-        yield "load", f"{_load(c, run)}{_stages(summary)}, {many(c.processes, 'process', 'processes')}"
+        processes = "" if run.imported else f", {many(c.processes, 'process', 'processes')}"
+        yield "load", f"{_load(c, run)}{_stages(summary)}{processes}"
     if run.stage is not None:
         yield "stage", _stage(run.stage)
     if (d := summary.delivery) is not None:
@@ -197,7 +198,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "delivered", f"{d.share:.1%}: {of}"
         yield "completed", completed(d)
     limit = limit_in_words(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
-    yield "prefill limit", "by stage" if axis == PREFILL else limit or "none"
+    yield "prefill limit", "by stage" if axis == PREFILL else limit or ("not known" if run.imported else "none")
     if gate is not None and not summary.swept:
         wait = f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests waited at the gate" \
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
@@ -221,9 +222,10 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "valid answers", f"{c.schema_valid / c.schema_checked:.1%} of {c.schema_checked} with a schema"
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
-    if run.settings.generates:
+    if run.settings.generates and (counts.chunks or not run.imported):
         held = f", {tokens:.2f} tokens each" if (tokens := counts.tokens_per_chunk or 0) > SEVERAL else ""
-        yield "chunks", f"{counts.chunks}{held}, {merged:.2%} of them merged{left_out}"
+        of_them = "" if run.imported else f", {merged:.2%} of them merged{left_out}"
+        yield "chunks", f"{counts.chunks}{held}{of_them}"
     yield from _drafts(summary)
     if summary.energy is not None:
         yield "energy", energy_line(summary.energy)
@@ -314,6 +316,10 @@ def _stage(stage: Stage) -> str:
 
 
 def _load(c: Conditions, run: Run) -> str:
+    if not c.loop:
+        return "the file does not say"
+    if run.imported and c.loop == "open":
+        return f"open loop, {c.arrivals}"
     if c.loop == "closed":
         return "closed loop" + ("" if run.settings.sweeps(CONCURRENCY) and run.stage is None else f", {users_of(c)}")
     if run.settings.sweeps(RATE):

@@ -51,16 +51,16 @@ def remarks(summary: Summary, run: Run) -> Iterator[str]:
         not summary.conditions.succeeded
     )  # the headline has the latter
     yield from (note for note in run.notes if not note.startswith(tuple(left_out)))
-    if not probe:
+    if not probe and not run.imported:
         yield loop_remark(summary.conditions, generates=run.settings.generates)
         yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
     if not probe:
         yield from _lengths(summary.conditions)
     if not (summary.swept or probe):  # the stages of a sweep have their own
-        yield from _unrealistic(summary, run)
+        yield from () if run.imported else _unrealistic(summary, run)
         yield from _too_few(summary, run)
-    yield from _tokens(summary.counts, summary.conditions.succeeded)
+    yield from () if run.imported else _tokens(summary.counts, summary.conditions.succeeded)
     yield from _chunks(summary.counts, summary.conditions.succeeded)
     yield from map(speculation_line, summary.speculation)
     yield from cache_remarks(summary.prefix_cache)
@@ -84,7 +84,7 @@ def incomplete(summary: Summary, run: Run) -> tuple[str, ...]:
     if not summary.conditions.requests:
         missing.append("no request was recorded in the profiling phase")
     if counts.records_lost:
-        missing.append(f"{many(counts.records_lost, 'record')} of workers lost")
+        missing.append(run.lost_in_words)
     if counts.broken_lines:
         more = "" if counts.broken_lines <= MAX_LINE_REASONS else ", ..."
         first = f"{'; '.join(summary.unread[:MAX_LINE_REASONS])}{more}"
@@ -219,7 +219,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     if counts.turned_away:
         yield f"{_requests(counts.turned_away)} waiting at the gate when the run ended and never sent."
     if counts.records_lost:
-        yield f"WARNING: {many(counts.records_lost, 'record')} of workers lost: counts and rates are too low."
+        yield f"WARNING: {run.lost_in_words}: counts and rates are too low."
     if counts.broken_lines:
         which = "; ".join(summary.unread)
         yield (
@@ -363,7 +363,7 @@ def _clock(summary: Summary) -> Iterator[str]:
         yield f"The network lost packets: {many(counts.retransmits, 'TCP segment')} to the server retransmitted."
     if not counts.gaps_exact:
         yield "Percentiles of Inter Chunk Latency are rounded to three significant digits."
-    if summary.conditions.clock not in ("", "kernel"):
+    if summary.conditions.clock not in ("", "kernel", "tool"):
         yield f"Stamps: {summary.conditions.clock} (thread: the reader's own clock, where the kernel gave none)."
 
 

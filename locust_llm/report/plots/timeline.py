@@ -229,7 +229,7 @@ def _longest(records: list[Record], window: Window) -> Stall | None:
     found: list[tuple[float, Stall]] = []
     for record in records:
         sent = _sent_at(record)
-        for before, after in pairwise(record.chunk_us):
+        for before, after in pairwise(record.known_us):
             start, end = sent + before / 1e6, sent + after / 1e6
             if end > window.start and start < window.end and (not found or after - before > found[0][0]):
                 found = [(after - before, Stall(start, end, record.id))]

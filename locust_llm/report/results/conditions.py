@@ -26,7 +26,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """In the order asked for; empty: one model."""
     streaming: bool
     loop: str = "closed"
-    """closed: a user sends its next request after the last answer; open: requests follow a schedule."""
+    """closed: a user sends its next request after the last answer; open: requests follow a schedule. Empty: of
+    an imported result that does not say."""
     arrivals: str = ""
     """Of an open loop, in words: the pattern or schedule by which requests are due."""
     users: int | None

@@ -19,13 +19,14 @@ def read(document: Document) -> list[Figures]:
     config = at(document, "input_config")
     load = at(config, "loadgen") or at(config, "phases", -1) or {}
     ours = at(document, "locust_llm")
+    imported = text(at(ours, "imported"))
     conditions = at(ours, "conditions") or {}
     counted = whole(at(document, "request_count", "avg"))
     failed = whole(at(document, "error_request_count", "avg")) or 0
     rate = number(at(load, "request_rate")) or number(at(load, "rate")) or number(at(conditions, "rate_per_s"))
     return [
         Figures(
-            tool="locust-llm" if ours else "AIPerf",
+            tool=imported or ("locust-llm" if ours else "AIPerf"),
             version=text(at(document, "aiperf_version")) or text(at(conditions, "versions", "locust-llm")),
             model=text(at(config, "endpoint", "model_names", 0)) or text(at(config, "models", "items", 0, "name")),
             started_at=_unix(text(at(document, "start_time"))),

@@ -42,7 +42,7 @@ def whole(value: object) -> int | None:
 
 
 def text(value: object) -> str:
-    return value[:200] if isinstance(value, str) else ""
+    return value[:200].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) -> Distribution:

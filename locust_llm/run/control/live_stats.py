@@ -48,7 +48,7 @@ class Client:
             return
         self.chunks += len(record.chunk_us)
         self.merged += record.shared
-        self.read_lag.add(record.read_lag_us)
+        self.read_lag.add(record.read_lag_us or 0)
         for histogram, ttft_s in ((self.ttft, record.ttft_s), (self.soonest, record.ttft_soonest_s)):
             if ttft_s is not None:
                 histogram.add(round(ttft_s * 1e6))

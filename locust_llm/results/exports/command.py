@@ -1,0 +1,110 @@
+"""Command: ``locust-llm export DIR --format F``."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.core import storage
+from locust_llm.core.text import clean, say
+from locust_llm.exit_status import ExitStatus
+
+from . import benchmark_report, inferencex, parquet, vllm_bench
+from .measured import Measured, NotExported, measured
+
+FILES: Final = {
+    "vllm-bench": "vllm_bench.json",
+    "pytorch": "vllm_bench.pytorch.json",
+    "benchmark-report": "benchmark_report.json",
+    "inferencex": "inferencex.json",
+    "parquet": "records.parquet",
+}
+"""In the run folder, by format."""
+
+
+def run(words: list[str]) -> int:
+    """5 where it cannot be written."""
+    options = _parser().parse_args(words)
+    folder: Path = options.folder
+    out: Path = options.out or folder / FILES[options.format]
+    try:
+        more = dict(_pair(word) for word in options.set)
+        if options.format == "parquet":
+            _parquet(folder, out)
+        else:
+            data = msgspec.json.format(msgspec.json.encode(_document(folder, options, more)), indent=2)
+            storage.replace(out, data + b"\n")
+    except (OSError, NotExported) as error:
+        why = clean(str(getattr(error, "strerror", None) or error))
+        print(f"locust-llm: error: {folder}: {why}", file=sys.stderr)
+        return ExitStatus.REFUSED
+    say(f"{out}\n")
+    return ExitStatus.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="locust-llm export",
+        description="Write a run in the format of another tool. What the format cannot say is left out. (AIPerf's files are "
+        "in each run folder anyway.)",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of a run, or of one stage of a sweep")
+    parser.add_argument("--format", choices=[*FILES], required=True)
+    names = ", ".join(FILES.values())
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"default: in the folder, {names}")
+    parser.add_argument("--detailed", action="store_true", help="vllm-bench: lists with a value for each request too")
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="inferencex: GPUs of the server (default: as --gpus of the run)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="vllm-bench, pytorch, inferencex: a field that the run does not know, such as hw=h200; may be repeated",
+    )  # fmt: skip
+    return parser
+
+
+def _pair(word: str) -> tuple[str, object]:
+    name, equals, value = word.partition("=")
+    if not equals or not name.strip():
+        raise NotExported(f"--set takes KEY=VALUE, got {word!r}")
+    try:
+        return name.strip(), msgspec.json.decode(value)
+    except (ValueError, RecursionError):
+        return name.strip(), value
+
+
+def _document(folder: Path, options: argparse.Namespace, more: dict[str, object]) -> object:
+    if options.gpus is not None and options.gpus < 1:
+        raise NotExported("--gpus takes 1 and more")
+    stages = _stages(folder)
+    if stages and options.format != "inferencex":
+        raise NotExported(f"it is a sweep: export one of its stages, such as {stages[0]}")
+    writers: dict[str, Callable[[Measured], Any]] = {
+        "vllm-bench": lambda found: vllm_bench.document(found, more, detailed=options.detailed),
+        "pytorch": lambda found: vllm_bench.pytorch(found, more),
+        "benchmark-report": benchmark_report.document,
+        "inferencex": lambda found: inferencex.row(found, options.gpus, more),
+    }
+    written = [writers[options.format](measured(one)) for one in stages or [folder]]
+    return written if options.format == "inferencex" else written[0]
+
+
+def _stages(folder: Path) -> Sequence[Path]:
+    """Folders of a sweep's stages, in their order."""
+    found = [path for path in (folder / "stages").glob("*") if (path / storage.RECORDS).is_file()]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def _parquet(folder: Path, out: Path) -> None:
+    """All at once, or nothing."""
+    facts = measured(folder).run
+    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        parquet.write(draft, storage.RecordFile(folder / storage.RECORDS), facts)
+        os.replace(draft, out)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,139 @@
+"""AIPerf: ``profile_export.jsonl``, a line for each request; its load stands in ``profile_export_aiperf.json`` beside it."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from locust_llm.core.record import Record
+from locust_llm.results.formats.fields import S_PER, Document, at, text, whole
+from locust_llm.results.formats.fields import number as of
+
+from .imported import Imported, Unusable, chunks, count, ends, lacking, outcome, record, seconds, tokens
+
+FILE: Final = "profile_export.jsonl"
+SUMMARY: Final = "profile_export_aiperf.json"
+MAX_REASONS: Final = 1000
+
+
+def is_one(raw: bytes) -> bool:
+    """By its first line, which may be cut."""
+    head = raw.lstrip()[:4096].partition(b"\n")[0]
+    return (
+        head.startswith(b"{") and b'"metadata"' in head and (b'"session_num"' in head or b'"request_start_ns"' in head)
+    )
+
+
+def read(raw: bytes, path: Path) -> Imported:
+    """Raises Unusable where it is a run of locust-llm's own."""
+    found, unread = list[Record](), list[str]()
+    base_ns: int | None = None
+    for place, one in enumerate(raw.splitlines(), 1):
+        if not one.strip():
+            continue
+        try:
+            document = msgspec.json.decode(one)
+            if at(document, "record") is not None:
+                raise Unusable("it is a run of locust-llm: give its folder to report, compare or audit")
+            start_ns = whole_ns(at(document, "metadata", "request_start_ns"))
+            base_ns = start_ns if base_ns is None else base_ns
+            found.append(_record(document, place, base_ns))
+        except Unusable as error:
+            if "run of locust-llm" in str(error):
+                raise
+            unread.append(f"line {place}: {error}")
+        except (ValueError, RecursionError):
+            unread.append(f"line {place}: it is no JSON, or cut")
+    return _whole(found, unread[:MAX_REASONS], path)
+
+
+def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
+    document = _summary(path.with_name(SUMMARY))
+    config = at(document, "input_config")
+    load = at(config, "loadgen") or at(config, "phases", -1) or {}
+    rate = of(at(load, "request_rate")) or of(at(load, "rate"))
+    asked = sum(whole(at(document, name, "avg")) or 0 for name in ("request_count", "error_request_count"))
+    return Imported(
+        tool="AIPerf",
+        version=text(at(document, "aiperf_version")),
+        model=text(at(config, "endpoint", "model_names", 0)) or text(at(config, "models", "items", 0, "name")),
+        records=tuple(found),
+        users=whole(at(load, "concurrency")),
+        prefills=whole(at(load, "prefill_concurrency")),
+        rate_per_s=rate,
+        arrivals=text(at(load, "arrival_pattern")) or text(at(load, "type")) if rate else "",
+        asked=asked or None,
+        unread=tuple(unread),
+        lacks=lacking(found),
+    )
+
+
+def _summary(path: Path) -> Document:
+    """Empty where there is none that can be read."""
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def whole_ns(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**20:
+        raise Unusable("its request_start_ns is no time")
+    return value
+
+
+def _record(document: object, place: int, base_ns: int) -> Record:
+    about, metrics = at(document, "metadata"), at(document, "metrics")
+    start_ns, end_ns = whole_ns(at(about, "request_start_ns")), whole_ns(at(about, "request_end_ns"))
+    ack = at(about, "request_ack_ns")
+    error = at(document, "error")
+    words = text(at(error, "message")) or text(at(error, "type")) or ("failed" if error else "")
+    ended = outcome(at(error, "code"), words, at(about, "was_cancelled") is True)
+    used = count(at(metrics, "usage_completion_tokens", "value"))
+    read = count(at(metrics, "usage_prompt_tokens", "value"))
+    if read is None:
+        read = count(at(metrics, "input_sequence_length", "value"))
+    written = at(metrics, "output_sequence_length", "value") if used is None else used
+    stamps, complete = _stamps(metrics)
+    more: dict[str, Any] = {
+        **ended,
+        **tokens(read, written, "tokenizer" if used is None else "usage"),
+        "cached_tokens": count(at(metrics, "usage_prompt_cache_read_tokens", "value")),
+        "reasoning_tokens": count(at(metrics, "reasoning_token_count", "value")),
+        "headers_at": (ack - base_ns) / 1e9 if isinstance(ack, int) and start_ns <= ack <= end_ns else None,
+    }
+    return record(
+        id=text(at(about, "x_request_id")) or f"request-{place}",
+        worker=text(at(about, "worker_id")) or "AIPerf",
+        session=text(at(about, "conversation_id")),
+        turn=count(at(about, "turn_index")) or 0,
+        phase="warmup" if at(about, "benchmark_phase") == "warmup" else "profiling",
+        base_s=base_ns / 1e9,
+        sent_s=(start_ns - base_ns) / 1e9,
+        closed_s=(end_ns - base_ns) / 1e9,
+        stamps=stamps,
+        whole=complete,
+        **more,
+    )
+
+
+def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
+    """None of an answer that was not streamed."""
+    first, latency = _time(metrics, "time_to_first_token"), _time(metrics, "request_latency")
+    if first is None:
+        return (), True
+    gaps, unit = at(metrics, "inter_chunk_latency", "value"), text(at(metrics, "inter_chunk_latency", "unit"))
+    if not isinstance(gaps, list):
+        last = first if latency is None else latency
+        return ((round(first * 1e6),), True) if last == first else ends(first, last)
+    scale = S_PER.get(unit, 1e-3)
+    return chunks(first, [None if (gap := of(one)) is None else gap * scale for one in gaps], latency)
+
+
+def _time(metrics: object, name: str) -> float | None:
+    """Seconds; None where there is none."""
+    value = at(metrics, name, "value")
+    if value is None:
+        return None
+    return seconds(value, name) * S_PER.get(text(at(metrics, name, "unit")), 1e-3)

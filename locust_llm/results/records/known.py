@@ -1,0 +1,88 @@
+"""Known: which tool wrote a result, and its requests."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from locust_llm.results.formats import known as figures
+from locust_llm.results.formats.fields import at
+
+from . import aiperf, guidellm, inference_perf, vllm_bench
+from .imported import Imported, Unusable
+
+MAX_BYTES: Final = figures.MAX_BYTES
+NAMES: Final = (aiperf.FILE, inference_perf.FILE)
+"""Of files in the folder of a result."""
+ELSE: Final = "locust-llm compare and locust-llm audit take the figures of such a file"
+NOTHING: Final = f"it is a folder without {' or '.join(NAMES)}, or a JSON file with requests"
+MAX_FILES: Final = 50
+"""Of a folder that are looked at."""
+KNOWN: Final = "AIPerf, vllm bench, guidellm, inference-perf"
+
+
+def read(path: Path) -> list[Imported]:
+    """The loads of a file, or of a folder of one result. Raises OSError, and Unusable of one sentence."""
+    if path.is_dir():
+        return _of_folder(path)
+    if path.stat().st_size > MAX_BYTES:
+        raise Unusable(f"it is larger than {MAX_BYTES // 2**30} GiB")
+    raw = path.read_bytes()
+    if aiperf.is_one(raw):
+        return _used([aiperf.read(raw, path)])
+    document = _document(raw)
+    if isinstance(document, list) and inference_perf.is_one(document):
+        return _used(inference_perf.read(document, path))
+    try:
+        for reader in (vllm_bench, guidellm):
+            if isinstance(document, dict) and reader.is_one(document):
+                return _used(reader.read(document, path))
+    except Unusable as error:
+        raise Unusable(f"{error}; {ELSE}") from None
+    if at(document, "individual_request_metrics") is not None:
+        raise Unusable(f"genai-bench keeps no start time of a request, so nothing over time can be known; {ELSE}")
+    raise Unusable(_without_requests(path))
+
+
+def _without_requests(path: Path) -> str:
+    try:
+        tool = figures.read(path)[0].title
+    except (OSError, figures.UnknownFormat) as error:
+        return f"{error}; import takes {KNOWN}"
+    return f"it has the figures of {tool}, and no requests; {ELSE}"
+
+
+def _used(found: list[Imported]) -> list[Imported]:
+    for one in found:
+        if not one.records:
+            first = f" ({one.unread[0]})" if one.unread else ""
+            raise Unusable(f"none of its requests can be read{first}")
+    return found
+
+
+def _of_folder(folder: Path) -> list[Imported]:
+    """Of the one file with requests."""
+    files = [folder / name for name in NAMES if (folder / name).is_file()] or sorted(folder.glob("*.json"))[:MAX_FILES]
+    found, refused = list[list[Imported]](), list[str]()
+    for file in files:
+        try:
+            found.append(read(file))
+        except Unusable as error:
+            refused.append(str(error))
+    if len(found) > 1:
+        raise Unusable(f"it is a folder with {len(found)} results: name the file of one")
+    if not found:
+        raise Unusable(refused[0] if len(files) == 1 else next((why for why in refused if ELSE in why), NOTHING))
+    return found[0]
+
+
+def _document(raw: bytes) -> object:
+    """JSON, with NaN and Infinity as Python writes them. None: it is none."""
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError):
+            return None
