@@ -68,10 +68,10 @@ def noise(random: Random, count: int, sigma: float, outliers: float = 0.02, phi:
     return found
 
 
-def year(seed: int) -> tuple[list[float], dict[int, float]]:
+def year(seed: int, phi: float = 0.0) -> tuple[list[float], dict[int, float]]:
     """A year of runs with three changes up or down, 25 runs apart at least; (values, shift by place)."""
     random = Random(seed)
-    values = [v * 300 for v in noise(random, RUNS, random.uniform(0.02, 0.05))]
+    values = [v * 300 for v in noise(random, RUNS, random.uniform(0.02, 0.05), phi=phi)]
     while True:
         places = sorted(random.sample(range(25, RUNS - 24), 3))
         if all(b - a >= 25 for a, b in pairwise(places)):
@@ -84,11 +84,11 @@ def year(seed: int) -> tuple[list[float], dict[int, float]]:
     return values, planted
 
 
-def planted(seeds: int) -> dict[str, float]:
+def planted(seeds: int, phi: float = 0.0) -> dict[str, float]:
     """Of all planted changes: found, and how far; false alarms; whether intervals hold the true shift."""
     hits, total, alarms, apart, held, small = 0, 0, 0, list[int](), 0, [0, 0]
     for seed in range(seeds):
-        values, truth = year(seed)
+        values, truth = year(seed, phi)
         found = changes(values)
         left = {change.at: change for change in found}
         for at, size in truth.items():
@@ -150,7 +150,9 @@ def main() -> None:
     if options.what == "scores":
         scores(options.orders)
     elif options.what == "planted":
-        print({name: round(value, 3) for name, value in planted(options.seeds).items()})
+        for phi in (0.0, 0.4):
+            said = {name: round(value, 3) for name, value in planted(options.seeds, phi).items()}
+            print(f"correlation of neighbours {phi}: {said}", flush=True)
     elif options.what == "delay":
         for size in (0.05, 0.1, 0.2, 1.0):
             for sigma in (0.02, 0.05):

@@ -5,7 +5,7 @@ every split into before and after has a score: how far the sum of the ranks befo
 deviations. The split with the largest score is a change if random order reaches that score once in 1,000 series at most;
 then the values before it and those after it are series of their own. The intervals find a change up that one down follows,
 which no split of the whole series shows. Ranks know neither units nor outliers, so ``SCORES`` holds for any noise whose
-values are independent of each other; where neighbours resemble each other, chance shifts more often (docs/history.md).
+values are independent of each other; where neighbours resemble each other, scores have to be larger (docs/history.md).
 """
 
 import math
@@ -26,6 +26,8 @@ NEAREST: Final = 100
 """Values on either side of a change that its size is taken from."""
 CONFIDENCE: Final = 0.95
 Z: Final = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+CORRELATED: Final = 0.2
+"""Correlation of neighbours from which it counts."""
 LEAST: Final = 0.02
 """Of the median before: a smaller shift is none that matters."""
 MOST: Final = 1000
@@ -63,8 +65,7 @@ def changes(values: Sequence[float], least: float = LEAST, seed: int = 0) -> lis
     ``seed``: of the order among equal values, which is by chance."""
     skipped = max(0, len(values) - MOST)
     values = values[skipped:]
-    found = sorted(_splits(values, 0, len(values), Random(seed)))
-    found = _settled(values, found, seed)
+    found = _places(values, seed)
     while found:
         sized = [_sized(values, *around) for around in _around(found, len(values))]
         small = [change for change in sized if change.relative is not None and abs(change.relative) < least]
@@ -74,16 +75,29 @@ def changes(values: Sequence[float], least: float = LEAST, seed: int = 0) -> lis
     return []
 
 
-def _splits(values: Sequence[float], begin: int, end: int, random: Random) -> Iterator[int]:
+def _places(values: Sequence[float], seed: int) -> list[int]:
+    """Where neighbours resemble each other (r), sums of them vary more, in variance by (1 + r) / (1 - r) of a long AR(1)
+    series: so much more has a score to be. r is that between the changes, which may be chance themselves: again then."""
+    wider = 1.0
+    while True:
+        found = _settled(values, sorted(_splits(values, 0, len(values), Random(seed), wider)), seed)
+        r = min(resemblance(values, found), 0.95)
+        needed = math.sqrt((1 + r) / (1 - r))
+        if needed <= wider:
+            return found
+        wider = needed
+
+
+def _splits(values: Sequence[float], begin: int, end: int, random: Random, wider: float) -> Iterator[int]:
     """Of a part of the series."""
     count = end - begin
     if count < min(SCORES):
         return
     score, at = best(ranks(values[begin:end], random))
-    if score > threshold(count):
+    if score > wider * threshold(count):
         yield begin + at
-        yield from _splits(values, begin, begin + at, random)
-        yield from _splits(values, begin + at, end, random)
+        yield from _splits(values, begin, begin + at, random, wider)
+        yield from _splits(values, begin + at, end, random, wider)
 
 
 def ranks(values: Sequence[float], random: Random) -> list[int]:
@@ -164,6 +178,12 @@ def _sized(values: Sequence[float], before: int, at: int, after: int) -> Change:
         at, median(values[before:at]), median(values[at:after]), median(differences), differences[outside],
         differences[-1 - outside],
     )  # fmt: skip
+
+
+def resemblance(values: Sequence[float], at: Sequence[int]) -> float:
+    """The correlation where it counts: beyond ``CORRELATED`` and two standard errors; else 0."""
+    found = correlation(values, at)
+    return found if found > max(CORRELATED, 2 / math.sqrt(max(1, len(values)))) else 0.0
 
 
 def correlation(values: Sequence[float], at: Sequence[int]) -> float:

@@ -5,12 +5,10 @@ from typing import Final, NamedTuple
 
 from locust_llm.core.text import many
 
-from .changes import LEAST, SCORES, Change, changes, correlation
+from .changes import LEAST, SCORES, Change, changes, resemblance
 from .entry import Entry
 from .key_figures import KEY_FIGURES, KeyFigure
 
-CORRELATED: Final = 0.2
-"""Correlation of neighbouring runs from which a reader is warned."""
 ENOUGH: Final = min(SCORES)
 """Runs without which no change can be told."""
 BESIDE: Final = (
@@ -112,9 +110,8 @@ def doubts(series: Series, figure: KeyFigure, found: Sequence[Turn]) -> Iterator
     if len(ran) < ENOUGH:
         yield f"{many(len(ran), 'run')} of {figure.label}: a change takes {ENOUGH} to tell, 8 of them after it"
         return
-    near = correlation([entry.figures[figure.name] for entry in ran], [turn.change.at for turn in found])
-    if near >= CORRELATED:
+    if near := resemblance([entry.figures[figure.name] for entry in ran], [turn.change.at for turn in found]):
         yield (
-            f"{figure.label}: neighbouring runs resemble each other (correlation {near:.2f}), so chance looks like a "
-            "change more often than once in 1,000 series"
+            f"{figure.label}: neighbouring runs resemble each other (correlation {near:.2f}): only larger changes are "
+            "marked, and chance looks like one more often"
         )

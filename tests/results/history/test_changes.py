@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from locust_llm.results.history.changes import (
     ALARMS,
     SCORES,
+    _splits,
     best,
     changes,
     correlation,
@@ -117,3 +118,14 @@ def test_level_and_correlation() -> None:
     assert correlation([float(i % 2) for i in range(50)], []) < -0.4
     assert abs(correlation(steps((100, 1.0), (100, 2.0)), [100])) < 0.15
     assert correlation([1.0], []) == 0
+
+
+def test_runs_that_resemble_their_neighbours() -> None:
+    """A slow week is no change: scores have to be larger, and a large change still shows."""
+    random, last, values = Random(3), 0.0, list[float]()
+    for _ in range(300):
+        last = 0.7 * last + random.gauss(0, 0.02)
+        values.append(100 * math.exp(last))
+    assert changes(values) == []
+    assert len(list(_splits(values, 0, 300, Random(0), 1.0))) > 0
+    assert [abs(c.at - 150) <= 2 for c in changes([*values[:150], *(value * 1.4 for value in values[150:])])] == [True]
