@@ -65,9 +65,9 @@ def changes(values: Sequence[float], least: float = LEAST, seed: int = 0) -> lis
     ``seed``: of the order among equal values, which is by chance."""
     skipped = max(0, len(values) - MOST)
     values = values[skipped:]
-    found = _places(values, seed)
+    found, wider = _places(values, seed)
     while found:
-        sized = [_sized(values, *around) for around in _around(found, len(values))]
+        sized = [_sized(values, *around, wider) for around in _around(found, len(values))]
         small = [change for change in sized if change.relative is not None and abs(change.relative) < least]
         if not small:
             return [change._replace(at=change.at + skipped) for change in sized]
@@ -75,16 +75,18 @@ def changes(values: Sequence[float], least: float = LEAST, seed: int = 0) -> lis
     return []
 
 
-def _places(values: Sequence[float], seed: int) -> list[int]:
-    """Where neighbours resemble each other (r), sums of them vary more, in variance by (1 + r) / (1 - r) of a long AR(1)
-    series: so much more has a score to be. r is that between the changes, which may be chance themselves: again then."""
+def _places(values: Sequence[float], seed: int) -> tuple[list[int], float]:
+    """(the changes, how much wider sums of neighbours vary than those of independent values).
+
+    Where neighbours resemble each other (r), the variance of their sums is larger by (1 + r) / (1 - r), of a long AR(1)
+    series: so much larger has a score to be. r is that between the changes, which may be chance themselves: again then."""
     wider = 1.0
     while True:
         found = _settled(values, sorted(_splits(values, 0, len(values), Random(seed), wider)), seed)
         r = min(resemblance(values, found), 0.95)
         needed = math.sqrt((1 + r) / (1 - r))
         if needed <= wider:
-            return found
+            return found, wider
         wider = needed
 
 
@@ -168,11 +170,11 @@ def _around(found: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
     return zip(edges, found, edges[2:], strict=False)
 
 
-def _sized(values: Sequence[float], before: int, at: int, after: int) -> Change:
+def _sized(values: Sequence[float], before: int, at: int, after: int, wider: float) -> Change:
     old, new = sorted(values[max(before, at - NEAREST) : at]), sorted(values[at : min(after, at + NEAREST)])
     differences = sorted(b - a for a in old for b in new)
     pairs = len(differences)
-    spread = math.sqrt(pairs * (len(old) + len(new) + 1) / 12)
+    spread = wider * math.sqrt(pairs * (len(old) + len(new) + 1) / 12)
     outside = max(0, math.floor(pairs / 2 - Z * spread) - 1)
     return Change(
         at, median(values[before:at]), median(values[at:after]), median(differences), differences[outside],
