@@ -126,7 +126,7 @@ bench-telemetry: $(VENV)/.installed-tests  ## what --otel costs the load generat
 bench-changes: $(VENV)/.installed-tests  ## the history's changes on known truth: planted ones found, false alarms, runs until they show
 	$(BIN)/python tests/bench/changes.py planted --seeds 1000
 	$(BIN)/python tests/bench/changes.py alarms --years 3000
-	$(BIN)/python tests/bench/changes.py daily --years 120
+	$(BIN)/python tests/bench/changes.py daily --years 100
 	$(BIN)/python tests/bench/changes.py delay
 
 owners: $(VENV)/.installed-tests  ## how far the parts of the waterfall are from what the simulator knows: 33 loads in virtual time
