@@ -65,7 +65,7 @@ def test_a_selector_of_another_sweep_is_a_mistake() -> None:
 def test_settings_hold_their_rules_and_run_json_their_text(settings: Settings) -> None:
     assert settings.rules is settings.rules == resolve(settings.slo, settings.slo_preset, settings.goodput)
     data = msgspec.json.encode(settings)
-    assert b"rules" not in data
+    assert b'"rules":' not in data
     read = msgspec.json.decode(data, type=Settings)
     assert read == settings
     assert read.rules == settings.rules

@@ -11,7 +11,7 @@ from locust_llm.core.run import Run, Stage
 from locust_llm.core.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.core.text import cut, many
 from locust_llm.report.analysis.selection import SEVERAL
-from locust_llm.report.analysis.summary import Failure, SloResult, Summary
+from locust_llm.report.analysis.summary import Counts, Failure, SloResult, Summary
 from locust_llm.report.analysis.window import measured
 from locust_llm.report.in_force import limit_in_words
 from locust_llm.report.prefix_cache import line as cache_line
@@ -220,12 +220,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     yield "requests", _requests(c)
     if c.schema_checked:
         yield "valid answers", f"{c.schema_valid / c.schema_checked:.1%} of {c.schema_checked} with a schema"
-    merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
-    left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
-    if run.settings.generates and (counts.chunks or not run.imported):
-        held = f", {tokens:.2f} tokens each" if (tokens := counts.tokens_per_chunk or 0) > SEVERAL else ""
-        of_them = "" if run.imported else f", {merged:.2%} of them merged{left_out}"
-        yield "chunks", f"{counts.chunks}{held}{of_them}"
+    yield from _chunks(counts, run)
     yield from _drafts(summary)
     if summary.energy is not None:
         yield "energy", energy_line(summary.energy)
@@ -234,6 +229,15 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "client verdict", _verdict(summary)
     yield from _found_by(run)
     yield from _machines(run)
+
+
+def _chunks(counts: Counts, run: Run) -> Iterator[tuple[str, str]]:
+    merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
+    left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
+    if run.settings.generates and (counts.chunks or not run.imported):
+        held = f", {tokens:.2f} tokens each" if (tokens := counts.tokens_per_chunk or 0) > SEVERAL else ""
+        of_them = "" if run.imported else f", {merged:.2%} of them merged{left_out}"
+        yield "chunks", f"{counts.chunks}{held}{of_them}"
 
 
 def _cached(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
