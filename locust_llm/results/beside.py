@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from tabulate import tabulate
@@ -17,7 +17,13 @@ from .audit.finding import Verdict
 from .audit.rules import audit
 from .figures import Distribution, Figures
 from .formats import known
+from .page import page
 
+OWN: Final = """
+body { display: block; max-width: 90rem; }
+td { white-space: nowrap; }
+tr:first-child td { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
+"""
 ALIKE: Final = 0.05
 """Mean lengths that differ by no more are the same load."""
 Said = Callable[[Figures], str]
@@ -32,16 +38,19 @@ def compare(words: Sequence[str]) -> int:
             files += [(path, figures) for figures in known.read(path)]
         except (OSError, known.UnknownFormat) as error:
             return _refused(f"{path}: {getattr(error, 'strerror', None) or error}")
-    table = text(files)
+    found = table(files)
+    text = markdown(found)
     try:
         if options.markdown:
-            replace(options.markdown, table.encode())
+            replace(options.markdown, text.encode())
+        if options.html:
+            replace(options.html, page("beside.html", OWN, title="Results beside each other", found=found).encode())
         if options.json:
-            found = [{"file": str(path), "figures": figures} for path, figures in files]
-            replace(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+            loads = [{"file": str(path), "figures": figures} for path, figures in files]
+            replace(options.json, msgspec.json.format(msgspec.json.encode(loads), indent=2) + b"\n")
     except OSError as error:
         return _refused(f"{error.filename} cannot be written: {error.strerror or error}")
-    say(table)
+    say(text)
     return ExitStatus.OK
 
 
@@ -50,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="locust-llm compare", add_help=False)
     parser.add_argument("results", type=Path, nargs="*")
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--html", type=Path)
     parser.add_argument("--json", type=Path)
     return parser
 
@@ -65,32 +75,69 @@ def _refused(why: str) -> int:
     return ExitStatus.REFUSED
 
 
-def text(files: Sequence[tuple[Path, Figures]]) -> str:
-    """Markdown: what is not alike, the table with the first as the base, and what stands against single results."""
+class Table(NamedTuple):
+    """Clean text."""
+
+    names: list[str]
+    """Of the columns."""
+    conditions: list[list[str]]
+    measures: list[list[str]]
+    """Rows, each with its name first."""
+    apart: list[str]
+    """Why columns have no difference."""
+    notes: list[str]
+    doubts: list[str]
+    """What stands against single results (audit/)."""
+    held: list[str]
+    """Of each result, how many checks hold."""
+
+
+def table(files: Sequence[tuple[Path, Figures]]) -> Table:
+    """With the first as the base."""
     names = _names([figures.title for _, figures in files])
     columns = [figures for _, figures in files]
     base, *_ = columns
-    apart = [unlike(base, figures) for figures in columns]
-    lines = [f"{name} had another load than {names[0]}: {why}. So there are no differences."
-             for name, why in zip(names, apart, strict=True) if why]  # fmt: skip
-    rows = [["file", *(path.name for path, _ in files)]]
-    rows += [[name, *(said(figures) for figures in columns)] for name, said in CONDITIONS.items()]
+    whys = [unlike(base, figures) for figures in columns]
+    conditions = [["file", *(path.name for path, _ in files)]]
+    conditions += [[name, *(said(figures) for figures in columns)] for name, said in CONDITIONS.items()]
+    measures = []
     for name, value in MEASURES.items():
         cells = [
             _cell(value(figures), value(base) if place and not why else None)
-            for place, (figures, why) in enumerate(zip(columns, apart, strict=True))
+            for place, (figures, why) in enumerate(zip(columns, whys, strict=True))
         ]
-        rows.append([name, *cells])
-    rows = [[*map(clean, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])]
-    table = tabulate(rows, ["", *names], tablefmt="github", disable_numparse=True)
-    doubts = [
-        f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}"
-        for name, figures in zip(names, columns, strict=True)
-        for one in audit(figures)
-        if one.verdict is not Verdict.HOLDS and one.rule != "samples"
-    ]
-    notes = [NO_INTERVALS] if not all(apart[1:]) else []
-    return "\n\n".join([*lines, table, *notes, *map(clean, doubts)]) + "\n"
+        measures.append([name, *cells])
+    audited = [(name, audit(figures)) for name, figures in zip(names, columns, strict=True)]
+    return Table(
+        names=names,
+        conditions=_said(conditions),
+        measures=_said(measures),
+        apart=[
+            f"{name} had another load than {names[0]}: {clean(why)}. So there are no differences."
+            for name, why in zip(names, whys, strict=True)
+            if why
+        ],
+        notes=[] if all(whys[1:]) else [NO_INTERVALS],
+        doubts=[
+            clean(f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}")
+            for name, found in audited
+            for one in found
+            if one.verdict is not Verdict.HOLDS and one.rule != "samples"
+        ],
+        held=[
+            f"{name}: {sum(one.verdict is Verdict.HOLDS for one in found)} of {len(found)}" for name, found in audited
+        ],
+    )
+
+
+def _said(rows: list[list[str]]) -> list[list[str]]:
+    """Without those in which no column has anything."""
+    return [[*map(clean, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])]
+
+
+def markdown(found: Table) -> str:
+    rows = tabulate([*found.conditions, *found.measures], ["", *found.names], tablefmt="github", disable_numparse=True)
+    return "\n\n".join([*found.apart, rows, *found.notes, *found.doubts]) + "\n"
 
 
 def _names(titles: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from locust_llm.__main__ import compare
 from locust_llm.exit_status import ExitStatus
-from locust_llm.results.beside import text, unlike
+from locust_llm.results.beside import markdown, table, unlike
 from locust_llm.results.figures import Distribution, Figures
 
 BASE = Figures(
@@ -35,14 +35,14 @@ def test_what_is_another_load(other: Figures, why: str) -> None:
 
 def test_the_table() -> None:
     alike = replace(BASE, tool="two", ttft=Distribution(avg=0.3, percentiles={99.0: 0.5}), requests_per_s=3.0)
-    said = text([(Path("a"), BASE), (Path("b"), alike), (Path("c"), replace(alike, model="n"))])
+    said = markdown(table([(Path("a"), BASE), (Path("b"), alike), (Path("c"), replace(alike, model="n"))]))
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("|")]
-    table = {row[0]: row[1:] for row in rows}
-    assert table["file"] == ["a", "b", "c"]
-    assert table[""] == ["one", "two (1)", "two (2)"]
-    assert table["TTFT mean, ms"] == ["200", "300 (+50.0 %)", "300"]
-    assert table["requests/s"] == ["4", "3 (-25.0 %)", "3"]
-    assert "latency p99, ms" not in table
+    found = {row[0]: row[1:] for row in rows}
+    assert found["file"] == ["a", "b", "c"]
+    assert found[""] == ["one", "two (1)", "two (2)"]
+    assert found["TTFT mean, ms"] == ["200", "300 (+50.0 %)", "300"]
+    assert found["requests/s"] == ["4", "3 (-25.0 %)", "3"]
+    assert "latency p99, ms" not in found
     assert said.startswith("two (2) had another load than one: model n for m. So there are no differences.\n")
     assert "They have no intervals" in said
     assert "one: doubtful: token counts: 90 tokens an answer by the tool's tokenizer, 64 by the server's usage" in said
@@ -53,13 +53,14 @@ def test_files_of_other_tools_are_compared(tmp_path: Path, capsys: pytest.Captur
     for name, ttft in (("a.json", 500.0), ("b.json", 400.0)):
         (tmp_path / name).write_text(json.dumps({**bench, "mean_ttft_ms": ttft}))
     assert compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.OK
-    table = capsys.readouterr().out
-    assert "400 (-20.0 %)" in table
-    to = [str(tmp_path / name) for name in ("table.md", "figures.json")]
+    printed = capsys.readouterr().out
+    assert "400 (-20.0 %)" in printed
+    to = [str(tmp_path / name) for name in ("table.md", "figures.json", "page.html")]
     files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
-    assert compare([*files, "--markdown", to[0], "--json", to[1]]) == ExitStatus.OK
-    assert Path(to[0]).read_text() == table
+    assert compare([*files, "--markdown", to[0], "--json", to[1], "--html", to[2]]) == ExitStatus.OK
+    assert Path(to[0]).read_text() == printed
     assert [one["figures"]["ttft"]["avg"] for one in json.loads(Path(to[1]).read_text())] == [0.5, 0.4]
+    assert "400 (-20.0 %)" in Path(to[2]).read_text()
     assert compare([*files, "--markdown", str(tmp_path / "no" / "table.md")]) == ExitStatus.REFUSED
     (tmp_path / "b.json").write_text("{")
     assert compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.REFUSED
