@@ -128,6 +128,7 @@ bench-changes: $(VENV)/.installed-tests  ## the history's changes on known truth
 	$(BIN)/python tests/bench/changes.py alarms --years 3000
 	$(BIN)/python tests/bench/changes.py daily --years 100
 	$(BIN)/python tests/bench/changes.py delay
+	$(BIN)/python tests/bench/changes.py index
 
 owners: $(VENV)/.installed-tests  ## how far the parts of the waterfall are from what the simulator knows: 33 loads in virtual time
 	PYTHONPATH=tests $(BIN)/python tests/bench/owners.py

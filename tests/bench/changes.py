@@ -5,21 +5,28 @@ tests/bench/changes.py planted [--seeds 50]      a year of 200 runs with three c
 tests/bench/changes.py alarms [--years 1000]     a year of 200 runs without one: independent and correlated noise
 tests/bench/changes.py daily [--years 100]       the same, looked at after every run
 tests/bench/changes.py delay                     runs until a change is marked
+tests/bench/changes.py index [--folders 5000]    seconds for the index of so many runs, the example's files each
 """
 
 import argparse
 import math
+import os
 import sys
+import time
 from itertools import pairwise
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.results.history.changes import ALARMS, SCORES, SIDE, changes, intervals
+from locust_llm.results.history.index import runs_in
 
 FloatRows = NDArray[np.float64]
+EXAMPLE: Final = Path(__file__).parents[2] / "reports" / "example"
 RUNS: Final = 200
 NEAR: Final = 10
 """Runs from the true place, at most, for a change that counts as found."""
@@ -27,7 +34,7 @@ LENGTHS: Final = tuple(SCORES)
 
 
 def largest(orders: FloatRows) -> FloatRows:
-    """Of each row of ranks, the largest score: a slow twin's quick one."""
+    """Of each row of ranks the largest score: ``best`` of all rows at once."""
     count = orders.shape[1]
     zero = np.zeros((len(orders), 1))
     sums = np.concatenate([zero, np.cumsum(orders, axis=1)], axis=1)
@@ -140,12 +147,31 @@ def delay(size: float, sigma: float, seeds: int = 50) -> list[int]:
     return sorted(found)
 
 
+def index(folders: int) -> None:
+    run, figures = ((EXAMPLE / name).read_bytes() for name in ("run.json", "profile_export_aiperf.json"))
+    with TemporaryDirectory() as below:
+        root = Path(below)
+        for i in range(folders):
+            (folder := root / f"run-{i:05}").mkdir()
+            (folder / "run.json").write_bytes(run.replace(b'"request_rate": 2.5', b'"request_rate": %d.5' % (i % 25)))
+            (folder / "profile_export_aiperf.json").write_bytes(figures)
+        for what in ("first", "again", "after ten have changed"):
+            if what.startswith("after"):
+                for i in range(10):
+                    os.utime(root / f"run-{i:05}" / "run.json")
+            began, cpu = time.perf_counter(), time.process_time()
+            found = runs_in(root)
+            took = f"{time.perf_counter() - began:.2f} s, {time.process_time() - cpu:.2f} s of CPU"
+            print(f"{what}: {len(found.entries)} runs, {took}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("scores", "planted", "alarms", "daily", "delay"))
+    parser.add_argument("what", choices=("scores", "planted", "alarms", "daily", "delay", "index"))
     parser.add_argument("--orders", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--years", type=int, default=1000)
+    parser.add_argument("--folders", type=int, default=5000)
     options = parser.parse_args()
     if options.what == "scores":
         scores(options.orders)
@@ -153,6 +179,8 @@ def main() -> None:
         for phi in (0.0, 0.4):
             said = {name: round(value, 3) for name, value in planted(options.seeds, phi).items()}
             print(f"correlation of neighbours {phi}: {said}", flush=True)
+    elif options.what == "index":
+        index(options.folders)
     elif options.what == "delay":
         for size in (0.05, 0.1, 0.2, 1.0):
             for sigma in (0.02, 0.05):

@@ -18,7 +18,8 @@ GROUPS: Final = ("load", "prompts", "gate", "sweep", "ab")
 ASIDE: Final = frozenset((
     "request_count", "num_sessions", "max_users", "random_seed", "probe", "scenario", "tokenizer", "skip_broken_rows",
     "warmup_request_count", "warmup_duration", "warmup_concurrency", "warmup_request_rate",
-    "warmup_prefill_concurrency", "warmup_prefill_concurrency_ramp_duration", "stage_requests",
+    "warmup_prefill_concurrency", "warmup_prefill_concurrency_ramp_duration", "stage_duration", "stage_requests",
+    "stage_requests_per_user", "stage_warmup_per_user",
 ))  # fmt: skip
 """How long a run was, its warmup and its seed: another of these does not make another workload."""
 DEFAULTS: Final[Mapping[str, Any]] = msgspec.to_builtins(Settings())

@@ -73,6 +73,7 @@ class _Run(msgspec.Struct):
     settings: dict[str, Any] = {}
     stopping_at: float | None = None
     simulated: bool = False
+    imported: str = ""
     model: str = ""
     server: str = ""
     proxy: str = ""
@@ -140,7 +141,12 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
     hosts = run.settings.get("hosts") or [run.settings.get("host")]
     asked = run.settings.get("model")
     model = run.model or (asked if isinstance(asked, str) else "")
+    tool, made_by = "locust-llm", f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"
     workload = conditions.of_settings(run.settings, model, run.simulated, bool(run.proxy))
+    if run.imported:  # its settings are no more than its result says, the lengths none at all
+        tool, made_by = next(iter(run.versions), run.imported), run.imported
+        known_of = replace(load or Figures(tool=tool), tool=tool, model=model, asked_output_tokens=None)
+        workload = conditions.of_figures(known_of)
     commit, note = run.commit or Commit(""), why_no_load
     try:
         known = labels(run.settings.get("label") or ())
@@ -148,10 +154,10 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
         known, note = {}, f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
     left_out = NOT_ENDED * (run.stopping_at is None) or "the client verdict is INVALID" * (client == INVALID)
     return Entry(
-        folder=name, started=run.started_at, tool="locust-llm", model=model[:MAX_TEXT],
+        folder=name, started=run.started_at, tool=tool[:MAX_TEXT], model=model[:MAX_TEXT],
         host=" ".join(str(host) for host in hosts if host)[:MAX_TEXT] if isinstance(hosts, list) else "",
         server=run.server[:MAX_TEXT],
-        machine=f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"[:MAX_TEXT], workload=workload.hash,
+        machine=made_by[:MAX_TEXT], workload=workload.hash,
         conditions=workload.words[:MAX_TEXT], labels=known, commit=commit.hash[:MAX_TEXT], branch=commit.branch[:MAX_TEXT],
         dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT], client=client[:MAX_TEXT],
         left_out=left_out, note=note, figures={} if load is None else _figures(load), plus_minus=_plus_minus(facts),

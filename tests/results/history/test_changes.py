@@ -5,8 +5,9 @@ from itertools import combinations, pairwise
 from random import Random
 from statistics import median
 
+import numpy as np
 import pytest
-from changes import alarms, planted
+from changes import alarms, largest, planted
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,15 @@ def test_scores_by_pencil() -> None:
     assert list(intervals(32)) == [(0, 32), (0, 23), (4, 27), (9, 32), (0, 16), (8, 24), (16, 32)]
     assert ranks([3.0, 1.0, 2.0], Random(1)) == [3, 1, 2]
     assert sorted(ranks([5.0] * 9, Random(1))) == list(range(1, 10))
+
+
+def test_the_table_is_of_the_same_scores() -> None:
+    """It is made by many orders at once; and one in a thousand is above it."""
+    random = Random(5)
+    orders = [random.sample(range(1, 61), 60) for _ in range(20)]
+    assert list(largest(np.array(orders, float))) == pytest.approx([best(order)[0] for order in orders])
+    many = np.random.default_rng(7).permuted(np.tile(np.arange(1.0, 31), (20_000, 1)), axis=1)
+    assert 5 <= (largest(many) > SCORES[30]).sum() <= 40
 
 
 def test_the_shortest_series_that_can_tell() -> None:

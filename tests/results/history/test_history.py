@@ -54,6 +54,20 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
     assert other.workload != ours.workload
 
 
+def test_an_imported_run_is_of_its_tool(tmp_path: Path) -> None:
+    run_folder(tmp_path / "a", START, 1.0, {"users": 4}, imported="AIPerf 0.13.0", versions={"AIPerf": "0.13.0"})
+    run_folder(tmp_path / "b", START + 1, 1.0, {"users": 4}, imported="guidellm", versions={})
+    run_folder(tmp_path / "c", START + 2, 1.0, {"users": 4})
+    entries = runs_in(tmp_path).entries
+    assert [one.tool for one in entries] == ["AIPerf", "guidellm", "locust-llm"]
+    assert len({one.workload for one in entries}) == 3
+    assert (
+        entries[0].conditions
+        == "llama-3.1-8b, 2.5 requests/s, 3 prefill limit, 3900 tokens in, 97 tokens out, by AIPerf"
+    )
+    assert entries[0].machine == "AIPerf 0.13.0"
+
+
 def test_the_index_follows_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = year(tmp_path, [1.0, 1.1, 1.2])
     first = runs_in(tmp_path)
