@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from locust_llm.core.record import CUT, FAILURES
 from locust_llm.core.sweep import AXES
@@ -43,6 +44,8 @@ SINGLE_LABELS: Final = {
 SHORT_NAMES: Final = {"ttft": "TTFT", "itl": "ITL", "icl": "ICL"}
 STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 HEAD: Final = ("difference", "%", "95% interval", "")
+OTHER_WORK: Final = ("model", "input tokens asked for", "input tokens", "output tokens asked for")
+"""Conditions that make it other work: no difference is given. Lengths of answers may be what changed."""
 NOTES: Final = (
     "Difference: this run minus the base. 95% interval: both runs resampled in blocks of time, as requests that "
     "run together "
@@ -94,6 +97,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """Problems of its folder, and each condition in which the two differ."""
     lines: tuple[Line, ...]
     """Empty for two sweeps of the same: they are compared stage by stage."""
+    other_work: str = ""
+    """Why there is no difference; empty: there are."""
     axis: str = ""
     stages: tuple[Against, ...] = ()
     alone: tuple[str, ...] = ()
@@ -135,6 +140,8 @@ def document(found: Comparison) -> Iterator[Block]:
 
 def against(pair: Pair, names: tuple[str, str]) -> Iterator[Block]:
     """The warnings and figures of one run, under these titles of the two columns."""
+    if pair.other_work:
+        yield Text(f"Not compared, as this was other work: {pair.other_work}.", loud=True)
     yield from (Text(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
     if pair.lines:
         yield Table(("Metric", *names, *HEAD), tuple((line.label, *cells_of(line)) for line in pair.lines))
@@ -159,7 +166,22 @@ def _pair(base: LoadedRun, run: LoadedRun) -> Pair:
     if axis:
         stages, alone = _stages(base, run)
         return Pair(folder=str(run.folder), warnings=warnings, lines=(), axis=axis, stages=stages, alone=alone)
-    return Pair(folder=str(run.folder), warnings=warnings, lines=tuple(_lines(base, run)))
+    lines, other = tuple(_lines(base, run)), _other_work(base, run)
+    return Pair(folder=str(run.folder), warnings=warnings, lines=_apart(lines) if other else lines, other_work=other)
+
+
+def _other_work(base: LoadedRun, run: LoadedRun) -> str:
+    """In words; empty where both had the same to do, or where that is not known."""
+    if not (base.known and run.known):
+        return ""
+    found = [d for d in condition_changes(base.seen, run.seen) if d.what in OTHER_WORK and d.decisive]
+    return ", ".join(f"{d.what} {d.here} for {d.base}" for d in found)
+
+
+def _apart(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Beside each other, without differences."""
+    nothing = {"difference": None, "difference_percent": None, "low": None, "high": None, "word": "-", "note": ""}
+    return tuple(replace(line, **nothing) for line in lines)
 
 
 def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[Line]:
@@ -276,6 +298,7 @@ def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[Against, ...], tuple
             continue
         rules = [_rule(word, stat) for word, stat in STAGE_FIGURES]
         lines = tuple(_line(rule, change(rule, sides[0].seen, sides[1].seen)) for rule in rules)
+        lines = _apart(lines) if _other_work(*sides) else lines
         warnings = (*_problems(sides[0]), *_problems(sides[1]), *_differences(*sides))
         found.append(Against(value=value, lines=lines, warnings=warnings))
     return tuple(found), tuple(alone)

@@ -285,6 +285,7 @@ def _pair(found: Comparison, pair: Pair, width: int, room: int) -> list[str]:
     few = sum(line.low is None for _, line in rows)
     said = f"{len(differ)} of {len(rows)} figures differ{f', {few} cannot be told' * bool(few)}"
     said += f": {', '.join(differ)}" if differ else ""
+    said = f"not compared, as this was other work ({pair.other_work})" if pair.other_work else said
     said = f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}."
     lines = _wrapped(said, width, MAX_HEADLINE)
     warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]

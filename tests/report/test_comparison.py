@@ -213,3 +213,24 @@ def test_figures_that_cut_requests_leave_open_are_bounds(tmp_path: Path) -> None
     assert any(w.endswith("600 of 800 requests were cut, and count with their age.") for w in found.runs[0].warnings)
     row = next(line for line in of_runs(found, 120).splitlines() if line.startswith("TTFT p50"))
     assert row.split()[4:8] == ["\N{GREATER-THAN OR EQUAL TO}", "5,000", "-", "-"]
+
+
+def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> None:
+    """Another model, or other lengths: figures stand there, and why they are not compared."""
+    base = [replace(record, input_tokens=100) for record in drawn(1, count=200)]
+    longer = [replace(record, input_tokens=200) for record in drawn(1, 2.0, count=200)]
+    folders = [
+        a_folder(tmp_path / "base", base, a_run(model="a")),
+        a_folder(tmp_path / "model", base, a_run(model="b")),
+        a_folder(tmp_path / "longer", longer, a_run(model="a")),
+    ]
+    found = compared(folders)
+    model, lengths = found.runs
+    assert model.other_work == "model b for a"
+    assert lengths.other_work == "input tokens 200.0 on average for 100.0 on average"
+    for pair in found.runs:
+        assert {(line.word, line.difference, line.low) for line in pair.lines} == {("-", None, None)}
+        assert pair.lines[0].value is not None
+        assert f"Not compared, as this was other work: {pair.other_work}." in console(found)
+    said = of_runs(found, 120)
+    assert "not compared, as this was other work (model b for a)." in " ".join(said.split())

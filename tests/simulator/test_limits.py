@@ -145,5 +145,5 @@ def test_the_row_of_a_request_tells_when_it_began():
             received(connection)
         first, second = simulator.row("first"), simulator.row("second")
         assert first["arrived_at"] <= first["started_at"] < first["first_at"][0]
-        assert second["started_at"] >= first["done_at"] - 0.005 > second["arrived_at"]
+        assert second["arrived_at"] < first["first_at"][0] < second["started_at"]  # the one place was taken
         assert (first["preemptions"], first["fault"], first["cached_tokens"]) == (0, "", 0)

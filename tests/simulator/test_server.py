@@ -291,6 +291,7 @@ def test_max_prefilling_counts_those_before_their_first_token(fixed):
     assert fixed.truth()["max_prefilling"] == 5
 
 
+@pytest.mark.serial
 def test_a_step_takes_its_time_and_no_more(batching):
     decode_s = step_s(LLAMA_8B_H100, [(12, 1)])
     batching.chat(max_tokens=60, headers={"X-Request-Id": "steps"})
