@@ -184,7 +184,7 @@ def _output(figures: Figures) -> float | None:
 def _cell(value: float | None, base: float | None) -> str:
     if value is None:
         return "-"
-    more = f" ({(value / base - 1) * 100:+.1f} %)" if base else ""
+    more = f" ({(value / base - 1) * 100:+.1f}%)" if base else ""
     return f"{value:,.4g}{more}"
 
 

@@ -40,8 +40,8 @@ def test_the_table() -> None:
     found = {row[0]: row[1:] for row in rows}
     assert found["file"] == ["a", "b", "c"]
     assert found[""] == ["one", "two (1)", "two (2)"]
-    assert found["TTFT mean, ms"] == ["200", "300 (+50.0 %)", "300"]
-    assert found["requests/s"] == ["4", "3 (-25.0 %)", "3"]
+    assert found["TTFT mean, ms"] == ["200", "300 (+50.0%)", "300"]
+    assert found["requests/s"] == ["4", "3 (-25.0%)", "3"]
     assert "latency p99, ms" not in found
     assert said.startswith("two (2) had another load than one: model n for m. So there are no differences.\n")
     assert "They have no intervals" in said
@@ -54,13 +54,13 @@ def test_files_of_other_tools_are_compared(tmp_path: Path, capsys: pytest.Captur
         (tmp_path / name).write_text(json.dumps({**bench, "mean_ttft_ms": ttft}))
     assert compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.OK
     printed = capsys.readouterr().out
-    assert "400 (-20.0 %)" in printed
+    assert "400 (-20.0%)" in printed
     to = [str(tmp_path / name) for name in ("table.md", "figures.json", "page.html")]
     files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     assert compare([*files, "--markdown", to[0], "--json", to[1], "--html", to[2]]) == ExitStatus.OK
     assert Path(to[0]).read_text() == printed
     assert [one["figures"]["ttft"]["avg"] for one in json.loads(Path(to[1]).read_text())] == [0.5, 0.4]
-    assert "400 (-20.0 %)" in Path(to[2]).read_text()
+    assert "400 (-20.0%)" in Path(to[2]).read_text()
     assert compare([*files, "--markdown", str(tmp_path / "no" / "table.md")]) == ExitStatus.REFUSED
     (tmp_path / "b.json").write_text("{")
     assert compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.REFUSED

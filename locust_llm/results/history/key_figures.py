@@ -22,11 +22,11 @@ class KeyFigure(NamedTuple):
     """Seconds, shown as ms; ``share``, shown in %; ``/s``."""
 
     def said(self, value: float | None, digits: int = 4) -> str:
-        """``412.3 ms``, ``12.4/s``, ``0.5 %``."""
+        """``412.3 ms``, ``12.4/s``, ``0.5%``."""
         if self.unit == "s":
             return brief(None if value is None else value * 1e3, " ms", digits)
         if self.unit == "share":
-            return brief(None if value is None else value * 100, " %", digits)
+            return brief(None if value is None else value * 100, "%", digits)
         return brief(value, "/s", digits)
 
 

@@ -56,12 +56,12 @@ class Turn(NamedTuple):
 
     @property
     def told(self) -> str:
-        """``(worse) from NAME on: 412 ms to 463 ms, shift +40.1 ms to +58.2 ms (95 %); with it: ...``"""
+        """``(worse) from NAME on: 412 ms to 463 ms, shift +40.1 ms to +58.2 ms (95%); with it: ...``"""
         change, said = self.change, self.figure.said
         ends = " to ".join(f"{'+' if end > 0 else ''}{said(end, 3)}" for end in (change.low, change.high))
         levels = f"{said(change.before, 3)} to {said(change.after, 3)}"
         word = "better" if self.better else "worse"
-        return f"({word}) from {self.first.folder} on: {levels}, shift {ends} (95 %); {self.company}"
+        return f"({word}) from {self.first.folder} on: {levels}, shift {ends} (95%); {self.company}"
 
     def __str__(self) -> str:
         return f"{self.figure.label} {self.size} {self.told}"

@@ -285,7 +285,7 @@ def test_names_of_figures() -> None:
     assert named("TTFT p99").name == "ttft_p99"
     assert named("tpot_p99").name == "itl_p99"
     assert named("ttft_p50").said(0.0123) == "12.3 ms"
-    assert named("error_rate").said(0.005) == "0.5 %"
+    assert named("error_rate").said(0.005) == "0.5%"
     with pytest.raises(ValueError, match="ttft_p50"):
         named("ttft_p42")
 
