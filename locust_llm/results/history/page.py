@@ -1,19 +1,15 @@
 """Page: history.html, the workloads of a folder of runs with their charts, in one file without a script."""
 
 import os
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from hashlib import sha256
-from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from locust_llm.core.text import clean, many
+from locust_llm.core.text import many
+from locust_llm.results.page import page as rendered
 
 from .changes import LEAST
 from .chart import chart
@@ -22,7 +18,6 @@ from .key_figures import KEY_FIGURES
 from .series import Series, Turn, doubts, turns
 from .text import commit, when
 
-STYLES: Final = ("plots.css", "page.css")
 OWN: Final = """
 body { display: block; max-width: 76rem; }
 .lines text { font-size: 12px; } .lines .axis { fill: var(--muted); }
@@ -71,12 +66,14 @@ def page(
 ) -> str:
     """The workload with the latest run first. ``link``: to the report of a run; empty: it has none."""
     sections = [_section(one, f"w{i}", least, last, link) for i, one in enumerate(reversed(series))]
-    style = "\n".join(files("locust_llm").joinpath("static", one).read_text("utf-8") for one in STYLES) + OWN
-    digest = b64encode(sha256(style.encode()).digest()).decode()
-    return _templates().get_template("history.html").render(
-        title=f"History of {name}", sections=sections, results=CLASSES, headline=_headline(sections), style=Markup(style),
-        policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'",
-    )  # fmt: skip
+    return rendered(
+        "history.html",
+        OWN,
+        title=f"History of {name}",
+        sections=sections,
+        results=CLASSES,
+        headline=_headline(sections),
+    )
 
 
 def _headline(sections: Sequence[Section]) -> str:
@@ -119,11 +116,3 @@ def link_from(page: Path, runs: Path) -> Callable[[Entry], str]:
         return quote(os.path.relpath(report.resolve(), page.resolve().parent)) if report.is_file() else ""
 
     return link
-
-
-@cache
-def _templates() -> Environment:
-    return Environment(
-        loader=PackageLoader("locust_llm.results.history", ""), autoescape=True, undefined=StrictUndefined,
-        finalize=lambda value: clean(value) if type(value) is str else value,
-    )  # fmt: skip
