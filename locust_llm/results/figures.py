@@ -63,8 +63,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Mean tokens an answer by the server's own count, where ``output_tokens`` are another's."""
     client: str = ""
     """What the tool says of itself: ``OK``, ``DEGRADED``, ...; empty: nothing."""
-    lacks: tuple[str, ...] = ()
-    """What was in the file and could not be read, in words."""
 
     @property
     def title(self) -> str:
