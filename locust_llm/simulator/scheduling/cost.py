@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 BLOCK_SIZE = 16  # tokens of one KV block; vLLM's default on CUDA
+
+
+class StepTime(Protocol):
+    """Seconds of a step. Each segment is one sequence's (tokens computed before, tokens computed in this step); besides
+    these num_decodes sequences compute one token each, with num_context_tokens in all their contexts."""
+
+    def __call__(
+        self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0, /
+    ) -> float: ...
+
+
+class StepCost(Protocol):
+    """What an engine is given: it asks for the times once."""
+
+    def step_time(self) -> StepTime: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +87,9 @@ class Cost:
         free = 0.9 * self.gpu.memory_bytes - self.model.weight_bytes - 4e9
         return int(free / self.model.kv_bytes_per_token) // BLOCK_SIZE * BLOCK_SIZE
 
+    def step_time(self) -> StepTime:
+        return Roofline(self)
+
 
 LLAMA_8B_H100 = Cost(model=MODELS["llama-3.1-8b"], gpu=GPUS["h100"])
 V0_LLAMA_8B_H100 = replace(  # V0's Python did more between two steps: 0.41 ms, and 45 us for each sequence. Fitted
@@ -83,7 +102,7 @@ FOUR_LLAMA_8B_H100 = replace(  # the same four for both: fitted apart
 )
 
 
-class StepTime:
+class Roofline:
     """Seconds of a step, by a cost whose factors are multiplied once. See `step_s`."""
 
     __slots__ = (
@@ -129,4 +148,4 @@ def step_s(cost: Cost, segments: Iterable[tuple[int, int]], num_decodes: int = 0
     reads the KV cache of every sequence, and prefills (segments of more than one token) also compute
     4 x layers x hidden_size FLOP for each pair of a new token and a token before it.
     """
-    return StepTime(cost)(segments, num_decodes, num_context_tokens)
+    return Roofline(cost)(segments, num_decodes, num_context_tokens)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, Protocol
 
 from .clock import Clock, Timer
-from .cost import Cost, StepTime
+from .cost import StepCost
 from .scheduler import Batch, Scheduler
 from .sequence import Sequence, Status
 
@@ -41,12 +41,16 @@ class BatchEngine:
     The end of a step is computed from the end of the one before, not from the clock, so a busy engine does not drift.
     Beyond MAX_LATE_S behind (a stopped process, a host too slow for the load) the excess is given up and counted in
     lost_s: answering arrivals in steps long past would be faster than light. The next step begins before the tokens of
-    the last one are given out, as in vLLM, where another process does that.
+    the last one are given out, as in vLLM, where another process does that. Without ``count_parts`` nobody can ask for
+    the `parts` of a request: a step is then timed once.
     """
 
-    def __init__(self, scheduler: Scheduler, cost: Cost, clock: Clock, *, time_scale: float = 1.0) -> None:
+    def __init__(
+        self, scheduler: Scheduler, cost: StepCost, clock: Clock, *, time_scale: float = 1.0, count_parts: bool = True
+    ) -> None:
+        self.count_parts = count_parts
         self.scheduler, self.cost, self.clock, self.time_scale = scheduler, cost, clock, time_scale
-        self._step_time = StepTime(cost)
+        self._step_time = cost.step_time()
         self.num_steps = 0
         self.busy_s = 0.0
         self.max_used_blocks = 0
@@ -92,7 +96,7 @@ class BatchEngine:
             if sequence.started_at is None:
                 sequence.started_at = self._due
         took = self.time_scale * self._step_time(segments, batch.num_decodes, batch.num_context_tokens)
-        if segments:
+        if segments and self.count_parts:
             self._count(batch, segments, took)
         else:
             self.scheduler.decoding.pace_s += took

@@ -1,0 +1,56 @@
+"""Candidates: the settings that a server may have by its diagnosis; which of them replays the probe best is the fit's."""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from locust_llm.probe.diagnosis import CHUNKED, PARTIAL, PREFILL_FIRST, STATIC, Diagnosis
+
+from .model import Settings
+
+TRIED_BUDGETS: Final = 9
+"""Evenly over the range of the diagnosis, beside round ones."""
+ROUND: Final = 128
+"""Flags are mostly multiples of this, or powers of two."""
+MOST_ROUND: Final = 12
+WIDER: Final = (1, 2, 4, 8, 16)
+"""Budgets of servers that compute whole prompts, in longest prompts of the probe."""
+
+
+def candidates(said: Diagnosis, longest: int) -> list[Settings]:
+    """``longest``: tokens of the longest prompt seen. Empty: the simulator has none, or the probe cannot tell."""
+    return list(_candidates(said, longest + 1))
+
+
+def _candidates(said: Diagnosis, widest: int) -> Iterator[Settings]:
+    if said.name == STATIC:
+        yield from (Settings(policy="static", max_num_batched_tokens=times * widest) for times in WIDER)
+    elif said.name == PREFILL_FIRST:
+        for policy in ("prefill-first", "mixed"):
+            for times in WIDER:
+                yield Settings(policy=policy, max_num_batched_tokens=times * widest)
+    elif said.name == CHUNKED and said.budget is not None:
+        for budget in budgets(said.budget[0], said.budget[2]):
+            yield Settings(policy="chunked", max_num_batched_tokens=budget)
+    elif said.name == PARTIAL and said.budget is not None and said.slots:
+        for tokens in budgets(said.budget[0], said.budget[2]):
+            yield Settings(
+                policy="chunked", max_num_batched_tokens=tokens * said.slots, long_prefill_token_threshold=tokens
+            )
+            yield Settings(
+                policy="partial-prefills", max_num_batched_tokens=tokens, max_num_partial_prefills=said.slots
+            )
+
+
+def budgets(low: float, high: float) -> list[int]:
+    """To be tried between these: some evenly, and the round ones."""
+    first, last = max(1, math.ceil(low)), math.floor(min(high, 4 * max(low, 1.0)))
+    if last <= first:
+        return [max(1, round((low + high) / 2))] if math.isfinite(high) else [first]
+    even = {round(first + (last - first) * i / (TRIED_BUDGETS - 1)) for i in range(TRIED_BUDGETS)}
+    step = ROUND
+    while (last - first) / step > MOST_ROUND:
+        step *= 2
+    rounded = set(range(math.ceil(first / step) * step, last + 1, step))
+    powers = {1 << n for n in range(first.bit_length() - 1, last.bit_length() + 1) if first <= 1 << n <= last}
+    return sorted(even | rounded | powers)

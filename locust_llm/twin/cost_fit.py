@@ -1,0 +1,200 @@
+"""Cost fit: seconds of a step, by least squares over what a replay says that each measured time was made of.
+
+A replay needs costs, and costs need a replay: both in turn, until they agree.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from .model import Cost, Front, Model
+from .nonnegative import least_squares
+from .replay import Replay, replay_episodes, replay_stage
+from .seen import Episode, Seen, Stage
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int_]
+TURNS: Final = 6
+ENOUGH: Final = 0.002
+"""Largest change of a step's time, as a share, after which the turns end."""
+REQUEST_SHARE: Final = 0.03
+"""Error of a time of one request, as a share of it,"""
+REQUEST_S: Final = 0.0003
+"""and beside that in seconds."""
+STAGE_SHARE: Final = 0.01
+"""The same share of the mean over a stage."""
+MAX_RESIDUAL: Final = 2.5
+"""In usual errors: what is further off counts less (Huber)."""
+FREE_TOKENS: Final[Sequence[float]] = (0.0, 16.0, 32.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0, 768.0)
+"""Tried, and then between the best and its neighbours."""
+HALVINGS: Final = 4
+BLOCK: Final = 10
+"""Requests of a stage that are drawn together: neighbours share steps."""
+
+
+class Group(NamedTuple):
+    """Requests that were replayed together, and the equations that they are in."""
+
+    replay: Replay
+    ttft_s: Array
+    decode_s: Array
+    prompt_tokens: Array
+    shares: Array
+    """Of each request in an equation: (equations, requests)."""
+    share: float
+    """Error of an equation: as a share, and beside that in seconds."""
+    least_s: float
+    blocks: tuple[Indices, ...]
+    """Indices of requests that are drawn together."""
+
+
+class Rows(NamedTuple):
+    """Weighted equations: columns x (fixed, token, stream, context, pair, request, prompt token) = seconds."""
+
+    columns: Array
+    seconds: Array
+    errors: Array
+
+
+def groups(model: Model, episodes: Sequence[Episode], stages: Sequence[Stage]) -> list[Group]:
+    """The probe request by request; a stage by its means, as in a closed loop single requests drift away from a replay."""
+    noise, found = model.noise, list[Group]()
+    requests = [one for episode in episodes for one in episode.requests]
+    ends = np.cumsum([len(episode.requests) for episode in episodes])
+    if requests:
+        by_episode = tuple(np.split(np.arange(len(requests)), ends[:-1]))
+        replay = replay_episodes(model, episodes)
+        found.append(_group(replay, requests, np.eye(len(requests)), REQUEST_SHARE, REQUEST_S, by_episode))
+    paused = 1 + (noise.pause_s / noise.pause_every_s if noise.pause_every_s else 0.0)
+    for stage in stages:
+        count = len(stage.requests)
+        blocks = tuple(np.array_split(np.arange(count), max(1, count // BLOCK)))
+        shares = np.full((1, count), 1 / count)
+        found.append(_group(replay_stage(model, stage), stage.requests, shares, STAGE_SHARE, 0.0, blocks, paused))
+    return found
+
+
+def _group(
+    replay: Replay, requests: Sequence[Seen], shares: Array, share: float, least_s: float, blocks: tuple[Indices, ...],
+    paused: float = 1.0,
+) -> Group:  # fmt: skip
+    prompts = np.array([float(one.prompt_tokens) for one in requests])
+    ttft_s, decode_s = times(requests, "ttft_s") / paused, times(requests, "decode_s") / paused
+    return Group(replay, ttft_s, decode_s, prompts, shares, share, least_s, blocks)
+
+
+def times(requests: Sequence[Seen], name: str) -> Array:
+    return np.array([getattr(one, name) for one in requests], dtype=float)
+
+
+def rows(among: Sequence[Group], free_tokens: float, drawn: Sequence[Array] | None = None) -> Rows:
+    """``drawn``: for each group how often each of its requests counts; None: once."""
+    columns, seconds, errors = [], [], []
+    for number, group in enumerate(among):
+        times_drawn = np.ones(len(group.ttft_s)) if drawn is None else drawn[number]
+        shares = group.shares * times_drawn
+        total = shares.sum(axis=1)
+        shares, total = shares[total > 0], total[total > 0]
+        shares = shares / total[:, None]
+        single = len(group.shares) > 1  # an equation a request: drawn twice, it counts twice
+        for part, took, begins in zip(
+            group.replay.parts(free_tokens), (group.ttft_s, group.decode_s), (1.0, 0.0), strict=True
+        ):
+            mean_s = shares @ took
+            front = begins * np.column_stack([np.ones(len(shares)), shares @ group.prompt_tokens])
+            columns.append(np.column_stack([shares @ part, front]))
+            seconds.append(mean_s)
+            error = np.maximum(group.share * mean_s, 1e-6) + group.least_s
+            errors.append(error / np.sqrt(total) if single else error)
+    return Rows(np.vstack(columns), np.concatenate(seconds), np.concatenate(errors))
+
+
+class Solved(NamedTuple):
+    cost: Cost
+    front: Front
+    residuals: Array
+    """Of each equation, in its errors."""
+
+    @property
+    def loss(self) -> float:
+        size = np.abs(self.residuals)
+        far = MAX_RESIDUAL * (size - MAX_RESIDUAL / 2)
+        return float(np.where(size < MAX_RESIDUAL, size**2 / 2, far).mean())
+
+
+def solve(among: Sequence[Group], free_tokens: Sequence[float] = FREE_TOKENS) -> Solved:
+    """The costs that explain what was measured best."""
+    best = min((solve_rows(rows(among, free), free) for free in free_tokens), key=lambda one: one.loss)
+    tried = sorted(free_tokens)
+    for _ in range(HALVINGS if len(tried) > 1 else 0):
+        at = tried.index(best.cost.free_tokens)
+        around = {(best.cost.free_tokens + tried[i]) / 2 for i in (max(0, at - 1), min(len(tried) - 1, at + 1))}
+        around -= set(tried)
+        tried = sorted({*tried, *around})
+        best = min([best, *(solve_rows(rows(among, free), free) for free in sorted(around))], key=lambda one: one.loss)
+    return best
+
+
+def solve_rows(given: Rows, free_tokens: float) -> Solved:
+    columns, target = given.columns / given.errors[:, None], given.seconds / given.errors
+    known = np.array([bool(np.isfinite(row).all()) for row in columns])
+    columns, weights = np.where(known[:, None], columns, 0.0), known.astype(float)
+    found = least_squares(columns * weights[:, None], target * weights)
+    for _ in range(2):
+        off = np.abs(columns @ found - target)
+        usual = max(1.0, float(np.median(off[known])) * 1.4826)
+        weights = known * np.sqrt(np.minimum(1.0, MAX_RESIDUAL * usual / np.maximum(off, 1e-9)))
+        found = least_squares(columns * weights[:, None], target * weights)
+    residuals = np.where(known, columns @ found - target, 4 * MAX_RESIDUAL)
+    fixed, token, stream, context, pair, request, reading = map(float, found)
+    return Solved(
+        Cost(fixed_s=fixed, token_s=token, stream_s=stream, context_s=context, pair_s=pair, free_tokens=free_tokens),
+        Front(request_s=request, token_s=reading),
+        residuals,
+    )
+
+
+class Fitted(NamedTuple):
+    model: Model
+    solved: Solved
+    groups: list[Group]
+
+
+def fit_cost(
+    model: Model, episodes: Sequence[Episode], stages: Sequence[Stage] = (), *,
+    free_tokens: Sequence[float] = FREE_TOKENS,
+) -> Fitted:  # fmt: skip
+    """``model``: its settings and noise hold, its costs are where to begin."""
+    among = groups(model, episodes, stages)
+    for _ in range(TURNS):
+        solved = solve(among, free_tokens)
+        before, model = model, msgspec.structs.replace(model, cost=solved.cost, front=solved.front)
+        among = groups(model, episodes, stages)
+        if abs(float(np.log(_typical(model.cost) / _typical(before.cost)))) < ENOUGH:
+            break
+    return Fitted(model, solve(among, (model.cost.free_tokens,)), among)
+
+
+def _typical(cost: Cost) -> float:
+    """Of a step with a thousand tokens of a prompt and sixteen streams."""
+    return max(cost.fixed_s + cost.token_s * max(0.0, 1000 - cost.free_tokens) + 16 * cost.stream_s, 1e-9)
+
+
+def draws(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
+    """The fit again, each time on requests that were drawn with replacement, in the blocks that belong together; what they
+    were made of stays (the bootstrap of Efron & Tibshirani, 1993, ch. 9, by cases)."""
+    random, free = np.random.default_rng(seed), fitted.model.cost.free_tokens
+    near = sorted({0.0, free / 2, 0.75 * free, free, 1.25 * free, 1.5 * free + 16})
+    for _ in range(count):
+        drawn = [_drawn(group, random) for group in fitted.groups]
+        yield min((solve_rows(rows(fitted.groups, one, drawn), one) for one in near), key=lambda one: one.loss)
+
+
+def _drawn(group: Group, random: np.random.Generator) -> Array:
+    times_drawn = np.zeros(len(group.ttft_s))
+    for number in random.integers(len(group.blocks), size=len(group.blocks)):
+        times_drawn[group.blocks[number]] += 1
+    return times_drawn

@@ -1,0 +1,141 @@
+"""Model fit: the settings that replay what was seen of a server best, their costs, the noise."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from locust_llm.probe.diagnosis import Diagnosis
+
+from .candidates import candidates
+from .capacity import limited
+from .cost_fit import FREE_TOKENS, Array, Solved, draws, fit_cost, times
+from .model import Cost, Model, Settings
+from .noise import noise
+from .replay import replay_episodes
+from .seen import Episode, Stage
+from .twin import Draw
+
+MAX_OFF: Final = 1.0
+"""A logarithm of said / measured counts at most so much in the score of a candidate."""
+FINALISTS: Final = 3
+NUM_DRAWS: Final = 12
+SEED: Final = 10_000
+Progress = Callable[[int, int], None]
+"""Is told how many are done, and of how many."""
+
+
+class Scored(NamedTuple):
+    score: float
+    """Mean distance of said from measured, a share: half of it over TTFT, decode and longest gap of the requests of the
+    probe, half over the steps that decoders had beside long prompts."""
+    model: Model
+
+
+def score(model: Model, episodes: Sequence[Episode]) -> float:
+    """0: every request of the probe is replayed as it was."""
+    replay, requests = replay_episodes(model, episodes), [one for episode in episodes for one in episode.requests]
+    seconds = [
+        _distance(said, times(requests, name))
+        for name, said in (("ttft_s", replay.ttft_s), ("decode_s", replay.decode_s), ("stall_s", replay.stall_s))
+    ]
+    counts, at = list[tuple[float, float]](), 0
+    for episode in episodes:
+        here = slice(at, at := at + len(episode.requests))
+        if episode.beside:
+            measured = [(one.sent_at, one.token_at, one.tokens_a_chunk) for one in episode.requests]
+            said = [(sent, times, 1.0) for sent, times in zip(replay.sent_at[here], replay.token_at[here], strict=True)]
+            counts.append((_meanwhile(said, episode.beside), _meanwhile(measured, episode.beside)))
+    steps = [_distance(*map(np.array, zip(*counts, strict=True)))] if counts else []
+    return float(np.mean([np.concatenate(seconds).mean(), *(one.mean() for one in steps if len(one))]))
+
+
+def _distance(said: Array, measured: Array) -> Array:
+    known = (measured > 0) & (said > 0)
+    return np.minimum(MAX_OFF, np.abs(np.log(said[known] / measured[known])))
+
+
+def _meanwhile(requests: Sequence[tuple[float, Sequence[float], float]], beside: int) -> float:
+    """Tokens of the median decoder while the prompts were computed: a step gives one, however long it takes. 0 where no
+    decoder lasted. Each request: send, chunks, tokens a chunk."""
+    prompts, decoders = requests[-beside:], requests[:-beside]
+    begin, end = prompts[0][0], max((times[0] if len(times) else math.inf) for _, times, _ in prompts)
+    counts = [
+        a_chunk * (bisect_right(times, end) - bisect_right(times, begin))
+        for _, times, a_chunk in decoders
+        if len(times) and times[-1] > end
+    ]
+    return median(counts) if counts else 0.0
+
+
+def choose(
+    among: Sequence[Settings], begin: Cost, episodes: Sequence[Episode], on_progress: Progress = lambda done, most: None
+) -> list[Scored]:
+    """Candidates with the costs that suit each best, the best first: all of them roughly, then the best few exactly."""
+    rough, cost = list[Scored](), begin
+    free: Sequence[float] = FREE_TOKENS
+    most = len(among) + min(len(among), FINALISTS)
+    for number, settings in enumerate(among):
+        rough.append(_scored(Model(settings=settings, cost=cost), episodes, free))
+        best = min(rough, key=lambda one: one.score).model.cost
+        cost, free = best, (best.free_tokens,)  # hardly another for the next one
+        on_progress(number + 1, most)
+    finalists = sorted(rough, key=lambda one: one.score)[:FINALISTS]
+    found = list[Scored]()
+    for number, one in enumerate(finalists):
+        found.append(_scored(one.model, episodes, FREE_TOKENS))
+        on_progress(len(among) + number + 1, most)
+    return sorted(found, key=lambda one: one.score)
+
+
+def _scored(model: Model, episodes: Sequence[Episode], free_tokens: Sequence[float]) -> Scored:
+    fitted = fit_cost(model, episodes, free_tokens=free_tokens)
+    return Scored(score(fitted.model, episodes), fitted.model)
+
+
+class ModelFit(NamedTuple):
+    model: Model
+    draws: tuple[Draw, ...]
+    scores: tuple[Scored, ...]
+    """Of the candidates that were looked at closely, the best first."""
+    loss: float
+
+
+def fit_model(
+    said: Diagnosis, episodes: Sequence[Episode], stages: Sequence[Stage], *, num_draws: int = NUM_DRAWS, seed: int = SEED,
+    on_progress: Progress = lambda done, most: None,
+) -> ModelFit:  # fmt: skip
+    """Raises ValueError of one sentence where the simulator has no such scheduler."""
+    longest = max((one.prompt_tokens for episode in episodes for one in episode.requests), default=0)
+    among = candidates(said, longest)
+    if not among:
+        raise ValueError(f"the simulator has no scheduler for a server that the probe calls {said.name!r}")
+    scores = choose(among, _begin(episodes), episodes, on_progress)
+    model = msgspec.structs.replace(scores[0].model, noise=noise(episodes))
+    model = model.with_settings(limited(model, stages))
+    fitted = fit_cost(model, episodes, stages)
+    model = fitted.model.with_settings(limited(fitted.model.with_settings(scores[0].model.settings), stages))
+    if model.settings != fitted.model.settings:
+        fitted = fit_cost(model, episodes, stages)
+    drawn = tuple(_draw(one) for one in draws(fitted, num_draws, seed))
+    return ModelFit(fitted.model, drawn, tuple(scores), fitted.solved.loss)
+
+
+def _begin(episodes: Sequence[Episode]) -> Cost:
+    """Where to begin: a step of one stream as long as its gaps, a prompt's token as long as in the longest prompt."""
+    requests = [one for episode in episodes for one in episode.requests]
+    gap_s = median(one.itl_s for episode in episodes if not episode.beside for one in episode.requests if one.itl_s)
+    longest = max(requests, key=lambda one: one.prompt_tokens)
+    return Cost(fixed_s=gap_s, token_s=longest.ttft_s / longest.prompt_tokens)
+
+
+def _draw(solved: Solved) -> Draw:
+    cost, front = solved.cost, solved.front
+    return Draw(
+        cost.fixed_s, cost.token_s, cost.stream_s, cost.context_s, cost.pair_s, cost.free_tokens,
+        front.request_s, front.token_s,
+    )  # fmt: skip

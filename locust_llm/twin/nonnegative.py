@@ -1,0 +1,34 @@
+"""Least squares whose factors are not below 0, exact: of all subsets of the columns the best whose factors are positive."""
+
+from itertools import chain, combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+NEVER = 1e-12
+"""Of a column's own square: below this share two columns say the same."""
+
+
+def least_squares(columns: Array, target: Array) -> Array:
+    """The x >= 0 with the least |columns x - target|. ``columns``: (rows, up to about ten); a column of zeros gets 0. The
+    minimum of a convex problem is the ordinary solution on the columns where it is above 0 (Lawson & Hanson, Solving
+    Least Squares Problems, 1974, ch. 23), so trying each subset finds it."""
+    size = np.sqrt((columns**2).sum(axis=0))
+    size[size == 0] = np.inf
+    scaled = columns / size
+    gram, right = scaled.T @ scaled, scaled.T @ target
+    count = columns.shape[1]
+    every = chain.from_iterable(combinations(range(count), some) for some in range(1, count + 1))
+    best, best_gain = np.zeros(count), 0.0
+    for subset in every:
+        some = list(subset)
+        inner = gram[np.ix_(some, some)]
+        if np.linalg.cond(inner) > 1 / NEVER:
+            continue
+        found = np.linalg.solve(inner, right[some])
+        gain = float(right[some] @ found)  # by so much the square error is below that of 0
+        if (found >= 0).all() and gain > best_gain:
+            best, best_gain = np.zeros(count), gain
+            best[some] = found
+    return np.asarray(best / size)

@@ -1,0 +1,110 @@
+"""Seen: what a client measured of a server, request by request: the episodes of a probe and the stages of a sweep."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from locust_llm.core.record import OK, Record
+from locust_llm.probe.requests import ProbeResult
+
+
+class Seen(NamedTuple):
+    """A request that was answered in full. Seconds on one clock."""
+
+    sent_at: float
+    token_at: tuple[float, ...]
+    """Of its chunks, which may hold several tokens."""
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def ttft_s(self) -> float:
+        return self.token_at[0] - self.sent_at
+
+    @property
+    def decode_s(self) -> float:
+        """From its first token to its last."""
+        return self.token_at[-1] - self.token_at[0]
+
+    @property
+    def itl_s(self) -> float | None:
+        """The mean one; None with a single token."""
+        return self.decode_s / (self.output_tokens - 1) if self.output_tokens > 1 else None
+
+    @property
+    def tokens_a_chunk(self) -> float:
+        return max(1.0, self.output_tokens / len(self.token_at))
+
+    @property
+    def stall_s(self) -> float:
+        """The longest gap between two chunks."""
+        return max((later - sooner for sooner, later in pairwise(self.token_at)), default=0.0)
+
+
+class Episode(NamedTuple):
+    """Requests of a probe that met an idle server."""
+
+    kind: str
+    requests: tuple[Seen, ...]
+
+    @property
+    def beside(self) -> int:
+        """How many of its last requests are prompts beside decoders."""
+        return {"stall": 1, "pair": 2}.get(self.kind, 0)
+
+
+class Stage(NamedTuple):
+    """Requests at one load. One of ``users`` and ``rate`` is not 0."""
+
+    users: int
+    rate: float
+    """Requests a second, at set times."""
+    requests: tuple[Seen, ...]
+    """In the order in which they were sent."""
+    failed: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"{self.users} users" if self.users else f"{self.rate:g} requests/s"
+
+
+def episodes_of(results: Iterable[ProbeResult]) -> list[Episode]:
+    """Those of which every request was answered in full; a repeated prompt only the first time, as a cache may have it."""
+    by_number = defaultdict[int, list[ProbeResult]](list)
+    for one in results:
+        by_number[one.episode].append(one)
+    found, again = list[Episode](), set[int]()
+    for _, some in sorted(by_number.items()):
+        first = some[0]
+        repeated = first.kind == "again" and first.round in again
+        again |= {first.round} if first.kind == "again" else set()
+        if not repeated and all(one.whole for one in some):
+            seen = sorted(map(_of_result, some), key=lambda one: one.sent_at)
+            found.append(Episode(first.kind, tuple(seen)))
+    return found
+
+
+def _of_result(one: ProbeResult) -> Seen:
+    return Seen(one.sent_at, one.chunk_at, one.input_tokens, one.output_tokens)
+
+
+def seen(record: Record) -> Seen | None:
+    """None of a request that failed, was cut or has no chunks or counts."""
+    if record.outcome != OK or not record.chunk_us or record.sent_at is None:
+        return None
+    if not record.input_tokens or not record.output_tokens:
+        return None
+    sent_at = record.sent_at + record.clock_offset_s
+    token_at = tuple(sent_at + us / 1e6 for us in record.chunk_us)
+    return Seen(sent_at, token_at, record.input_tokens, record.output_tokens)
+
+
+def at_same_time(requests: Sequence[Seen]) -> int:
+    """The most that decoded at a moment."""
+    ends = sorted([(one.token_at[0], 1) for one in requests] + [(one.token_at[-1], -1) for one in requests])
+    most = count = 0
+    for _, change in ends:
+        count += change
+        most = max(most, count)
+    return most

@@ -1,0 +1,77 @@
+"""A closed-loop sweep in virtual time: users on a simulated engine, with noise, as a client sees it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Final
+
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.virtual import Request, Row, Virtual
+from locust_llm.twin.seen import Seen, Stage
+
+from .probing import Noise, Server, engine, traffic
+
+Lengths = Callable[[Random], tuple[int, int]]
+ROUNDS: Final = 6
+"""Requests of each user of a stage, on average,"""
+FEWEST: Final = 48
+"""and at least so many of a stage."""
+BLOCK: Final = 16
+STAGGER_S: Final = 0.01
+
+
+def chat(random: Random) -> tuple[int, int]:
+    """Prompts of 100 to 4,000 tokens, answers of 40 to 200."""
+    return round(min(4000, max(100, random.lognormvariate(6.3, 0.8)))), random.randint(40, 200)
+
+
+def swept(
+    server: Server, noise: Noise, seed: int, users: Sequence[int], lengths: Lengths = chat, rounds: int = ROUNDS
+) -> list[Stage]:
+    """A stage for each number of users, each on a server that is idle before."""
+    return [stage(server, noise, seed + i, count, lengths, rounds) for i, count in enumerate(users)]
+
+
+def stage(server: Server, noise: Noise, seed: int, users: int, lengths: Lengths, rounds: int = ROUNDS) -> Stage:
+    random, clock = Random(seed), VirtualClock()
+    run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
+    traffic(run, clock, noise, random)
+    done, left = list[Row](), iter(range(max(FEWEST, rounds * users)))
+
+    def following() -> None:
+        if next(left, None) is None:
+            return
+        prompt, output = lengths(random)
+        request = Request(prompt, max(1, round(output / (1 + noise.guessed))))
+        late_s = (noise.reading_s + noise.held_s) * prompt
+
+        def ended() -> None:
+            done.append(run.rows[-1])
+            following()
+
+        clock.call_at(clock.now + late_s, lambda: run.ask(request, ended))
+
+    for user in range(users):
+        clock.call_at(user * STAGGER_S, following)
+    most = 1e5 if noise.traffic_per_s else float("inf")
+    while clock._timers and len(done) < max(FEWEST, rounds * users) and clock._timers[0][0] < most:
+        clock.run(clock._timers[0][0])
+    asked = sorted(done, key=lambda row: row.sent_at)
+    return Stage(users=users, rate=0.0, requests=tuple(_seen(row, noise, random) for row in asked))
+
+
+def _seen(row: Row, noise: Noise, random: Random) -> Seen:
+    last, times = 0.0, list[float]()
+    tokens = row.request.output_tokens
+    for at in row.token_at or (row.first_at, row.done_at):
+        last = max(last, at + (random.expovariate(1 / noise.network_s) if noise.network_s else 0.0))
+        times.append(last)
+    times = list(_merged(times, noise, random))
+    read_s = (noise.reading_s + noise.held_s) * row.request.prompt_tokens
+    return Seen(row.sent_at - read_s, tuple(times), row.request.prompt_tokens, round(tokens * (1 + noise.guessed)))
+
+
+def _merged(times: Sequence[float], noise: Noise, random: Random) -> Iterator[float]:
+    end = len(times) - 1
+    for i, at in enumerate(times):
+        if i in (0, end) or (i % noise.tokens_a_chunk == 0 and random.random() >= noise.merged):
+            yield at
