@@ -282,6 +282,13 @@ def upload(words: list[str]) -> int:
     return module.command(words)
 
 
+def twin(words: list[str]) -> int:
+    """A model of a server: fitted to it, asked what if, held against it."""
+    from locust_llm.twin.commands import command as module
+
+    return module.twin(words)
+
+
 def selftest(words: list[str]) -> int:
     """The load generator against a server that knows when it sent what; 0 where the client verdict is OK."""
     from . import selftest as module
@@ -316,6 +323,7 @@ COMMANDS: Final[dict[str, Callable[[list[str]], int]]] = {
     "simulate": simulate,
     "check": check,
     "canary": canary,
+    "twin": twin,
     "selftest": selftest,
     "report": report,
     "figure": figure,
@@ -355,6 +363,7 @@ usage: locust-llm COMMAND ...
   simulate        an OpenAI-compatible server without a GPU, with simulated times: simulate --help
   check HOST      check a server before a run, in ten seconds: check --help
   canary          watch a shared server by one slow stream: how much prefill load do others cause? canary --help
+  twin            fit a model to a server, ask it what if, and see whether the server still is the same: twin --help
   selftest        check this machine: the load generator against a server whose send times are known: selftest --help
   report DIR      make the reports of a run again from its records
   figure DIR      draw a timeline of a run as SVG or PNG: figure --help

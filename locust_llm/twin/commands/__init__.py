@@ -1,0 +1,1 @@
+"""Commands of a twin, a file each; command.py is where they begin."""
