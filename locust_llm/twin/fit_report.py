@@ -19,11 +19,11 @@ CONTEXT: Final = 1000
 """Tokens, of which the time that their attention takes is told."""
 
 
-def report(twin: Twin, said: Diagnosis, notes: Sequence[str]) -> str:
-    return "\n".join(_lines(twin, said, notes)) + "\n"
+def report(twin: Twin, said: Diagnosis) -> str:
+    return "\n".join(_lines(twin, said)) + "\n"
 
 
-def _lines(twin: Twin, said: Diagnosis, notes: Sequence[str]) -> Iterator[str]:
+def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
     origin = twin.origin
     server = f" ({origin.server})" if origin.server else ""
     yield f"Twin of {origin.model or 'the model'} on {origin.host}{server}: {VERDICTS[twin.trust.verdict]}."
@@ -36,7 +36,7 @@ def _lines(twin: Twin, said: Diagnosis, notes: Sequence[str]) -> Iterator[str]:
     if twin.unknown:
         yield ""
         yield from (f"Not known: {name.replace('_', '-')}: {why}." for name, why in twin.unknown.items())
-    yield from (f"Note: {note}." for note in notes)
+    yield from (f"Note: {note}." for note in origin.notes)
     if twin.checks:
         yield ""
         yield "Loads that were kept out of the fit, as the twin says them and as they were measured:"

@@ -41,8 +41,6 @@ class Measured(NamedTuple):
     episodes: list[Episode]
     stages: list[Stage]
     origin: Origin
-    notes: tuple[str, ...]
-    """What was left out, and what is doubtful, a sentence each."""
 
 
 class Part(NamedTuple):
@@ -120,7 +118,8 @@ def measured(paths: Sequence[Path]) -> Measured:
     if not stages:
         raise ValueError(f"no load of {', '.join(str(one.path) for one in others)} can be used: {'; '.join(notes)}")
     probe = probes[0]
-    return Measured(probe.diagnosis(), episodes_of(probe.results), stages, _origin(probe, others), tuple(notes))
+    origin = msgspec.structs.replace(_origin(probe, others), notes=tuple(notes))
+    return Measured(probe.diagnosis(), episodes_of(probe.results), stages, origin)
 
 
 def _same_server(folders: Sequence[Folder]) -> None:

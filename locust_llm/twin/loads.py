@@ -47,7 +47,7 @@ def simulated(
     else:
         virtual.open_loop(_arrivals(load.rate, requests, random))
     rows = sorted(virtual.run(), key=lambda row: row.asked_at)
-    return Stage(users=load.users, rate=load.rate, requests=tuple(_seen(row, model.noise, random) for row in rows))
+    return Stage(users=load.users, rate=load.rate, requests=tuple(as_seen(row, model.noise, random) for row in rows))
 
 
 def _arrivals(rate: float, requests: Iterator[Request], random: Random) -> Iterator[tuple[float, Request]]:
@@ -58,7 +58,7 @@ def _arrivals(rate: float, requests: Iterator[Request], random: Random) -> Itera
         yield at, request
 
 
-def _seen(row: Row, noise: Noise, random: Random) -> Seen:
+def as_seen(row: Row, noise: Noise, random: Random) -> Seen:
     """As a client sees it, with late chunks and some in one."""
     times: Sequence[float] = row.token_at
     if noise.chunk_s:

@@ -81,8 +81,15 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     def with_settings(self, settings: Settings) -> "Model":
         return msgspec.structs.replace(self, settings=settings)
 
-    def engine(self, clock: VirtualClock, random: Random | None = None, log: "list[Step] | None" = None) -> Engine:
-        """``random``: for the noise; None: every step takes its mean. ``log``: gets every step."""
+    def engine(
+        self,
+        clock: VirtualClock,
+        random: Random | None = None,
+        log: "list[Step] | None" = None,
+        slower: Callable[[], float] = lambda: 1.0,
+    ) -> Engine:
+        """``random``: for the noise; None: every step takes its mean. ``log``: gets every step. ``slower``: by what factor a
+        step that begins now takes longer, for a reason of its own."""
         settings = self.settings
         kv_tokens = settings.kv_tokens or UNLIMITED_KV_TOKENS
         config = Config(
@@ -94,7 +101,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             max_long_partial_prefills=settings.max_num_partial_prefills,
         )
         scheduler = Scheduler(config, POLICIES[settings.policy], record=True)
-        engine = BatchEngine(scheduler, _Steps(self, clock, random, log), clock, count_parts=False)
+        engine = BatchEngine(scheduler, _Steps(self, clock, random, log, slower), clock, count_parts=False)
         return _Behind(engine, self.front, clock)
 
 
@@ -112,8 +119,16 @@ class Step(NamedTuple):
 class _Steps:
     """The step times of a model: a `StepCost` that is its own `StepTime`."""
 
-    def __init__(self, model: Model, clock: VirtualClock, random: Random | None, log: list[Step] | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        clock: VirtualClock,
+        random: Random | None,
+        log: list[Step] | None,
+        slower: Callable[[], float],
+    ) -> None:
         self.cost, self.noise, self.clock, self.random, self.log = model.cost, model.noise, clock, random, log
+        self.slower = slower
         self._factor = _factor(model.noise, random)
 
     def step_time(self) -> StepTime:
@@ -134,6 +149,7 @@ class _Steps:
             + cost.context_s * context_tokens
             + cost.pair_s * pairs
         )
+        took_s *= self.slower()
         if self.random is not None:
             took_s = took_s * self._factor() + self._pause_s(took_s)
         if self.log is not None:

@@ -85,7 +85,7 @@ def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
         raise
     out = _out(options, folders)
     file.write(twin, out)
-    say(report(twin, seen.said, seen.notes))
+    say(report(twin, seen.said))
     say(f"\nWritten: {out}\n")
     return ExitStatus.INCONCLUSIVE if twin.trust.verdict == NOT_TO_BE_USED else ExitStatus.OK
 
