@@ -98,8 +98,9 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     known = [by_name[stage.users, name] for stage in stages for name in TRAITS]
     drawn = np.array([_traits(Change("", "", model), stages, SEED + i) for i in range(replays)])
     still, error = np.array([one.off for one in known]), np.array([one.error for one in known])
+    varies = np.array([_varies(twin.reference, one) for one in known])
     shared = np.tile(TIMES, len(stages))
-    covariance = np.cov(drawn, rowvar=False) + np.diag(error**2 + OWN**2) + SHARED**2 * np.outer(shared, shared)
+    covariance = np.cov(drawn, rowvar=False) + np.diag(error**2 + varies**2 + OWN**2) + SHARED**2 * np.outer(shared, shared)
     mean = drawn.mean(axis=0)
     found = list[tuple[Change, Array]]()
     for change in changes(model, max(stage.users for stage in stages)):
@@ -110,6 +111,16 @@ def null(twin: Twin, stages: Sequence[Stage], replays: int = REPLAYS) -> Null:
     share = FALSE_ALARM / (2 * len(found) + 1)
     bound = max(NormalDist().inv_cdf(1 - share), float(np.quantile(reached, 1 - FALSE_ALARM)))
     return unbounded._replace(bound=bound)
+
+
+def _varies(reference: Sequence[Reference], at: Reference) -> float:
+    """By how much the twin's own error differs from one set of requests to another: taken to be as much as from a load to the
+    next ones, a standard deviation."""
+    ordered = sorted((one for one in reference if one.figure == at.figure), key=lambda one: one.users)
+    place = ordered.index(at)
+    near = [ordered[i] for i in (place - 1, place + 1) if 0 <= i < len(ordered)]
+    squares = [max(0.0, (one.off - at.off) ** 2 - one.error**2 - at.error**2) / 2 for one in near]
+    return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 
 def _traits(change: Change, stages: Sequence[Stage], seed: int) -> Array:
